@@ -156,6 +156,14 @@ def status_error(code: int, message: str, *contexts: str) -> StatusError:
     return cls(message, *contexts)
 
 
+def again(error: StatusError) -> StatusError:
+    """A copy of a kept failure to raise: contexts and tracebacks of one raise do not leak into the next."""
+    copy = type(error)(error.message, *error.contexts)
+    copy.backtrace = list(error.backtrace)
+    copy.__cause__ = error.__cause__ or error
+    return copy
+
+
 @contextmanager
 def memory_errors(doing: str) -> Iterator[None]:
     """RESOURCE_EXHAUSTED where Python, numpy or the system says in its own way that there is no memory."""

@@ -7,15 +7,51 @@ second when all results are there. They return at once.
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX
 from jitree.api.calls.donations import arrays_of
 from jitree.api.calls.tensor_packing import ArrayTransfer, pending_view
 from jitree.api.calls.transfers import copy_to_device
 from jitree.api.function import Function
-from jitree.errors import StatusError
+from jitree.base.scopes import Scope
+from jitree.dispatch.gate import CANCELS
+from jitree.errors import CancelledError, StatusError
 from jitree.hal.fence import Fence
+
+if TYPE_CHECKING:
+    from jitree.dispatch.invocation import Invoker
+
+
+def await_work(invoker: Invoker, begun: int, signal: Fence, after: Fence | None = None) -> None:
+    """Waits for the work of a call, which began with those cancellations. If the call is to end, its work
+    ends first, but not what it comes ``after``."""
+    if signal.is_reached():
+        return
+    with Scope() as scope:
+        try:
+            invoker.is_ended_by(scope, begun)
+            signal.wait()
+        except StatusError as error:
+            signal.stop(error, after)
+            raise
+        finally:
+            invoker.waiting.pop(scope, None)
+
+
+async def await_work_async(invoker: Invoker, begun: int, signal: Fence, after: Fence | None = None) -> None:
+    """As :func:`await_work`, on an event loop."""
+    with Scope() as scope:
+        try:
+            await invoker.is_ended_by(scope, begun).watched(signal)
+        except StatusError as error:
+            await signal.stop_async(error, after)
+            raise
+        except BaseException:  # the task was cancelled
+            signal.interrupt(CancelledError("the call was cancelled"), after)
+            raise
+        finally:
+            invoker.waiting.pop(scope, None)
 
 
 class AsynchronousFunction(Function):
@@ -31,27 +67,33 @@ class AsynchronousFunction(Function):
         return ArrayTransfer(self._device, pending_view, copy_to_device)
 
     def _call_once(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        begun = self.invoker.gate[CANCELS]
         wait, signal, packed = self._begin(arguments, named)
         results = self._invoke([*packed, wait, signal])
-        self._wait(signal)
+        try:
+            await_work(self.invoker, begun, signal, wait)
+        except StatusError as error:
+            self._in_call(error)
+            raise
         return self.unpack(results)
 
     async def _invoke_async(self, /, *arguments: Any, **named: Any) -> Any:
+        begun = self.invoker.gate[CANCELS]
         wait, signal, packed = self._begin(arguments, named)
         try:
             results = await self._context.invoke_async(self._vm_function, [*packed, wait, signal])
             if not signal.is_reached():
                 self._announce(signal, arguments, named)
-                await signal
+                await await_work_async(self.invoker, begun, signal, wait)
         except StatusError as error:
             self._fail(error)
-        except BaseException:  # the task was cancelled
-            signal.interrupt(wait)
-            raise
         return self.unpack(results)
 
     def submit(self, *arguments: Any, **named: Any) -> Any:
         """Submits the call and returns its results, which may still be computed."""
+        if named and self.order.limits(named):
+            with self._limit(named):
+                return self.submit(*arguments, **named)
         begun = time.thread_time()
         wait, signal, packed = self._begin(arguments, named)
         try:
@@ -63,6 +105,7 @@ class AsynchronousFunction(Function):
         if signal.is_reached():
             return self.unpack(results)
         self._announce(signal, arguments, named)
+        self.invoker.submitted.add(signal)
         return self.unpack(results, signal)
 
     def _begin(
@@ -81,13 +124,6 @@ class AsynchronousFunction(Function):
             if parameter.written:
                 for array in arrays_of((value,)):
                     array._compute_until(signal)
-
-    def _wait(self, signal: Fence) -> None:
-        try:
-            signal.wait()
-        except StatusError as error:
-            self._in_call(error)
-            raise
 
 
 class PairedFunction(Function):

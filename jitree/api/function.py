@@ -8,12 +8,13 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from jitree.api.calls.argument_order import ArgumentOrder
-from jitree.api.calls.declaration import Parameter, Signature
+from jitree.api.calls.declaration import TIMEOUT, Parameter, Signature
 from jitree.api.calls.packing import Unpacker, packers, unpackers
 from jitree.api.calls.tensor_packing import ArrayTransfer, Donation, ready_view
 from jitree.api.calls.transfers import lend_or_copy, own
 from jitree.base.endings import require_interpreter
 from jitree.base.identity import Unique
+from jitree.base.scopes import deadline
 from jitree.dispatch.function import VmFunction as VmFunction
 from jitree.errors import InvalidArgumentError, StatusError
 from jitree.hal.buffer import BufferView
@@ -21,6 +22,7 @@ from jitree.hal.buffer import BufferView
 if TYPE_CHECKING:
     import inspect
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from jitree.api.calls.updates import Pairs
     from jitree.api.other_kinds import OtherKind
@@ -212,9 +214,20 @@ class Function(Unique):
 
         Arguments may be given by the names of the declaration. ``out=`` gives the memory of results, in
         place of the arguments that the compiler made for it (:mod:`jitree.api.calls.storage_arguments`).
-        INVALID_ARGUMENT, naming the argument, for what it does not take; whatever the program fails with.
+        ``timeout=`` is how many seconds it may take. INVALID_ARGUMENT, naming the argument, for what it does
+        not take, DEADLINE_EXCEEDED, CANCELLED (``session.cancel()``); whatever the program fails with.
         """
+        if named and self.order.limits(named):
+            with self._limit(named):
+                return self(*arguments, **named)
         return self.call_slowly(arguments, named)
+
+    def _limit(self, named: dict[str, Any]) -> AbstractContextManager[object]:
+        """Takes the limit of a call from its arguments."""
+        try:
+            return deadline(named.pop(TIMEOUT))
+        except StatusError as error:
+            raise self._in_call(error) from None
 
     def call_slowly(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A call of any kind. From the third one on machine code makes those that it can
@@ -274,6 +287,9 @@ class Function(Unique):
         """As a plain call, awaiting what the program waits for. Calls of one event loop begin in turn."""
         from jitree.api.call_gate import running_gate
 
+        if named and self.order.limits(named):
+            with self._limit(named):
+                return await self.async_(*arguments, **named)
         gate = running_gate()
         if gate is not None and not gate.is_open():
             await gate.pass_through()

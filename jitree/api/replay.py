@@ -21,6 +21,7 @@ from jitree.api.calls.declaration import Signature
 from jitree.api.calls.tensor_packing import ArrayTransfer
 from jitree.api.calls.transfers import wrap_or_copy
 from jitree.api.function import Function
+from jitree.base.scopes import require_going_on
 from jitree.dispatch.function import VmFunction as VmFunction
 from jitree.errors import StatusError
 from jitree.hal.buffer import Buffer, BufferView
@@ -91,6 +92,7 @@ class ReplayingFunction(Function):
     def call_slowly(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         if self._watcher is not None:
             return super().call_slowly(arguments, named)
+        require_going_on()
         last = self._last
         if last is not None and not named and self._are(arguments, last):
             made = self._replay(last.kind, last.located, lambda: [array.view.buffer for array in arguments])

@@ -25,6 +25,7 @@ from jitree.base.endings import Ended, require_interpreter
 from jitree.base.identity import Unique
 from jitree.base.memory import give_back_free_memory
 from jitree.base.once import once
+from jitree.base.scopes import deadline
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context, ContextFlags, ModuleLike
 from jitree.dispatch.function import VmFunction as VmFunction
@@ -66,8 +67,7 @@ class Session(Ended, Unique):
 
     Calls may be made from several threads; the bytecode of one session runs in one thread at a time, while
     device work and waiting do not hold up others. Two sessions never hold up each other. Use it in a ``with``
-    statement, or call :meth:`close`; otherwise it is closed when nothing refers to it and its functions any
-    more.
+    statement, or call :meth:`close`; else it is closed when nothing refers to it and its functions any more.
     """
 
     _closed = True
@@ -101,8 +101,8 @@ class Session(Ended, Unique):
     ) -> None:
         """A session without modules.
 
-        ``device``: a URI (``local-sync``, ``local-task://?threads=4``, ``cuda://0``), a device, several of
-        either, or None for the first that can be created. Devices given as URIs are closed with the session.
+        ``device``: a URI (``local-sync``, ``cuda://0``), a device, several of either, or None for the first
+        that can be created. Devices given as URIs are closed with the session.
         ``parameters``: what programs find by scope and key: archives (``scope=path``, ``path``; irpa,
         safetensors, gguf, npy, npz), mappings of keys to arrays or of scopes to such mappings, objects with
         ``state_dict()``; see :func:`jitree.params.open_providers`.
@@ -238,8 +238,7 @@ class Session(Ended, Unique):
     @memory_errors("loading modules")
     def load(self, *sources: Source | ModuleLike) -> Module | tuple[Module, ...]:
         """Loads compiled modules: paths (``-`` is the standard input), bytes-like objects, open binary files.
-        Modules that are read already, and those written in Python, may be among them; files that make such
-        modules are named as on the command line, ``module.py@create?key=value``.
+        Modules that are read already may be among them, and files that make some (``m.py@create?key=value``).
 
         They may import from one another, in any order that resolves, and from those that are loaded already.
         One source gives its module, several a tuple. When any of them fails none is loaded, and the session
@@ -343,8 +342,7 @@ class Session(Ended, Unique):
     def call_direct(self, function: str | Function | VmFunction, *arguments: Any) -> list[Any]:
         """Calls a function with VM values (numbers, buffer views, fences, lists, None) and returns such.
 
-        Only number and register kind of the arguments are checked; nothing is converted or waited for.
-        """
+        Only number and register kind of the arguments are checked; nothing is converted or waited for."""
         self._require_open()
         if isinstance(function, str):
             function = self._context.lookup(function)
@@ -360,8 +358,7 @@ class Session(Ended, Unique):
         or nested sequences. Large aligned numpy arrays are used in place on the CPU drivers, arrays in the
         memory of its GPU (PyTorch, CuPy) on a CUDA device.
 
-        INVALID_ARGUMENT for element types that programs cannot have.
-        """
+        INVALID_ARGUMENT for element types that programs cannot have."""
         self._require_open()
         calls = self._direct_calls
         if calls is not None and type(value) is np.ndarray:
@@ -381,8 +378,7 @@ class Session(Ended, Unique):
     def empty(self, shape: session_arguments.Shape, dtype: npt.DTypeLike = np.float32) -> Array:
         """An array on the session's first device with whatever its memory holds, for ``out=``.
 
-        INVALID_ARGUMENT for what is no shape, and element types that programs cannot have.
-        """
+        INVALID_ARGUMENT for what is no shape, and element types that programs cannot have."""
         self._require_open()
         return Array(
             empty(session_arguments.dimensions(shape), session_arguments.element_row(dtype), self.device),
@@ -405,6 +401,12 @@ class Session(Ended, Unique):
         """What limits the programs; None where nothing does."""
         return self._sandbox
 
+    deadline = staticmethod(deadline)
+
+    def cancel(self) -> None:
+        """Ends calls in progress and submitted work, on all threads: CANCELLED (``docs/deadlines.md``)."""
+        self._context.invoker.cancel()
+
     # -- life --------------------------------------------------------------------------------------------
 
     def trim(self) -> None:
@@ -423,8 +425,8 @@ class Session(Ended, Unique):
     def close(self) -> None:
         """Drops the modules with their state and ends the devices that the session created.
 
-        Arrays that programs returned stay valid. Closing again does nothing. FAILED_PRECONDITION in a call of
-        the session, by a host function: the session stays open then.
+        Arrays that programs returned stay valid; closing again does nothing. It waits for calls in progress.
+        FAILED_PRECONDITION in a call of the session, by a host function: the session stays open then.
         """
         if self._closed:
             return

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from jitree.cuda.errors import LOST, NOT_INITIALIZED, NOT_READY, status_of
-from jitree.errors import StatusError, UnavailableError, UnimplementedError, status_error
-from jitree.hal.semaphore import again
+from jitree.errors import StatusError, UnavailableError, UnimplementedError, again, status_error
 
 MINIMUM_DRIVER: Final = 12000
 """CUDA 12.0, driver 525: the first with all calls used here (graph parameters of kind v2)."""

@@ -14,11 +14,10 @@ from jitree.cuda.api import Handle
 from jitree.cuda.deferred import Action, DeferredOperation, DeferredWork
 from jitree.cuda.semaphore import CudaSemaphore, SignallingStream
 from jitree.cuda.stream import Stream
-from jitree.errors import CancelledError, FailedPreconditionError, InternalError, StatusError
+from jitree.errors import CancelledError, FailedPreconditionError, InternalError, StatusError, again
 from jitree.hal.checks import check_fences
 from jitree.hal.fence import Fence
 from jitree.hal.profiling import now
-from jitree.hal.semaphore import again
 
 T = TypeVar("T")
 

@@ -23,10 +23,10 @@ from jitree.cuda.api import Handle
 from jitree.cuda.events import EventPool
 from jitree.cuda.semaphore import CudaSemaphore, SignallingStream
 from jitree.cuda.stream_share import StreamShare
-from jitree.errors import FailedPreconditionError, InternalError, PermissionDeniedError, StatusError
+from jitree.errors import FailedPreconditionError, InternalError, PermissionDeniedError, StatusError, again
 from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.hal.local.queue_record import CLOSED, LOST
-from jitree.hal.semaphore import Semaphore, again
+from jitree.hal.semaphore import Semaphore
 
 if TYPE_CHECKING:
     from jitree.cuda.context import CudaContext

@@ -101,7 +101,7 @@ class Context(Unique):
         NOT_FOUND for a missing dependency, import or ref type, INTERNAL for an import of another signature,
         FAILED_PRECONDITION when frozen, or what ``__init`` failed with. None of the modules stays then.
         """
-        with self.invoker.lock:
+        with self.invoker.entrance():
             self.invoker.require_open()
             if self._frozen:
                 raise FailedPreconditionError("the context is frozen; modules can no longer be registered")
@@ -229,7 +229,7 @@ class Context(Unique):
     def notify(self, signal: Signal) -> None:
         """Tells all modules: providers first when resuming and forking, last when suspending."""
         object_of("signal", signal, Signal)
-        with self.invoker.lock:
+        with self.invoker.entrance():
             self.invoker.require_open()
             forwards = signal in (Signal.RESUME, Signal.FORK)
             for instance in self._instances if forwards else reversed(self._instances):
@@ -244,7 +244,7 @@ class Context(Unique):
 
         Shared references mean a shared handle table, so calls of the two run one after the other.
         """
-        with self.invoker.lock:
+        with self.invoker.entrance():
             self.invoker.require_open()
             other = Context(self.ref_types, flags=self.flags, share=self)
             for instance in self._instances:
@@ -265,7 +265,7 @@ class Context(Unique):
         """Runs ``__deinit`` of the modules, last first, and drops their states. Calls that still wait fail
         with CANCELLED. Closing again does nothing. FAILED_PRECONDITION in a call of the context, by a native
         function: the program would go on without its globals."""
-        with self.invoker.lock:
+        with self.invoker.entrance():
             if self.invoker.closed:
                 return
             self.invoker.require_idle()

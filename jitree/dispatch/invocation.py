@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from _thread import RLock, get_ident
-from array import array
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -13,10 +10,20 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from jitree.base.arguments import object_of
 from jitree.base.endings import require_interpreter
 from jitree.base.records import NamedTuple
-from jitree.dispatch import conversion, forks
+from jitree.base.scopes import Scope, require_going_on
+from jitree.dispatch import conversion
 from jitree.dispatch.engine import Engine, EngineEntry
 from jitree.dispatch.function import BytecodeFunction, HostFunction, VmFunction
-from jitree.dispatch.pending import Pending, happened
+from jitree.dispatch.gate import (
+    BEGUN,
+    CANCELS,
+    FAULTS,
+    NESTING,
+    READY,
+    STATE_PROMPT,
+    ContextGate,
+)
+from jitree.dispatch.pending import YIELD, Pending, happened
 from jitree.errors import (
     CancelledError,
     FailedPreconditionError,
@@ -25,7 +32,7 @@ from jitree.errors import (
     error_context,
 )
 from jitree.regs.handles import HandleTable
-from jitree.regs.layout import CONTENDED, GATE, PATIENT, PROMPT, STATE
+from jitree.regs.layout import CONTENDED, PATIENT, PROMPT, STATE
 from jitree.regs.machine import FIRST_TIME, NESTED_STACK, PROMPT_TIME, STACK, Machine
 from jitree.regs.records import FunctionRecords
 
@@ -40,15 +47,7 @@ MAXIMUM_NESTING: Final = 64
 CPython allows 1000 by default."""
 _POOLED_MACHINES: Final = 4
 _STATE_FRAME: Final = STATE.word("frame")
-_STATE_PROMPT: Final = STATE.word("prompt")
-_READY: Final = GATE.word("ready")
-_NESTING: Final = GATE.word("nesting")
-_FAULTS: Final = GATE.word("faults")
 _UNWATCHED: Final = nullcontext()
-_CONTENDED_SECONDS: Final = 1.0
-"""After a thread has found another in its context, how long calls leave the context alone while devices
-work."""
-
 T = TypeVar("T")
 Call = Generator["Awaited", None, list[Any]]
 """A call in progress: gives what it waits for, one after the other, in the end the results."""
@@ -69,73 +68,32 @@ SUBMITTED: Final = Policy(PROMPT, PROMPT_TIME)
 """The caller goes on as soon as it can: devices are not to use its thread for long work."""
 
 
-class Invoker:
+class Invoker(ContextGate):
     """Makes the calls of one context, one at a time. A call that waits lets others run."""
 
     def __init__(self, table: HandleTable, engine: Engine, lock: threading.RLock | None = None) -> None:
+        super().__init__(lock)
         self.table = table
         self.engine = engine
-        self.lock: threading.RLock = RLock() if lock is None else lock
-        """Held while anything of the context runs or changes."""
         self.functions = FunctionRecords()
         self.closed = False
-        self.shortcomings: list[str] = []
-        """What host functions found wrong in the call in progress, which goes on; raised at its end."""
-        self.gate = array("q", bytes(GATE.size))
-        self.gate_address: int = self.gate.buffer_info()[0]
-        """Of the GATE record."""
-        self.watch_gate: Callable[[threading.RLock], AbstractContextManager[object]] = nullcontext
-        """Entered by threads while they wait for the lock."""
         self.watch_call: Callable[[Callable[[], str]], AbstractContextManager[object]] | None = None
         """Entered while a call is in progress, with what tells where it is. If there is one, no call is made
         without this class."""
         self.end_call: Callable[[BaseException | None], object] = bool
         """Called when an outermost call that a thread waited for has ended, with its error; not if it never
         left machine code."""
-        self._direct: Machine | None = None
         self.is_direct_going_on = False
         """Whether Python is completing a direct call, which waits if the machine has something pending."""
         self._idle: list[Machine] = []
-        self._contended_until = 0.0
-        """By ``time.monotonic``."""
         self._closing = "the context is closed"
         """Why, once it is closed."""
-        forks.attend(self)
 
     @property
     def ready(self) -> Machine | None:
         """The machine of direct calls, if one may be made now: nothing of the context runs, and the machine
         waits for nothing."""
-        return self._direct if self.gate[_READY] else None
-
-    def wait_at_gate(self) -> bool:
-        """Takes the lock, which another thread has. True."""
-        self._notice_contention()
-        try:
-            with self.watch_gate(self.lock):
-                return self.lock.acquire()
-        except BaseException:
-            if self.lock._is_owned():  # type: ignore[attr-defined]  # Ctrl-C came when it was taken
-                self.lock.release()
-            raise
-
-    def _at_gate(self) -> threading.RLock:
-        """The lock, to be taken; notices whether another thread has it."""
-        if self.gate[_NESTING] and not self.lock._is_owned():  # type: ignore[attr-defined]
-            self._notice_contention()
-            with self.watch_gate(self.lock), self.lock:
-                pass
-        return self.lock
-
-    def _notice_contention(self) -> None:
-        """For a while, work of devices that takes long is done without the lock: a thread waits for it."""
-        self._contended_until = time.monotonic() + _CONTENDED_SECONDS
-        machine = self._direct
-        if machine is not None:
-            machine.state[_STATE_PROMPT] = CONTENDED
-
-    def _is_contended(self) -> bool:
-        return self._contended_until > 0.0 and self._contended_until > time.monotonic()
+        return self._direct if self.gate[READY] else None
 
     def require_open(self) -> None:
         """FAILED_PRECONDITION once closed, and at exit of the interpreter."""
@@ -145,13 +103,13 @@ class Invoker:
 
     def require_idle(self) -> None:
         """FAILED_PRECONDITION while this thread is in a call."""
-        if self.gate[_NESTING]:
+        if self.gate[NESTING]:
             raise FailedPreconditionError("the context is in use by the call that this happens in")
 
     def close(self) -> None:
         """No more calls."""
         self.closed = True
-        self.gate[_READY] = 0
+        self.gate[READY] = 0
         self._direct = None
         self._idle.clear()
 
@@ -160,7 +118,7 @@ class Invoker:
         self._closing = (
             "the context was in use by another thread when this process was forked; make a new one"
         )
-        self.gate[_NESTING] = 0
+        self.gate[NESTING] = 0
         self.close()
 
     # -- direct calls --------------------------------------------------------------------------------
@@ -180,15 +138,15 @@ class Invoker:
     def settle(self) -> None:
         """Allows direct calls if nothing speaks against them."""
         machine = self._direct
-        if machine is not None and not self.gate[_NESTING] and not self.is_direct_going_on:
-            if not self.gate[_READY]:
+        if machine is not None and not self.gate[NESTING] and not self.is_direct_going_on:
+            if not self.gate[READY]:
                 machine.reset()  # the end of a call may have had no room on Python's stack
-            self.gate[_READY] = 1
+            self.gate[READY] = 1
 
     def carry_on(self, machine: Machine, entry: EngineEntry) -> None:
         """What is left to do of a direct call after machine code has left for the first time."""
-        if machine.state[_STATE_PROMPT] == CONTENDED and not self._is_contended():
-            machine.state[_STATE_PROMPT] = PATIENT
+        if machine.state[STATE_PROMPT] == CONTENDED and not self.is_contended():
+            machine.state[STATE_PROMPT] = PATIENT
         try:
             self.is_direct_going_on = True
             entry.go_on(machine)
@@ -212,7 +170,7 @@ class Invoker:
             self.explain(error, machine, function)
         finally:
             self.free_direct(machine)
-            self.gate[_NESTING] = 0
+            self.gate[NESTING] = 0
             self.settle()
 
     # -- calls -----------------------------------------------------------------------------------------
@@ -227,15 +185,15 @@ class Invoker:
 
     async def invoke_async(self, function: VmFunction, arguments: Sequence[object]) -> list[Any]:
         """See :meth:`jitree.dispatch.context.Context.invoke_async`."""
-        return await self.drive(self._call(function, arguments, SUBMITTED))
+        return await self.drive(self._call(function, arguments, SUBMITTED), self.gate[CANCELS])
 
-    async def drive(self, call: Call) -> list[Any]:
-        """Makes a call and awaits whatever it waits for."""
+    async def drive(self, call: Call, begun: int) -> list[Any]:
+        """Makes a call, which began with those cancellations, and awaits whatever it waits for."""
         shortcomings = list[str]()
         step: Callable[[], Awaited] = partial(next, call)
         while True:
             try:
-                pending = self._locked(call, step, shortcomings)
+                pending = self._locked(call, step, shortcomings, begun)
             except StopIteration as end:
                 if shortcomings:  # of a call inside another, on whose thread the event loop runs
                     raise _failed(shortcomings) from None
@@ -243,9 +201,19 @@ class Invoker:
                 return results
             step = partial(next, call)
             try:
-                await happened(pending)
+                if pending is YIELD:
+                    await happened(pending)
+                else:
+                    await self._happened(pending, begun)
             except BaseException as error:
                 step = partial(call.throw, error)
+
+    async def _happened(self, pending: Awaited, begun: int) -> None:
+        with Scope() as scope:
+            try:
+                await self.is_ended_by(scope, begun).watched(happened(pending))
+            finally:
+                self.waiting.pop(scope, None)
 
     def repeat(self, grid: GridCall, arguments: Sequence[object], first: Cell, count: int) -> None:
         """Makes one call after the other until one fails; ``grid.reached`` says how far it came."""
@@ -268,10 +236,11 @@ class Invoker:
 
     def _make(self, call: Call) -> list[Any]:
         """Makes a call and waits for whatever it waits for."""
-        with self._at_gate():
-            nesting = self.gate[_NESTING]
+        begun = self.gate[CANCELS]
+        with self.entrance():
+            nesting = self.gate[NESTING]
             try:
-                self._nest()
+                self._nest(begun)
                 pending = next(call)
                 while True:
                     try:
@@ -291,15 +260,15 @@ class Invoker:
                     self.end_call(error)
                 raise
             finally:
-                self.gate[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
+                self.gate[NESTING] = nesting  # no call: Ctrl-C comes where one begins
                 self.settle()
 
-    def _locked(self, call: Call, step: Callable[[], T], shortcomings: list[str]) -> T:
+    def _locked(self, call: Call, step: Callable[[], T], shortcomings: list[str], begun: int) -> T:
         """Takes a step of a call that others are made between, which ``shortcomings`` belong to."""
-        with self.lock:
-            nesting, others = self.gate[_NESTING], self.shortcomings
+        with self.entrance():
+            nesting, others = self.gate[NESTING], self.shortcomings
             try:
-                self._nest()
+                self._nest(begun)
                 self.shortcomings = shortcomings
                 return step()
             except BaseException:
@@ -307,7 +276,7 @@ class Invoker:
                 raise
             finally:
                 self.shortcomings = others
-                self.gate[_NESTING] = nesting  # no call: Ctrl-C comes where one begins
+                self.gate[NESTING] = nesting  # no call: Ctrl-C comes where one begins
                 self.settle()
 
     def _call(self, function: VmFunction, arguments: Sequence[object], policy: Policy) -> Call:
@@ -328,6 +297,7 @@ class Invoker:
         self.require_open()
         machine = take()
         try:
+            require_going_on()
             start(machine)
             with self._watched(function, machine):
                 self.engine.run(machine)
@@ -347,6 +317,7 @@ class Invoker:
         self.require_open()
         with error_context(f"invoking function '{function.name}'"):
             try:
+                require_going_on()
                 target, convention = function.target, function.convention
                 result = target.export.function(target.state, *conversion.arguments(convention, arguments))
                 while isinstance(result, Pending):
@@ -369,20 +340,22 @@ class Invoker:
         machine.limit_time(FIRST_TIME)
         return self.watch_call(partial(backtrace.describe_call, function.full_name, machine))
 
-    def _nest(self) -> None:
-        nesting = self.gate[_NESTING]
+    def _nest(self, begun: int) -> None:
+        nesting = self.gate[NESTING]
         if nesting >= MAXIMUM_NESTING:
             raise ResourceExhaustedError(
                 f"stack overflow: host functions called back into the context {MAXIMUM_NESTING} times"
             )
-        self.gate[_READY] = 0
-        self.gate[_NESTING] = nesting + 1
+        if not nesting:  # calls inside of others end with them
+            self.gate[BEGUN] = begun
+        self.gate[READY] = 0
+        self.gate[NESTING] = nesting + 1
 
     def _take_machine(self, policy: Policy) -> Machine:
         machine = self._idle.pop() if self._idle else Machine(self.table, self.functions)
         prompt, time = policy
-        machine.state[_STATE_PROMPT] = CONTENDED if prompt == PATIENT and self._is_contended() else prompt
-        machine.limit_stack(STACK if self.gate[_NESTING] <= 1 else NESTED_STACK)
+        machine.state[STATE_PROMPT] = CONTENDED if prompt == PATIENT and self.is_contended() else prompt
+        machine.limit_stack(STACK if self.gate[NESTING] <= 1 else NESTED_STACK)
         if time is not None:
             machine.limit_time(time)
         return machine
@@ -424,38 +397,15 @@ class Invoker:
             raise CancelledError("the context was closed while the call was waiting")
         return pending.resume()
 
-    def wait_unlocked(self, wait: Callable[[float | None], object]) -> None:
-        """Waits without holding the lock, unless a host function further out needs it held."""
-        if self.gate[_NESTING] > 1:
-            wait(None)
-            return
-        self.gate[_NESTING] -= 1
-        self.settle()
-        shortcomings, self.shortcomings = self.shortcomings, []
-        take: Callable[[Any], object] = self.lock.acquire
-        how: object = True
-        try:
-            self.lock.release()
-            if not self.lock._is_owned():  # type: ignore[attr-defined]  # no call further out has it too
-                # As threading.Condition does: Ctrl-C must not come before it is taken.
-                take, how = self.lock._acquire_restore, (1, get_ident())  # type: ignore[attr-defined]
-            wait(None)
-        finally:
-            take(how)
-            self.gate[_READY] = 0
-            self.gate[_NESTING] += 1
-            self.shortcomings = shortcomings
-            self.gate[_FAULTS] = 1 if shortcomings else 0
-
     def fail_at_end(self, text: str) -> None:
         """See :meth:`jitree.dispatch.context.Context.fail_at_end`."""
         self.shortcomings.append(text)
-        self.gate[_FAULTS] = 1
+        self.gate[FAULTS] = 1
 
     def require_faultless(self) -> None:
         """FAILED_PRECONDITION with all that was found wrong in the outermost call, which ends here."""
-        if self.gate[_NESTING] == 1:
-            self.gate[_FAULTS] = 0
+        if self.gate[NESTING] == 1:
+            self.gate[FAULTS] = 0
             if self.shortcomings:
                 raise _failed(self._take_shortcomings())
 
@@ -478,7 +428,7 @@ class Invoker:
 
     def _add_shortcomings(self, error: BaseException) -> None:
         """To an error that ends a call of which expectations had failed before."""
-        if self.shortcomings and self.gate[_NESTING] == 1:
+        if self.shortcomings and self.gate[NESTING] == 1:
             text = _failed(self._take_shortcomings()).message
             if isinstance(error, StatusError):
                 error.with_context(f"before that {text}")

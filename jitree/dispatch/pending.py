@@ -52,4 +52,6 @@ async def happened(pending: Awaited) -> None:
     elif pending.awaitable is not None:
         await pending.awaitable()
     else:
-        await asyncio.get_running_loop().run_in_executor(None, pending.wait, None)
+        from contextvars import copy_context  # the thread's wait ends with the scope of the task
+
+        await asyncio.get_running_loop().run_in_executor(None, copy_context().run, pending.wait, None)

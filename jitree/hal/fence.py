@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base.arguments import items, object_of
 from jitree.base.identity import Unique
-from jitree.errors import StatusCode, StatusError
+from jitree.base.scopes import CURRENT
+from jitree.errors import StatusCode, StatusError, again
 from jitree.hal import watchdog
 from jitree.hal.enums import WaitMode
 from jitree.hal.producer import interrupt_all
@@ -16,7 +18,6 @@ from jitree.hal.semaphore import (
     ReachedCallback,
     Semaphore,
     Timepoint,
-    again,
     describe_wait,
     pending_producers,
     wait_for,
@@ -76,7 +77,7 @@ class Fence(Unique):
 
     @property
     def failure(self) -> StatusError | None:
-        """The failure of the first failed semaphore, or None. Raise a copy (``semaphore.again``), not the
+        """The failure of the first failed semaphore, or None. Raise a copy (``errors.again``), not the
         object."""
         for semaphore, _ in self.timepoints:
             if semaphore.failure is not None:
@@ -108,10 +109,32 @@ class Fence(Unique):
         """
         return wait_fences((self,), timeout)
 
-    def interrupt(self, after: Fence | None = None) -> None:
+    def interrupt(self, failure: StatusError, after: Fence | None = None) -> None:
         """Interrupts the work that is to signal it and what that waits for, but not what ``after`` does."""
         kept = () if after is None else pending_producers(after.timepoints, WaitMode.ALL)
-        interrupt_all(pending_producers(self.timepoints, WaitMode.ALL), kept)
+        interrupt_all(pending_producers(self.timepoints, WaitMode.ALL), failure, kept)
+
+    def _is_pending_after(self, failure: StatusError, after: Fence | None) -> bool:
+        """Interrupts; whether anything goes on that is to signal it."""
+        self.interrupt(failure, after)
+        return bool(pending_producers(self.timepoints, WaitMode.ALL))
+
+    def stop(self, failure: StatusError, after: Fence | None = None) -> None:
+        """As :meth:`interrupt`, until what has been started has ended."""
+        if self._is_pending_after(failure, after):
+            scope = CURRENT.get()
+            try:
+                CURRENT.set(None)
+                with suppress(StatusError):
+                    self.wait()
+            finally:
+                CURRENT.set(scope)
+
+    async def stop_async(self, failure: StatusError, after: Fence | None = None) -> None:
+        """As :meth:`stop`."""
+        if self._is_pending_after(failure, after):
+            with suppress(StatusError):
+                await self
 
     def on_reached(self, callback: ReachedCallback) -> list[Timepoint]:
         """Calls ``callback(None)`` once when reached, ``callback(failure)`` when failed; at once if that is

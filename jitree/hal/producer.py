@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from jitree.errors import StatusError
 
 
 class Producer(Protocol):
@@ -18,8 +21,8 @@ class Producer(Protocol):
     def prerequisites(self) -> Sequence[Producer]:
         """The work that it waits for."""
 
-    def interrupt(self) -> None:
-        """No caller wants it any more: it fails as soon as it can."""
+    def interrupt(self, failure: StatusError) -> None:
+        """No caller wants it any more: it fails as soon as it can, and with that."""
 
     def describe(self) -> str:
         """What it is and what holds it up, in a line."""
@@ -52,7 +55,7 @@ def help_with(pending: Callable[[], Sequence[Producer]], deadline: float | None)
                 found.pop()
 
 
-def interrupt_all(producers: Sequence[Producer], kept: Sequence[Producer] = ()) -> None:
+def interrupt_all(producers: Sequence[Producer], failure: StatusError, kept: Sequence[Producer] = ()) -> None:
     """Interrupts work and what it waits for, but nothing that is ``kept``, nor what that waits for."""
     seen = set(kept)
     found = list(producers)
@@ -60,5 +63,5 @@ def interrupt_all(producers: Sequence[Producer], kept: Sequence[Producer] = ()) 
         producer = found.pop()
         if producer not in seen:
             seen.add(producer)
-            producer.interrupt()
             found += producer.prerequisites()
+            producer.interrupt(failure)

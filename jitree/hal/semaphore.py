@@ -12,14 +12,15 @@ from __future__ import annotations
 import time
 from _thread import LockType, allocate_lock
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from numbers import Real
 from typing import Final
 
-from jitree.base import event_loop
+from jitree.base import scopes
 from jitree.base.arguments import integer, object_of
 from jitree.base.identity import Unique
-from jitree.errors import InvalidArgumentError, StatusError
+from jitree.errors import CancelledError, InvalidArgumentError, StatusError, again
 from jitree.hal import watchdog
 from jitree.hal.enums import MAXIMUM_PAYLOAD, WaitMode
 from jitree.hal.producer import Producer, help_with, interrupt_all
@@ -32,14 +33,6 @@ _LOOP_SECONDS: Final = 0.1
 ReachedCallback = Callable[[StatusError | None], None]
 """Called once, with None when the value was reached and with the failure otherwise, on the thread that caused
 it. Must be short, must not block and must not raise."""
-
-
-def again(error: StatusError) -> StatusError:
-    """A copy of a kept failure to raise: contexts and tracebacks of one raise do not leak into the next."""
-    copy = type(error)(error.message, *error.contexts)
-    copy.backtrace = list(error.backtrace)
-    copy.__cause__ = error.__cause__ or error
-    return copy
 
 
 class Timepoint:
@@ -312,8 +305,9 @@ def wait_for(points: Sequence[tuple[Semaphore, int]], mode: WaitMode, timeout: f
 
 def _wait(points: Sequence[tuple[Semaphore, int]], mode: WaitMode, deadline: float | None) -> bool:
     if mode == WaitMode.ALL:
+        latest = _earlier(deadline, scopes.until())
         for semaphore, value in points:
-            semaphore.await_device(value, deadline)
+            semaphore.await_device(value, latest)
     if _are_reached(points, mode):
         return True
     if deadline is not None and time.monotonic() >= deadline:
@@ -323,36 +317,54 @@ def _wait(points: Sequence[tuple[Semaphore, int]], mode: WaitMode, deadline: flo
     except StatusError:
         raise
     except BaseException:  # from a signal handler
-        interrupt_all(pending_producers(points, mode))
+        interrupt_all(pending_producers(points, mode), CancelledError("the wait for it was interrupted"))
         raise
 
 
 def _sleep(points: Sequence[tuple[Semaphore, int]], mode: WaitMode, deadline: float | None) -> bool:
-    help_with(partial(pending_producers, points, mode), deadline)
+    pending = partial(pending_producers, points, mode)
     wake = allocate_lock()
     wake.acquire()
     failures: list[StatusError | None] = []
 
     def reached(failure: StatusError | None) -> None:
         failures.append(failure)
-        wake.release()
+        with suppress(RuntimeError):  # reached, and told to end
+            wake.release()
 
-    open_points = when_reached(points, mode, reached)
+    def end(failure: StatusError) -> None:
+        if isinstance(failure, CancelledError):  # what a deadline ends knows that by itself
+            interrupt_all(pending(), failure)
+        reached(failure)
+
+    scope = scopes.current()
+    open_points: Sequence[Timepoint] = ()
     try:
+        if scope is not None:
+            scope.watch(end)
+        help_with(pending, deadline)
+        open_points = when_reached(points, mode, reached)
         if deadline is None:
-            while not wake.acquire(timeout=_LOOP_SECONDS if event_loop.runs_here() else -1):
-                event_loop.require_uncancelled()
+            while not wake.acquire(timeout=_LOOP_SECONDS if scopes.runs_here() else -1):
+                scopes.require_uncancelled()
         else:
             _acquire_until(wake, deadline)
     finally:  # also when a signal handler raised
         for timepoint in open_points:
             timepoint.cancel()
+        if scope is not None:
+            scope.unwatch(end)
     if not failures:
         return False
     failure = failures[0]
     if failure is not None:
         raise again(failure)
     return True
+
+
+def _earlier(one: float | None, other: float | None) -> float | None:
+    """Of two times, None being never."""
+    return min((time for time in (one, other) if time is not None), default=None)
 
 
 def _are_reached(points: Sequence[tuple[Semaphore, int]], mode: WaitMode) -> bool:

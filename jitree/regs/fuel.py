@@ -14,6 +14,8 @@ from jitree.regs.layout import LIBRARY_FUNCTIONS, SLOW_DONE, SLOW_LOOK, SLOW_REF
 
 CLOCK = 8 * len(LIBRARY_FUNCTIONS)
 """Where the address of :func:`clock` is, which is not the same for all processors."""
+RINGS = CLOCK + 8
+"""Where the address of the number of rings is (:mod:`jitree.base.scopes`)."""
 MOST = 1 << 13
 """Branches in a row. Looking at the clock takes as long as some twenty of them."""
 LONG = 1_000_000
@@ -31,13 +33,18 @@ class FuelState(MemoryRecord, layout=STATE):
 
 def spend_time(state: FuelState) -> int:
     """Counts the time since the clock was last looked at, and gives it; where that was in another call, a
-    nanosecond for each branch."""
+    nanosecond for each branch. The time is over when somebody has rung."""
     now = call(load64(state.math + CLOCK))
     passed = (now - state.looked) * state.tick >> TICK_SHIFT
     if state.looked == 0 or passed < 0:
         passed = state.grant
     state.looked = now
-    state.time -= passed
+    rings = load64(load64(state.math + RINGS))
+    if rings == state.attended:
+        state.time -= passed
+    else:
+        state.attended = rings
+        state.time = 0
     return passed
 
 

@@ -29,6 +29,7 @@ STATE: Final = Record(
     i64 grant             # what it has last given itself then (`fuel.py`)
     i64 looked            # when it last looked at the clock, in the processor's ticks; 0: not in this call
     i64 time              # nanoseconds that may still pass before Python is to look after signals
+    i64 attended          # number of the last ring that it has had Python look for (`base/scopes.py`)
     i64 tick              # how many nanoseconds 1 << TICK_SHIFT ticks are
     i64 handle_pool       # address of the record that machine code makes handles with, 0 = none
     i64 sweep             # address of `void (state)`: frees what machine code made in `released`; 0 = none
@@ -51,6 +52,8 @@ GATE: Final = Record(
     i64 ready             # 1 while the machine of direct calls may be taken
     i64 nesting           # calls in progress, one inside the other
     i64 faults            # 1 when something was found wrong in a call that goes on
+    i64 begun             # what `cancels` was when the outermost call began
+    i64 cancels           # number of the last cancellation of all calls
     """,
 )
 """One per context: what direct calls look at and change, with the context's lock held."""
@@ -244,4 +247,4 @@ MATH_FUNCTIONS: Final = (
 
 LIBRARY_FUNCTIONS: Final = (*MATH_FUNCTIONS, "memmove", "memcmp", "memset")
 """What machine code calls through the table that STATE.math points to, in the table's order; after them the
-clock (`fuel.py`)."""
+clock and the address of the number of rings (`fuel.py`)."""

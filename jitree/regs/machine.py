@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
-from jitree.base import event_loop
+from jitree.base.scopes import require_going_on
 from jitree.errors import CancelledError, ResourceExhaustedError
 from jitree.regs.bounds import MAXIMUM_FRAMES
 from jitree.regs.handles import HandleTable, ObjectPool
@@ -328,8 +328,8 @@ class Machine:
         self.fill_fuel()
 
     def require_running(self) -> None:
-        """CANCELLED if the table is halted; what :func:`event_loop.require_uncancelled` raises."""
-        event_loop.require_uncancelled()
+        """CANCELLED if the table is halted; what :func:`require_going_on` raises."""
+        require_going_on()
         if self.table.is_halted():
             raise CancelledError("the work was interrupted, or another thread's part of it failed")
 

@@ -232,13 +232,13 @@ def test_a_thread_that_waits_for_a_session_is_noticed(device: str, monkeypatch: 
                 assert np.array_equal(result.result(TIMEOUT), expected)
 
         for _ in range(3):
-            assert np.array_equal(large(values), expected) and not invoker._is_contended()
+            assert np.array_equal(large(values), expected) and not invoker.is_contended()
         monkeypatch.setattr(invocation, "_CONTENDED_SECONDS", 3600.0)
         call_while_another_has_it()
-        assert invoker._is_contended()
+        assert invoker.is_contended()
         assert np.array_equal(large(values), expected)
         invoker._contended_until = 0.0
-        assert np.array_equal(large(values), expected) and not invoker._is_contended()
+        assert np.array_equal(large(values), expected) and not invoker.is_contended()
 
 
 @pytest.mark.parametrize("tier", ["plain", "fast"])

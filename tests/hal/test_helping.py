@@ -198,7 +198,7 @@ def test_interrupting_ends_at_a_fence(occupied: Occupied) -> None:
     before = occupied.submit(lambda: None)
     kept = occupied.submit(lambda: None, before)
     interrupted = occupied.submit(lambda: None, kept)
-    interrupted.interrupt(kept)
+    interrupted.interrupt(CancelledError("it is not wanted"), kept)
     assert kept.wait() == StatusCode.OK
     with pytest.raises(CancelledError):
         interrupted.wait()

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from jitree.base.scopes import RINGS, ring
+from jitree.codegen.primitives import load64
 from jitree.regs import fuel
 from jitree.regs.fuel import FuelState
 from jitree.regs.layout import SLOW_DONE, SLOW_LOOK, SLOW_REFUSED, STATE, TICK_SHIFT
@@ -22,13 +24,14 @@ class Code:
         self.now = 5
         self.asked = 0
         self.answer = SLOW_DONE
-        self._table = array("q", bytes(fuel.CLOCK) + CLOCK.to_bytes(8, "little"))
+        self._table = array("q", [*bytes(fuel.CLOCK // 8), CLOCK, RINGS])
         self._state = array("q", bytes(STATE.size))
         self.state = FuelState(self._state.buffer_info()[0])
         self.state.math = self._table.buffer_info()[0]
         self.state.slow = PYTHON
         self.state.tick = 1 << TICK_SHIFT
         self.state.grant = 256
+        self.state.attended = load64(RINGS)
         self.state.time = 30 * MILLISECOND
 
     def call(self, address: int, *arguments: int) -> int:
@@ -94,3 +97,13 @@ def test_a_clock_that_goes_back_counts_the_branches(code: Code) -> None:
     before = code.state.time
     fuel.look(code.state)
     assert code.state.time == before - code.state.grant
+
+
+def test_python_is_asked_at_once_when_somebody_has_rung(code: Code) -> None:
+    """Once for each ring."""
+    list(code.grants(1, 10))
+    assert not code.asked
+    for number in (1, 2):
+        ring()
+        list(code.grants(1, 10))
+        assert code.asked == number

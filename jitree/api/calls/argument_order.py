@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jitree.api.calls.declaration import OUT, TRANSIENTS, WORKSPACE, Signature, storage_names
+from jitree.api.calls.declaration import OUT, TIMEOUT, TRANSIENTS, WORKSPACE, Signature, storage_names
 from jitree.errors import InvalidArgumentError, StatusError
 
 if TYPE_CHECKING:
@@ -26,11 +26,17 @@ class ArgumentOrder:
 
     def __call__(self, /, *arguments: Any, **named: Any) -> tuple[Any, ...]:
         """INVALID_ARGUMENT for names that there are not, those given twice, and missing ones."""
+        if self.limits(named):
+            return (None,) * (len(self._names) + 1)  # to machine code: Python makes the call
         try:
             return self._ordered(arguments, named)
         except StatusError as error:
             error.with_context(f"invoking function '{self._function}'").with_context(f"`{self._declaration}`")
             raise
+
+    def limits(self, named: dict[str, Any]) -> bool:
+        """Whether ``timeout`` is among them, and not the name of an argument."""
+        return TIMEOUT in named and TIMEOUT not in self._names
 
     def _ordered(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         given = names = self._names

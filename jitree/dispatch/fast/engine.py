@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from jitree.base.once import once
+from jitree.base.scopes import RINGS
 from jitree.codegen import image
 from jitree.dispatch.engine import EngineEntry
 from jitree.dispatch.fast.image import LOOP
@@ -41,13 +42,13 @@ Promote = Callable[[Machine, int], None]
 def _library() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The table that STATE.math points to."""
     functions = [address_of_function(name) for name in LIBRARY_FUNCTIONS]
-    return np.array([*functions, image.wait(LOOP).addresses["clock"]], np.int64)
+    return np.array([*functions, image.wait(LOOP).addresses["clock"], RINGS], np.int64)
 
 
 @once
 def _tick() -> int:
     """For STATE.tick: how long the processor's ticks are, also if the thread is interrupted meanwhile."""
-    clock = ctypes.CFUNCTYPE(ctypes.c_int64)(int(_library()[-1]))
+    clock = ctypes.CFUNCTYPE(ctypes.c_int64)(int(_library()[-2]))
     return sorted(_measured_tick(clock) for _ in range(3))[1]
 
 

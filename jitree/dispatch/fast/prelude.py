@@ -7,6 +7,7 @@ from typing import Final
 from jitree.dispatch.fast.handler import PARAMETERS
 from jitree.dispatch.native.counting import declaration, on_pointers
 from jitree.regs.access import CALLED
+from jitree.regs.fuel import RINGS
 from jitree.regs.layout import LEFT_EXIT, LEFT_FUEL, LEFT_SIDE_EXIT, LEFT_STOPPED, STATE
 
 _COUNTING: Final = ("retain", "drop", "put", "move")
@@ -74,7 +75,8 @@ go:
 """
 
 _RUN: Final = """\
-; Runs from where the state block says until the loop must leave; returns why (LEFT_*).
+; Runs from where the state block says until the loop must leave; returns why (LEFT_*). If somebody has rung,
+; the first branch looks: what Python has done since may have taken long.
 define i64 @loop(ptr %state) #0 {{
   %here = call ptr @llvm.frameaddress.p0(i32 0)
   %stack.at = getelementptr i8, ptr %state, i64 {stack}
@@ -84,7 +86,16 @@ define i64 @loop(ptr %state) #0 {{
   %limit.at = getelementptr i8, ptr %state, i64 {stack_limit}
   store ptr %limit, ptr %limit.at, align 8
   %fuel.at = getelementptr i8, ptr %state, i64 {fuel}
-  %fuel = load i64, ptr %fuel.at, align 8
+  %left.before = load i64, ptr %fuel.at, align 8
+  %math.at = getelementptr i8, ptr %state, i64 {math}
+  %math = load ptr, ptr %math.at, align 8
+  %rings.place = getelementptr i8, ptr %math, i64 {rings}
+  %rings.at = load ptr, ptr %rings.place, align 8
+  %rings = load i64, ptr %rings.at, align 8
+  %attended.at = getelementptr i8, ptr %state, i64 {attended}
+  %attended = load i64, ptr %attended.at, align 8
+  %rung = icmp ne i64 %rings, %attended
+  %fuel = select i1 %rung, i64 1, i64 %left.before
   %resume.at = getelementptr i8, ptr %state, i64 {resume}
   %resume = load ptr, ptr %resume.at, align 8
   %compiled = icmp ne ptr %resume, null
@@ -127,7 +138,7 @@ def _leave(name: str, why: str, left: int) -> str:
 def prelude() -> str:
     """Everything but the handlers and their table."""
     parts = [
-        _RUN.format(left_stopped=LEFT_STOPPED, **STATE.offsets),
+        _RUN.format(left_stopped=LEFT_STOPPED, rings=RINGS, **STATE.offsets),
         _leave("side_exit", "nothing of this instruction has happened", LEFT_SIDE_EXIT),
         _leave("out_of_time", "the time is over", LEFT_FUEL),
         _REFUEL.format(

@@ -37,6 +37,7 @@ def ask(emitter: Emitter, instruction: SsaInstruction, written: set[Variable], r
 
     emitter.side_exit_block(stopped, instruction, emitter.registers, fuel, written)
     emitter.label(done)
+    emitter.spend_import()
 
 
 def emit_slow(emitter: Emitter, instruction: SsaInstruction) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from jitree.dispatch.pending import YIELD
@@ -10,8 +11,12 @@ from jitree.regs.layout import PROMPT, STATE
 from jitree.regs.machine import Machine
 
 _PROMPT: Final = STATE.word("prompt")
-SLICE: Final = 10_000
-"""Instructions, some 10 ms, after which the engine looks whether there is something better to do."""
+SLICE: Final = 10_000_000
+"""Nanoseconds after which the engine looks whether there is something better to do."""
+_LONG: Final = 1_000_000
+"""Nanoseconds between looks whether the call is to end."""
+_MOST: Final = 1 << 10
+"""Instructions between them."""
 
 
 class PlainEngine:
@@ -33,13 +38,20 @@ def run_slice(machine: Machine) -> bool:
     """Runs some instructions in Python; whether the engine must stop."""
     handlers = HANDLERS
     pc = following = machine.pc
+    end = looked = time.perf_counter_ns()
+    end += SLICE
+    count = 1
     try:
-        machine.require_running()
-        for _ in range(SLICE):
-            pc = following
-            following = handlers[machine.code[pc]](machine, pc)
-            if following < 0:
-                return True
+        while looked < end:
+            machine.require_running()
+            for _ in range(count):
+                pc = following
+                following = handlers[machine.code[pc]](machine, pc)
+                if following < 0:
+                    return True
+            now = time.perf_counter_ns()
+            count = min(2 * count, _MOST) if now - looked < _LONG else count >> 3 | 1
+            looked = now
     except BaseException:
         machine.pc = pc
         raise

@@ -8,21 +8,30 @@ their job. The thread that submits the list also looks at its operation, and has
 from __future__ import annotations
 
 import ctypes
-from _thread import _local
-from collections.abc import Callable
+from _thread import _local, interrupt_main
+from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from jitree.base import event_loop
+from jitree.base import scopes
 from jitree.base.once import once
-from jitree.errors import CancelledError
+from jitree.base.scopes import CURRENT
+from jitree.errors import CancelledError, DeadlineExceededError, StatusError
+from jitree.hal.local import executor
+from jitree.hal.local.executor.calling import FUNCTION_TABLE, LOOK_IN, LOOK_TICKS
 from jitree.hal.local.executor.layout import FAILED_INTERRUPTED, JOB
 
 if TYPE_CHECKING:
     from jitree.base.callbacks import Callback
 
 
+_LOOK_MICROSECONDS: Final = 30_000
+
+
 class Interruptible(Protocol):
-    interrupted: bool
+    interrupted: StatusError | None
+
+    def interrupt(self, failure: StatusError) -> None: ...
+    def finish(self) -> None: ...
 
 
 class _ThisThread(_local):
@@ -38,13 +47,28 @@ this_thread: Final = _ThisThread()
 
 
 def end_call(error: BaseException | None) -> None:
-    """The call of this thread has ended. If a signal handler ended it, its submissions are not wanted."""
+    """The call of this thread has ended. If a signal handler ended it, a deadline or a cancellation, its
+    submissions are not wanted. The caller of the latter may use what the call wrote to: they end first."""
     submitted = this_thread.submitted
     if submitted:
-        if error is not None and not isinstance(error, Exception):
-            for operation in tuple(submitted):
-                operation.interrupted = True
+        operations = tuple(submitted)
         submitted.clear()
+        if isinstance(error, (CancelledError, DeadlineExceededError)):
+            _interrupt(operations, error)
+            scope = CURRENT.get()
+            try:
+                CURRENT.set(None)
+                for operation in operations:
+                    operation.finish()
+            finally:
+                CURRENT.set(scope)
+        elif error is not None and not isinstance(error, Exception):
+            _interrupt(operations, CancelledError("the call was interrupted"))
+
+
+def _interrupt(operations: Iterable[Interruptible], failure: StatusError) -> None:
+    for operation in operations:
+        operation.interrupt(failure)
 
 
 _ended = ctypes.c_int64()
@@ -59,27 +83,62 @@ def watch(*failures: ctypes.c_int64) -> Callable[[], bool]:
     """What tells whether this thread is to end what it executes; ``failures`` of jobs end it, too."""
     operation = this_thread.operation
     words = (_ended, *failures)
-    return lambda: any(word.value for word in words) or (operation is not None and operation.interrupted)
+    return lambda: (
+        any(word.value for word in words) or (operation is not None and operation.interrupted is not None)
+    )
 
 
 def _look(job: int) -> int:
-    event_loop.require_uncancelled()
+    """Raises why this thread is to end the job that it has submitted."""
+    scopes.require_going_on()
     if watch()():
         raise CancelledError("the work was interrupted")
     return 0
 
 
 def _fail(error: BaseException, job: int) -> int:
+    """Ends a job with an error."""
     from jitree.base.callbacks import keep
 
     keep(error)
     ctypes.c_int64.from_address(job + JOB["failure"]).value = FAILED_INTERRUPTED
+    scopes.ring()
     return 0
 
 
 @once
-def look_in() -> Callback:
-    """``(job)`` for machine code that waits for other threads. An interrupt becomes the job's failure."""
+def _look_in() -> Callback:
+    """``(job)`` for machine code. An interrupt becomes the job's failure."""
     from jitree.base.callbacks import Callback
 
     return Callback(_look, 1, _fail, 0)
+
+
+def _first_looks() -> Generator[None, int, None]:
+    """What machine code calls first to look. From then on it calls what takes longer to import than most
+    programs run. A generator, as in :mod:`jitree.dispatch.native.slow_calls`; Ctrl-C in here comes later."""
+    while True:
+        try:
+            while True:
+                _first_look((yield))
+        except GeneratorExit:
+            return
+        except KeyboardInterrupt:
+            interrupt_main()
+
+
+def _first_look(job: int) -> None:
+    native = executor.native_executor()
+    if native is not None:
+        FUNCTION_TABLE[LOOK_TICKS] = int(_LOOK_MICROSECONDS * native.ticks_per_microsecond)
+        FUNCTION_TABLE[LOOK_IN] = _look_in().address
+    try:
+        _look(job)
+    except BaseException as error:
+        _fail(error, job)
+
+
+_steps: Final = _first_looks()
+next(_steps)
+_FIRST_LOOK: Final = ctypes.CFUNCTYPE(None, ctypes.c_int64)(_steps.send)
+FUNCTION_TABLE[LOOK_IN] = ctypes.cast(_FIRST_LOOK, ctypes.c_void_p).value or 0

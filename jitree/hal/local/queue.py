@@ -19,8 +19,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from jitree.base import event_loop
-from jitree.errors import CancelledError, FailedPreconditionError, InternalError, StatusError
+from jitree.base import scopes
+from jitree.base.scopes import CURRENT
+from jitree.errors import CancelledError, FailedPreconditionError, InternalError, StatusError, again
 from jitree.hal import watchdog
 from jitree.hal.checks import check_fences
 from jitree.hal.enums import WaitMode
@@ -29,7 +30,7 @@ from jitree.hal.local.interrupts import this_thread
 from jitree.hal.local.queue_record import CLOSED, QueueRecord
 from jitree.hal.producer import Producer
 from jitree.hal.profiling import Profiler, now
-from jitree.hal.semaphore import Timepoint, again, describe_missing, pending_producers
+from jitree.hal.semaphore import Timepoint, describe_missing, pending_producers
 
 if TYPE_CHECKING:
     from jitree.hal.watching import Watchdog
@@ -49,8 +50,8 @@ class Operation:
     """
 
     __slots__ = (
-        "__weakref__", "cost", "interrupted", "name", "post", "queue", "signal", "submitted", "timepoints",
-        "wait", "work",
+        "__weakref__", "cost", "interrupted", "limit", "name", "post", "queue", "signal", "submitted",
+        "timepoints", "wait", "work",
     )  # fmt: skip
 
     def __init__(
@@ -67,9 +68,12 @@ class Operation:
         self.timepoints: Sequence[Timepoint] = ()
         self.post: Post | None = None
         """Where it waits for a thread, while it does."""
-        self.interrupted = False
-        """Whether it is to end early: no call waits for it any more."""
+        self.interrupted: StatusError | None = None
+        """Why it is to end early: no call waits for it any more."""
         self.submitted = this_thread.submitted
+        self.limit = scopes.limit()
+        """The deadline of the block that it was submitted in; no other ends it, such as one of the thread
+        that happens to execute it."""
 
     def execute(self) -> StatusError | None:
         """Does the work on this thread and signals or fails the fence; the failure is also returned."""
@@ -77,16 +81,15 @@ class Operation:
         work, self.work = self.work, None
         if work is not None:
             outer, this_thread.operation = this_thread.operation, self
+            scope = CURRENT.get()
             try:
-                event_loop.require_uncancelled()
-                if self.interrupted:
-                    raise CancelledError(f"{self.name} was interrupted before it began")
-                if self.queue.profiler.mode or watchdog.current is not None:
-                    self._watched(work)
-                else:
-                    work()
+                scopes.require_uncancelled()
+                if self.interrupted is not None:
+                    raise again(self.interrupted)
+                CURRENT.set(self.limit)
+                self._work(work)
             except StatusError as error:
-                failure = error
+                failure = error if self.interrupted is None else again(self.interrupted)
             except Exception as error:
                 failure = InternalError(f"{self.name} failed: {type(error).__name__}: {error}")
                 failure.__cause__ = error
@@ -94,12 +97,19 @@ class Operation:
                 self.fail(CancelledError(f"{self.name} was interrupted"))
                 raise
             finally:
+                CURRENT.set(scope)
                 this_thread.operation = outer
         if failure is not None:
             self.fail(failure)
         elif self.signal is not None:
             self.signal.signal()
         return failure
+
+    def _work(self, work: Callable[[], None]) -> None:
+        if self.queue.profiler.mode or watchdog.current is not None:
+            self._watched(work)
+        else:
+            work()
 
     def fail(self, failure: StatusError) -> None:
         """Ends the operation without doing its work."""
@@ -129,13 +139,19 @@ class Operation:
         """Makes it known to those who wait for the signal fence: the submitter goes on before it has run."""
         self.submitted[self] = None
         self.queue.announced[self] = None
+        if self.limit is not None:
+            self.limit.watch(self.interrupt)
         if self.signal is not None:
             for semaphore, value in self.signal.timepoints:
                 semaphore.expect(value, self)
 
     def run_here(self, deadline: float | None) -> bool:
-        """As :meth:`Producer.run_here`. What a deadline leaves no time for, or may not, stays where it is."""
+        """As :meth:`Producer.run_here`. What a deadline leaves no time for, or may not, stays where it is; so
+        does what a deadline of this thread would not end."""
         if deadline is not None and not 0 <= self.cost * 1e-9 < deadline - time.monotonic():
+            return False
+        limit = scopes.limit()
+        if limit is not None and limit is not self.limit:
             return False
         post = self.post
         if post is None or not post.withdraw(self):
@@ -143,9 +159,25 @@ class Operation:
         self.run()
         return True
 
-    def interrupt(self) -> None:
+    def interrupt(self, failure: StatusError) -> None:
         """As :meth:`Producer.interrupt`."""
-        self.interrupted = True
+        self.interrupted = failure
+        scopes.ring()
+        post = self.post
+        if self.queue._claim(self):
+            for timepoint in self.timepoints:
+                timepoint.cancel()
+            self.timepoints = ()
+            self.wait = None
+            self.cancel(again(failure))
+        elif post is not None and post.withdraw(self):
+            self.cancel(again(failure))
+
+    def finish(self) -> None:
+        """Waits until it has ended, however."""
+        if self.signal is not None:
+            with suppress(StatusError):
+                self.signal.wait()
 
     def prerequisites(self) -> Sequence[Producer]:
         """As :meth:`Producer.prerequisites`."""
@@ -192,6 +224,8 @@ class Operation:
         """Takes :meth:`announce` back."""
         self.submitted.pop(self, None)
         self.queue.announced.pop(self, None)
+        if self.limit is not None:
+            self.limit.unwatch(self.interrupt)
         if self.signal is not None:
             for semaphore, value in self.signal.timepoints:
                 semaphore.settle(value, self)
@@ -277,9 +311,7 @@ class LocalQueue:
     def finish(self) -> None:
         """Waits for the operations that have been submitted. What one fails with is told by its own fence."""
         for operation in tuple(self.announced):
-            if operation.signal is not None:
-                with suppress(StatusError):
-                    operation.signal.wait()
+            operation.finish()
 
     def close(self) -> None:
         """Refuses new operations and cancels those that wait."""
@@ -305,6 +337,8 @@ class LocalQueue:
             operation.settle()
             raise FailedPreconditionError(f"{operation.name}: the device has been closed")
         operation.timepoints = wait.on_reached(operation._reached)
+        if operation.interrupted is not None:
+            operation.interrupt(operation.interrupted)
 
     def _claim(self, operation: Operation) -> bool:
         """True for the one caller that may start or end a waiting operation."""

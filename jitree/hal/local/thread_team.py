@@ -24,7 +24,6 @@ from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import FUNCTION_TABLE_ADDRESS, NativeExecutor
 from jitree.hal.local.executor.layout import FUTEX_CALL, FUTEX_CALLS, MASK_SIZE, TEAM
 from jitree.hal.local.executor.records import Functions, ThreadTeam
-from jitree.hal.local.interrupts import look_in
 from jitree.hal.local.queue_record import NO_TEAM, QueueRecord
 from jitree.hal.local.topology import Topology
 from jitree.regs.memory import address_of, zeroed
@@ -66,7 +65,6 @@ class _Helpers:
         self._masks = b"".join((1 << (home or 0)).to_bytes(MASK_SIZE, "little") for home in homes)
         ticks = native.ticks_per_microsecond / 1000
         team.functions = Functions(FUNCTION_TABLE_ADDRESS)
-        team.look_in = look_in().address
         team.spin_ticks = int(spin_nanoseconds * ticks)
         team.spinning_ticks = int(SPINNING_NANOSECONDS * ticks)
         team.parked_ticks = int(PARKED_NANOSECONDS * ticks)

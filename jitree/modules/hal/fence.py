@@ -10,7 +10,6 @@ from jitree import errors
 from jitree.dispatch.pending import Pending
 from jitree.hal.device import Device
 from jitree.hal.fence import Fence, wait_fences
-from jitree.hal.semaphore import again
 from jitree.modules.hal.state import HalState
 
 MAXIMUM_AWAITED: Final = 32
@@ -76,7 +75,7 @@ class FenceWait:
     def resume(self) -> int:
         """The status for the program."""
         if self._failure is not None:
-            raise again(self._failure)
+            raise errors.again(self._failure)
         return self._status
 
     def awaitable(self) -> Awaitable[None]:
@@ -98,7 +97,7 @@ class FenceWait:
         except errors.StatusError as error:
             self._failure = error
         except asyncio.CancelledError:
-            fence.interrupt()
+            fence.interrupt(errors.CancelledError("the wait for it was cancelled"))
             raise
 
     def _remaining(self) -> float | None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from jitree.errors import StatusError
+from jitree.errors import StatusError, again
 from jitree.hal.buffer import Buffer
 from jitree.hal.device import Device
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.fence import Fence
-from jitree.hal.semaphore import again
 
 Operation = Callable[[Fence | None, Fence | None], None]
 """Submits itself between a wait and a signal fence."""

@@ -127,7 +127,7 @@ def call_in_order(
 
 def call_through_gate(python: Python, record: CallRecord, arguments: int, count: int, prompt: int) -> int:
     """With the context's lock, if nothing of the context is running."""
-    if count != record.argument_count:
+    if count != record.argument_count or load64(python.ended) != 0:
         return _SLOWLY
     if not enter_gate(python, record):
         return 0
@@ -174,6 +174,7 @@ def call_directly(python: Python, record: CallRecord, arguments: int, prompt: in
     state = record.state
     gate.ready = 0
     gate.nesting = 1
+    gate.begun = gate.cancels
     record.producer = 0
     if not tidy(python, record, state):
         return settle(python, record, 0)

@@ -27,6 +27,7 @@ from jitree.api.calls.native.producers import (
 from jitree.api.calls.tensor_packing import Donation
 from jitree.api.function import Function
 from jitree.base import dlpack
+from jitree.base.scopes import ENDED
 from jitree.codegen import image
 from jitree.errors import InternalError
 from jitree.types import ELEMENT_TYPES, ElementType
@@ -189,6 +190,7 @@ def _addresses() -> dict[str, int]:
         **{field: table[place] for field, place in _NUMPY_FUNCTIONS.items()},
         **{field: id(value) for field, value in objects.items()},
         "writes": WRITES.buffer_info()[0],
+        "ended": ENDED,
         "copy_memory": _address(ctypes.CDLL(None).memcpy),
         "owner_name": _address(_OWNER_NAME),
         "versioned_name": _address(_VERSIONED_NAME),

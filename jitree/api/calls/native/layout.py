@@ -85,6 +85,7 @@ PYTHON: Final = Record(
     i64 exchanges           # address of EXCHANGE records
     i64 list_type
     i64 writes              # address of how often programs may have written to arrays of devices
+    i64 ended               # address of what is not 0 while there may be a block that is over its time
     i64 tuple_type
     i64 call_slowly         # Python methods that do what machine code does not: Function.__call__,
     i64 submit_slowly       # AsynchronousFunction.submit,

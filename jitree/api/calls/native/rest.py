@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
 from jitree.api.array import WRITES, Array
+from jitree.api.asynchronous import await_work, await_work_async
 from jitree.api.calls.declaration import Parameter
 from jitree.api.calls.packing import unpack_reference
 from jitree.api.function import Function, unpacked
 from jitree.dispatch.fast.engine import RUNNING
 from jitree.dispatch.function import BytecodeFunction
+from jitree.dispatch.gate import BEGUN, CANCELS
 from jitree.dispatch.setting_aside import go_on_promptly
 from jitree.errors import StatusError
 from jitree.hal.fence import Fence
@@ -73,11 +75,11 @@ class Rest:
         if call is None:
             return None
         fence = cast("Fence | None", invoker.table.object(signal))
-        return self._finish(call, fence)
+        return self._finish(call, fence, invoker.gate[BEGUN])
 
-    async def _finish(self, call: Call, fence: Fence | None) -> Any:
+    async def _finish(self, call: Call, fence: Fence | None, begun: int) -> Any:
         try:
-            results = await self._invoker.drive(call)
+            results = await self._invoker.drive(call, begun)
         except StatusError as error:
             error.with_context(f"`{self._declaration}`")
             raise
@@ -88,12 +90,9 @@ class Rest:
     async def when_reached(self, fence: Fence, results: Any) -> Any:
         """Results, when a fence is reached."""
         try:
-            await fence
+            await await_work_async(self._invoker, self._invoker.gate[CANCELS], fence)
         except StatusError as error:
             error.with_context(f"`{self._declaration}`")
-            raise
-        except BaseException:  # the task was cancelled
-            fence.interrupt(None)
             raise
         return results
 
@@ -118,7 +117,7 @@ class Rest:
     def wait_for(self, fence: Fence) -> None:
         """Waits for a fence, without the lock. Raises what the work that signals it failed with."""
         try:
-            fence.wait()
+            await_work(self._invoker, self._invoker.gate[CANCELS], fence)
         except StatusError as error:
             error.with_context(f"invoking function '{self._vm_function.name}'")
             error.with_context(f"`{self._declaration}`")
@@ -139,4 +138,5 @@ class Rest:
             array = reference()
             if array is not None:
                 array._compute_until(fence)
+        self._invoker.submitted.add(fence)
         return fence

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from jitree.base.scopes import RINGS
 from jitree.hal.local.executor.layout import FUNCTIONS, JOB, SHARE
 from jitree.regs.memory import address_of, zeroed
 
@@ -38,11 +39,17 @@ _MAXIMUM_CONCURRENCY: Final = 255
 )  # fmt: skip
 
 
+LOOK_IN, LOOK_TICKS = FUNCTIONS.word("look_in"), FUNCTIONS.word("look_ticks")
+_FIRST_LOOK_TICKS: Final = 1 << 22
+"""A millisecond or more."""
+
+
 def _library_functions() -> array[int]:
     """A FUNCTIONS record."""
     library = ctypes.CDLL(None)
-    pointers = (ctypes.cast(getattr(library, name), ctypes.c_void_p) for name in FUNCTIONS.offsets)
-    return array("q", (pointer.value or 0 for pointer in pointers))
+    names = (*tuple(FUNCTIONS.offsets)[:LOOK_IN], "labs")  # which does nothing: `interrupts` has what looks
+    pointers = (ctypes.cast(getattr(library, name), ctypes.c_void_p) for name in names)
+    return array("q", (*(pointer.value or 0 for pointer in pointers), _FIRST_LOOK_TICKS, RINGS))
 
 
 FUNCTION_TABLE: Final = _library_functions()

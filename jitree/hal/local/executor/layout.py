@@ -15,9 +15,12 @@ FUNCTIONS: Final = Record(
     i64 sched_yield
     i64 sched_getcpu
     i64 sched_setaffinity
+    i64 look_in           # address of interrupts.look_in, called now and then by threads that submit
+    i64 look_ticks        # how long they may go on without
+    i64 rings             # address of the number of rings (`base/scopes.py`)
     """,
 )
-"""Addresses of C library functions: an image refers to nothing by name."""
+"""Addresses: an image refers to nothing by name. Those in front are of C library functions."""
 
 JOB: Final = Record(
     "job",
@@ -37,9 +40,11 @@ JOB: Final = Record(
     i64 failed_x          # workgroup, or the counts that cannot be run
     i64 failed_y
     i64 failed_z
+    i64 looked            # when Python last looked whether it is to end, in ticks; 0: not yet
+    i64 attended          # number of the last ring that it has looked for
     """,
 )
-"""One execution of a command list."""
+"""One execution of a command list. The last two fields begin with the execution."""
 
 FAILED_FUNCTION: Final = 1
 """A function returned another value than zero."""
@@ -81,7 +86,6 @@ TEAM: Final = Record(
     i64 homes             # address of one processor number per thread, the submitting one's first; -1 = any
     i64 masks             # address of one affinity mask of MASK_SIZE bytes per thread, for its home
     i64 submitter         # processor on which the last group was opened
-    i64 look_in           # address of interrupts.look_in, called now and then while the job's threads work
     i64 futex             # number of the system call
     line claimed          # generation << 32 | next chunk
     line finished         # chunks of the group that are done
@@ -100,6 +104,14 @@ INTERPRETED_SHIFT: Final = 15
 """Of a chunk that Python runs: 32 times what is worth waking a worker, in units of ENTRY_POINT.cost. Python's
 part is 40 us, for which threads wait one after the other, and as long for each other to wake up."""
 MOST_CHUNKS: Final = (1 << 31) - 1
+LONG_SHIFT: Final = 5
+"""A part of `look_ticks`, a millisecond: no thread is to go on for longer without a look, but for one
+workgroup."""
+FIRST_WORKGROUPS: Final = 4
+MOST_WORKGROUPS: Final = 1 << 13
+"""Between two looks. Reading the clock takes as long as some ten of the smallest."""
+PIECE: Final = 1 << 24
+"""Bytes of a fill or copy, some milliseconds, after which it is looked whether it is to end."""
 TURNS_BETWEEN_YIELDS: Final = 1023
 """Looks of the submitting thread at what is finished before others may have its processor: all bits set."""
 MOST_TURNS: Final = 100_000

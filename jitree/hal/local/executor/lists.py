@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from jitree.codegen.atomics import atomic_load, atomic_replace, atomic_store
-from jitree.codegen.primitives import stack
+from jitree.codegen.primitives import load64, stack
 from jitree.codegen.processor import flush_denormals, restore_denormals, ticks
 from jitree.hal.command_layout import KIND_DISPATCH, KIND_DISPATCH_INDIRECT
+from jitree.hal.local.executor.looks import is_to_end_now
 from jitree.hal.local.executor.records import SHARE_SIZE, Job, Share, next_row, row_at
 from jitree.hal.local.executor.rows import estimate_share, longer, prepare, run_span
 from jitree.hal.local.executor.sharing import run_shared
@@ -19,6 +20,8 @@ def clock() -> int:
 def execute(job: Job) -> int:
     """Runs a whole list; shares what is worth it if there is a thread team that no other thread uses. 0 or
     FAILED_*."""
+    job.looked = 0
+    job.attended = load64(job.functions.rings)
     mode = flush_denormals()
     team = job.team
     if team and atomic_replace(team.busy, 0, 1):
@@ -37,11 +40,14 @@ def run_list(job: Job) -> None:
     end = row_at(job.list, job.list.row_count)
     while row != end:
         prepare(job, row, share)
+        row_after = next_row(row)
         if share.end != 0:
             run_span(job, row, share, 0, 0, share.end)
+            if row_after != end and is_to_end_now(job):
+                return
         if atomic_load(job.failure) != 0:
             return
-        row = next_row(row)
+        row = row_after
 
 
 def estimate(job: Job) -> int:

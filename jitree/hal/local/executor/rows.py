@@ -37,8 +37,11 @@ from jitree.hal.local.executor.layout import (
     FAILED_COUNTS,
     FAILED_FUNCTION,
     FILL_BLOCK,
+    FIRST_WORKGROUPS,
     FOREVER,
+    PIECE,
 )
+from jitree.hal.local.executor.looks import is_to_end, paced
 from jitree.hal.local.executor.records import (
     COMMAND_SIZE,
     Command,
@@ -119,7 +122,7 @@ def run_span(job: Job, row: Command, share: Share, worker: int, first: int, last
     """Runs workgroups or bytes [first, last) of a row, at least one. With a thread team, the cost of a
     workgroup is averaged, where the executable does not say it."""
     if row.kind < KIND_DISPATCH:
-        run_bytes(job, row, first, last)
+        run_pieces(job, row, worker, first, last)
     elif job.team and not row.entry.flags & ENTRY_INTERPRETED:
         run_measured(job, row, share, worker, first, last)
     else:
@@ -177,6 +180,9 @@ def run_workgroups(job: Job, row: Command, share: Share, worker: int, first: int
         x = remainder(first, count_x)
         y = remainder(line, count_y)
         z = quotient(line, count_y)
+    count = FIRST_WORKGROUPS
+    since = 0
+    stop = first + lesser(count, last - first)
     while True:
         group.x = x
         group.y = y
@@ -186,8 +192,16 @@ def run_workgroups(job: Job, row: Command, share: Share, worker: int, first: int
             fail(job, row, FAILED_FUNCTION, result, x, y, z)
             return
         first += 1
-        if first == last:
-            return
+        if first == stop:
+            if first == last:
+                return
+            now = ticks()
+            if since != 0:
+                count = paced(job, count, now - since)
+            since = now
+            if is_to_end(job, worker, now):
+                return
+            stop = first + lesser(count, last - first)
         x += 1
         if x == count_x:
             x = 0
@@ -212,6 +226,16 @@ def fill_dispatch(job: Job, row: Command, share: Share, dispatch: KernelDispatch
     dispatch.addresses = job.addresses + operand
     dispatch.lengths = job.lengths + operand
     dispatch.failure = place_of(job.failure)
+
+
+def run_pieces(job: Job, row: Command, worker: int, first: int, last: int) -> None:
+    """Bytes of a fill, copy or update."""
+    while last - first > PIECE:
+        run_bytes(job, row, first, first + PIECE)
+        first += PIECE
+        if is_to_end(job, worker, ticks()):
+            return
+    run_bytes(job, row, first, last)
 
 
 def run_bytes(job: Job, row: Command, first: int, last: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from jitree.codegen.atomics import atomic_add, atomic_load, atomic_store
 from jitree.codegen.primitives import call, greater, lesser, quotient
 from jitree.codegen.processor import pause, ticks
-from jitree.codegen.record import place_of
 from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_SEQUENTIAL, KIND_BARRIER, KIND_DISPATCH
 from jitree.hal.local.executor.chunks import claim_chunks
 from jitree.hal.local.executor.layout import (
@@ -16,6 +15,7 @@ from jitree.hal.local.executor.layout import (
     MOST_CHUNKS,
     TURNS_BETWEEN_YIELDS,
 )
+from jitree.hal.local.executor.looks import is_to_end_now
 from jitree.hal.local.executor.records import Command, Job, ThreadTeam, next_row, next_share, row_at
 from jitree.hal.local.executor.rows import estimate_share, longer, prepare, run_span
 from jitree.hal.local.executor.serving import wake
@@ -30,7 +30,7 @@ def run_shared(job: Job, team: ThreadTeam) -> None:
         while end != last and end.kind != KIND_BARRIER:
             end = next_row(end)
         run_group(job, team, begin, end)
-        if end == last or atomic_load(job.failure) != 0:
+        if end == last or is_to_end_now(job):
             return
         begin = next_row(end)
 
@@ -43,14 +43,17 @@ def run_group(job: Job, team: ThreadTeam, begin: Command, end: Command) -> None:
         if 1 < chunks <= MOST_CHUNKS:
             post(job, team, begin, chunks, worth)
             claim_chunks(team, 0)
-            wait_for_chunks(team, chunks)
+            wait_for_chunks(job, team, chunks)
             return
     row = begin
     share = job.shares
     while row != end and atomic_load(job.failure) == 0:
+        row_after = next_row(row)
         if share.begin < share.end:
             run_span(job, row, share, 0, share.begin, share.end)
-        row = next_row(row)
+            if row_after != end and is_to_end_now(job):
+                return
+        row = row_after
         share = next_share(share)
 
 
@@ -138,17 +141,13 @@ def post(job: Job, team: ThreadTeam, begin: Command, chunks: int, worth: int) ->
         wake(team, count)
 
 
-def wait_for_chunks(team: ThreadTeam, chunks: int) -> None:
-    """Has Python look for signals now and then, and for other reasons to end."""
+def wait_for_chunks(job: Job, team: ThreadTeam, chunks: int) -> None:
+    """Has Python look now and then whether they are to end."""
     turn = 0
-    since = ticks()
     while atomic_load(team.finished) < chunks:
         turn += 1
         if turn & TURNS_BETWEEN_YIELDS:
             pause()
         else:
             call(team.functions.sched_yield)
-            now = ticks()
-            if now - since >= team.parked_ticks << 9:
-                call(team.look_in, place_of(team.job))
-                since = now
+            is_to_end_now(job)

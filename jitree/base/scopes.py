@@ -1,0 +1,323 @@
+"""Why what a thread or a task does is to end before it has: a deadline, a session that was cancelled, a task
+that an event loop is to end.
+
+Code that takes long looks here now and then (:func:`require_going_on`). Who ends something says so first and
+rings then: machine code compares the number of rings each time that its fuel is used up, and has Python look
+when it has changed. A thread that sleeps is woken by what it has left with the scope that it is in.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import time
+from _thread import allocate_lock
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+from itertools import count
+from math import inf, isnan
+from numbers import Real
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from weakref import WeakSet
+
+from jitree.base.arguments import object_of
+from jitree.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    StatusError,
+    again,
+)
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable
+
+Wake = Callable[[StatusError], object]
+
+_words: Final = (ctypes.c_int64 * 2)()
+RINGS: Final[int] = ctypes.addressof(_words)
+"""The address of the number of the last ring. Each has another one."""
+ENDED: Final[int] = RINGS + 8
+"""The address of 1 while there may be a block whose deadline has passed: calls begin in Python then."""
+_numbers: Final = count(1)
+_ended: Final[dict[Scope, None]] = {}
+
+
+def ring() -> None:
+    """Has machine code of all threads look whether it is to end."""
+    _words[0] = next(_numbers)
+
+
+def rings() -> int:
+    """The number of the last ring."""
+    return _words[0]
+
+
+class Scope:
+    """What a thread or a task does until the scope is left: the block of a ``with`` statement, or a call
+    that waits. It can be ended from any thread, and ends by itself ``seconds`` after it was entered.
+
+    It is left by releasing a lock, in C: Ctrl-C cannot come before that, and leave a thread in it for good.
+    """
+
+    __slots__ = ("__weakref__", "_open", "_wakes", "failure", "outer", "seconds", "until")
+
+    __exit__: Any = property(attrgetter("_open.__exit__"))
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self.seconds = seconds
+        self._open = allocate_lock()
+        self._wakes: dict[Wake, None] = {}
+        self.failure: StatusError | None = None
+        """Why it has ended, once it has."""
+        self.outer: Scope | None = None
+        self.until: float | None = None
+        """When it ends, by ``time.monotonic``."""
+
+    def open(self) -> Scope:
+        """It can be ended from now on, until :meth:`close`. FAILED_PRECONDITION a second time."""
+        if self.until is not None or not self._open.acquire(False):
+            raise FailedPreconditionError("a deadline limits one block; make another one for the next")
+        if self.seconds is not None:
+            self.until = time.monotonic() + self.seconds
+            if self.seconds <= 0:
+                self.expire()
+            else:
+                from jitree.base.alarms import arm
+
+                arm(self, self.until)
+        return self
+
+    def close(self) -> None:
+        self._open.release()
+
+    def __enter__(self) -> Scope:
+        try:
+            self.outer = current()
+            self.open()
+            CURRENT.set(self)
+        except BaseException:
+            if self._open.locked():
+                self._open.release()
+            raise
+        return self
+
+    @property
+    def is_open(self) -> bool:
+        return self._open.locked()
+
+    def expire(self) -> None:
+        """Its time is over."""
+        self.end(DeadlineExceededError(f"it was not done within {self.seconds:g} s"))
+
+    @property
+    def is_used(self) -> bool:
+        """Whether anything is left to end: it is open, or what began there still goes on."""
+        return self.is_open or bool(self._wakes)
+
+    def end(self, failure: StatusError) -> None:
+        """What it stands for is to end with the failure. Only the first one counts."""
+        if self.failure is None and self.is_used:
+            self.failure = failure
+            if self.seconds is not None:
+                _ended[self] = None
+                _words[1] = 1
+            ring()
+            for wake in tuple(self._wakes):
+                wake(failure)
+
+    def watch(self, wake: Wake) -> None:
+        """Has a function called with the failure when the scope ends, or one that it is in, also when they
+        have been left. At once, if that is so. It must not matter how often, nor that it comes late."""
+        for scope in self._all():
+            scope._wakes[wake] = None
+        for scope in self._all():
+            if scope.failure is not None:
+                wake(scope.failure)
+
+    def unwatch(self, wake: Wake) -> None:
+        """Takes :meth:`watch` back."""
+        for scope in self._all():
+            scope._wakes.pop(wake, None)
+
+    def _all(self) -> Iterator[Scope]:
+        scope: Scope | None = self
+        while scope is not None:
+            yield scope
+            scope = scope.outer
+
+    def _failure(self) -> StatusError | None:
+        """Why it has ended, or one that it is in."""
+        now = 0.0
+        for scope in self._all():
+            if scope.failure is None and scope.until is not None:
+                now = now or time.monotonic()
+                if now >= scope.until:
+                    scope.expire()
+            if scope.failure is not None and scope.is_open:
+                return scope.failure
+        return None
+
+    def first_until(self) -> float | None:
+        """When the first of those ends that it is in."""
+        times = [scope.until for scope in self._all() if scope.until is not None and scope.is_open]
+        return min(times, default=None)
+
+    async def watched(self, awaited: Awaitable[object]) -> None:
+        """Awaits something until the scope ends, whose failure is raised then."""
+        import asyncio
+
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        failures: list[StatusError] = []
+        is_over = False
+
+        def interrupt(failure: StatusError) -> None:
+            if not is_over and not failures:
+                failures.append(failure)
+                task.cancel()
+
+        def wake(failure: StatusError) -> None:
+            try:
+                loop.call_soon_threadsafe(interrupt, failure)
+            except RuntimeError:
+                if not loop.is_closed():  # there is no task left to tell when it is
+                    raise
+
+        others = task.cancelling()
+        self.watch(wake)
+        try:
+            await awaited
+        except asyncio.CancelledError:
+            is_over = True
+            if failures and task.uncancel() <= others:
+                raise again(failures[0]) from None
+            raise
+        else:
+            is_over = True
+            if failures:
+                task.uncancel()
+        finally:
+            is_over = True
+            self.unwatch(wake)
+
+
+CURRENT: Final[ContextVar[Scope | None]] = ContextVar("scope", default=None)
+"""The scope that was entered last; it may have been left."""
+
+
+def current() -> Scope | None:
+    """The innermost scope that the thread or task is in."""
+    scope = CURRENT.get()
+    while scope is not None and not scope.is_open:
+        scope = scope.outer
+    return scope
+
+
+def limit() -> Scope | None:
+    """The innermost scope with a deadline that the thread or task is in."""
+    scope = current()
+    while scope is not None and (scope.seconds is None or not scope.is_open):
+        scope = scope.outer
+    return scope
+
+
+def until() -> float | None:
+    """When the first deadline passes that the thread or task has, by ``time.monotonic``."""
+    scope = current()
+    return None if scope is None else scope.first_until()
+
+
+def deadline(seconds: float | None) -> AbstractContextManager[object]:
+    """What limits a block of a ``with`` statement: what this thread or task asks for there, of whatever
+    session, ends with DEADLINE_EXCEEDED once so many seconds have passed since it was entered, and so
+    does what was submitted there. None and infinity are no limit, 0 has passed.
+
+    INVALID_ARGUMENT for what is no number of seconds.
+    """
+    if seconds is None:
+        return nullcontext()
+    number = object_of("timeout", seconds, Real)
+    try:
+        limit = float(number)
+    except OverflowError:
+        limit = inf
+    if isnan(limit):
+        raise InvalidArgumentError(f"timeout: expected a number of seconds but got {seconds!r}")
+    return nullcontext() if limit == inf else Scope(limit)
+
+
+class Caller(Protocol):
+    """What makes calls, all of which can be cancelled."""
+
+    def cancelled_here(self) -> StatusError | None:
+        """Why the call that this thread makes by it is to end."""
+
+
+cancelled: Final[WeakSet[Caller]] = WeakSet()
+"""Those whose calls have been cancelled once."""
+
+
+def why_to_end() -> StatusError | None:
+    """Why what this thread or task does is to end."""
+    if _words[1]:
+        _words[1] = 0
+        for ended in tuple(_ended):
+            if not ended.is_open:
+                _ended.pop(ended, None)
+        if _ended:
+            _words[1] = 1
+    scope = current()
+    failure = None if scope is None else scope._failure()
+    for caller in tuple(cancelled) if failure is None and cancelled else ():
+        failure = failure or caller.cancelled_here()
+    return failure
+
+
+def require_going_on() -> None:
+    """Raises why what this thread or task does is to end; what :func:`require_uncancelled` raises."""
+    require_uncancelled()
+    failure = why_to_end()
+    if failure is not None:
+        raise again(failure)
+
+
+# -- event loops ----------------------------------------------------------------------------------------
+# asyncio takes the first Ctrl-C to cancel a task, which raises nothing before the loop has its next turn.
+# What keeps the loop from that has to look for itself.
+
+
+def runs_here() -> bool:
+    """Whether the calling thread is in a turn of an event loop."""
+    return _running_loop() is not None
+
+
+def require_uncancelled() -> None:
+    """Raises asyncio.CancelledError if the running task is to get that, or the main task, which Ctrl-C is
+    for."""
+    loop = _running_loop()
+    if loop is None:
+        return
+    import asyncio
+    import signal
+
+    handler = signal.getsignal(signal.SIGINT)
+    main: Any = getattr(handler, "keywords", {}).get("main_task")  # of asyncio.Runner
+    if main is not None and main.get_loop() is not loop:
+        main = None
+    if any(map(_is_to_end, (asyncio.current_task(loop), main))):
+        raise asyncio.CancelledError
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    look = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)  # it may be half imported
+    return None if look is None else look()
+
+
+def _is_to_end(task: Any) -> bool:
+    """Whether a task has been cancelled since the loop's last turn: it is marked, or what it waits for is."""
+    waiter = getattr(task, "_fut_waiter", None)
+    return getattr(task, "_must_cancel", False) or (waiter is not None and waiter.cancelled())

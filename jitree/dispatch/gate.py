@@ -1,0 +1,239 @@
+"""The gate of a context, which one call at a time passes: waiting there and elsewhere, cancelling, forks."""
+
+from __future__ import annotations
+
+import os
+import time
+from _thread import RLock, get_ident
+from array import array
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from itertools import count
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from weakref import WeakSet
+
+from jitree.base import scopes
+from jitree.base.scopes import Scope
+from jitree.dispatch.pending import YIELD
+from jitree.errors import CancelledError, DeadlineExceededError, StatusError
+from jitree.regs.layout import CONTENDED, GATE, STATE
+
+if TYPE_CHECKING:
+    import threading
+
+    from jitree.regs.machine import Machine
+
+    class Submitted(Protocol):
+        """A fence."""
+
+        def interrupt(self, failure: StatusError) -> None: ...
+
+
+STATE_PROMPT: Final = STATE.word("prompt")
+READY: Final = GATE.word("ready")
+NESTING: Final = GATE.word("nesting")
+FAULTS: Final = GATE.word("faults")
+BEGUN: Final = GATE.word("begun")
+CANCELS: Final = GATE.word("cancels")
+_CONTENDED_SECONDS: Final = 1.0
+"""After a thread has found another in its context, how long calls leave the context alone while devices
+work."""
+
+
+class _Entrance:
+    """Takes the lock of a gate before a deadline. It is left in C, as the lock itself."""
+
+    __exit__: Any = property(attrgetter("_lock.__exit__"))
+
+    def __init__(self, gate: ContextGate) -> None:
+        self._gate = gate
+        self._lock = gate.lock
+
+    def __enter__(self) -> None:
+        lock = self._lock
+        try:
+            if lock.acquire(blocking=False):
+                return
+        except BaseException:
+            if lock._is_owned():  # type: ignore[attr-defined]  # Ctrl-C came when it was taken
+                lock.release()
+            raise
+        self._gate.wait_at_gate()
+
+
+class ContextGate:
+    """The lock and the GATE record of one context."""
+
+    def __init__(self, lock: threading.RLock | None) -> None:
+        self.lock: threading.RLock = RLock() if lock is None else lock
+        """Held while anything of the context runs or changes."""
+        self.shortcomings: list[str] = []
+        """What host functions found wrong in the call in progress, which goes on; raised at its end."""
+        self.gate = array("q", bytes(GATE.size))
+        self.gate_address: int = self.gate.buffer_info()[0]
+        """Of the GATE record."""
+        self.watch_gate: Callable[[threading.RLock], AbstractContextManager[object]] = nullcontext
+        """Entered by threads while they wait for the lock."""
+        self.waiting: dict[Scope, None] = {}
+        """Of calls that wait, or whose callers have gone on: what ends them."""
+        self.submitted: WeakSet[Submitted] = WeakSet()
+        """What is signalled when the work of calls is done whose callers have gone on."""
+        self._cancels = count(1)
+        self._direct: Machine | None = None
+        self._contended_until = 0.0
+        """By ``time.monotonic``."""
+        _gates.add(self)
+
+    def lose(self) -> None:
+        """In a forked child: another thread of the parent was in a call."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Allows direct calls if nothing speaks against them."""
+        raise NotImplementedError
+
+    # -- at the gate -----------------------------------------------------------------------------------
+
+    def wait_at_gate(self) -> bool:
+        """Takes the lock, which another thread has. True. DEADLINE_EXCEEDED if it has it for too long,
+        CANCELLED if that is said meanwhile."""
+        self._notice_contention()
+        begun, until = self.gate[CANCELS], scopes.until()
+        try:
+            with self.watch_gate(self.lock):
+                if until is None:
+                    self.lock.acquire()
+                elif not self.lock.acquire(timeout=min(max(until - time.monotonic(), 0.0), _LONGEST)):
+                    raise DeadlineExceededError("another call has the session, and has not ended in time")
+            if begun != self.gate[CANCELS]:
+                raise cancellation()
+            return True
+        except BaseException:
+            if self.lock._is_owned():  # type: ignore[attr-defined]  # Ctrl-C came when it was taken
+                self.lock.release()
+            raise
+
+    def entrance(self) -> AbstractContextManager[object]:
+        """What takes the lock; notices whether another thread has it."""
+        if self.lock._is_owned():  # type: ignore[attr-defined]
+            return self.lock
+        if scopes.until() is not None:
+            return _Entrance(self)
+        if self.gate[NESTING]:
+            self._notice_contention()
+            with self.watch_gate(self.lock), self.lock:
+                pass
+        return self.lock
+
+    def _notice_contention(self) -> None:
+        """For a while, work of devices that takes long is done without the lock: a thread waits for it."""
+        self._contended_until = time.monotonic() + _CONTENDED_SECONDS
+        machine = self._direct
+        if machine is not None:
+            machine.state[STATE_PROMPT] = CONTENDED
+
+    def is_contended(self) -> bool:
+        """Whether a thread has lately found another in the context."""
+        return self._contended_until > 0.0 and self._contended_until > time.monotonic()
+
+    # -- cancelling ------------------------------------------------------------------------------------
+    # A call that machine code makes notes what CANCELS was as it began, and nothing else: so a later call is
+    # none of those that are cancelled, and nothing has to be taken back.
+
+    def cancel(self) -> None:
+        """Ends the calls that have begun, on whatever threads; returns at once."""
+        self.gate[CANCELS] = next(self._cancels)
+        scopes.cancelled.add(self)
+        failure = cancellation()
+        for scope in tuple(self.waiting):
+            scope.end(failure)
+        for fence in tuple(self.submitted):
+            fence.interrupt(failure)
+        scopes.ring()
+
+    def cancelled_here(self) -> StatusError | None:
+        """See :class:`jitree.base.scopes.Caller`."""
+        gate = self.gate
+        is_cancelled = gate[NESTING] and gate[BEGUN] != gate[CANCELS]
+        return cancellation() if is_cancelled and self.lock._is_owned() else None  # type: ignore[attr-defined]
+
+    def is_ended_by(self, scope: Scope, begun: int) -> Scope:
+        """Has :meth:`cancel` end a scope, which is open, as it does the call that began with those
+        cancellations. The scope."""
+        self.waiting[scope] = None
+        if begun != self.gate[CANCELS]:
+            scope.end(cancellation())
+        return scope
+
+    # -- waiting ---------------------------------------------------------------------------------------
+
+    def wait_unlocked(self, wait: Callable[[float | None], object]) -> None:
+        """Waits without holding the lock, unless a host function further out needs it held."""
+        gate = self.gate
+        begun = gate[BEGUN]
+        if gate[NESTING] > 1:
+            self._wait(wait, begun)
+            return
+        gate[NESTING] -= 1
+        self.settle()
+        shortcomings, self.shortcomings = self.shortcomings, []
+        take: Callable[[Any], object] = self.lock.acquire
+        how: object = True
+        try:
+            self.lock.release()
+            if not self.lock._is_owned():  # type: ignore[attr-defined]  # no call further out has it too
+                # As threading.Condition does: Ctrl-C must not come before it is taken.
+                take, how = self.lock._acquire_restore, (1, get_ident())  # type: ignore[attr-defined]
+            self._wait(wait, begun)
+        finally:
+            take(how)
+            gate[READY] = 0
+            gate[NESTING] += 1
+            gate[BEGUN] = begun
+            self.shortcomings = shortcomings
+            gate[FAULTS] = 1 if shortcomings else 0
+
+    def _wait(self, wait: Callable[[float | None], object], begun: int) -> None:
+        if wait is YIELD.wait:
+            return
+        with Scope() as scope:
+            try:
+                self.is_ended_by(scope, begun)
+                wait(None)
+            finally:
+                self.waiting.pop(scope, None)
+
+
+_LONGEST: Final = 1e6
+"""Seconds; locks refuse times that do not fit their clock."""
+
+
+def cancellation() -> CancelledError:
+    return CancelledError("the calls of the session were cancelled")
+
+
+# -- forks ----------------------------------------------------------------------------------------------
+# A forked child has no thread but the one that forked. A call that another thread was making will never end
+# there, and it may have been anywhere: nothing that it has touched can be used. All other contexts go on.
+
+_gates: Final[WeakSet[ContextGate]] = WeakSet()
+
+
+def _after_fork() -> None:
+    lost = [gate for gate in _gates if not _is_free(gate)]
+    for gate in lost:
+        gate.lock._at_fork_reinit()  # type: ignore[attr-defined]
+        gate.lose()
+
+
+def _is_free(gate: ContextGate) -> bool:
+    """Whether no other thread had the context."""
+    if not gate.lock.acquire(blocking=False):
+        return False
+    gate.lock.release()
+    return True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
