@@ -107,6 +107,8 @@ MOST_CHUNKS: Final = (1 << 31) - 1
 LONG_SHIFT: Final = 5
 """A part of `look_ticks`, a millisecond: no thread is to go on for longer without a look, but for one
 workgroup."""
+ROWS_BETWEEN_LOOKS: Final = 7
+"""At the clock: all bits set."""
 FIRST_WORKGROUPS: Final = 4
 MOST_WORKGROUPS: Final = 1 << 13
 """Between two looks. Reading the clock takes as long as some ten of the smallest."""

@@ -6,7 +6,7 @@ from jitree.codegen.atomics import atomic_load, atomic_replace, atomic_store
 from jitree.codegen.primitives import load64, stack
 from jitree.codegen.processor import flush_denormals, restore_denormals, ticks
 from jitree.hal.command_layout import KIND_DISPATCH, KIND_DISPATCH_INDIRECT
-from jitree.hal.local.executor.looks import is_to_end_now
+from jitree.hal.local.executor.looks import is_to_end_before
 from jitree.hal.local.executor.records import SHARE_SIZE, Job, Share, next_row, row_at
 from jitree.hal.local.executor.rows import estimate_share, longer, prepare, run_span
 from jitree.hal.local.executor.sharing import run_shared
@@ -35,19 +35,20 @@ def execute(job: Job) -> int:
 
 def run_list(job: Job) -> None:
     """Runs every row in order, on this thread."""
+    number = 0
     share = Share(stack(SHARE_SIZE))
     row = job.list.rows
     end = row_at(job.list, job.list.row_count)
     while row != end:
         prepare(job, row, share)
-        row_after = next_row(row)
         if share.end != 0:
-            run_span(job, row, share, 0, 0, share.end)
-            if row_after != end and is_to_end_now(job):
+            if is_to_end_before(job, number):
                 return
+            run_span(job, row, share, 0, 0, share.end)
+            number += 1
         if atomic_load(job.failure) != 0:
             return
-        row = row_after
+        row = next_row(row)
 
 
 def estimate(job: Job) -> int:

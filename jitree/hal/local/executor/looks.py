@@ -10,7 +10,7 @@ from jitree.codegen.atomics import atomic_load
 from jitree.codegen.primitives import apart, call, load64
 from jitree.codegen.processor import ticks
 from jitree.codegen.record import place_of
-from jitree.hal.local.executor.layout import LONG_SHIFT, MOST_WORKGROUPS
+from jitree.hal.local.executor.layout import LONG_SHIFT, MOST_WORKGROUPS, ROWS_BETWEEN_LOOKS
 from jitree.hal.local.executor.records import Job
 
 
@@ -29,8 +29,16 @@ def is_to_end(job: Job, worker: int, now: int) -> bool:
 
 
 def is_to_end_now(job: Job) -> bool:
-    """Between two rows, for the thread that submitted the job."""
+    """For the thread that submitted the job."""
     return is_to_end(job, 0, ticks())
+
+
+def is_to_end_before(job: Job, number: int) -> bool:
+    """As :func:`is_to_end_now`, before the row or group of that number, from 0. The clock, which takes as
+    long as a small row, is read for some of them."""
+    if number & ROWS_BETWEEN_LOOKS == 0 or load64(job.functions.rings) != job.attended:
+        return number != 0 and is_to_end_now(job)
+    return False
 
 
 @apart

@@ -15,7 +15,7 @@ from jitree.hal.local.executor.layout import (
     MOST_CHUNKS,
     TURNS_BETWEEN_YIELDS,
 )
-from jitree.hal.local.executor.looks import is_to_end_now
+from jitree.hal.local.executor.looks import is_to_end_before, is_to_end_now
 from jitree.hal.local.executor.records import Command, Job, ThreadTeam, next_row, next_share, row_at
 from jitree.hal.local.executor.rows import estimate_share, longer, prepare, run_span
 from jitree.hal.local.executor.serving import wake
@@ -23,6 +23,7 @@ from jitree.hal.local.executor.serving import wake
 
 def run_shared(job: Job, team: ThreadTeam) -> None:
     """Group by group: rows between two barriers may run together."""
+    number = 0
     begin = job.list.rows
     last = row_at(job.list, job.list.row_count)
     while begin != last:
@@ -30,7 +31,8 @@ def run_shared(job: Job, team: ThreadTeam) -> None:
         while end != last and end.kind != KIND_BARRIER:
             end = next_row(end)
         run_group(job, team, begin, end)
-        if end == last or is_to_end_now(job):
+        number += 1
+        if end == last or atomic_load(job.failure) != 0 or is_to_end_before(job, number):
             return
         begin = next_row(end)
 
@@ -45,15 +47,16 @@ def run_group(job: Job, team: ThreadTeam, begin: Command, end: Command) -> None:
             claim_chunks(team, 0)
             wait_for_chunks(job, team, chunks)
             return
+    number = 0
     row = begin
     share = job.shares
     while row != end and atomic_load(job.failure) == 0:
-        row_after = next_row(row)
         if share.begin < share.end:
-            run_span(job, row, share, 0, share.begin, share.end)
-            if row_after != end and is_to_end_now(job):
+            if is_to_end_before(job, number):
                 return
-        row = row_after
+            run_span(job, row, share, 0, share.begin, share.end)
+            number += 1
+        row = next_row(row)
         share = next_share(share)
 
 
