@@ -281,7 +281,7 @@ class Machine:
 
     def reset(self) -> None:
         """Forgets what a call that is over waited for, and how much of its time it has used."""
-        self.pending = self.completion = None
+        self.pending = self.completion = self.failure = None
         if self.state[_STATE_FUEL] <= 0:
             self.fill_fuel()
 

@@ -87,7 +87,7 @@ def drive(first: Run, run: Run, machine: Machine, promote: Promote) -> None:
         while left:
             pc = machine.adopt()
             if left == LEFT_STOPPED:
-                machine.refuel()
+                machine.fill_fuel()
                 raise_failure(machine)
                 return
             frame = machine.frame
