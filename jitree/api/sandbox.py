@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jitree.api.executables import create_loaders
 from jitree.api.limits import Limits, check
 from jitree.api.module_reference import parse_reference
+from jitree.base.scopes import deadline
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context, ContextFlags, ModuleLike
 from jitree.dispatch.host_module import HostModule
@@ -25,7 +26,6 @@ from jitree.errors import (
     ResourceExhaustedError,
     StatusError,
     UnavailableError,
-    UnimplementedError,
 )
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.driver import parse_uri
@@ -126,9 +126,7 @@ class Sandbox:
     @contextmanager
     def calling(self, seconds: float | None) -> Iterator[None]:
         """Around a call of the host, or the loading of modules."""
-        with ExitStack() as stack:
-            if seconds is not None:
-                raise UnimplementedError("limits: this version has no limits on time")
+        with deadline(seconds), ExitStack() as stack:
             if self._engine is not None:
                 stack.enter_context(self._engine.counted())
             yield

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
+from jitree.base.scopes import deadline
 from jitree.errors import error_context
 from jitree.tools import devices, expected
 from jitree.tools import host_values as hv
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 FLAGS: Final = flag_set(
     "run",
     "calls a function of a compiled module and prints, stores or checks its results",
-    "module sandbox function value device parameter later refused",
+    "module sandbox deadline function value device parameter later refused",
     positional="module",
 )
 
@@ -47,7 +48,8 @@ def _run(program: OpenedProgram, flags: ParsedFlags, files: ValueFiles) -> int:
     sys.stdout.write(f"EXEC @{function.name}\n")
     sys.stdout.flush()
     prepared = PreparedCall(function, inputs)
-    results = prepared.to_host(prepared.call())
+    with deadline(flags.number("timeout")):
+        results = prepared.to_host(prepared.call())
     with error_context(f"`{function.declaration}`"), error_context("processing function outputs"):
         return finish(function, results, flags, files)
 
