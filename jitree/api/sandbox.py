@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.api.executables import create_loaders
 from jitree.api.limits import Limits, check
 from jitree.api.module_reference import parse_reference
-from jitree.base.scopes import deadline
+from jitree.base.scopes import Scope, require_going_on
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context, ContextFlags, ModuleLike
 from jitree.dispatch.host_module import HostModule
@@ -105,7 +105,9 @@ class Sandbox:
                     "loaded (the limit on load size)"
                 )
         self._loaded += data.nbytes
-        return BytecodeModule.load(data, name)
+        module = BytecodeModule.load(data, name)
+        require_going_on()
+        return module
 
     @contextmanager
     def registering(self, loaded: Iterable[ModuleLike]) -> Iterator[None]:
@@ -126,9 +128,10 @@ class Sandbox:
     @contextmanager
     def calling(self, seconds: float | None) -> Iterator[None]:
         """Around a call of the host, or the loading of modules."""
-        with deadline(seconds), ExitStack() as stack:
-            if self._engine is not None:
-                stack.enter_context(self._engine.counted())
+        with (
+            Scope(seconds) if seconds is not None else nullcontext(),
+            self._engine.counted() if self._engine is not None else nullcontext(),
+        ):
             yield
 
     def allowed(self, results: list[Any]) -> list[Any]:

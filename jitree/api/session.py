@@ -146,9 +146,7 @@ class Session(Ended, Unique):
         self.parameter_providers: tuple[ParameterProvider, ...] = session_arguments.open_parameters(
             parameters, sandbox
         )
-        session_arguments.require(
-            "guard_pages", "False unless sandbox='process'", guard_pages or None, type(None)
-        )
+        session_arguments.require_option("guard_pages", "sandbox='process' with it", guard_pages or None)
         self._sandbox: Sandbox | None = None
         if sandbox or limits is not None:
             self._sandbox = session_arguments.create_sandbox(

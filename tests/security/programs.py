@@ -83,3 +83,6 @@ PROGRAM = HOSTILE.build()
 
 GLOBALS = Assembler("globals", globals_size=1 << 20).function("f", "0v_v", "return").build()
 ENDLESS_INIT = Assembler("endless").function("__init", "0v_v", "br ^again\n^again:\nbr ^again").build()
+ENDLESS_END = Assembler("last").function("__deinit", "0v_v", "br ^again\n^again:\nbr ^again").build()
+ENDLESS_KERNEL = DATA / "endless.vmfb"
+"""Of VMVX: ``f(x, y)`` never ends where elements of x are not y."""

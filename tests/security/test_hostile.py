@@ -10,10 +10,10 @@ import pytest
 import jitree
 from jitree.dispatch.host_export import HostExport
 from jitree.dispatch.host_module import HostModule
-from jitree.errors import ResourceExhaustedError, StatusError
+from jitree.errors import DeadlineExceededError, ResourceExhaustedError, StatusError
 from tests.assembler import Assembler
 from tests.modules.hal_programs import BUFFERS, DEVICE, DEVICE_LOCAL, NULL, ROWS, USAGE, Program
-from tests.security.programs import ENDLESS_INIT, PROGRAM, VMVX
+from tests.security.programs import ENDLESS_END, ENDLESS_INIT, ENDLESS_KERNEL, PROGRAM, VMVX
 from tests.security.test_limits import TIERS
 
 LIMITS = jitree.Limits(memory=1 << 20, handles=2000, recursion=500, output=1 << 16, load_size=1 << 20)
@@ -60,10 +60,37 @@ def test_endless_loops_end_with_their_instructions(tier: str) -> None:
         assert session.call_direct("hostile.count", 10) == [10]
 
 
+@pytest.mark.parametrize("tier", TIERS)
+def test_endless_programs_end_in_time(tier: str) -> None:
+    limits = jitree.Limits(time=0.05, load_time=0.1)
+    session = jitree.Session("local-sync", sandbox=True, tier=tier, limits=limits)
+    with session, pytest.raises(DeadlineExceededError, match=r"within 0.1 s.*'__init'"):
+        session.load(ENDLESS_INIT)
+    with jitree.Session("local-sync", sandbox=True, tier=tier, limits=jitree.Limits(time=0.05)) as session:
+        session.load(PROGRAM)
+        for _ in range(3):
+            with pytest.raises(DeadlineExceededError, match=r"within 0.05 s"):
+                session.call_direct("hostile.spin")
+        session.load(ENDLESS_END)
+    assert session.closed
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("device", ["local-sync", "local-task://?threads=2"])
+def test_endless_kernels_end_in_time(device: str, tier: str) -> None:
+    limits = jitree.Limits(time=0.2)
+    with jitree.Session(device, sandbox=True, tier=tier) as patient:  # builds what there is to build
+        patient.load(ENDLESS_KERNEL).f(np.full(4096, 2, np.int32), np.int32(2))
+    with jitree.Session(device, sandbox=True, tier=tier, limits=limits) as session:
+        search = session.load(ENDLESS_KERNEL).f
+        for _ in range(2):
+            with pytest.raises(DeadlineExceededError, match=r"within 0.2 s"):
+                search(np.full(4096, 3, np.int32), np.int32(2))
+
+
 def test_an_endless_end_ends_with_its_instructions() -> None:
-    module = Assembler("m").function("__deinit", "0v_v", "br ^again\n^again:\nbr ^again")
     with jitree.Session("local-sync", sandbox=True, limits=jitree.Limits(instructions=1000)) as session:
-        session.load(module.build())
+        session.load(ENDLESS_END)
     assert session.closed
 
 

@@ -17,7 +17,7 @@ from jitree.errors import StatusError
 from tests.security.programs import VMVX
 
 LIMITS = jitree.Limits(
-    memory=1 << 24, instructions=20_000, recursion=100, handles=1000, output=1 << 20, load_size=1 << 20
+    memory=1 << 24, time=1.0, load_time=1.0, recursion=100, handles=1000, output=1 << 20, load_size=1 << 20
 )
 
 

@@ -60,6 +60,10 @@ TESTS = {
         "security/test_limits.py::test_output",
         "security/test_hostile.py::test_bombs_end_in_a_status",
     ],
+    "goes on when the time of its limits is over": [
+        "security/test_hostile.py::test_endless_programs_end_in_time",
+        "security/test_hostile.py::test_endless_kernels_end_in_time",
+    ],
     "more bytes than the limit": ["security/test_limits.py::test_load_size"],
     "another user could write it into the cache": [
         "codegen/test_image_trust.py::test_an_image_that_others_can_write_is_a_miss",
