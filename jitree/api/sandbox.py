@@ -157,7 +157,7 @@ class Sandbox:
 
 
 class LimitedContext(Context):
-    """A context whose calls are limited, whoever makes them."""
+    """A context that limits all of its calls."""
 
     def __init__(self, sandbox: Sandbox, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
