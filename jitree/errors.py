@@ -62,7 +62,7 @@ class StatusError(RuntimeError):
         return "; ".join([self.code.name, self.message, *self.contexts])
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.message, *self.contexts))
+        return (type(self), (self.message,), self.__dict__)
 
 
 class CancelledError(StatusError):
@@ -125,6 +125,26 @@ class DataLossError(StatusError):
     code = StatusCode.DATA_LOSS
 
 
+class NonFiniteError(DataLossError, FloatingPointError):
+    """A value that is not finite, where a session checks for that (``Session(check_finite=True)``)."""
+
+    dispatch: str = ""
+    """The full name of the dispatch that made it; empty when none did: it came from elsewhere."""
+    ordinal: int | None = None
+    """Number of the dispatch in its call."""
+    coordinate: tuple[int, ...] = ()
+    """Of the first such element."""
+    value: float = 0.0
+    bits: str = ""
+    """The element as it lies in memory: ``0x7fc00000``."""
+    operand: str = ""
+    """Which output or argument holds it."""
+    location: str = ""
+    """Where the program has its source, as far as it says; and what called it."""
+    inputs: tuple[object, ...] = ()
+    """Copies of what the dispatch read, in the order of its bindings."""
+
+
 class UnauthenticatedError(StatusError):
     code = StatusCode.UNAUTHENTICATED
 
@@ -158,8 +178,8 @@ def status_error(code: int, message: str, *contexts: str) -> StatusError:
 
 def again(error: StatusError) -> StatusError:
     """A copy of a kept failure to raise: contexts and tracebacks of one raise do not leak into the next."""
-    copy = type(error)(error.message, *error.contexts)
-    copy.backtrace = list(error.backtrace)
+    copy = type(error)(error.message)
+    copy.__dict__ |= error.__dict__ | {"contexts": [*error.contexts], "backtrace": [*error.backtrace]}
     copy.__cause__ = error.__cause__ or error
     return copy
 

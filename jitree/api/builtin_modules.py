@@ -62,7 +62,7 @@ def _hal_inline(session: Host) -> HostModule:
 def _hal_loader(session: Host) -> HostModule:
     from jitree.modules.hal_loader import HalLoaderModule
 
-    return HalLoaderModule(session.loaders)
+    return HalLoaderModule(session.loaders, session.devices[0])
 
 
 def _hal_images() -> list[image.Recipe]:

@@ -22,13 +22,14 @@ from jitree.api.function import Function, Watcher
 from jitree.api.session_arguments import require
 from jitree.base.records import NamedTuple
 from jitree.hal.buffer import Buffer, BufferView
-from jitree.hal.operations import Listener
+from jitree.hal.command_buffer import CommandBuffer
+from jitree.hal.operations import Copy, Listener
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from jitree.api.calls.declaration import Parameter
-    from jitree.hal.command_buffer import CommandBuffer
+    from jitree.hal.command_list import CommandList
     from jitree.hal.device import Device
     from jitree.hal.operations import Transfer
 
@@ -148,7 +149,7 @@ class CallWatcher(Watcher):
         try:
             results = make(given, {})
         finally:
-            device.listen(None)
+            device.stop_listening(listener)
         after = allocator.statistics
         found, explanation = self._packed, self.explanation
         self._packed = ()
@@ -191,13 +192,12 @@ class _Listener(Listener):
         self._thread = get_ident()
         self.copied = 0
 
-    def transferred(self, transfer: Transfer) -> None:
-        if get_ident() == self._thread and transfer.name == "copy":
-            self.copied += transfer.length
-
-    def executed(self, command_buffer: CommandBuffer) -> None:
+    def submitted(self, work: Transfer | CommandBuffer | CommandList) -> None:
         if get_ident() == self._thread:
-            self.copied += command_buffer.copied_bytes
+            if isinstance(work, Copy):
+                self.copied += work.length
+            elif isinstance(work, CommandBuffer):
+                self.copied += work.copied_bytes
 
 
 class _Before:

@@ -40,7 +40,7 @@ from jitree.hal.exchange import HostTransfers
 from jitree.hal.fence import Fence
 from jitree.hal.local.queue_record import PROFILED
 from jitree.hal.objects import Channel
-from jitree.hal.operations import Listener, Transfer
+from jitree.hal.operations import Transfer
 from jitree.hal.profiling import Profiler, ProfilingMode
 from jitree.hal.semaphore import Semaphore
 
@@ -253,10 +253,8 @@ class CudaDevice(Ended, Device):
         self.stream.synchronize()
         return data
 
-    def listen(self, listener: Listener | None) -> None:
-        """As :meth:`QueueOperations.listen`; machine code submits nothing meanwhile."""
-        super().listen(listener)
-        self.stream.share.record.hear(listener is not None)
+    def _hear(self, is_heard: bool) -> None:
+        self.stream.share.record.hear(is_heard)
 
     # Profiling and the end.
 

@@ -17,6 +17,7 @@ from jitree.hal.command_layout import (
     KIND_DISPATCH_INDIRECT,
     KIND_FILL,
     KIND_UPDATE,
+    LIST,
     MAXIMUM_COUNT_Z,
     MAXIMUM_WORKGROUPS,
     PATCH,
@@ -58,7 +59,8 @@ class CommandList:
     """
 
     __slots__ = (
-        "_list", "addresses", "constants", "data", "kept", "lengths", "most_local_memory", "patches", "rows",
+        "_list", "addresses", "constants", "data", "first_row", "kept", "lengths", "most_local_memory",
+        "patches", "rows",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -70,6 +72,8 @@ class CommandList:
         self.patches = array("q")
         self.kept: list[object] = []
         self.most_local_memory = 0
+        self.first_row = 0
+        """Where the list of which this is a :meth:`part` has its first row."""
         self._list: array[int] | None = None
 
     @property
@@ -79,6 +83,10 @@ class CommandList:
     def decoded_rows(self) -> Iterator[tuple[int, ...]]:
         """The fields of every row in the order of COMMAND."""
         return COMMAND_ROW.iter_unpack(self.rows)
+
+    @property
+    def dispatch_count(self) -> int:
+        return sum(row[0] in (KIND_DISPATCH, KIND_DISPATCH_INDIRECT) for row in self.decoded_rows())
 
     def keep(self, owner: object) -> None:
         """Keeps an object alive as long as the list."""
@@ -148,6 +156,18 @@ class CommandList:
                 self.most_local_memory,
             ))  # fmt: skip
         return self._list.buffer_info()[0]
+
+    def part(self, row: int) -> CommandList:
+        """One row as a list of one, to be executed with the operands of this list, which has ended."""
+        self.address()
+        assert self._list is not None
+        part = CommandList()
+        words = COMMAND.size // 8
+        part.rows = self.rows[row * words : (row + 1) * words]
+        part.first_row, part.kept, part.most_local_memory = row, self.kept, self.most_local_memory
+        part._list = self._list[:]
+        part._list[LIST.word("rows")], part._list[LIST.word("row_count")] = part.rows.buffer_info()[0], 1
+        return part
 
     def bind(self, table: Sequence[tuple[int, int]]) -> tuple[array[int], array[int]]:
         """Operand addresses and lengths of one submission.

@@ -13,6 +13,7 @@ ranges lie inside their buffers.
 from __future__ import annotations
 
 import abc
+from _thread import allocate_lock
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
@@ -26,9 +27,11 @@ from jitree.hal.enums import BufferUsage, CommandBufferMode, CommandCategory, Me
 if TYPE_CHECKING:
     from jitree.hal.allocator import Allocator
     from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
+    from jitree.hal.command_list import CommandList
     from jitree.hal.executable import Executable
     from jitree.hal.fence import Fence
     from jitree.hal.objects import File
+    from jitree.hal.observing import Observer
 
 _READ: Final = int(MemoryAccess.READ)
 _WRITE: Final = int(MemoryAccess.WRITE)
@@ -132,26 +135,53 @@ class Write(NamedTuple):
 Transfer = Fill | Update | Copy | Read | Write
 
 
+_listening: Final = allocate_lock()
+
+
 class Listener(abc.ABC):
-    """Hears of what is submitted to a device."""
+    """Hears of what is submitted to a device, on the thread that does it."""
 
     @abc.abstractmethod
-    def transferred(self, transfer: Transfer) -> None: ...
+    def submitted(self, work: Transfer | CommandBuffer | CommandList) -> Observer | None:
+        """Gives what wants to be told of its steps. A list is executed by a program without a device."""
 
-    @abc.abstractmethod
-    def executed(self, command_buffer: CommandBuffer) -> None: ...
+    def allocated(self, buffer: Buffer) -> None:
+        """A program has asked for memory, which holds nothing yet."""
+        return None
 
 
 class QueueOperations(abc.ABC):
     """What can be submitted to a device."""
 
-    _listener: Listener | None = None
+    _listeners: tuple[Listener, ...] = ()
 
-    def listen(self, listener: Listener | None) -> None:
-        """From now on a listener hears of all that is submitted, None: no more does."""
-        if listener is not None and not isinstance(listener, Listener):
+    @property
+    def is_observable(self) -> bool:
+        """Whether the device tells observers of single steps."""
+        return False
+
+    def listen(self, listener: Listener) -> None:
+        """From now on a listener hears of all that is submitted. Others go on hearing of it."""
+        if not isinstance(listener, Listener):
             raise InvalidArgumentError(f"listen: {listener!r} hears nothing")
-        self._listener = listener
+        with _listening:
+            self._listeners = (*self._listeners, listener)
+            self._hear(True)
+
+    def stop_listening(self, listener: Listener) -> None:
+        """Takes :meth:`listen` back."""
+        with _listening:
+            self._listeners = tuple(other for other in self._listeners if other is not listener)
+            self._hear(bool(self._listeners))
+
+    def observers_of(self, work: Transfer | CommandBuffer | CommandList) -> list[Observer]:
+        """Tells listeners of what is submitted; those who want to be told of its steps."""
+        from jitree.hal.observing import is_observing  # only programs that look pay for it
+
+        if is_observing():
+            return []
+        found = (listener.submitted(work) for listener in self._listeners)
+        return [observer for observer in found if observer is not None]
 
     device_allocator: Allocator
 
@@ -171,6 +201,8 @@ class QueueOperations(abc.ABC):
         if pool:
             raise UnimplementedError(f"queue.alloca from pool {pool}: there are no pools but the default one")
         buffer = self.device_allocator.allocate(memory_type, usage, size)
+        for listener in self._listeners:
+            listener.allocated(buffer)
         self._submit_barrier(queue_affinity, wait, signal, "alloca")
         return buffer
 
@@ -308,9 +340,11 @@ class QueueOperations(abc.ABC):
             kind = type(command_buffer).__name__
             raise InvalidArgumentError(f"command_buffer: expected a CommandBuffer but got {kind}") from None
         check(wait is not None)
-        if self._listener is not None:
-            self._listener.executed(command_buffer)
-        self._submit_commands(queue_affinity, wait, signal, command_buffer, binding_table)
+        observers = self.observers_of(command_buffer) if self._listeners else ()
+        if observers:
+            self._submit_observed(queue_affinity, wait, signal, command_buffer, binding_table, observers)
+        else:
+            self._submit_commands(queue_affinity, wait, signal, command_buffer, binding_table)
 
     def _check_and_submit(
         self, queue_affinity: int, wait: Fence | None, signal: Fence | None, transfer: Transfer, flags: int
@@ -318,11 +352,17 @@ class QueueOperations(abc.ABC):
         if flags:
             checks.check_flags(f"queue.{transfer.name}", flags)
         transfer.check()
-        if self._listener is not None:
-            self._listener.transferred(transfer)
-        self._submit_transfer(queue_affinity, wait, signal, transfer)
+        observers = self.observers_of(transfer) if self._listeners else ()
+        if observers:
+            self._submit_observed(queue_affinity, wait, signal, transfer, (), observers)
+        else:
+            self._submit_transfer(queue_affinity, wait, signal, transfer)
 
     # What drivers implement.
+
+    def _hear(self, is_heard: bool) -> None:
+        """Whether there are listeners: machine code, which tells them nothing, has to submit nothing then."""
+        return None
 
     @abc.abstractmethod
     def create_command_buffer(
@@ -357,6 +397,18 @@ class QueueOperations(abc.ABC):
     ) -> None:
         """A command buffer that has been finalized. INVALID_ARGUMENT for one of another device; for the table
         as ``CommandBuffer.check_table``."""
+
+    def _submit_observed(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        work: Transfer | CommandBuffer,
+        binding_table: BindingTable,
+        observers: Sequence[Observer],
+    ) -> None:
+        """As :meth:`_submit_transfer` or :meth:`_submit_commands`, and tells observers of each step."""
+        raise UnimplementedError(f"the device {self!r} tells nothing of single steps")
 
 
 def _range(name: str, buffer: Buffer, offset: int, length: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -16,22 +17,30 @@ from jitree.regs.objects import VmBuffer
 
 if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext
+    from jitree.hal.device import Device
 
 MAXIMUM_BINDINGS: Final = 32
 """Of one dispatch."""
 
 
 class HalLoaderModule(RowModule):
-    """Executables come from ``loaders``."""
+    """Executables come from ``loaders``; listeners of ``device`` hear of what they are made to do."""
 
     name = "hal_loader"
     version = 1
 
-    def __init__(self, loaders: Sequence[ExecutableLoader]) -> None:
+    def __init__(self, loaders: Sequence[ExecutableLoader], device: Device) -> None:
         self.loaders = tuple(loaders)
+        self.device = device
 
-    def create_state(self, context: ModuleContext) -> ExecutableCache:
-        return ExecutableCache(self.name, self.loaders)
+    def create_state(self, context: ModuleContext) -> LoaderState:
+        return LoaderState(self)
+
+
+class LoaderState(ExecutableCache):
+    def __init__(self, module: HalLoaderModule) -> None:
+        super().__init__(module.name, module.loaders)
+        self.device = module.device
 
 
 def query_support(cache: ExecutableCache, executable_format: VmBuffer) -> int:
@@ -50,7 +59,7 @@ def lookup_function(cache: ExecutableCache, executable: Executable, name: VmBuff
 
 
 def dispatch(
-    cache: ExecutableCache,
+    cache: LoaderState,
     executable: LocalExecutable,
     function: int,
     x: int,
@@ -77,7 +86,19 @@ def dispatch(
     commands = CommandList()
     grid = (x & 0xFFFFFFFF, y & 0xFFFFFFFF, z & 0xFFFFFFFF)
     commands.dispatch(executable, function, grid, constants, ranges)
-    executor.execute(commands, commands.addresses, commands.lengths)
+    observers = cache.device.observers_of(commands)
+    if observers:
+        from jitree.hal.local.observed import execute_observed
+
+        execute_observed(_execute, observers, 0, commands, commands.addresses, commands.lengths, None)
+    else:
+        executor.execute(commands, commands.addresses, commands.lengths)
+
+
+def _execute(
+    queue: int, commands: CommandList, addresses: array[int], lengths: array[int], kept: object
+) -> None:
+    executor.execute(commands, addresses, lengths)
 
 
 def _check_count(

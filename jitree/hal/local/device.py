@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from jitree.hal.fence import Fence
     from jitree.hal.local.command_buffer import LocalCommandBuffer
     from jitree.hal.local.queue import LocalQueue
-    from jitree.hal.operations import Listener, Transfer
+    from jitree.hal.observing import Observer
+    from jitree.hal.operations import Transfer
     from jitree.hal.profiling import ProfilingMode
     from jitree.regs.handles import HandleTable
 
@@ -94,6 +95,40 @@ class LocalDevice(Device):
         command_buffer: CommandBuffer,
         binding_table: BindingTable,
     ) -> None:
+        self._submit_list(queue_affinity, wait, signal, command_buffer, binding_table, self._execute)
+
+    def _submit_observed(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        work: Transfer | CommandBuffer,
+        binding_table: BindingTable,
+        observers: Sequence[Observer],
+    ) -> None:
+        from jitree.hal.command_buffer import CommandBuffer
+        from jitree.hal.local.observed import execute_observed, transfer_step
+        from jitree.hal.local.transfer import work_of
+        from jitree.hal.observing import perform
+
+        if isinstance(work, CommandBuffer):
+            execute = partial(execute_observed, self._execute, observers)
+            self._submit_list(queue_affinity, wait, signal, work, binding_table, execute)
+            return
+        move, cost = work_of(work)
+        observed = partial(perform, transfer_step(work), observers, move)
+        self._queue(queue_affinity).submit(work.name, wait, signal, observed, cost)
+
+    def _submit_list(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        command_buffer: CommandBuffer,
+        binding_table: BindingTable,
+        execute: Callable[..., None],
+    ) -> None:
+        """``execute`` is :meth:`_execute`, or does more."""
         from jitree.hal.local.command_buffer import LocalCommandBuffer
 
         if type(command_buffer) is not LocalCommandBuffer:
@@ -104,7 +139,7 @@ class LocalDevice(Device):
         commands = command_buffer.commands
         addresses, lengths = commands.bind(table)
         command_buffer.mark_submitted()
-        work = partial(self._execute, queue_affinity, commands, addresses, lengths, kept)
+        work = partial(execute, queue_affinity, commands, addresses, lengths, kept)
         cost = self._cost(queue_affinity, command_buffer, lengths)
         self._queue(queue_affinity).submit("execute", wait, signal, work, cost)
 
@@ -114,11 +149,13 @@ class LocalDevice(Device):
     def queue_flush(self, queue_affinity: int = -1) -> None:
         """There is no launch batch."""
 
-    def listen(self, listener: Listener | None) -> None:
-        """As :meth:`QueueOperations.listen`; machine code executes nothing meanwhile."""
-        super().listen(listener)
+    @property
+    def is_observable(self) -> bool:
+        return True
+
+    def _hear(self, is_heard: bool) -> None:
         for queue in self._queues:
-            queue.record.hear(listener is not None)
+            queue.record.hear(is_heard)
 
     def finish_submitted(self) -> None:
         for queue in self._queues:

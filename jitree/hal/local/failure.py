@@ -17,13 +17,13 @@ _OBJECT: Final = COMMAND.word("object")
 _ENTRY: Final = COMMAND.offsets["entry"] // 8
 
 
-def dispatched_function(commands: CommandList, row: int) -> tuple[Any, str]:
-    """The executable that a dispatch uses, and the name of the function there."""
+def dispatched_function(commands: CommandList, row: int) -> tuple[Any, str, int]:
+    """The executable that a dispatch uses, and the function's name and ordinal there."""
     words = memoryview(commands.rows).cast("B").cast("i")
     executable: Any = commands.kept[words[row * COMMAND.size // 4 + _OBJECT]]
     entry = commands.rows[row * COMMAND.size // 8 + _ENTRY]
     ordinal = ctypes.c_int32.from_address(entry + ENTRY_POINT["ordinal"]).value
-    return executable, executable.function_name(ordinal) or f"function {ordinal}"
+    return executable, executable.function_name(ordinal) or f"function {ordinal}", ordinal
 
 
 def function_failure(
@@ -34,14 +34,14 @@ def function_failure(
     interrupt = take_kept()
     if interrupt is not None:
         return interrupt
-    executable, name = dispatched_function(commands, row)
+    executable, name, _ = dispatched_function(commands, row)
     if isinstance(executable, KeepsFailures):
         kept = executable.take_failure(result)
         if kept is not None:
             return kept
     return InternalError(
         f"{name} of executable '{executable.name}' returned {result} in workgroup {workgroup} of command "
-        f"{row}"
+        f"{commands.first_row + row}"
     )
 
 

@@ -88,6 +88,11 @@ class NullDevice(LocalDevice):
         queue = LocalQueue(IdleExecutor(), Profiler())
         super().__init__("null", (queue,), (NullLoader(),), HeapAllocator(is_zeroed=True))
 
+    @property
+    def is_observable(self) -> bool:
+        """It does no step that could be told of."""
+        return False
+
     def query_i64(self, category: str, key: str) -> tuple[bool, int]:
         """As :meth:`Device.query_i64`; stands for whatever device a program was compiled for."""
         return (True, 1) if category == "hal.device.id" else super().query_i64(category, key)

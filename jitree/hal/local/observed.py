@@ -1,0 +1,96 @@
+"""Executing command lists one row after the other, with observers of each."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from jitree.hal.command_layout import (
+    COMMAND,
+    COUNTS,
+    KIND_BARRIER,
+    KIND_COPY,
+    KIND_DISPATCH,
+    KIND_DISPATCH_INDIRECT,
+    KIND_FILL,
+)
+from jitree.hal.local.failure import dispatched_function
+from jitree.hal.observing import DISPATCH, DeviceStep, Extent, Observer, perform
+from jitree.hal.operations import Copy, Read, Transfer, Write
+
+if TYPE_CHECKING:
+    from jitree.hal.buffer import Buffer
+    from jitree.hal.command_list import CommandList
+
+_FIELDS: Final = tuple(COMMAND.offsets)
+_KIND, _OPERAND, _COUNT, _CONSTANT, _CONSTANTS, _X, _ENTRY = (
+    _FIELDS.index(field)
+    for field in ("kind", "operand", "operand_count", "constant", "constant_count", "count_x", "entry")
+)
+_TRANSFERS: Final = {KIND_FILL: "fill", KIND_COPY: "copy"}
+
+
+def execute_observed(
+    execute: Callable[..., object],
+    observers: Sequence[Observer],
+    queue_affinity: int,
+    commands: CommandList,
+    addresses: array[int],
+    lengths: array[int],
+    kept: object,
+) -> None:
+    """As :meth:`LocalDevice._execute`, which is ``execute``, row by row."""
+    dispatches, ranges = 0, list(zip(addresses, lengths, strict=True))
+    for number, row in enumerate(commands.decoded_rows()):
+        if row[_KIND] == KIND_BARRIER:
+            continue
+        step = _step(commands, number, row, ranges, dispatches)
+        dispatches += step.kind == DISPATCH
+        work = partial(execute, queue_affinity, commands.part(number), addresses, lengths, kept)
+        perform(step, observers, work)
+
+
+def _step(
+    commands: CommandList, number: int, row: tuple[Any, ...], ranges: list[Extent], index: int
+) -> DeviceStep:
+    kind, first, count = row[_KIND], row[_OPERAND], row[_COUNT]
+    operands = ranges[first : first + count]
+    if kind not in (KIND_DISPATCH, KIND_DISPATCH_INDIRECT):
+        return DeviceStep(_TRANSFERS.get(kind, "update"), operands)
+    executable, name, function = dispatched_function(commands, number)
+    x, y, z = (value & 0xFFFFFFFF for value in row[_X : _X + 3])
+    if kind == KIND_DISPATCH_INDIRECT:
+        counts = array("I", ctypes.string_at(ranges[first + count][0], COUNTS.size))
+        x, y, z = counts
+    start = row[_CONSTANT]
+    return DeviceStep(
+        DISPATCH,
+        operands,
+        executable=executable,
+        function=function,
+        name=name,
+        workgroups=(x, y, z),
+        constants=commands.constants[start : start + row[_CONSTANTS]],
+        index=index,
+    )
+
+
+def transfer_step(transfer: Transfer) -> DeviceStep:
+    """A transfer of a queue as a step."""
+    match transfer:
+        case Copy(source, source_offset, target, target_offset, length):
+            ranges = [_extent(source, source_offset, length), _extent(target, target_offset, length)]
+        case Write(source, offset, _, _, length):
+            ranges = [_extent(source, offset, length)]
+        case Read(_, _, target, offset, length):
+            ranges = [_extent(target, offset, length)]
+        case _:
+            ranges = [_extent(transfer.target, transfer.offset, transfer.length)]
+    return DeviceStep(transfer.name, ranges)
+
+
+def _extent(buffer: Buffer, offset: int, length: int) -> Extent:
+    return (buffer.host_address or 0) + offset, length

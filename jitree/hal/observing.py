@@ -1,0 +1,103 @@
+"""Observing what a device does, step by step: each dispatch, fill, copy, update, read and write by itself.
+
+A :class:`~jitree.hal.operations.Listener` hears of what is submitted, on the thread that submits it. The
+observer that it gives is told before and after each step of that submission, on the thread that executes
+them. What an observer raises ends the submission, as a failure of the step would.
+"""
+
+from __future__ import annotations
+
+import abc
+from _thread import _local
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from jitree.base.identity import Unique
+
+if TYPE_CHECKING:
+    from jitree.hal.executable import Executable
+
+Extent = tuple[int, int]
+"""Address and bytes of memory that the host sees."""
+
+DISPATCH: Final = "dispatch"
+
+
+class DeviceStep(Unique):
+    """One command, or one transfer of a queue."""
+
+    def __init__(
+        self,
+        kind: str,
+        operands: Sequence[Extent],
+        *,
+        executable: Executable | None = None,
+        function: int = 0,
+        name: str = "",
+        workgroups: tuple[int, int, int] = (0, 0, 0),
+        constants: Sequence[int] = (),
+        index: int = 0,
+    ) -> None:
+        self.kind = kind
+        """DISPATCH, ``fill``, ``copy``, ``update``, ``read`` or ``write``."""
+        self.name = name or kind
+        """The full name of a dispatch's function."""
+        self.operands = tuple(operands)
+        """Bindings of a dispatch; source, target of a copy; else the one range of memory."""
+        self.executable = executable
+        self.function = function
+        """Its ordinal in the executable."""
+        self.workgroups = workgroups
+        self.constants = tuple(constants)
+        self.index = index
+        """Number among the dispatches of the submission."""
+
+    @property
+    def written(self) -> tuple[int, ...] | None:
+        """Numbers of the operands that it writes to; None where only the kernel knows."""
+        known = {DISPATCH: None, "copy": (1,), "write": ()}
+        return known.get(self.kind, (0,))
+
+
+class Observer(abc.ABC):
+    """Is told of the steps of one submission; memory is what it is at that moment."""
+
+    @abc.abstractmethod
+    def before(self, step: DeviceStep) -> None: ...
+
+    @abc.abstractmethod
+    def after(self, step: DeviceStep) -> None: ...
+
+
+class _ThisObserver(_local):
+    is_observing = False
+
+
+_this_thread = _ThisObserver()
+
+
+def is_observing() -> bool:
+    """Whether an observer runs on this thread: what it submits itself is not told."""
+    return _this_thread.is_observing
+
+
+@contextmanager
+def unobserved() -> Iterator[None]:
+    """What this thread submits inside is not told."""
+    outer, _this_thread.is_observing = _this_thread.is_observing, True
+    try:
+        yield
+    finally:
+        _this_thread.is_observing = outer
+
+
+def perform(step: DeviceStep, observers: Sequence[Observer], work: Callable[[], object]) -> None:
+    """Does a step and tells its observers."""
+    with unobserved():
+        for observer in observers:
+            observer.before(step)
+    work()
+    with unobserved():
+        for observer in observers:
+            observer.after(step)
