@@ -28,6 +28,7 @@ LAYERS = [
     {"loaders", *DRIVERS},
     {"params"},
     {"modules"},
+    {"observe"},
     {"api"},
     {"__init__"},
     {"tools"},

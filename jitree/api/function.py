@@ -267,9 +267,13 @@ class Function(Unique):
         if watcher is not None and not isinstance(watcher, Watcher):
             raise InvalidArgumentError(f"watch: {watcher!r} makes no calls")
         if (watcher is None) is not (self._watcher is None):
-            self._direct, self._is_settled = None, watcher is not None
-            self._calls, self._direct_after = 0, min(_POSTPONED)
+            self._watcher, self._direct_after = watcher, min(_POSTPONED)
+            self.leave_machine_code()
         self._watcher = watcher
+
+    def leave_machine_code(self) -> None:
+        """Python makes the next calls, until machine code may again."""
+        self._direct, self._is_settled, self._calls = None, self._watcher is not None, 0
 
     @property
     def watcher(self) -> Watcher | None:

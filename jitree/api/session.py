@@ -20,6 +20,7 @@ from jitree.api.module import Module, create_function
 from jitree.api.module_files import open_library_module, open_module_file
 from jitree.api.module_reference import parse_reference
 from jitree.api.resources import Resources
+from jitree.api.seeing import Observable
 from jitree.api.session_devices import DeviceChoice, open_devices
 from jitree.base.endings import Ended, require_interpreter
 from jitree.base.identity import Unique
@@ -62,7 +63,7 @@ STANDARD_INPUT: Final = "-"
 """As a path to load from."""
 
 
-class Session(Ended, Unique):
+class Session(Observable, Ended, Unique):
     """A set of modules that may call each other, with their state, and the devices that they run on.
 
     Calls may be made from several threads; the bytecode of one session runs in one thread at a time, while
@@ -98,6 +99,7 @@ class Session(Ended, Unique):
         limits: Limits | None = None,
         zero_memory: bool = False,
         guard_pages: bool = False,
+        check_finite: bool | str | Iterable[str] = False,
     ) -> None:
         """A session without modules.
 
@@ -120,6 +122,8 @@ class Session(Ended, Unique):
         threads do; for the whole process, see :mod:`jitree.hal.watchdog`. None leaves it as it is.
         ``sandbox``: True for programs of strangers, "process" for native code of theirs (docs/sandbox.md).
         ``zero_memory``: as in a sandbox. ``guard_pages``: reads behind a buffer are a status, in a process.
+        ``check_finite``: True raises NonFiniteError in the first dispatch that makes NaN or infinity,
+        "inputs" refuses such arguments as well; for more see :mod:`jitree.observe.finite`.
 
         NOT_FOUND for an unknown driver, builtin module or missing archive, UNAVAILABLE when no device can be
         created, INVALID_ARGUMENT for an unknown tier or a damaged archive.
@@ -173,6 +177,7 @@ class Session(Ended, Unique):
             self._context.invoker.watch_call = watcher_of_calls()  # devices look at the environment
             if HAL in self._builtins:
                 self._context.register([BUILTIN_MODULES[HAL](self)])
+            self.check_finite(check_finite)
         except BaseException:
             self.close()
             raise
@@ -215,10 +220,6 @@ class Session(Ended, Unique):
     def tier(self) -> str:
         """What runs bytecode."""
         return self._context.tier
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
 
     # -- loading -----------------------------------------------------------------------------------------
 
@@ -330,13 +331,6 @@ class Session(Ended, Unique):
         """The module's attribute, for many calls from any thread; see also :class:`Call`."""
         return self.lookup(name)
 
-    def explain(self, function: str | Function | None = None) -> Any:
-        """What its last call allocated, copied and updated in place (:func:`jitree.api.explain.explain`)."""
-        from jitree.api.explain import explain
-
-        self._require_open()
-        return explain(self, function)
-
     def call_direct(self, function: str | Function | VmFunction, *arguments: Any) -> list[Any]:
         """Calls a function with VM values (numbers, buffer views, fences, lists, None) and returns such.
 
@@ -387,6 +381,8 @@ class Session(Ended, Unique):
         """How machine code makes the usual calls of a function (:meth:`DirectCalls.prepare`)."""
         if self._sandbox is not None and self._sandbox.limits_calls:
             return True, None
+        if self.is_observed:
+            return False, None
         with self._context.invoker.lock:
             if self._direct_calls is None:
                 from jitree.api.calls.native.session import DirectCalls
@@ -429,6 +425,8 @@ class Session(Ended, Unique):
         if self._closed:
             return
         self._drop_blocks()
+        if self._observation is not None:
+            self._observation.close()
         try:
             self._context.close()
         finally:

@@ -144,6 +144,7 @@ def parse_flags(arguments: Sequence[str], flag_set: FlagSet) -> ParsedFlags:
             _store_positional(argument, flag_set, flags)
             continue
         name, separator, text = argument.removeprefix("-").removeprefix("-").partition("=")
+        name = name.replace("-", "_")
         flag = flag_set.find(name)
         if flag is None:
             raise InvalidArgumentError(_unknown(argument, name, flag_set))

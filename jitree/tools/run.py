@@ -15,6 +15,7 @@ from jitree.tools.flag_table import flag_set
 from jitree.tools.flags import ParsedFlags, command
 from jitree.tools.outputs import write_outputs
 from jitree.tools.program import OpenedProgram, find_function, open_program
+from jitree.tools.seeing import looking_into, require_finite
 from jitree.tools.value_files import ValueFiles
 from jitree.tools.values import of_kind, parse_value, parse_values
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 FLAGS: Final = flag_set(
     "run",
     "calls a function of a compiled module and prints, stores or checks its results",
-    "module sandbox deadline function value device parameter later refused",
+    "module sandbox deadline function value device parameter seeing later refused",
     positional="module",
 )
 
@@ -48,8 +49,10 @@ def _run(program: OpenedProgram, flags: ParsedFlags, files: ValueFiles) -> int:
     sys.stdout.write(f"EXEC @{function.name}\n")
     sys.stdout.flush()
     prepared = PreparedCall(function, inputs)
-    with deadline(flags.number("timeout")):
-        results = prepared.to_host(prepared.call())
+    with looking_into(program.session, flags), deadline(flags.number("timeout")):
+        called = prepared.call()
+        require_finite(program.session, called)
+        results = prepared.to_host(called)
     with error_context(f"`{function.declaration}`"), error_context("processing function outputs"):
         return finish(function, results, flags, files)
 

@@ -267,3 +267,39 @@ def test_what_a_run_on_the_plain_tier_does_not_import() -> None:
         [sys.executable, "-c", program], capture_output=True, cwd=ROOT, timeout=60, check=True
     )
     assert done.stdout.decode().endswith("\n[]\n")
+
+
+SEEN = ("--module=tests/data/programs/seen.vmfb", "--function=narrow", "--input=8xf32=1 2 3 4 5 70000 7 8")
+NARROW = "narrow_dispatch_0_elementwise_8_f32xf16"
+
+
+def test_taps(tmp_path: Path) -> None:
+    outcome = jitree(
+        "run", *SEEN, "--tap=*narrow*:stats", f"--tap={NARROW}:npz", f"--tap_output={tmp_path}/t.npz"
+    )
+    assert outcome.code == 0 and f"{NARROW} (dispatch 0): 8xf16 min 1 max 8" in outcome.stdout
+    with np.load(tmp_path / "t.npz") as tensors:
+        assert np.isinf(tensors[f"{NARROW}.0.output0"]).tolist() == [False] * 5 + [True] + [False] * 2
+    outcome = jitree("run", *SEEN, "--tap=*", f"--tap-output={tmp_path}/t.txt")
+    assert outcome.code == 0 and (tmp_path / "t.txt").read_text().startswith(NARROW)
+    outcome = jitree("run", *SEEN, "--tap=*narow*")
+    assert outcome.code == 1 and f"names near it: {NARROW}" in outcome.stderr
+    outcome = jitree("run", *SEEN, "--tap=*:npz")
+    assert outcome.code == 1 and "--tap_output" in outcome.stderr
+
+
+@pytest.mark.parametrize("flag", ["--check-finite", "--check_finite", "--check_finite=overflow"])
+def test_the_first_value_that_is_not_finite(flag: str) -> None:
+    outcome = jitree("run", *SEEN, flag)
+    assert outcome.code == 1 and outcome.stderr.count("\n") == 1
+    assert f"{NARROW} (dispatch 0) makes inf at (5,) (bits 0x7c00)" in outcome.stderr
+
+
+def test_values_that_no_dispatch_makes() -> None:
+    infinite = (*SEEN[:2], "--input=8xf32=1 2 3 4 5 inf 7 8")
+    outcome = jitree("run", *infinite, "--check-finite")
+    assert outcome.code == 1 and "which no dispatch made" in outcome.stderr
+    assert f"{NARROW} (dispatch 0) reads inf at (5,) (bits 0x7f800000) in input 0" in outcome.stderr
+    assert "which comes from argument 0" in outcome.stderr
+    outcome = jitree("run", *infinite, "--check-finite=inputs")
+    assert outcome.code == 1 and "argument 0 of module.narrow has inf at (5,)" in outcome.stderr

@@ -1,0 +1,94 @@
+"""What sessions show of their programs while they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import os
+
+    from jitree.api.function import Function
+    from jitree.dispatch.context import Context
+    from jitree.hal.device import Device
+    from jitree.observe.finite import FiniteCheck
+    from jitree.observe.observation import Observation
+    from jitree.observe.taps import Keep, Ordinals, Taps
+
+
+class Observable:
+    """A session, as far as it can be looked into."""
+
+    _context: Context
+    _devices: tuple[Device, ...]
+    _functions: dict[str, Function]
+    _observation: Observation | None = None
+    _closed: bool
+    finite_check: FiniteCheck | None = None
+    """What looks for values that are not finite, if that was asked for."""
+
+    def tap(
+        self,
+        pattern: str | Sequence[str] = "*",
+        keep: Keep = "stats",
+        *,
+        ordinals: Ordinals = None,
+        module: str | None = None,
+        function: str | None = None,
+        types: Mapping[int, str] | None = None,
+        path: str | os.PathLike[str] | None = None,
+    ) -> Taps:
+        """Looks at dispatches until the end of a ``with`` block, or :meth:`Taps.stop`.
+
+        ``pattern``: names of exports, with ``*`` and ``?``; ``copy``, ``fill``, ``update``, ``read`` and
+        ``write`` are the other operations of a queue. ``keep``: ``"stats"`` of outputs, ``"tensors"`` (in
+        memory, or in the file ``path``, npz or safetensors), or a function that is called with each
+        dispatch. ``ordinals``: numbers among the dispatches of a call. ``module`` and ``function``: which was
+        called. ``types``: those of bindings, where they are not known: ``{1: "4x71xf32"}``.
+
+        UNIMPLEMENTED for devices that do not tell of single dispatches. When the block ends: NOT_FOUND, with
+        names that are near, if dispatches ran and none was meant.
+        """
+        from jitree.observe.taps import Selection, Taps
+
+        self._require_open()
+        return Taps(self._observed(), Selection(pattern, ordinals, module, function), keep, types, path)
+
+    def explain(self, function: str | Function | None = None) -> Any:
+        """What its last call allocated, copied and updated in place (:func:`jitree.api.explain.explain`)."""
+        from jitree.api.explain import explain
+
+        self._require_open()
+        return explain(self, function)
+
+    def check_finite(self, check: bool | str | Iterable[str]) -> None:
+        """As ``check_finite=`` of a new session."""
+        if check is False:
+            return
+        from jitree.observe.finite import FiniteCheck, choice_of
+
+        names = choice_of(check)
+        if names:
+            self.finite_check = FiniteCheck(names)
+            self._observed().add(self.finite_check)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def is_observed(self) -> bool:
+        return self._observation is not None and self._observation.is_on
+
+    def _observed(self) -> Observation:
+        """Python makes the calls of a session that is observed."""
+        from jitree.observe.observation import Observation
+
+        if self._observation is None:
+            self._observation = Observation(self._context.invoker, self._devices)
+        for function in self._functions.values():
+            function.leave_machine_code()
+        return self._observation
+
+    def _require_open(self) -> None:
+        raise NotImplementedError

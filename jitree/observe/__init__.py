@@ -1,0 +1,1 @@
+"""Seeing inside programs while they run: what each dispatch reads and makes."""

@@ -1,0 +1,110 @@
+"""What the names of dispatches say of their tensors: ``main_dispatch_46_matmul_4x71x64_f32``.
+
+The compiler names a dispatch after its root operation: its loops, outermost first, and the element types of
+operands and results. Tensors of operations that were fused to the root are not in the name, so all of this
+is only believed where lengths in memory agree.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from jitree.base.records import NamedTuple
+from jitree.types import BY_NAME, ElementType
+
+_TYPE: Final = r"(?:complex_f\d+_|[fiu]\d+|si\d+|bf16|f8[A-Za-z0-9]+)"
+_DISPATCH: Final = re.compile(r"_dispatch_\d+_(.*)$")
+_SHAPED: Final = re.compile(
+    rf"(?:^|_)(?P<dims>(?:[\dD]+x)*[\dD]+)(?:_|x)(?P<types>{_TYPE}(?:x{_TYPE})*)(?:_|$)"
+)
+_SCALAR: Final = re.compile(rf"_(?P<types>{_TYPE}(?:x{_TYPE})*)(?:_|$)")
+_PADDING: Final = 64
+"""Tensors in shared memory begin at multiples of it."""
+
+
+class TensorKind(NamedTuple):
+    element: ElementType
+    shape: tuple[int, ...]
+
+    @property
+    def byte_length(self) -> int:
+        return self.element.byte_length(self.shape)
+
+    def __str__(self) -> str:
+        return "x".join([*map(str, self.shape), self.element.name])
+
+
+class ExportName(NamedTuple):
+    """The parts of a name."""
+
+    operation: str
+    loops: tuple[int, ...]
+    """Empty where the name has none, or not all are numbers."""
+    types: tuple[ElementType, ...]
+
+    @property
+    def outputs(self) -> list[TensorKind]:
+        """What a result may be, likeliest first: the loops, without those at the end that are summed over."""
+        ends = range(len(self.loops), 0, -1)
+        if "reduction" in self.operation or "generic" in self.operation:
+            ends = range(len(self.loops) - 1, -1, -1)
+        elif "matmul" in self.operation or "mmt4d" in self.operation or "conv" in self.operation:
+            ends = range(len(self.loops) - 1, 0, -1)
+        found = [
+            TensorKind(element, self.loops[:end])
+            for end in ends
+            for element in dict.fromkeys(self.types[::-1])
+        ]
+        if self.loops and len(self.loops) not in ends:
+            found += [TensorKind(element, self.loops) for element in dict.fromkeys(self.types[::-1])]
+        return found
+
+    @property
+    def inputs(self) -> list[TensorKind]:
+        """What an operand may be."""
+        loops, shapes = self.loops, list[tuple[int, ...]]()
+        if "matmul" in self.operation and "like" not in self.operation and len(loops) >= 3:
+            *batch, rows, columns, depth = loops
+            shapes += [(*batch, rows, depth), (*batch, depth, columns), (columns,)]
+        elif "vecmat" in self.operation and len(loops) == 2:
+            shapes += [(loops[1],), (loops[1], loops[0])]
+        elif "matvec" in self.operation and len(loops) == 2:
+            shapes += [(loops[0], loops[1]), (loops[1],)]
+        elif "transpose" not in self.operation and "conv" not in self.operation:
+            shapes += [loops, *(loops[first:] for first in range(1, len(loops)))] if loops else []
+        return [TensorKind(element, shape) for shape in shapes for element in dict.fromkeys(self.types)]
+
+
+def parse(name: str) -> ExportName:
+    """The parts of a name; empty for those that have none."""
+    found = _DISPATCH.search(name)
+    text = found[1].removesuffix("_dispatch_tensor_store") if found else ""
+    shaped = _SHAPED.search(text)
+    match = shaped or _SCALAR.search("_" + text)
+    if match is None:
+        return ExportName(text, (), ())
+    types = tuple(_element(part) for part in re.findall(_TYPE, match["types"]))
+    known = tuple(element for element in types if element is not None)
+    loops = match["dims"].split("x") if shaped else []
+    numbers = tuple(map(int, loops)) if "D" not in "".join(loops) else ()
+    return ExportName(text[: match.start()], numbers, known if len(known) == len(types) else ())
+
+
+def _element(name: str) -> ElementType | None:
+    if name.startswith("complex"):
+        return BY_NAME.get({"complex_f32_": "cf64", "complex_f64_": "cf128"}.get(name, ""))
+    return BY_NAME.get(name)
+
+
+def fits(kind: TensorKind, length: int) -> bool:
+    """Whether a binding of ``length`` bytes may be just this tensor, perhaps with padding after it."""
+    size = kind.byte_length
+    return size == length or (size > 0 and -(-size // _PADDING) * _PADDING == length)
+
+
+def flat(element: ElementType, length: int) -> TensorKind | None:
+    """All of ``length`` bytes in one dimension."""
+    count = length * 8 // element.bits
+    kind = TensorKind(element, (count,))
+    return kind if count and kind.byte_length == length else None

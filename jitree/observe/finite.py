@@ -1,0 +1,241 @@
+"""The first wrong number: which dispatch makes a value that is not finite from values that are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from jitree.base.elements import is_float, is_integer
+from jitree.base.records import NamedTuple
+from jitree.errors import InvalidArgumentError, NonFiniteError
+from jitree.hal.buffer import BufferView
+from jitree.hal.observing import DISPATCH
+from jitree.observe.export_names import TensorKind
+from jitree.observe.observation import Onlooker
+from jitree.observe.statistics import pieces
+from jitree.observe.tensors import DECLARED, GIVEN, ObservedDispatch, ObservedTensor, elements, kind_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from jitree.observe.origins import ObservedCall
+    from jitree.observe.regions import Types
+    from jitree.types import ElementType
+
+_CERTAIN: Final = frozenset((DECLARED, GIVEN))
+"""Sources of types that are known; for others the elements have to look like numbers."""
+_SAMPLE: Final = 1 << 16
+_PLAUSIBLE: Final = 0.75
+"""Part of the elements that must be of usual size; random bits have less than half of them."""
+_SMALL_NEGATIVE: Final = {2: 4, 4: 16, 8: 32}
+"""By bytes of a number: the bits of an integer that begins with ones, which is NaN as a number."""
+_LARGEST_KEPT: Final = 64 << 20
+"""Bytes of inputs that an error keeps."""
+
+Array = Any
+
+
+class Fault(NamedTuple):
+    """The first such element of a tensor."""
+
+    coordinate: tuple[int, ...]
+    value: float
+    bits: str
+
+    def __str__(self) -> str:
+        place = ", ".join(map(str, self.coordinate))
+        return f"{self.value:g} at ({place}{',' if len(self.coordinate) == 1 else ''}) (bits {self.bits})"
+
+
+class Check(NamedTuple):
+    """One thing to look for."""
+
+    name: str
+    applies: Callable[[ElementType], bool]
+    finds: Callable[[Array], Array]
+    """Elements of a piece → whether each is one."""
+    spread_by: Callable[[Array], Array]
+    """… in inputs: where they have one, it is not the dispatch that made it."""
+
+
+def _denormal(piece: Array) -> Array:
+    import ml_dtypes
+
+    return (piece != 0) & (abs(piece) < ml_dtypes.finfo(piece.dtype).smallest_normal)
+
+
+def _saturated(piece: Array) -> Array:
+    limits = np.iinfo(piece.dtype)
+    return (piece == limits.max) | ((piece == limits.min) & (limits.min < 0))
+
+
+def _not_finite(piece: Array) -> Array:
+    return np.logical_not(np.isfinite(piece))
+
+
+def _is_inexact(row: ElementType) -> bool:
+    return is_float(row) or row.dtype.kind == "c"
+
+
+def _is_narrow(row: ElementType) -> bool:
+    return is_float(row) and row.bits <= 16
+
+
+CHECKS: Final = {
+    check.name: check
+    for check in (
+        Check("nan", _is_inexact, np.isnan, np.isnan),
+        Check("infinity", _is_inexact, np.isinf, _not_finite),
+        Check("overflow", _is_narrow, _not_finite, _not_finite),
+        Check("denormals", is_float, _denormal, _denormal),
+        Check("saturated", lambda row: is_integer(row) and row.bits >= 8, _saturated, _saturated),
+    )
+}
+INPUTS: Final = "inputs"
+DEFAULT: Final = ("nan", "infinity")
+
+
+def choice_of(check_finite: bool | str | Iterable[str]) -> tuple[str, ...]:
+    """Names of checks; True means DEFAULT, "inputs" these and arguments. INVALID_ARGUMENT for others."""
+    if isinstance(check_finite, bool):
+        return DEFAULT if check_finite else ()
+    names = (check_finite,) if isinstance(check_finite, str) else tuple(check_finite)
+    for name in names:
+        if name != INPUTS and name not in CHECKS:
+            known = ", ".join([INPUTS, *CHECKS])
+            raise InvalidArgumentError(f"check_finite: expected True or some of {known} but got {name!r}")
+    return (*names, *DEFAULT) if set(names) == {INPUTS} else names
+
+
+class FiniteCheck(Onlooker):
+    """Raises NonFiniteError in the first dispatch that makes what is looked for."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._checks = [CHECKS[name] for name in dict.fromkeys(names) if name != INPUTS]
+        self._refuses_arguments = INPUTS in names
+        self.first_read: str = ""
+        """What first read a value that is not finite and that no dispatch made."""
+
+    def types(self, dispatch: ObservedDispatch) -> Types:
+        return {}
+
+    def begins(self, call: ObservedCall) -> None:
+        if self._refuses_arguments:
+            for number, value in enumerate(call.arguments):
+                _require_finite(number, value, call.function)
+
+    def looks_at(self, dispatch: ObservedDispatch) -> None:
+        if dispatch.kind != DISPATCH:
+            return
+        for check in self._checks:
+            for number, tensor in enumerate(dispatch.outputs):
+                fault = find(tensor, check.applies, check.finds)
+                if fault is None or not tensor.has_changed(fault.coordinate):
+                    continue
+                spread = self._spread(dispatch, check)
+                if spread:
+                    self.first_read = self.first_read or spread
+                    continue
+                raise _made(dispatch, number, fault)
+
+    def _spread(self, dispatch: ObservedDispatch, check: Check) -> str:
+        """Which input had one before."""
+        for number, tensor in enumerate(dispatch.inputs):
+            fault = find(tensor, check.applies, check.spread_by)
+            if fault is not None:
+                source = tensor.origin or "elsewhere: constants, parameters or the host"
+                return f"{dispatch.label} reads {fault} in input {number}, which comes from {source}"
+        return ""
+
+
+def find(
+    tensor: ObservedTensor, applies: Callable[[ElementType], bool], finds: Callable[[Array], Array]
+) -> Fault | None:
+    """The first element of a tensor that a check finds, if its type is known well enough."""
+    kind, array = tensor.kind, tensor.array
+    if kind is None or array is None or not applies(kind.element) or kind.element.bits < 8:
+        return None
+    fault = first_fault(array, kind, finds)
+    if fault is not None and tensor.source not in _CERTAIN and not _is_plausible(array):
+        return None
+    return fault
+
+
+def first_fault(array: npt.NDArray[Any], kind: TensorKind, finds: Callable[[Array], Array]) -> Fault | None:
+    """The first element of an array that a check finds."""
+    first = 0
+    for piece in pieces(array):
+        found = finds(piece)
+        if found.any():
+            place = int(found.argmax())
+            element = piece[place : place + 1]
+            bits = int.from_bytes(element.tobytes(), "little")
+            coordinate = tuple(map(int, np.unravel_index(first + place, kind.shape))) if kind.shape else ()
+            return Fault(coordinate, float(element[0].real), f"0x{bits:0{element.itemsize * 2}x}")
+        first += len(piece)
+    return None
+
+
+def _is_plausible(array: npt.NDArray[Any]) -> bool:
+    """Whether elements are like numbers of their type: integers that are read so are tiny, -1 is a NaN with
+    all bits set, and random bits have any size."""
+    flat = array.reshape(-1)[:_SAMPLE]
+    if flat.dtype.kind == "c":
+        flat = flat.view(flat.real.dtype)
+    if flat.dtype.kind in "iub" or flat.dtype.itemsize == 1:
+        return True
+    size = flat.dtype.itemsize
+    if (flat.view(f"u{size}")[np.isnan(flat)] >= (-1 << _SMALL_NEGATIVE[size]) % (1 << 8 * size)).any():
+        return False
+    numbers = flat[np.isfinite(flat)]
+    if not len(numbers):
+        return True
+    sizes = abs(numbers.astype(np.float64))
+    usual = (sizes == 0) | ((sizes > 2.0**-60) & (sizes < 2.0**60))
+    return bool(usual.mean() >= _PLAUSIBLE)
+
+
+def _made(dispatch: ObservedDispatch, number: int, fault: Fault) -> NonFiniteError:
+    output = dispatch.outputs[number]
+    error = NonFiniteError(
+        f"{dispatch.label} makes {fault} in output {number} ({output.type}, type: {output.source}), and its "
+        "inputs have none"
+    )
+    fill(error, fault, f"output {number}")
+    error.dispatch, error.ordinal = dispatch.name, dispatch.ordinal
+    error.location = dispatch.location
+    size = sum(tensor.extent[1] for tensor in dispatch.inputs)
+    if size <= _LARGEST_KEPT:
+        error.inputs = tuple(np.array(tensor.array) for tensor in dispatch.inputs)
+    where = [text for text in (dispatch.location, dispatch.call_site) if text]
+    for text in where:
+        error.with_context(text)
+    return error
+
+
+def _require_finite(number: int, value: object, function: str) -> None:
+    fault = None
+    if isinstance(value, BufferView):
+        fault = fault_of_view(value)
+    elif isinstance(value, float) and not math.isfinite(value):
+        fault = Fault((), value, "0x" + np.float64(value).tobytes()[::-1].hex())
+    if fault is not None:
+        error = NonFiniteError(f"argument {number} of {function} has {fault}; pass finite values")
+        fill(error, fault, f"argument {number}")
+        raise error
+
+
+def fault_of_view(view: BufferView) -> Fault | None:
+    """The first element of a tensor that is not finite; its memory must be the host's, and ready."""
+    kind, address = kind_of(view), view.buffer.host_address
+    if address is None or not _is_inexact(kind.element):
+        return None
+    return first_fault(elements(kind, (address, kind.byte_length)), kind, _not_finite)
+
+
+def fill(error: NonFiniteError, fault: Fault, operand: str) -> None:
+    """Sets what the error says of the element."""
+    error.coordinate, error.value, error.bits, error.operand = *fault, operand

@@ -1,0 +1,254 @@
+"""What observes a session: tells those who look (taps, checks) of each dispatch, with its tensors.
+
+While there is one, devices execute commands one by one, and Python makes every call
+(:mod:`jitree.hal.observing`). Memory that a program asks for is filled with a pattern, so that what a
+dispatch writes there can be told from what was left there; a program that reads before it writes reads that.
+"""
+
+from __future__ import annotations
+
+import abc
+from _thread import allocate_lock
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+from jitree.base.identity import Unique
+from jitree.errors import UnimplementedError
+from jitree.hal.buffer import Buffer, BufferView
+from jitree.hal.command_list import CommandList
+from jitree.hal.list_command_buffer import ListCommandBuffer
+from jitree.hal.observing import DISPATCH, DeviceStep, Extent, Observer
+from jitree.hal.operations import Listener
+from jitree.observe.changes import Digest, memory
+from jitree.observe.export_names import TensorKind, parse
+from jitree.observe.origins import CallOrigin, ObservedCall, Origins
+from jitree.observe.regions import (
+    PlacedTensor,
+    Regions,
+    Types,
+    contains,
+    inputs_of,
+    joined,
+    outputs_of,
+    overlaps,
+)
+from jitree.observe.tensors import DECLARED, ObservedDispatch, ObservedTensor, kind_of
+
+if TYPE_CHECKING:
+    from jitree.dispatch.invocation import Invoker
+    from jitree.hal.command_buffer import CommandBuffer
+    from jitree.hal.device import Device
+    from jitree.hal.executable import Executable
+    from jitree.hal.operations import Transfer
+
+PATTERN: Final = 0x5A
+"""Neither zero nor, as a number of any type, anything but finite."""
+
+
+class Onlooker(abc.ABC):
+    """Is told of dispatches and of transfers, one at a time, on the thread that executes them."""
+
+    def begins(self, call: ObservedCall) -> None:
+        """The first step of a call is about to be done; its arguments are ready."""
+        return None
+
+    @abc.abstractmethod
+    def types(self, dispatch: ObservedDispatch) -> Types:
+        """Types of bindings that the user has given."""
+
+    @abc.abstractmethod
+    def looks_at(self, dispatch: ObservedDispatch) -> None:
+        """It is done, and its memory is as it has left it."""
+
+
+class Observation(Listener):
+    """Of one session. Onlookers come and go; it listens while there are any."""
+
+    def __init__(self, invoker: Invoker, devices: Sequence[Device]) -> None:
+        self._devices = devices
+        self._origins = Origins(invoker)
+        self._lock = allocate_lock()
+        self._onlookers: tuple[Onlooker, ...] = ()
+        self._regions = Regions()
+        self._writes: WeakKeyDictionary[Executable, dict[object, list[tuple[int, int, int]]]] = (
+            WeakKeyDictionary()
+        )
+        """(binding, offset, length) of what a dispatch has written when it was looked at before."""
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self._onlookers)
+
+    def add(self, onlooker: Onlooker) -> None:
+        """UNIMPLEMENTED for devices that do not tell of single steps."""
+        for device in self._devices:
+            if not device.is_observable:
+                raise UnimplementedError(
+                    f"{device.uri} tells nothing of single dispatches; look at the program on local-sync or "
+                    "local-task"
+                )
+        with self._lock:
+            if not self._onlookers:
+                for device in self._devices:
+                    device.listen(self)
+            self._onlookers = (*self._onlookers, onlooker)
+
+    def remove(self, onlooker: Onlooker) -> None:
+        with self._lock:
+            self._onlookers = tuple(other for other in self._onlookers if other is not onlooker)
+            if not self._onlookers:
+                for device in self._devices:
+                    device.stop_listening(self)
+                self._regions = Regions()
+
+    def close(self) -> None:
+        for onlooker in self._onlookers:
+            self.remove(onlooker)
+
+    # -- what devices tell ---------------------------------------------------------------------------
+
+    def allocated(self, buffer: Buffer) -> None:
+        address = buffer.host_address
+        if address is not None and self._origins.find() is not None:
+            if not any(device.device_allocator.is_zeroed for device in self._devices):
+                memory((address, buffer.byte_length)).fill(PATTERN)
+            with self._lock:
+                self._regions.forget((address, buffer.byte_length))
+
+    def submitted(self, work: Transfer | CommandBuffer | CommandList) -> Observer | None:
+        origin = self._origins.find()
+        if origin is None:
+            return None
+        with self._lock:
+            call = origin.call
+            if call is None:
+                return _Submission(self, origin, 0)
+            for number, value in enumerate(call.arguments):
+                if isinstance(value, BufferView) and not call.dispatches:
+                    self._put_argument(number, value)
+            first = call.dispatches
+            commands = work.commands if isinstance(work, ListCommandBuffer) else work
+            call.dispatches += commands.dispatch_count if isinstance(commands, CommandList) else 0
+            return _Submission(self, origin, first)
+
+    def _put_argument(self, number: int, view: BufferView) -> None:
+        kind = kind_of(view)
+        address = view.buffer.host_address
+        if address is not None:
+            self._regions.put(PlacedTensor((address, kind.byte_length), kind, DECLARED, f"argument {number}"))
+
+    # -- one step --------------------------------------------------------------------------------------
+
+    def begin(self, step: DeviceStep, call: ObservedCall | None) -> list[Digest]:
+        """What has to be known of memory before the step."""
+        if call is not None and call.arguments:
+            for onlooker in self._onlookers:
+                onlooker.begins(call)
+            call.arguments = ()
+        if step.written is not None:
+            return []
+        known = self._known(step).get(_key(step))
+        numbers = range(len(step.operands)) if known is None else {binding for binding, _, _ in known}
+        return [Digest(extent) for extent in _merged([step.operands[number] for number in numbers])]
+
+    def end(self, step: DeviceStep, origin: CallOrigin, first: int, digests: Sequence[Digest]) -> None:
+        """The step is done: tells the onlookers."""
+        ordinal = first + step.index if step.kind == DISPATCH else None
+        dispatch = ObservedDispatch(step, origin, ordinal)
+        onlookers = self._onlookers
+        types: dict[int, TensorKind] = {}
+        for onlooker in onlookers:
+            types |= onlooker.types(dispatch)
+        with self._lock:
+            if step.kind == DISPATCH:
+                self._find_tensors(dispatch, step, digests, types)
+            else:
+                self._find_moved(dispatch, step, types)
+            for tensor in dispatch.outputs:
+                tensor.origin = dispatch.label
+                self._regions.put(PlacedTensor(tensor.extent, tensor.kind, tensor.source, dispatch.label))
+        try:
+            for onlooker in onlookers:
+                onlooker.looks_at(dispatch)
+        finally:
+            for tensor in (*dispatch.inputs, *dispatch.outputs):
+                tensor.end()
+
+    def _writes_of(self, step: DeviceStep, changes: Sequence[Extent]) -> list[Extent]:
+        """What a dispatch has written; where that made no difference, what it has written before."""
+        known = self._known(step).get(_key(step), [])
+        written = [(step.operands[binding][0] + offset, length) for binding, offset, length in known]
+        for change in changes:
+            if not any(contains(old, change) for old in written):
+                written = [*(old for old in written if not overlaps(old, change)), change]
+        return written
+
+    def _find_tensors(
+        self, dispatch: ObservedDispatch, step: DeviceStep, digests: Sequence[Digest], types: Types
+    ) -> None:
+        name, operands = parse(step.name), step.operands
+        groups = [group for digest in digests for group in digest.changes()]
+        changes = [run for group in groups for run in group]
+        writes = self._writes_of(step, joined(groups, name))
+        outputs = outputs_of(operands, writes or operands[-1:], name, types, self._regions)
+        if writes:
+            places = [(t.binding, t.extent[0] - operands[t.binding][0], t.extent[1]) for t in outputs]
+            self._known(step)[_key(step)] = places
+        for tensor in outputs:
+            tensor.changes = changes
+        dispatch.outputs = tuple(outputs)
+        dispatch.inputs = tuple(inputs_of(operands, outputs, name, types, self._regions))
+        for tensor in outputs:
+            tensor.guess(dispatch.inputs)
+
+    def _find_moved(self, dispatch: ObservedDispatch, step: DeviceStep, types: Types) -> None:
+        """What is copied keeps its type; fills and the like have bytes."""
+        tensors = []
+        for number, extent in enumerate(step.operands):
+            region = self._regions.at(step.operands[0]) if step.kind == "copy" else self._regions.at(extent)
+            kind = types.get(number) or (None if region is None else region.kind)
+            if kind is not None and kind.byte_length != extent[1]:
+                kind = None
+            source = "unknown" if kind is None or region is None else region.source
+            origin = "" if region is None else region.origin
+            tensors.append(ObservedTensor(number, extent, kind, source, origin))
+        written = step.written or ()
+        dispatch.outputs = tuple(tensors[number] for number in written)
+        dispatch.inputs = tuple(tensor for tensor in tensors if tensor.binding not in written)
+
+    def _known(self, step: DeviceStep) -> dict[object, list[tuple[int, int, int]]]:
+        return {} if step.executable is None else self._writes.setdefault(step.executable, {})
+
+
+class _Submission(Unique, Observer):
+    """Of one submission."""
+
+    def __init__(self, observation: Observation, origin: CallOrigin, first: int) -> None:
+        self._observation = observation
+        self._origin = origin
+        self._first = first
+        self._digests: list[Digest] = []
+
+    def before(self, step: DeviceStep) -> None:
+        self._digests = self._observation.begin(step, self._origin.call)
+
+    def after(self, step: DeviceStep) -> None:
+        digests, self._digests = self._digests, []
+        self._observation.end(step, self._origin, self._first, digests)
+
+
+def _key(step: DeviceStep) -> object:
+    return step.function, step.constants, tuple(length for _, length in step.operands)
+
+
+def _merged(extents: Sequence[Extent]) -> list[Extent]:
+    """Ranges that share no byte."""
+    found: list[Extent] = []
+    for address, length in sorted(extents):
+        if found and address <= sum(found[-1]):
+            start = found[-1][0]
+            found[-1] = start, max(sum(found[-1]), address + length) - start
+        else:
+            found.append((address, length))
+    return found

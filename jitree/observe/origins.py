@@ -1,0 +1,94 @@
+"""Which call submitted something, from where in the program and in Python: read from the stack of the thread
+that submits, so that calls keep nothing of it."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+from jitree.base.records import NamedTuple
+from jitree.dispatch.backtrace import describe
+from jitree.dispatch.invocation import Invoker
+from jitree.dispatch.plain.calls import call_import
+
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+
+_RUN: Final[CodeType] = Invoker._run.__code__
+"""On the stack wherever a call goes on, on any thread: a generator's frame is one for the whole call."""
+_IMPORT: Final[CodeType] = call_import.__code__
+_PACKAGE: Final = str(Path(__file__).parent.parent)
+_TYPED: Final = frozenset(("<stdin>", "<string>"))
+"""Files of what was typed in or given on a command line."""
+
+
+class ObservedCall:
+    """A call of a function of the session."""
+
+    def __init__(self, number: int, function: str, arguments: tuple[Any, ...]) -> None:
+        self.number = number
+        """From 0, in the order in which calls first submit something."""
+        self.function = function
+        """``module.function`` as Python called it."""
+        self.arguments = arguments
+        """What the program got; only while the first of its submissions is looked at."""
+        self.dispatches = 0
+        """Submitted so far."""
+
+
+class CallOrigin(NamedTuple):
+    """Where a submission comes from."""
+
+    call: ObservedCall | None
+    """None for what Python submits by itself, without a program."""
+    location: str
+    """The function of the program that submits, and its source where the module says it."""
+    call_site: str
+    """The line of Python that called: ``model.py:12 in main``."""
+
+
+class Origins:
+    """Tells the calls of one session apart."""
+
+    def __init__(self, invoker: Invoker) -> None:
+        self._invoker = invoker
+        self._calls: WeakKeyDictionary[partial[Any], ObservedCall] = WeakKeyDictionary()
+        self.count = 0
+        """Calls so far."""
+
+    def find(self) -> CallOrigin | None:
+        """Of what this thread is submitting; None if another session does it."""
+        location, call_site, call = "", "", None
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and not (call_site and call):
+            code = frame.f_code
+            if code is _IMPORT and not location:
+                location = describe(*next(frame.f_locals["machine"].locations(frame.f_locals["pc"])))
+            elif code is _RUN and call is None and not call_site:
+                if frame.f_locals["self"] is not self._invoker:
+                    return None
+                call = self._call(frame.f_locals)
+            elif not call_site and _is_of_user(code.co_filename):
+                call_site = f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}"
+                if call is None:
+                    break
+            frame = frame.f_back
+        return CallOrigin(call, location, call_site)
+
+    def _call(self, variables: dict[str, Any]) -> ObservedCall:
+        start = variables["start"]
+        found = self._calls.get(start)
+        if found is None:
+            arguments = tuple(start.keywords.get("arguments", ()))
+            found = ObservedCall(self.count, variables["function"].full_name, arguments)
+            self._calls[start] = found
+            self.count += 1
+        return found
+
+
+def _is_of_user(file: str) -> bool:
+    """Whether code is neither ours nor made by us or by Python."""
+    return not file.startswith((_PACKAGE, "<")) or file in _TYPED or file.startswith("<ipython")

@@ -1,0 +1,209 @@
+"""What lies where in memory: tensors that calls got as arguments and that dispatches made.
+
+Compilers put many tensors into one allocation and bind all of it to each dispatch; where in it a kernel reads
+and writes is in its machine code. So outputs are found by what changes, inputs by what was put there before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from jitree.base.records import NamedTuple
+from jitree.observe.changes import LINE
+from jitree.observe.export_names import ExportName, TensorKind, fits, flat
+from jitree.observe.tensors import DECLARED, GIVEN, NAMED, UNKNOWN, ObservedTensor
+
+if TYPE_CHECKING:
+    from jitree.hal.observing import Extent
+
+
+class PlacedTensor(NamedTuple):
+    """A tensor in memory."""
+
+    extent: Extent
+    kind: TensorKind | None
+    source: str
+    origin: str
+    """What made it."""
+
+
+def end_of(extent: Extent) -> int:
+    return extent[0] + extent[1]
+
+
+def overlaps(one: Extent, other: Extent) -> bool:
+    return one[0] < end_of(other) and other[0] < end_of(one)
+
+
+def contains(outer: Extent, inner: Extent) -> bool:
+    return outer[0] <= inner[0] and end_of(inner) <= end_of(outer)
+
+
+class Regions:
+    """The latest tensor at each place, oldest first."""
+
+    def __init__(self) -> None:
+        self._regions: list[PlacedTensor] = []
+
+    def put(self, region: PlacedTensor) -> None:
+        """A tensor has been written. An argument that it is a part of stays an argument."""
+        self._regions = [
+            other
+            for other in self._regions
+            if not overlaps(other.extent, region.extent)
+            or (other.source == DECLARED != region.source and contains(other.extent, region.extent))
+        ]
+        self._regions.append(region)
+
+    def forget(self, extent: Extent) -> None:
+        """The memory holds nothing any more."""
+        self._regions = [other for other in self._regions if not overlaps(other.extent, extent)]
+
+    def at(self, extent: Extent) -> PlacedTensor | None:
+        """The tensor that a range is, but for padding after it."""
+        for region in reversed(self._regions):
+            if region.extent[0] == extent[0] and 0 <= extent[1] - region.extent[1] < LINE:
+                return region
+        return None
+
+    def around(self, extent: Extent) -> PlacedTensor | None:
+        """The tensor that a range is a part of."""
+        return next((region for region in reversed(self._regions) if contains(region.extent, extent)), None)
+
+    def inside(self, extent: Extent) -> Iterator[PlacedTensor]:
+        """Tensors in a range, latest first."""
+        return (region for region in reversed(self._regions) if contains(extent, region.extent))
+
+
+def joined(groups: Sequence[Sequence[Extent]], name: ExportName) -> list[Extent]:
+    """The ranges that have been written. Changes near to each other are several if the name has a tensor for
+    each, else one."""
+    found: list[Extent] = []
+    for group in groups:
+        if len(group) > 1 and not all(_likely(length, name) for _, length in group):
+            group = [(group[0][0], end_of(group[-1]) - group[0][0])]
+        found += group
+    return found
+
+
+def _likely(length: int, name: ExportName) -> list[TensorKind]:
+    """What the name has for a range of which that many bytes have changed."""
+    return [kind for kind in name.outputs if length <= kind.byte_length < length + LINE]
+
+
+Types = Mapping[int, TensorKind]
+"""By number of the binding, as the user says."""
+
+
+def outputs_of(
+    operands: Sequence[Extent], changes: Sequence[Extent], name: ExportName, types: Types, regions: Regions
+) -> list[ObservedTensor]:
+    """The tensors that have been written, from what has changed."""
+    found: list[ObservedTensor] = []
+    for change in changes:
+        binding = max(
+            (number for number, operand in enumerate(operands) if contains(operand, change)), default=-1
+        )
+        if binding >= 0 and not any(overlaps(other.extent, change) for other in found):
+            found.append(_output(binding, operands[binding], change, name, types, regions))
+    return found
+
+
+def _output(
+    binding: int, operand: Extent, change: Extent, name: ExportName, types: Types, regions: Regions
+) -> ObservedTensor:
+    given = types.get(binding)
+    if given is not None:
+        start = operand[0] if fits(given, operand[1]) else _aligned(change[0])
+        if start + given.byte_length <= end_of(operand):
+            return ObservedTensor(binding, (start, given.byte_length), given, GIVEN, "")
+    whole = [kind for kind in name.outputs if fits(kind, operand[1])]
+    if whole:
+        extent = operand[0], whole[0].byte_length
+        if contains(extent, change):
+            return ObservedTensor(binding, extent, whole[0], NAMED, "")
+    start = max(_aligned(change[0]), operand[0])
+    length = end_of(change) - start
+    likely = _likely(length, name)
+    if likely:
+        kind = min(likely, key=lambda kind: kind.byte_length)
+        if start + kind.byte_length <= end_of(operand):
+            return ObservedTensor(binding, (start, kind.byte_length), kind, NAMED, "")
+    around = regions.around(change)
+    if around is not None and around.source == DECLARED:
+        return ObservedTensor(binding, around.extent, around.kind, DECLARED, "")
+    return _of_one_type(binding, (start, length), name)
+
+
+def _of_one_type(binding: int, extent: Extent, name: ExportName) -> ObservedTensor:
+    """Without a shape: elements in a row if the name has only one type, else bytes."""
+    kind = flat(name.types[0], extent[1]) if len(set(name.types)) == 1 else None
+    return ObservedTensor(binding, extent, kind, UNKNOWN if kind is None else ELEMENTS_NAMED, "")
+
+
+ELEMENTS_NAMED: Final = "name, element type only"
+"""As the source of a type."""
+
+
+def inputs_of(
+    operands: Sequence[Extent],
+    outputs: Sequence[ObservedTensor],
+    name: ExportName,
+    types: Types,
+    regions: Regions,
+) -> list[ObservedTensor]:
+    """The tensors that may have been read: before what was written is put into ``regions``."""
+    written = {output.binding for output in outputs}
+    found = []
+    for binding, operand in enumerate(operands):
+        if binding not in written:
+            found.append(_input(binding, operand, outputs, name, types, regions))
+    return found
+
+
+def _input(
+    binding: int,
+    operand: Extent,
+    outputs: Sequence[ObservedTensor],
+    name: ExportName,
+    types: Types,
+    regions: Regions,
+) -> ObservedTensor:
+    given = types.get(binding)
+    if given is not None and given.byte_length <= operand[1]:
+        return ObservedTensor(binding, (operand[0], given.byte_length), given, GIVEN, "")
+    region = regions.at(operand)
+    if region is None or region.kind is None:
+        named = [kind for kind in name.inputs if fits(kind, operand[1])]
+        origin = "" if region is None else region.origin
+        if named:
+            return ObservedTensor(binding, (operand[0], named[0].byte_length), named[0], NAMED, origin)
+        if region is None:
+            region = _part(operand, outputs, name, regions)
+    if region is None:
+        around = regions.around(operand)
+        if around is None or around.kind is None:
+            return _of_one_type(binding, operand, name)
+        kind = flat(around.kind.element, operand[1])
+        return ObservedTensor(binding, operand, kind, around.source if kind else UNKNOWN, around.origin)
+    return ObservedTensor(binding, region.extent, region.kind, region.source, region.origin)
+
+
+def _part(
+    operand: Extent, outputs: Sequence[ObservedTensor], name: ExportName, regions: Regions
+) -> PlacedTensor | None:
+    """The tensor in a shared allocation that is as long as the name says, the latest such; or the only
+    one."""
+    inside = [
+        region
+        for region in regions.inside(operand)
+        if not any(overlaps(region.extent, output.extent) for output in outputs)
+    ]
+    lengths = {kind.byte_length for kind in name.inputs}
+    fitting = [region for region in inside if region.extent[1] in lengths]
+    return fitting[0] if fitting else inside[0] if len(inside) == 1 else None
+
+
+def _aligned(address: int) -> int:
+    return address & -LINE

@@ -1,0 +1,105 @@
+"""Statistics of a tensor, computed piece by piece."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from jitree.base.records import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+_PIECE: Final = 1 << 15
+"""Elements that are converted at a time."""
+BINS: Final = 16
+
+
+class Statistics(NamedTuple):
+    """Of the finite elements, but for what counts the others. Without any finite element numbers are nan."""
+
+    shape: tuple[int, ...]
+    type: str
+    min: float
+    max: float
+    mean: float
+    absmax: float
+    rms: float
+    zeros: int
+    nans: int
+    infinities: int
+    histogram: tuple[int, ...]
+    """Elements in equal parts of the range from ``min`` to ``max``; empty where there is none."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.type} min {self.min:.6g} max {self.max:.6g} mean {self.mean:.6g} rms {self.rms:.6g} "
+            f"zeros {self.zeros} nan {self.nans} inf {self.infinities}"
+        )
+
+
+def pieces(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+    """Parts of a tensor in order, of one dimension."""
+    elements = array.reshape(-1)
+    for first in range(0, elements.size, _PIECE):
+        yield elements[first : first + _PIECE]
+
+
+def statistics(array: npt.NDArray[Any], kind: str) -> Statistics:
+    """Those of a tensor; of complex ones of both parts together. ``kind`` is its type, as it is shown."""
+    shape = array.shape
+    if array.dtype.kind == "c":
+        array = array.reshape(-1).view(array.real.dtype)
+    zeros = nans = infinities = count = 0
+    total = squares = 0.0
+    least, most = np.inf, -np.inf
+    for piece in _numbers(array):
+        finite, missing = piece, 0
+        if not np.isfinite(piece).all():
+            finite, missing = piece[np.isfinite(piece)], int(np.isnan(piece).sum())
+        nans, infinities = nans + missing, infinities + len(piece) - len(finite) - missing
+        zeros += len(piece) - int(np.count_nonzero(piece))
+        if len(finite):
+            least, most = min(least, float(finite.min())), max(most, float(finite.max()))
+            with np.errstate(over="ignore"):
+                total += float(finite.sum())
+                squares += float(np.square(finite).sum())
+            count += len(finite)
+    if not count:
+        nothing = float("nan")
+        empty = nothing, nothing, nothing, nothing, nothing
+        return Statistics(shape, kind, *empty, zeros, nans, infinities, ())
+    return Statistics(
+        shape,
+        kind,
+        least,
+        most,
+        total / count,
+        max(abs(least), abs(most)),
+        (squares / count) ** 0.5,
+        zeros,
+        nans,
+        infinities,
+        _histogram(array, least, most),
+    )
+
+
+def _numbers(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[np.float64]]:
+    for piece in pieces(array):
+        with np.errstate(invalid="ignore"):
+            yield piece.astype(np.float64)
+
+
+def _histogram(array: npt.NDArray[Any], least: float, most: float) -> tuple[int, ...]:
+    scale = BINS / (most - least) if most > least else 0.0
+    counts = np.zeros(BINS, np.int64)
+    if not np.isfinite(scale):
+        return ()
+    for piece in _numbers(array):
+        finite = piece if np.isfinite(piece).all() else piece[np.isfinite(piece)]
+        places = np.minimum((finite - least) * scale, BINS - 1).astype(np.int64)
+        counts += np.bincount(places, minlength=BINS)
+    return tuple(map(int, counts))

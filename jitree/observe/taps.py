@@ -1,0 +1,261 @@
+"""Taps: what the dispatches of a session read and make, while a ``with`` block runs."""
+
+from __future__ import annotations
+
+import os
+from _thread import allocate_lock
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
+
+from jitree.base.identity import Unique
+from jitree.errors import InvalidArgumentError, NotFoundError, OutOfRangeError, ResourceExhaustedError
+from jitree.hal.observing import DISPATCH
+from jitree.observe import tensor_files
+from jitree.observe.export_names import TensorKind
+from jitree.observe.observation import Observation, Onlooker
+from jitree.observe.statistics import statistics
+from jitree.observe.tensors import ObservedDispatch, ObservedTensor
+from jitree.types import BY_NAME
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+Keep = Literal["stats", "tensors"] | Callable[[ObservedDispatch], object]
+Ordinals = int | slice | range | Iterable[int] | None
+STATS: Final = "stats"
+TENSORS: Final = "tensors"
+_MOST_NEAR: Final = 5
+_LOOKED_FOR: Final = 1 << 20
+"""Bytes from which on it is looked whether there is room for them."""
+
+
+class Selection(Unique):
+    """Which dispatches are meant."""
+
+    def __init__(
+        self,
+        patterns: str | Sequence[str],
+        ordinals: Ordinals = None,
+        module: str | None = None,
+        function: str | None = None,
+    ) -> None:
+        """Patterns are names with ``*`` and ``?``; the name of another operation (``copy``) means that."""
+        self._patterns = tuple(patterns) if isinstance(patterns, (list, tuple)) else (patterns,)
+        if not all(isinstance(pattern, str) for pattern in self._patterns):
+            raise InvalidArgumentError(f"tap: expected a pattern such as '*softmax*' but got {patterns!r}")
+        self._ordinals = _ordinals(ordinals)
+        self._module = module
+        self._function = function
+        self.names: dict[str, None] = {}
+        """Of all dispatches that were there to select from."""
+
+    def __contains__(self, dispatch: ObservedDispatch) -> bool:
+        if dispatch.kind != DISPATCH:
+            return dispatch.kind in self._patterns
+        self.names[dispatch.name] = None
+        called_module, _, called = dispatch.function.rpartition(".")
+        return (
+            self._is_name(dispatch.name)
+            and (self._ordinals is None or dispatch.ordinal in self._ordinals)
+            and (self._module is None or self._module in (called_module, _submitting_module(dispatch)))
+            and (self._function is None or self._function in (called, dispatch.function))
+        )
+
+    def _is_name(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self._patterns)
+
+    def nothing(self) -> NotFoundError:
+        """No dispatch was meant, though there were some."""
+        pattern = ", ".join(self._patterns)
+        near = get_close_matches(pattern.strip("*"), self.names, _MOST_NEAR, 0.0)
+        why = f"no dispatch matches '{pattern}'"
+        if any(map(self._is_name, self.names)):
+            return NotFoundError(f"{why} with these ordinals, this module and this function")
+        return NotFoundError(f"{why}; names near it: {', '.join(near) or 'none, no dispatch has run'}")
+
+
+def _submitting_module(dispatch: ObservedDispatch) -> str:
+    return dispatch.location.partition("+")[0].rpartition(".")[0]
+
+
+def _ordinals(given: Ordinals) -> Sequence[int] | frozenset[int] | None:
+    if given is None or isinstance(given, range):
+        return given
+    if isinstance(given, slice):
+        return range(given.start or 0, 1 << 62 if given.stop is None else given.stop, given.step or 1)
+    try:
+        return frozenset((given,) if isinstance(given, int) else map(int, given))
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(
+            f"ordinals: expected a number, a range or several numbers but got {given!r}"
+        ) from None
+
+
+def tensor_type(text: str) -> TensorKind:
+    """``4x71xf32`` INVALID_ARGUMENT for anything else."""
+    *shape, element = text.split("x")
+    if element not in BY_NAME or not all(part.isdecimal() for part in shape):
+        raise InvalidArgumentError(f"types: expected a type such as 4x71xf32 but got '{text}'")
+    return TensorKind(BY_NAME[element], tuple(map(int, shape)))
+
+
+class Taps(Onlooker, Sequence[ObservedDispatch]):
+    """The dispatches that were tapped, in the order in which they ran."""
+
+    def __init__(
+        self,
+        observation: Observation,
+        selection: Selection,
+        keep: Keep = STATS,
+        types: Mapping[int, str] | None = None,
+        path: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if not callable(keep) and keep not in (STATS, TENSORS):
+            raise InvalidArgumentError(f"keep: expected 'stats', 'tensors' or a function but got {keep!r}")
+        if path is not None and keep != TENSORS:
+            raise InvalidArgumentError("path: only whole tensors go to a file; add keep='tensors'")
+        self._observation = observation
+        self._selection = selection
+        self._keep = keep
+        self._types = {int(binding): tensor_type(text) for binding, text in (types or {}).items()}
+        self._file = None if path is None else tensor_files.create(path)
+        self._dispatches: list[ObservedDispatch] = []
+        self._lock = allocate_lock()
+        self._is_over = False
+        observation.add(self)
+
+    # -- as an onlooker --------------------------------------------------------------------------------
+
+    def types(self, dispatch: ObservedDispatch) -> Mapping[int, TensorKind]:
+        return self._types if self._types and dispatch in self._selection else {}
+
+    def looks_at(self, dispatch: ObservedDispatch) -> None:
+        if dispatch not in self._selection:
+            return
+        with self._lock:
+            if self._is_over:
+                return
+            self._dispatches.append(dispatch)
+            if self._keep == STATS:
+                for tensor in dispatch.outputs:
+                    tensor.stats = statistics(_contents(tensor), tensor.type)
+            elif self._file is not None:
+                for name, tensor in self._named(dispatch, len(self._dispatches) - 1):
+                    self._file.add(name, _contents(tensor))
+            elif self._keep == TENSORS:
+                tensors = (*dispatch.inputs, *dispatch.outputs)
+                require_memory(dispatch, sum(tensor.extent[1] for tensor in tensors))
+                for tensor in tensors:
+                    tensor.keep()
+        if callable(self._keep):
+            self._keep(dispatch)
+
+    # -- as a sequence ---------------------------------------------------------------------------------
+
+    @overload
+    def __getitem__(self, index: int) -> ObservedDispatch: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[ObservedDispatch]: ...
+
+    def __getitem__(self, index: int | slice) -> ObservedDispatch | list[ObservedDispatch]:
+        try:
+            return self._dispatches[index]
+        except IndexError:
+            count = len(self._dispatches)
+            raise OutOfRangeError(f"tap {index} of {count}: {self._selection.nothing().message}") from None
+
+    def __len__(self) -> int:
+        return len(self._dispatches)
+
+    def __iter__(self) -> Iterator[ObservedDispatch]:
+        return iter(tuple(self._dispatches))
+
+    @property
+    def has_statistics(self) -> bool:
+        return self._keep == STATS
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the tensors that were kept: npz or safetensors, by dispatch name.
+
+        INVALID_ARGUMENT if none were, and for other endings."""
+        if self._keep != TENSORS or self._file is not None:
+            raise InvalidArgumentError(
+                "save: no tensors were kept; tap with keep='tensors' and without path="
+            )
+        file = tensor_files.create(path)
+        for number, dispatch in enumerate(self):
+            for name, tensor in self._named(dispatch, number):
+                file.add(name, _contents(tensor))
+        file.close()
+
+    def _named(self, dispatch: ObservedDispatch, number: int) -> Iterator[tuple[str, ObservedTensor]]:
+        """Tensors of a dispatch with their names in a file; ``number`` is that of the tap."""
+        place = f".{number}" if dispatch.ordinal is None else f".{dispatch.ordinal}"
+        later = dispatch.call - self._dispatches[0].call
+        call = f"call{later}." if later else ""
+        for kind, tensors in (("input", dispatch.inputs), ("output", dispatch.outputs)):
+            for index, tensor in enumerate(tensors):
+                yield f"{call}{dispatch.name}{place}.{kind}{index}", tensor
+
+    def require_some(self) -> None:
+        """NOT_FOUND, with names that are near, if nothing was tapped."""
+        if not self._dispatches:
+            raise self._selection.nothing()
+
+    def stop(self) -> None:
+        """Looks at nothing more, and completes the file."""
+        self._observation.remove(self)
+        with self._lock:
+            if not self._is_over and self._file is not None:
+                self._file.close()
+            self._is_over = True
+
+    def __enter__(self) -> Taps:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """NOT_FOUND if dispatches ran and none was meant."""
+        self.stop()
+        if error is None and self._selection.names:
+            self.require_some()
+
+    def __str__(self) -> str:
+        lines = []
+        for dispatch in self:
+            made = "; ".join(
+                f"{tensor.type} ({tensor.source})" if tensor.stats is None else str(tensor.stats)
+                for tensor in dispatch.outputs
+            )
+            lines.append(f"{dispatch.label}: {made}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def require_memory(dispatch: ObservedDispatch, size: int) -> None:
+    """RESOURCE_EXHAUSTED if the system has no memory left for that many bytes."""
+    if size < _LOOKED_FOR:
+        return
+    available = available_memory()
+    if size > available:
+        raise ResourceExhaustedError(
+            f"keeping the tensors of {dispatch.label} takes {size} bytes of memory and {available} are left; "
+            "let them go to a file (path=), keep statistics, or tap fewer dispatches"
+        )
+
+
+def available_memory() -> int:
+    """Bytes that the system can still give."""
+    with open("/proc/meminfo", "rb") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith(b"MemAvailable"))
+
+
+def _contents(tensor: ObservedTensor) -> Any:
+    array = tensor.array
+    assert array is not None
+    return array

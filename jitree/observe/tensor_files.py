@@ -1,0 +1,89 @@
+"""Writing tensors to a file while they come: npz, or safetensors."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
+from zipfile import ZIP_STORED, ZipFile
+
+import numpy as np
+
+from jitree.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_TYPES: Final = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
+    "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8",
+    "bool": "BOOL", "complex64": "C64", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
+    "float8_e8m0fnu": "F8_E8M0",
+}  # fmt: skip
+"""Names of safetensors."""
+_ALIGNMENT: Final = 8
+
+
+class TensorFile(Protocol):
+    """An open file."""
+
+    def add(self, name: str, array: npt.NDArray[Any]) -> None:
+        """Writes a tensor; nothing of it is kept."""
+
+    def close(self) -> None:
+        """Completes the file."""
+
+
+def create(path: str | os.PathLike[str]) -> TensorFile:
+    """A file of the kind that its name ends with. INVALID_ARGUMENT for other endings."""
+    name = os.fspath(path)
+    if name.endswith(".npz"):
+        return _NumpyArchive(name)
+    if name.endswith(".safetensors"):
+        return _SafeTensors(name)
+    raise InvalidArgumentError(f"tensors go to files that end with .npz or .safetensors, not to '{name}'")
+
+
+class _NumpyArchive:
+    """Types that numpy does not know are written as unsigned integers of their bits."""
+
+    def __init__(self, path: str) -> None:
+        self._file = ZipFile(path, "w", ZIP_STORED, allowZip64=True)
+
+    def add(self, name: str, array: npt.NDArray[Any]) -> None:
+        if array.dtype.kind == "V" or array.dtype.name.startswith(("bfloat", "float8")):
+            array = array.view(f"u{array.dtype.itemsize}")
+        with self._file.open(f"{name}.npy", "w", force_zip64=True) as member:
+            np.lib.format.write_array(member, array, allow_pickle=False)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _SafeTensors:
+    """The header comes first and is known last: bytes wait in a file beside it."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._waiting: BinaryIO = open(f"{path}.part", "w+b")
+        self._header: dict[str, Any] = {}
+        self._length = 0
+
+    def add(self, name: str, array: npt.NDArray[Any]) -> None:
+        data = np.ascontiguousarray(array)
+        self._waiting.write(data.reshape(-1).view(np.uint8).data)
+        end = self._length + data.nbytes
+        kind = _TYPES.get(array.dtype.name)
+        shape = [*array.shape] if kind else [data.nbytes]
+        self._header[name] = {"dtype": kind or "U8", "shape": shape, "data_offsets": [self._length, end]}
+        self._length = end
+
+    def close(self) -> None:
+        header = json.dumps(self._header).encode()
+        header += b" " * (-len(header) % _ALIGNMENT)
+        self._waiting.seek(0)
+        with self._waiting, open(self._path, "wb") as file:
+            file.write(len(header).to_bytes(8, "little") + header)
+            shutil.copyfileobj(self._waiting, file, 1 << 20)
+        os.unlink(f"{self._path}.part")

@@ -1,0 +1,162 @@
+"""Tensors and dispatches as they are shown to programs that look at them."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from jitree.base.identity import Unique
+from jitree.observe.changes import memory
+from jitree.observe.export_names import TensorKind, flat
+from jitree.types import element_type
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from jitree.hal.buffer import BufferView
+    from jitree.hal.observing import DeviceStep, Extent
+    from jitree.observe.origins import CallOrigin
+    from jitree.observe.statistics import Statistics
+
+GUESSED: Final = "guess: as the inputs"
+"""As the source of a type: nothing says it, and all inputs have one."""
+UNKNOWN: Final = "unknown"
+"""As the source of a type: the tensor is shown as bytes."""
+DECLARED: Final = "declared"
+"""… the function that was called declares it."""
+GIVEN: Final = "given"
+"""… the user says it."""
+NAMED: Final = "name"
+"""… the export's name says it, and lengths agree."""
+
+
+def kind_of(view: BufferView) -> TensorKind:
+    """The type of a tensor that a program is given."""
+    return TensorKind(element_type(view.element_type), tuple(view.shape))
+
+
+def elements(kind: TensorKind, extent: Extent) -> npt.NDArray[Any]:
+    """Memory as a tensor; its bytes, if elements share them."""
+    data = memory(extent)
+    if kind.element.bits < 8:
+        return data
+    return data[: kind.byte_length].view(kind.element.dtype).reshape(kind.shape)
+
+
+class ObservedTensor(Unique):
+    """A tensor that a dispatch reads or writes.
+
+    ``array`` is a view of the device's memory while the dispatch is looked at, and a copy of it where it is
+    kept.
+    """
+
+    def __init__(
+        self, binding: int, extent: Extent, kind: TensorKind | None, source: str, origin: str
+    ) -> None:
+        self.binding = binding
+        """Number of the dispatch's binding that it lies in."""
+        self.extent = extent
+        self.kind = kind
+        """None where only the bytes are known."""
+        self.source = source
+        """Where the type comes from: DECLARED, GIVEN, NAMED, UNKNOWN."""
+        self.origin = origin
+        """What made the contents, as far as that is known: ``main_dispatch_3_… (dispatch 3)``."""
+        self.changes: Sequence[Extent] = ()
+        """Memory that the dispatch has changed."""
+        self.stats: Statistics | None = None
+        self._kept: npt.NDArray[Any] | None = None
+        self._is_over = False
+
+    @property
+    def type(self) -> str:
+        """``4x71xf32``, ``1152 bytes``"""
+        return f"{self.extent[1]} bytes" if self.kind is None else str(self.kind)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.extent[1],) if self.kind is None else self.kind.shape
+
+    @property
+    def array(self) -> npt.NDArray[Any] | None:
+        """The elements, bytes where the type is unknown; None when the dispatch is over and nothing is
+        kept."""
+        return self._kept if self._is_over or self._kept is not None else self._view()
+
+    def guess(self, inputs: Sequence[ObservedTensor]) -> None:
+        """Without a type, elements of the one that all inputs have, in a row. Where the name has them so, the
+        shape of an input as large: the compiler folds loops of elementwise operations."""
+        elements = {tensor.kind.element for tensor in inputs if tensor.kind is not None}
+        if self.kind is None and len(elements) == 1:
+            self.kind = flat(elements.pop(), self.extent[1])
+            self.source = UNKNOWN if self.kind is None else GUESSED
+        if self.kind is not None and len(self.kind.shape) == 1 and self.source == NAMED:
+            shapes = {t.kind.shape for t in inputs if t.kind and prod(t.kind.shape) == self.kind.shape[0]}
+            if len(shapes) == 1:
+                self.kind = self.kind._replace(shape=shapes.pop())
+
+    def keep(self) -> None:
+        """Copies the elements."""
+        if self._kept is None:
+            self._kept = self._view().copy()
+
+    def end(self) -> None:
+        """The memory may hold something else from now on."""
+        self._is_over = True
+
+    def has_changed(self, coordinate: tuple[int, ...]) -> bool:
+        """Whether the dispatch has written something else than what was there to an element."""
+        assert self.kind is not None
+        place = np.ravel_multi_index(coordinate, self.kind.shape) if coordinate else 0
+        size = self.kind.element.bits // 8
+        element = self.extent[0] + int(place) * size, size
+        return any(first < sum(element) and element[0] < first + length for first, length in self.changes)
+
+    def _view(self) -> npt.NDArray[Any]:
+        return memory(self.extent) if self.kind is None else elements(self.kind, self.extent)
+
+    def __repr__(self) -> str:
+        return f"<{self.type} in binding {self.binding}; type: {self.source}>"
+
+
+class ObservedDispatch(Unique):
+    """One dispatch of a call, or another operation of a queue."""
+
+    def __init__(self, step: DeviceStep, origin: CallOrigin, ordinal: int | None) -> None:
+        self.kind = step.kind
+        """``dispatch``, ``fill``, ``copy``, ``update``, ``read`` or ``write``."""
+        self.name = step.name
+        """The full name of the export; that of the operation for others."""
+        self.ordinal = ordinal
+        """Number among the dispatches of the call; None for what is no dispatch."""
+        call = origin.call
+        self.call = 0 if call is None else call.number
+        """Number of the call in the session, since something observes it."""
+        self.function = "" if call is None else call.function
+        """``module.function`` that was called."""
+        self.executable = getattr(step.executable, "name", "")
+        self.workgroups = step.workgroups
+        self.constants = step.constants
+        self.inputs: tuple[ObservedTensor, ...] = ()
+        self.outputs: tuple[ObservedTensor, ...] = ()
+        self.location = origin.location
+        """The function of the program that submitted it, with its source where the module says it."""
+        self.call_site = origin.call_site
+        """The line of Python that called."""
+
+    @property
+    def stats(self) -> Statistics | None:
+        """Those of the first output."""
+        return self.outputs[0].stats if self.outputs else None
+
+    @property
+    def label(self) -> str:
+        """``main_dispatch_3_matmul_4x71x64_f32 (dispatch 3)``"""
+        return self.name if self.ordinal is None else f"{self.name} (dispatch {self.ordinal})"
+
+    def __repr__(self) -> str:
+        return f"<{self.label} of {self.function or 'no call'}>"
