@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from jitree import Session
-from jitree.base.endings import Ending, carefully
+from jitree.base.endings import Ended, Ending, carefully
 from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.hal.heap import HeapAllocator
 
@@ -42,6 +42,22 @@ def test_an_ending_is_not_finalized_with_what_holds_it(wrap: Callable[[Any], Any
     del holders
     gc.collect()
     assert seen == ["finalized"] * 2 + ["ended"] * 2
+
+
+class _Late(Ended):
+    """In a circle with itself, and younger than what is done at its end."""
+
+    def __init__(self, end: Callable[[], object]) -> None:
+        self._end = end
+        self.circle = self
+
+
+def test_what_is_done_at_the_end_is_not_finalized_before() -> None:
+    seen: list[str] = []
+    late = _Late(carefully(partial(seen.append, "ended")))
+    del late
+    gc.collect()
+    assert seen == ["ended"]
 
 
 def test_cancelled() -> None:
