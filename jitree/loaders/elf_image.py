@@ -18,6 +18,7 @@ _INITIALISER: Final = ctypes.CFUNCTYPE(None)
 _RIGHTS: Final = ((elf.PF_W, WRITE), (elf.PF_X, EXECUTE))
 _SKIPPED_INITIALISERS: Final = (0, 0xFFFFFFFFFFFFFFFF)
 """Placeholders that linkers leave in initialiser arrays."""
+_SHORT_TEXT: Final = 128
 
 
 class ElfImage:
@@ -63,10 +64,14 @@ class ElfImage:
         """Text up to its NUL, which must lie in the same segment."""
         load = self._file.load_with(address - self.bias, 1, what)
         start, end = address - self._mapping.address, load.end - self._file.low
-        text = bytes(self._view[start:end]).split(b"\0", 1)
-        if len(text) < 2:
-            raise bad_elf(f"{what} at {address - self.bias:#x} has no end")
-        return text[0].decode("utf-8", "replace")
+        length = _SHORT_TEXT  # most are short, and segments long
+        while True:
+            text, terminator, _ = bytes(self._view[start : min(start + length, end)]).partition(b"\0")
+            if terminator:
+                return text.decode("utf-8", "replace")
+            if start + length >= end:
+                raise bad_elf(f"{what} at {address - self.bias:#x} has no end")
+            length *= 8
 
     def _protect(self) -> None:
         low, covered = self._file.low, 0

@@ -41,7 +41,9 @@ def prepare(
     INVALID_ARGUMENT when the constants are not whole words; for the rest see ``ExecutableCache``.
     """
     parameters = parameters_of(executable_format, data, constants, layouts)
-    return state.executable_cache(device).prepare_executable(parameters)
+    executable = state.executable_cache(device).prepare_executable(parameters)
+    state.supplier.expect(executable.function_count)
+    return executable
 
 
 def parameters_of(

@@ -107,7 +107,6 @@ class HandlePool:
                 stream.connect(
                     _TakeOver(code.addresses[TAKE_OVER]), _HandOver(code.addresses[HAND_OVER]), self._programs
                 )
-        self.supply()
 
     def _set(self, field: str, value: int) -> None:
         self._words[HANDLE_POOL.word(field)] = value
@@ -148,6 +147,10 @@ class HandlePool:
                 self._set("execute", native.execute_address)
                 self._set("estimate", native.estimate_address)
                 self._set("clock", native.clock_address)
+
+    def expect(self, command_buffers: int) -> None:
+        """So many may be recorded before Python is asked for the next."""
+        self._arenas.expect(command_buffers)
 
     def supply_storage(self, size: int, memory_type: int) -> None:
         """More memory of the size that a program asks for; what it has dropped is free by then."""

@@ -182,6 +182,7 @@ class ArenaPool:
         self._words = words
         self._place = HANDLE_POOL.word("arenas")
         self._scale = 1
+        self._expected = _ARENAS
         self._memory: dict[int, np.ndarray[Any, Any]] = {}
         self._size = 0
         """Bytes of all of it."""
@@ -191,12 +192,17 @@ class ArenaPool:
         if self._words[self._place] or self._size >= _MOST_ARENA_BYTES:
             return
         size = RECORDING.size + sum(sections(self._scale).values())
-        count = min(max(_ARENAS, len(self._memory)) // self._scale, (_MOST_ARENA_BYTES - self._size) // size)
+        wanted = max(self._expected, len(self._memory)) // self._scale
+        count = min(wanted, (_MOST_ARENA_BYTES - self._size) // size)
         arenas = zeroed(max(1, count) * size).reshape(-1, size)
         self._lay_out(arenas)
         for memory in arenas:
             self._memory[address_of(memory)] = memory
         self._size += arenas.size
+
+    def expect(self, count: int) -> None:
+        """The program records so many command buffers, as far as one can say."""
+        self._expected = max(self._expected, count)
 
     def enlarge(self, recording: int) -> None:
         """What was recorded at an address did not fit: from now on there is more room."""

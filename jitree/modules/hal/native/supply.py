@@ -52,6 +52,14 @@ class Supplier:
             handle_pool.supply()
         return handle_pool
 
+    def expect(self, command_buffers: int) -> None:
+        """A program is about to record so many: memory for them is there before the first, which Python would
+        record otherwise, and comes at once."""
+        handle_pool = (self._handle_pool or self._connect()) if self.is_local else None
+        if handle_pool is not None:
+            handle_pool.expect(command_buffers)
+            handle_pool.supply()
+
     def _connect(self) -> HandlePool | None:
         table = self._table
         code = None if table is None else image.get(RECIPE)
