@@ -9,16 +9,16 @@ import numpy as np
 from jitree.base.arguments import natural
 from jitree.base.identity import Unique
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
-from jitree.regs.layout import ACCESS_READ, ACCESS_WRITE, ENTRY
+from jitree.regs.layout import ACCESS_READ, ACCESS_WRITE, ENTRY, KIND_BUFFER
 from jitree.regs.memory import Bytes, address_of, zeroed
 from jitree.regs.ref_types import BUFFER_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import numpy.typing as npt
 
     from jitree.regs.handles import HandleTable
+
+    Offsets = npt.NDArray[np.int64]
 
 _ACCESS: Final = ENTRY.word("access")
 DEFAULT_ALIGNMENT: Final = 64
@@ -66,18 +66,19 @@ class VmBuffer(Unique):
         return buffer
 
     @classmethod
-    def parts(cls, source: memoryview, ranges: Iterable[tuple[int, int]]) -> list[VmBuffer]:
-        """Buffers over parts of bytes that cannot be written, given by first byte and length. To ask for the
-        address of each by itself would take longer than all else."""
+    def parts(
+        cls, table: HandleTable, source: memoryview, starts: Offsets, lengths: Offsets
+    ) -> npt.NDArray[np.int64]:
+        """Handles of buffers over parts of bytes that cannot be written, given by first bytes and lengths."""
         whole: Bytes = np.frombuffer(source, np.uint8)
-        base, buffers = address_of(whole), []
-        for start, length in ranges:
-            buffer = cls.__new__(cls)
-            buffer.data = whole[start : start + length]
-            buffer.view = buffer.data.data
-            buffer.length, buffer.address, buffer.access = length, base + start, ACCESS_READ
-            buffers.append(buffer)
-        return buffers
+
+        def make(index: int) -> VmBuffer:
+            return cls.alias(whole[starts[index] : starts[index] + lengths[index]])
+
+        addresses = starts + int(whole.__array_interface__["data"][0])
+        return table.wrap_later(len(starts), make, {
+            "kind": KIND_BUFFER, "address": addresses, "length": lengths, "access": ACCESS_READ,
+        })  # fmt: skip
 
     def show(self, data: Bytes) -> None:
         """Makes it a buffer over other bytes. The caller has changed its handles' entries before."""

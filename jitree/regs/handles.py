@@ -18,8 +18,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakSet
+
+import numpy as np
 
 from jitree.base.records import NamedTuple
 from jitree.errors import InternalError, ResourceExhaustedError
@@ -29,6 +32,7 @@ from jitree.regs.memory import MemoryBlock
 from jitree.regs.ref_types import RefTypes
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
 
     class Connected(Protocol):
         """A machine, whose state block refers to the native objects of its table."""
@@ -105,6 +109,7 @@ class HandleTable:
         "_aliases",
         "_bytes",
         "_free",
+        "_later",
         "_memory",
         "_objects",
         "_traits",
@@ -137,6 +142,8 @@ class HandleTable:
         self._aliases: set[int] = set()
         """Further handles of objects that have one: machine code made them before it knew."""
         self._free: list[int] = []
+        self._later: dict[int, Callable[[], object]] = {}
+        """By number: what makes the objects of :meth:`wrap_later` that nobody has asked for."""
         self._traits: dict[type, _Traits] = {}
         self.deferred: deque[Iterable[int]] = deque()
         self.is_halted: Callable[[], bool] = bool
@@ -149,9 +156,7 @@ class HandleTable:
     def live_count(self) -> int:
         """Objects that some register, global or list refers to."""
         handle_pool = self.handle_pool
-        return (
-            len(self._addresses) + len(self._aliases) + (0 if handle_pool is None else handle_pool.live_count)
-        )
+        return self._known_count + (0 if handle_pool is None else handle_pool.live_count)
 
     def count(self, address: int) -> int:
         """References to a live handle."""
@@ -195,22 +200,50 @@ class HandleTable:
                 raise
         return address
 
+    def wrap_later(
+        self, count: int, make: Callable[[int], object], fields: dict[str, npt.ArrayLike]
+    ) -> npt.NDArray[np.int64]:
+        """New references to ``count`` objects without ``leave_entry``, of which machine code needs no more
+        than the ``fields`` of their entries: arrays, or what all have. ``make`` makes one by its position
+        when Python asks for it.
+
+        RESOURCE_EXHAUSTED when the table is full.
+        """
+        if self.bounds.objects is not None:
+            self._require_room(self.bounds.objects, count)
+        handles = np.array(self.reserve(count), np.int64)
+        numbers = handles - self.base >> 6
+        entries = self._memory.array[: self.extension].reshape(-1, ENTRY.size)
+        for field, values in ({"count": 1} | fields).items():
+            width = np.int32 if ENTRY.types[field] == "i32" else np.int64
+            entries.view(width)[numbers, ENTRY.word(field)] = values
+        self._later.update((number, partial(make, index)) for index, number in enumerate(numbers.tolist()))
+        return handles
+
     def _extend(self) -> int:
-        if len(self._objects) >= self.capacity:
-            raise ResourceExhaustedError(f"more than {self.capacity} objects are referenced by one context")
+        self._require_entries(1)
         self._objects.append(None)
         return len(self._objects) - 1
 
-    def _require_room(self, most: int) -> None:
-        """RESOURCE_EXHAUSTED where there are as many objects as bounds allow, those that machine code may
-        make by itself among them."""
+    def _require_entries(self, count: int) -> None:
+        if count > self.capacity - len(self._objects) + len(self._free):
+            raise ResourceExhaustedError(f"more than {self.capacity} objects are referenced by one context")
+
+    @property
+    def _known_count(self) -> int:
+        """Objects that are referred to, without those of machine code that Python has never seen."""
+        return len(self._addresses) + len(self._aliases) + len(self._later)
+
+    def _require_room(self, most: int, count: int = 1) -> None:
+        """RESOURCE_EXHAUSTED where ``count`` more were more objects than bounds allow, those that machine code
+        may make by itself among them."""
         promised = 0 if self.handle_pool is None else self.handle_pool.promised
-        if len(self._addresses) + len(self._aliases) + promised < most:
+        if self._known_count + promised + count <= most:
             return
         self.drain_deferred()
         if self.handle_pool is not None:
             self.handle_pool.withdraw()
-        if self.live_count >= most:
+        if self.live_count + count > most:
             raise ResourceExhaustedError(
                 f"{most} objects are referenced by registers, globals and lists of a context, and one more "
                 "is needed (the limit on handles)"
@@ -224,13 +257,14 @@ class HandleTable:
         if most is None:
             return room
         promised = 0 if self.handle_pool is None else self.handle_pool.promised
-        return min(room, most - len(self._addresses) - len(self._aliases) - promised)
+        return min(room, most - self._known_count - promised)
 
     def reserve(self, count: int) -> list[int]:
         """Addresses of free entries for machine code, until :meth:`adopt` or :meth:`unreserve`.
 
         RESOURCE_EXHAUSTED when the table is full.
         """
+        self._require_entries(count)
         numbers = [self._free.pop() if self._free else self._extend() for _ in range(count)]
         return [self.base + number * ENTRY.size for number in numbers]
 
@@ -339,6 +373,9 @@ class HandleTable:
             self.handle_pool.free(address)
             return
         obj = self._objects[number]
+        if obj is None and self._later.pop(number, None) is not None:
+            self.unreserve(address)
+            return
         key = id(obj)
         if address in self._aliases:
             self._aliases.discard(address)
@@ -376,7 +413,12 @@ class HandleTable:
         """The object of a handle, None for null."""
         if not address:
             return None
-        obj = self._objects[(address - self.base) >> 6]
-        if obj is None and self.handle_pool is not None:
+        number = (address - self.base) >> 6
+        obj = self._objects[number]
+        if obj is None and self._later and (make := self._later.pop(number, None)) is not None:
+            obj = self._objects[number] = make()
+            self._addresses[id(obj)] = address
+            _ = self._traits.get(type(obj)) or self._learn(obj)
+        elif obj is None and self.handle_pool is not None:
             return self.handle_pool.make(address)
         return obj

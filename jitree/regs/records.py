@@ -8,6 +8,7 @@ are made when they are first asked for: most programs use few of theirs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -142,9 +143,8 @@ class ModuleRecord:
         """How each site calls its host function, once it is known."""
         self.first_calls: dict[int, FirstCall] = {}
         """How sites call the imports that are host functions until then."""
-        ranges = [(segment.file_offset, len(segment.data)) for segment in module.rodata]
-        constants = VmBuffer.parts(module.archive.data, ranges)
-        rodata = self._own(np.array([table.wrap(buffer) for buffer in constants], np.int64))
+        constants = module.rodata
+        rodata = self._own(VmBuffer.parts(table, module.archive.data, constants.offsets, constants.lengths))
         self.rodata: memoryview = rodata.data
         first = address_of(self._memory) + MODULE.size
         fields = {
@@ -175,22 +175,20 @@ class ModuleRecord:
         self.global_f64: memoryview[float] = view.cast("d")
 
     def _write_functions(self, program: DecodedModule) -> None:
-        rows = program.functions
-        slots = np.array([slot for row in rows for _, slot in row.argument_slots] or [0], np.int32)
+        rows, distinct = program.functions, program.functions.signatures.distinct
+        slots = np.array([slot for row in distinct for _, slot in row.argument_slots] or [0], np.int32)
         self._owned.append(slots)
-        ends = np.cumsum([len(row.argument_slots) for row in rows], dtype=np.int64)
+        counts = [len(row.argument_slots) for row in distinct]
+        places = [address_of(slots) + 4 * before for before in accumulate([0, *counts[:-1]])]
         first = MODULE.size // 8
         words = self._memory[first : first + len(rows) * _FUNCTION_WORDS].reshape(-1, _FUNCTION_WORDS)
         halves = words.view(np.int32)
-        counts = np.diff(ends, prepend=0)
-        words[:, FUNCTION.word("code")] = [row.start for row in rows]
-        words[:, FUNCTION.word("code")] *= 4
-        words[:, FUNCTION.word("code")] += address_of(program.words)
+        words[:, FUNCTION.word("code")] = address_of(program.words) + 4 * rows.starts
         words[:, FUNCTION.word("module")] = self.address
-        words[:, FUNCTION.word("arguments")] = address_of(slots) + 4 * (ends - counts)
-        halves[:, FUNCTION.word("value_count")] = [row.value_count for row in rows]
-        halves[:, FUNCTION.word("ref_count")] = [row.ref_count for row in rows]
-        halves[:, FUNCTION.word("argument_count")] = counts
+        words[:, FUNCTION.word("arguments")] = rows.signatures.column(places)
+        halves[:, FUNCTION.word("value_count")] = rows.value_counts
+        halves[:, FUNCTION.word("ref_count")] = rows.ref_counts
+        halves[:, FUNCTION.word("argument_count")] = rows.signatures.column(counts)
         halves[:, FUNCTION.word("ordinal")] = range(len(rows))
 
     def function(self, ordinal: int) -> FunctionRecord:

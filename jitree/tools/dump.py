@@ -107,7 +107,7 @@ def _lines(module: ModuleTables, flags: ParsedFlags) -> Iterator[str]:
         yield from disassembly_lines(module, selected, column)
 
 
-def select_functions(module: ModuleTables, text: str) -> tuple[FunctionRow, ...]:
+def select_functions(module: ModuleTables, text: str) -> Sequence[FunctionRow]:
     """The functions of a name or ordinal; all of them for empty text. NOT_FOUND if there is none."""
     if not text:
         return module.functions

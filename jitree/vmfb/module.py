@@ -6,12 +6,14 @@ checks. What needs the registered ref types (does each type name resolve?) is ch
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.vmfb.archive import IDENTIFIER, Archive, loading
 from jitree.vmfb.flatbuffer import FlatBuffer, Table
+from jitree.vmfb.rows import TableColumns
 from jitree.vmfb.schema import (
     FEATURE_EXT_F32,
     FEATURE_EXT_F64,
@@ -22,8 +24,10 @@ from jitree.vmfb.schema import (
     Dependency,
     Export,
     FunctionRow,
+    FunctionRows,
     Import,
     ModuleTables,
+    RodataRows,
     RodataSegment,
 )
 from jitree.vmfb.verify import require_whole
@@ -47,8 +51,12 @@ _SIGNATURES, _RODATA, _RWDATA, _STATE, _DESCRIPTORS, _BYTECODE_VERSION, _BYTECOD
 _OPTIONAL: Final = 2
 """Flag of dependencies and imports; their flags default to 1, required."""
 
-_DESCRIPTOR: Final = struct.Struct("<iiIhhhh")
-"""offset, length, requirements, reserved, block count, value slots, refs."""
+_DESCRIPTOR: Final = np.dtype({
+    "names": ["offset", "length", "requirements", "block_count", "value_count", "ref_count"],
+    "formats": ["<i4", "<i4", "<u4", "<i2", "<i2", "<i2"],
+    "offsets": [0, 4, 8, 14, 16, 18],
+})  # fmt: skip
+_DESCRIBED: Final = _DESCRIPTOR.names or ()
 
 _OVERLAP: Final = 4
 _OVERLAP_SLACK: Final = 1 << 20
@@ -182,33 +190,31 @@ def _read_exports(root: Table, function_count: int) -> tuple[Export, ...]:
     return tuple(exports)
 
 
-def _read_functions(root: Table, bytecode_size: int) -> tuple[FunctionRow, ...]:
-    descriptors = root.content(_DESCRIPTORS, _DESCRIPTOR.size)
-    rows = [] if descriptors is None else list(_DESCRIPTOR.iter_unpack(descriptors))
-    signatures = root.tables(_SIGNATURES)
-    if len(signatures) != len(rows):
-        raise InvalidArgumentError(f"{len(signatures)} function signatures for {len(rows)} descriptors")
-    functions = tuple(
-        FunctionRow(
-            ordinal=ordinal,
-            offset=offset,
-            length=length,
-            requirements=requirements,
-            block_count=block_count,
-            value_count=value_count,
-            ref_count=ref_count,
-            cconv=signature.text(0) or "",
-            attrs=_read_attrs(signature, 1) if signature.field(1, 4) else {},
+def _read_functions(root: Table, bytecode_size: int) -> FunctionRows:
+    content = root.content(_DESCRIPTORS, _DESCRIPTOR.itemsize)
+    descriptors = np.frombuffer(b"" if content is None else content, _DESCRIPTOR)
+    signatures = TableColumns(root, _SIGNATURES)
+    if len(signatures) != len(descriptors):
+        raise InvalidArgumentError(
+            f"{len(signatures)} function signatures for {len(descriptors)} descriptors"
         )
-        for ordinal, (
-            (offset, length, requirements, _, block_count, value_count, ref_count),
-            signature,
-        ) in enumerate(zip(rows, signatures, strict=True))
-    )
-    for function in functions:
-        _check_descriptor(function, bytecode_size)
+    columns = {name: descriptors[name].astype(np.int64) for name in _DESCRIBED}
+    conventions = signatures.texts(0)
+
+    def make(ordinal: int) -> FunctionRow:
+        signature = signatures.table(ordinal)
+        attrs = _read_attrs(signature, 1) if signature.field(1, 4) else {}
+        numbers = {name: int(column[ordinal]) for name, column in columns.items()}
+        return FunctionRow(ordinal=ordinal, cconv=conventions[ordinal], attrs=attrs, **numbers)
+
+    functions = FunctionRows(columns, conventions, make)
+    offsets, lengths = columns["offset"], columns["length"]
+    wrong = (offsets < 0) | (lengths < 1) | (offsets + lengths > bytecode_size)
+    wrong |= (columns["block_count"] < 1) | (columns["ref_count"] > MAXIMUM_REFS)
+    for ordinal in np.flatnonzero(wrong).tolist():
+        _check_descriptor(functions[ordinal], bytecode_size)
     # Functions may share bodies, but each is decoded by itself: without a limit a small file takes hours.
-    if sum(function.length for function in functions) > _OVERLAP * bytecode_size + _OVERLAP_SLACK:
+    if lengths.sum() > _OVERLAP * bytecode_size + _OVERLAP_SLACK:
         raise InvalidArgumentError("function bodies overlap: their lengths far exceed the bytecode data")
     return functions
 
@@ -228,8 +234,25 @@ def _check_descriptor(function: FunctionRow, bytecode_size: int) -> None:
         raise InvalidArgumentError(f"{where} uses {function.ref_count} refs; the most is {MAXIMUM_REFS}")
 
 
-def _read_rodata(root: Table, archive: Archive) -> tuple[RodataSegment, ...]:
-    return tuple(_read_segment(table, index, archive) for index, table in enumerate(root.tables(_RODATA)))
+def _read_rodata(root: Table, archive: Archive) -> RodataRows:
+    tables = TableColumns(root, _RODATA)
+    embedded = tables.targets(2)
+    starts, lengths = tables.uint64(3), tables.uint64(4)
+    available = max(len(archive.data) - archive.rodata_base, 0)
+    outside = (lengths > 0) & ((lengths > available) | (starts > available) | (starts + lengths > available))
+    rows = RodataRows(
+        np.where(
+            embedded > 0,
+            archive.flatbuffer_offset + embedded + 4,
+            archive.rodata_base + starts.view(np.int64),
+        ),
+        np.where(embedded > 0, tables.lengths(embedded), lengths.view(np.int64)),
+        lambda index: _read_segment(tables.table(index), index, archive),
+    )
+    wrong = (tables.places(0) > 0) | (outside & (embedded == 0))
+    for index in np.flatnonzero(wrong).tolist():
+        _ = rows[index]  # which says what is wrong, if it is
+    return rows
 
 
 def _read_segment(table: Table, index: int, archive: Archive) -> RodataSegment:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from jitree.base.records import NamedTuple
 from jitree.vmfb.cconv import CallingConvention, RegisterSlot, parse
+from jitree.vmfb.rows import MadeRows
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    import numpy as np
     import numpy.typing as npt
 
     from jitree.vmfb.schema import ModuleTables
-    from jitree.vmfb.signature import FunctionSignature
+    from jitree.vmfb.signature import Signatures
 
 _ENTRY: Final = Struct("<H")
 
@@ -39,23 +42,29 @@ class DecodedFunction(NamedTuple):
     result_tags: tuple[int, ...]
 
 
-def decoded_functions(
-    signatures: Sequence[FunctionSignature], starts: Sequence[int], ends: Sequence[int]
-) -> tuple[DecodedFunction, ...]:
+class DecodedFunctions(MadeRows[DecodedFunction]):
     """The functions of a module, whose words have been found."""
-    return tuple(
-        DecodedFunction(
-            ordinal,
-            start,
-            end,
-            max(signature.value_count, 1) + 1 & ~1,
-            max(signature.ref_count, 1),
-            signature.cconv,
-            signature.argument_slots,
-            signature.cconv.result_tags,
-        )
-        for ordinal, (signature, start, end) in enumerate(zip(signatures, starts, ends, strict=True))
-    )
+
+    __slots__ = ("ends", "ref_counts", "signatures", "starts", "value_counts")
+
+    def __init__(self, signatures: Signatures, starts: npt.ArrayLike, ends: npt.ArrayLike) -> None:
+        distinct = signatures.distinct
+        self.starts: npt.NDArray[np.int64] = np.array(starts, np.int64)
+        self.ends: npt.NDArray[np.int64] = np.array(ends, np.int64)
+        self.value_counts = signatures.column([max(item.value_count, 1) + 1 & ~1 for item in distinct])
+        self.ref_counts = signatures.column([max(item.ref_count, 1) for item in distinct])
+        self.signatures = signatures
+        columns = (self.starts, self.ends, self.value_counts, self.ref_counts)
+        super().__init__(len(signatures), partial(_decoded, signatures, columns))
+
+
+def _decoded(
+    signatures: Signatures, columns: Iterable[npt.NDArray[np.int64]], ordinal: int
+) -> DecodedFunction:
+    signature = signatures[ordinal]
+    start, end, value_count, ref_count = (int(column[ordinal]) for column in columns)
+    cconv, slots = signature.cconv, signature.argument_slots
+    return DecodedFunction(ordinal, start, end, value_count, ref_count, cconv, slots, cconv.result_tags)
 
 
 class CallSite(NamedTuple):
@@ -84,7 +93,7 @@ class DecodedModule:
         self,
         module: ModuleTables,
         words: npt.NDArray[np.int32],
-        functions: tuple[DecodedFunction, ...],
+        functions: DecodedFunctions,
         site_words: Sequence[int],
         site_segments: Sequence[int],
         instruction_words: array[int],

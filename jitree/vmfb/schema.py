@@ -10,8 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
+from jitree.vmfb.rows import MadeRows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+
     from jitree.vmfb.archive import Archive
     from jitree.vmfb.debug import DebugDatabase
 
@@ -82,6 +88,23 @@ class FunctionRow(NamedTuple):
     """Reflection, such as ``iree.abi.declaration``."""
 
 
+class FunctionRows(MadeRows[FunctionRow]):
+    """All functions, and what is asked of all of them."""
+
+    __slots__ = ("columns", "conventions")
+
+    def __init__(
+        self,
+        columns: dict[str, npt.NDArray[np.int64]],
+        conventions: Sequence[str],
+        make: Callable[[int], FunctionRow],
+    ) -> None:
+        super().__init__(len(conventions), make)
+        self.columns = columns
+        """The fields that are numbers, but for ``ordinal``."""
+        self.conventions = conventions
+
+
 class RodataSegment(NamedTuple):
     """Constant data. ``data`` aliases the archive (read-only) and keeps it alive; any alignment."""
 
@@ -90,6 +113,23 @@ class RodataSegment(NamedTuple):
     """Stored after the FlatBuffer instead of inside it."""
     file_offset: int
     """Bytes from the start of the archive."""
+
+
+class RodataRows(MadeRows[RodataSegment]):
+    """All constants, and where they lie."""
+
+    __slots__ = ("lengths", "offsets")
+
+    def __init__(
+        self,
+        offsets: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int64],
+        make: Callable[[int], RodataSegment],
+    ) -> None:
+        super().__init__(len(offsets), make)
+        self.offsets = offsets
+        """Bytes from the start of the archive."""
+        self.lengths = lengths
 
 
 class ModuleTables(NamedTuple):
@@ -104,8 +144,8 @@ class ModuleTables(NamedTuple):
     dependencies: tuple[Dependency, ...]
     imports: tuple[Import, ...]
     exports: tuple[Export, ...]
-    functions: tuple[FunctionRow, ...]
-    rodata: tuple[RodataSegment, ...]
+    functions: FunctionRows
+    rodata: RodataRows
     globals_size: int
     """Bytes of value globals."""
     ref_global_count: int

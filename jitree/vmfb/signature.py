@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
-from typing import Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError
@@ -19,14 +21,16 @@ from jitree.vmfb.cconv import (
 from jitree.vmfb.module import known_features
 from jitree.vmfb.schema import MAXIMUM_REFS, MAXIMUM_VALUE_SLOTS, FunctionRow, ModuleTables
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 _FIRST_ASCENDING_VERSION: Final = 16
 """Bytecode version whose compilers all number upwards."""
 _LAST_FIRST_FIT_HAL: Final = 5
 """Releases that demand at most this version of the hal module (none later than 3.3.0) use first fit."""
 _FIRST_ASCENDING_HAL: Final = 7
-
-_KIND: Final = attrgetter("requirements", "value_count", "ref_count", "cconv")
-"""What decides on the signature of a function; many are alike."""
+_DECISIVE: Final = ("requirements", "value_count", "ref_count")
+"""What decides on the signature of a function, beside its convention."""
 
 
 class FunctionSignature(NamedTuple):
@@ -40,23 +44,50 @@ class FunctionSignature(NamedTuple):
     ref_count: int
 
 
-def read_signatures(module: ModuleTables) -> tuple[FunctionSignature, ...]:
+class Signatures(Sequence[FunctionSignature]):
+    """The signatures of all functions, of which many are alike."""
+
+    __slots__ = ("distinct", "kinds")
+
+    def __init__(self, distinct: Sequence[FunctionSignature], kinds: npt.NDArray[np.int64]) -> None:
+        self.distinct = distinct
+        self.kinds = kinds
+        """Of each function the place of its signature in ``distinct``."""
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    def __getitem__(self, ordinal: int) -> FunctionSignature:  # type: ignore[override]  # no slices
+        return self.distinct[int(self.kinds[ordinal])]
+
+    def column(self, values: Sequence[int]) -> npt.NDArray[np.int64]:
+        """For each function what ``values`` has for its signature in ``distinct``."""
+        column: npt.NDArray[np.int64] = np.array(values, np.int64)[self.kinds]
+        return column
+
+
+def read_signatures(module: ModuleTables) -> Signatures:
     """Checks descriptors and conventions of all functions and finds where arguments lie at entry.
 
     INVALID_ARGUMENT, UNIMPLEMENTED (another convention version) or RESOURCE_EXHAUSTED (register counts), with
     the function as context.
     """
-    firsts: dict[tuple[object, ...], FunctionRow] = {}
-    for function in module.functions:
-        firsts.setdefault(_KIND(function), function)
-    for function in firsts.values():
+    numbers = [module.functions.columns[name].tolist() for name in _DECISIVE]
+    found: dict[tuple[Any, ...], int] = {}
+    kinds = [
+        found.setdefault(key, len(found)) for key in zip(module.functions.conventions, *numbers, strict=True)
+    ]
+    first = dict(zip(reversed(kinds), range(len(kinds) - 1, -1, -1), strict=True))
+    functions = [module.functions[first[kind]] for kind in range(len(found))]
+    for function in functions:
         try:
             _check_descriptor(module, function)
         except StatusError as error:
             raise error.with_context(f"function '{module.function_name(function.ordinal)}'") from None
     rule = choose_entry_rule(module)
-    made = {kind: _signature(module, function, rule) for kind, function in firsts.items()}
-    return tuple(made[_KIND(function)] for function in module.functions)
+    return Signatures(
+        [_signature(module, function, rule) for function in functions], np.array(kinds, np.int64)
+    )
 
 
 def _signature(module: ModuleTables, function: FunctionRow, rule: EntryRule) -> FunctionSignature:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -188,3 +189,34 @@ def test_type_names() -> None:
 )  # fmt: skip
 def test_names_in_type_tables(name: str, expected: int) -> None:
     assert RefTypes().resolve(name) == expected
+
+
+def test_objects_that_are_made_when_they_are_asked_for(table: HandleTable) -> None:
+    free = table.wrap(Thing())
+    table.release(free)
+    data = bytes(range(16))
+    starts, lengths = np.array([0, 4, 8]), np.array([4, 4, 0])
+    first, second, empty = VmBuffer.parts(table, memoryview(data), starts, lengths).tolist()
+    assert free in (first, second, empty)
+    assert [table.kind(handle) for handle in (first, second, empty)] == [KIND_BUFFER] * 3
+    assert (table.live_count, table.count(second)) == (3, 1)
+    buffer = table.object(second)
+    assert isinstance(buffer, VmBuffer)
+    assert (bytes(buffer), buffer.writable) == (data[4:8], False)
+    word = (second - table.base) >> 3
+    assert table.i64[word + ENTRY.word("address")] == buffer.address
+    assert table.object(second) is buffer
+    assert table.wrap(buffer) == second
+    assert bytes(table.object(empty)) == b""  # type: ignore[call-overload]
+    for handle in (first, second, second, empty):
+        table.release(handle)
+    assert table.live_count == 0
+    assert table.kind(first) == table.kind(second) == KIND_FREE
+    assert VmBuffer.parts(table, memoryview(b""), starts[:0], lengths[:0]).tolist() == []
+
+
+def test_no_room_for_objects_that_are_made_later(table: HandleTable) -> None:
+    zeros = np.zeros(1001, np.int64)
+    with pytest.raises(ResourceExhaustedError):
+        VmBuffer.parts(table, memoryview(b"data"), zeros, zeros)
+    assert (table.room, table.live_count) == (1000, 0)

@@ -189,7 +189,7 @@ def test_refused(case: str) -> None:
 
 def test_tolerated() -> None:
     module = read(with_root()())
-    assert (module.exports, module.functions, module.rodata, module.types) == ((), (), (), ())
+    assert [*module.exports, *module.functions, *module.rodata, *module.types] == []
     flagged = with_root(
         slot_6=lambda builder: builder.tables([{0: ("ref", builder.text("a.b")), 2: ("u32", 0x55)}])
     )
@@ -231,3 +231,15 @@ def test_shared_attributes_cannot_be_used_to_exhaust_the_loader() -> None:
     )
     with pytest.raises(InvalidArgumentError, match="overlap"):
         read(wrap_plain(builder.finish(root, b"IREE"), []))
+
+
+def test_rows_are_made_when_they_are_asked_for() -> None:
+    module = read(sample().build())
+    assert module.functions[-1] is module.functions[len(module.functions) - 1]
+    assert module.functions[:1] == (module.functions[0],)
+    assert [row.length for row in module.functions] == module.functions.columns["length"].tolist()
+    assert [row.cconv for row in module.functions] == module.functions.conventions
+    assert [row.file_offset for row in module.rodata] == module.rodata.offsets.tolist()
+    assert [len(row.data) for row in module.rodata] == module.rodata.lengths.tolist()
+    with pytest.raises(IndexError):
+        _ = module.rodata[len(module.rodata)]

@@ -20,13 +20,13 @@ from jitree.vmfb.native.layout import (
     PART,
     SPAN,
 )
-from jitree.vmfb.program import DecodedModule, decoded_functions
+from jitree.vmfb.program import DecodedFunctions, DecodedModule
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from jitree.vmfb.schema import ModuleTables
-    from jitree.vmfb.signature import FunctionSignature
+    from jitree.vmfb.signature import Signatures
 
 FIRST_MOVING_VERSION: Final = 16
 """First bytecode version in which single ref operands and remaps honour the move flag, and those that cannot
@@ -39,7 +39,7 @@ _START, _END = (FUNCTION_ROW.word(field) for field in ("start", "end"))
 class Decoding:
     """A DECODER record, and the memory that it refers to."""
 
-    def __init__(self, module: ModuleTables, signatures: Sequence[FunctionSignature]) -> None:
+    def __init__(self, module: ModuleTables, signatures: Signatures) -> None:
         self._module = module
         self._signatures = signatures
         self._record = np.zeros(DECODER.size // 8, np.int64)
@@ -77,9 +77,7 @@ class Decoding:
         return DecodedModule(
             self._module,
             words=self.words[:word_count].copy(),
-            functions=decoded_functions(
-                self._signatures, self._rows[:, _START].tolist(), self._rows[:, _END].tolist()
-            ),
+            functions=DecodedFunctions(self._signatures, self._rows[:, _START], self._rows[:, _END]),
             site_words=self.site_words[:sites].copy().data,
             site_segments=self.site_segments[:sites].copy().data,
             instruction_words=array("i", self.instruction_words[:instructions].tobytes()),
@@ -104,8 +102,8 @@ class Decoding:
     def _give_room(self) -> None:
         """Memory for what comes out, by the bytes that go in: an instruction of so many bytes makes less than
         twice as many words; a block, an edge, a call and a list of moves take four bytes or more."""
-        lengths = [function.length for function in self._module.functions]
-        total, longest = sum(lengths), max(lengths, default=0)
+        lengths = self._module.functions.columns["length"]
+        total, longest = int(lengths.sum()), int(lengths.max(initial=0))
         self.words = np.empty(2 * total + 64, np.int32)
         self.instruction_words = np.empty(total + 16, np.int32)
         self.instruction_offsets = np.empty(total + 16, np.int32)
@@ -130,14 +128,16 @@ class Decoding:
 
     def _function_rows(self) -> npt.NDArray[np.int32]:
         rows = np.zeros((len(self._signatures), FUNCTION_ROW.size // 4), np.int32)
-        functions = self._module.functions
+        functions, signatures = self._module.functions, self._signatures
         for field in ("offset", "length", "requirements", "block_count"):
-            rows[:, FUNCTION_ROW.word(field)] = [getattr(function, field) for function in functions]
-        for field in ("value_count", "ref_count"):
-            rows[:, FUNCTION_ROW.word(field)] = [getattr(item, field) for item in self._signatures]
-        rows[:, FUNCTION_ROW.word("convention")] = [
-            self._convention(item.cconv, item.argument_slots) for item in self._signatures
-        ]
+            rows[:, FUNCTION_ROW.word(field)] = functions.columns[field]
+        columns = {
+            "value_count": [item.value_count for item in signatures.distinct],
+            "ref_count": [item.ref_count for item in signatures.distinct],
+            "convention": [self._convention(item.cconv, item.argument_slots) for item in signatures.distinct],
+        }
+        for field, values in columns.items():
+            rows[:, FUNCTION_ROW.word(field)] = signatures.column(values)
         return rows
 
     def _import_convention(self, text: str | None) -> int:
