@@ -459,7 +459,6 @@ class Session(Observable, Ended, Unique):
         if not self._closed:
             self.close()
         self.__dict__.clear()  # the last that refers to modules and devices: functions refer to the session
-        give_back_free_memory()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"modules: {', '.join(self._modules) or 'none'}"

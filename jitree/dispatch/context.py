@@ -179,7 +179,10 @@ class Context(Unique):
         )
 
     def _find_module(self, name: str) -> ModuleInstance | None:
-        return next((item for item in reversed(self._instances) if item.module.name == name), None)
+        for instance in reversed(self._instances):
+            if instance.module.name == name:
+                return instance
+        return None
 
     def freeze(self) -> None:
         """No more modules may be registered."""

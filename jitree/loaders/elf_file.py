@@ -45,7 +45,7 @@ class ElfFile(NamedTuple):
     def load_with(self, address: int, size: int, what: str) -> Segment:
         """The loaded segment that holds all of these bytes; FAILED_PRECONDITION if there is none."""
         for load in self.loads:
-            if load.address <= address and address + size <= load.end:
+            if load.address <= address and address + size <= load.address + load.memory_size:
                 return load
         raise bad_elf(f"{what} ({size} bytes at {address:#x}) is outside its segments")
 

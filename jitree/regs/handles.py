@@ -50,6 +50,7 @@ _LENGTH: Final = ENTRY.word("length")
 _OWNER: Final = ENTRY.word("owner")
 _LINK: Final = ENTRY.word("link")
 _RELEASED: Final = STATE.word("released")
+_ENTRY_WORDS: Final = ENTRY.size // 4
 _POISON: Final = bytes(ENTRY.size)
 assert KIND_FREE == 0
 
@@ -187,7 +188,7 @@ class HandleTable:
         number = self._free.pop() if self._free else self._extend()
         self._objects[number] = obj
         address = self.base + number * ENTRY.size
-        word = number * (ENTRY.size // 4)
+        word = number * _ENTRY_WORDS
         i32 = self.i32
         i32[word + _KIND] = traits.kind
         i32[word + _COUNT] = 1
@@ -213,7 +214,7 @@ class HandleTable:
             self._require_room(self.bounds.objects, count)
         handles = np.array(self.reserve(count), np.int64)
         numbers = handles - self.base >> 6
-        entries = self._memory.array[: self.extension].reshape(-1, ENTRY.size)
+        entries = self._entries()
         for field, values in ({"count": 1} | fields).items():
             width = np.int32 if ENTRY.types[field] == "i32" else np.int64
             entries.view(width)[numbers, ENTRY.word(field)] = values
@@ -245,8 +246,8 @@ class HandleTable:
             self.handle_pool.withdraw()
         if self.live_count + count > most:
             raise ResourceExhaustedError(
-                f"{most} objects are referenced by registers, globals and lists of a context, and one more "
-                "is needed (the limit on handles)"
+                f"{self.live_count} objects are referenced by registers, globals and lists of a context, and "
+                f"{count} more needed (the limit on handles is {most})"
             )
 
     @property
@@ -265,7 +266,11 @@ class HandleTable:
         RESOURCE_EXHAUSTED when the table is full.
         """
         self._require_entries(count)
-        numbers = [self._free.pop() if self._free else self._extend() for _ in range(count)]
+        split = max(len(self._free) - count, 0)
+        numbers, self._free[split:] = self._free[split:], []
+        unused = range(len(self._objects), len(self._objects) + count - len(numbers))
+        self._objects.extend([None] * len(unused))
+        numbers.extend(unused)
         return [self.base + number * ENTRY.size for number in numbers]
 
     def adopt(self, address: int, obj: object) -> None:
@@ -343,9 +348,21 @@ class HandleTable:
 
     def release_all(self, addresses: Iterable[int]) -> None:
         """Drops one reference of each handle; nulls are skipped."""
+        unused = []
         for address in addresses:
-            if address:
+            number = (address - self.base) >> 6
+            if number in self._later and self.i32[number * _ENTRY_WORDS + _COUNT] == 1:
+                del self._later[number]
+                unused.append(number)
+            elif address:
                 self.release(address)
+        if unused:
+            self._entries()[unused] = 0
+            self._free.extend(unused)
+
+    def _entries(self) -> npt.NDArray[np.uint8]:
+        """A row of bytes for each entry."""
+        return self._memory.array[: self.extension].reshape(-1, ENTRY.size)
 
     def drain(self, state: memoryview) -> None:
         """Frees the entries that machine code released: the list in a STATE block (viewed as 64-bit words).

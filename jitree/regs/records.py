@@ -243,6 +243,6 @@ class ModuleRecord:
         afterwards."""
         self._functions.clear()
         for handles in (self.ref_globals, self.rodata):
-            for slot, handle in enumerate(handles):
-                handles[slot] = 0
-                table.release(handle)
+            dropped = handles.tolist()
+            np.asarray(handles)[:] = 0
+            table.release_all(dropped)

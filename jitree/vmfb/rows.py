@@ -98,6 +98,10 @@ class TableColumns:
 
     def texts(self, slot: int) -> list[str]:
         """A field's text, empty without one."""
-        targets = self.targets(slot).tolist()
-        known = {place: self._buffer.text(place) if place else "" for place in set(targets)}
-        return [known[place] for place in targets]
+        targets, data = self.targets(slot), self._buffer.data
+        texts = [
+            bytes(data[place : place + length])
+            for place, length in zip((targets + 4).tolist(), self.lengths(targets).tolist(), strict=True)
+        ]
+        known = {text: str(text, "utf-8", "backslashreplace") for text in set(texts)}
+        return [known[text] for text in texts]
