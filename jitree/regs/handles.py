@@ -236,8 +236,8 @@ class HandleTable:
         return len(self._addresses) + len(self._aliases) + len(self._later)
 
     def _require_room(self, most: int, count: int = 1) -> None:
-        """RESOURCE_EXHAUSTED where ``count`` more were more objects than bounds allow, those that machine code
-        may make by itself among them."""
+        """RESOURCE_EXHAUSTED where ``count`` more were more objects than bounds allow, with those that
+        machine code may make by itself."""
         promised = 0 if self.handle_pool is None else self.handle_pool.promised
         if self._known_count + promised + count <= most:
             return
@@ -247,7 +247,7 @@ class HandleTable:
         if self.live_count + count > most:
             raise ResourceExhaustedError(
                 f"{self.live_count} objects are referenced by registers, globals and lists of a context, and "
-                f"{count} more needed (the limit on handles is {most})"
+                f"{count} more needed; there may be {most} (the limit on handles)"
             )
 
     @property

@@ -12,8 +12,7 @@ import numpy as np
 
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.vmfb.archive import IDENTIFIER, Archive, loading
-from jitree.vmfb.flatbuffer import FlatBuffer, Table
-from jitree.vmfb.rows import TableColumns
+from jitree.vmfb.flatbuffer import FlatBuffer, Table, TableColumns
 from jitree.vmfb.schema import (
     FEATURE_EXT_F32,
     FEATURE_EXT_F64,

@@ -10,7 +10,7 @@ import numpy as np
 
 from jitree.base.records import NamedTuple
 from jitree.vmfb.cconv import CallingConvention, RegisterSlot, parse
-from jitree.vmfb.rows import MadeRows
+from jitree.vmfb.schema import MadeRows
 
 if TYPE_CHECKING:
     from array import array

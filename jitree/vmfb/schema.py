@@ -7,19 +7,19 @@ to define and every process pays for it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, overload
 
 from jitree.base.records import NamedTuple
-from jitree.vmfb.rows import MadeRows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     import numpy as np
     import numpy.typing as npt
 
     from jitree.vmfb.archive import Archive
     from jitree.vmfb.debug import DebugDatabase
+
+T = TypeVar("T")
 
 FEATURE_EXT_F32: Final = 1
 FEATURE_EXT_F64: Final = 2
@@ -35,6 +35,38 @@ FEATURES: Final[dict[int, str]] = {
 
 MAXIMUM_VALUE_SLOTS: Final = 0x7FFF
 MAXIMUM_REFS: Final = 0x3FFF
+
+
+class MadeRows(Sequence[T], Generic[T]):
+    """Rows that are made when they are first asked for."""
+
+    __slots__ = ("_made", "_make")
+
+    def __init__(self, count: int, make: Callable[[int], T]) -> None:
+        self._make = make
+        self._made: list[T | None] = [None] * count
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[T, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> T | tuple[T, ...]:
+        if isinstance(index, slice):
+            return tuple(self[at] for at in range(*index.indices(len(self))))
+        row = self._made[index]
+        if row is None:
+            row = self._made[index] = self._make(index % len(self))
+        return row
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]  # as for lists
 
 
 class Attr(NamedTuple):

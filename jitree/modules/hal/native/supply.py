@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         supplier: Supplier
 
 
+_FEW: Final = 8
 _MEMORY_TYPE: Final = 5
 _SIZE: Final = 7
 """Positions of the memory type and the size among the arguments of an allocation."""
@@ -54,8 +55,9 @@ class Supplier:
 
     def expect(self, command_buffers: int) -> None:
         """A program is about to record so many: memory for them is there before the first, which Python would
-        record otherwise, and comes at once."""
-        handle_pool = (self._handle_pool or self._connect()) if self.is_local else None
+        record otherwise, and comes at once. Where they are few Python is as quick as what that takes."""
+        wanted = self.is_local and command_buffers > _FEW
+        handle_pool = (self._handle_pool or self._connect()) if wanted else None
         if handle_pool is not None:
             handle_pool.expect(command_buffers)
             handle_pool.supply()
