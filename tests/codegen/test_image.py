@@ -268,6 +268,22 @@ def test_a_relative_folder_stays_where_it_was(tmp_path: Path, monkeypatch: pytes
     assert cache.directory() == folder == tmp_path / f"cache-of-{tmp_path.name}"
 
 
+def test_an_image_that_is_removed_before_it_is_used_is_built_again(folder: Path) -> None:
+    """By ``jitree cache clear``, or since the folder is another one by now; once, and not again and again."""
+    sample = recipe("texts")
+    provider = image.Provider(sample)
+    for _ in range(2):
+        while provider._builder is None:
+            provider.start()
+        while not provider._builder.has_ended():
+            time.sleep(0.01)
+        cache.path_of(sample, key_of(sample)).unlink()
+        provider.start()
+    with pytest.raises(UnavailableError, match="ended with code 0: it printed nothing"):
+        provider.wait()
+    assert image.Provider(sample).wait()
+
+
 def test_finished_build_leaves_only_the_image(folder: Path) -> None:
     sample = recipe("texts")
     image.wait(sample)

@@ -48,6 +48,8 @@ class Provider:
         self.failure: str | None = None
         self._lock = allocate_lock()
         self._builder: Starting | None = None
+        self._was_lost = False
+        """Whether an image that was built was gone when it was looked for (``jitree cache clear``)."""
         self._next_look = 0.0
         ready = shipped.load(recipe)
         if ready is not None:
@@ -129,7 +131,9 @@ class Provider:
             elif self._builder is None:
                 self._start(niceness())
             elif has_ended:
-                self.failure = self._builder.failure()
+                if self._was_lost or not self._builder.has_built():
+                    self.failure = self._builder.failure()
+                self._was_lost = self._builder.has_built()
                 self._builder = None
         finally:
             self._lock.release()

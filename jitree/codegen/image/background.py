@@ -46,6 +46,10 @@ class Builder:
                 _running.discard(self)
         return self._code is not None
 
+    def has_built(self) -> bool:
+        """Whether it has left an image, as far as its end tells."""
+        return self.has_ended() and self._code == 0
+
     def failure(self) -> str:
         """What went wrong; of a builder that has ended without leaving an image."""
         lines = (cache.read(self._log.name) or b"").decode(errors="replace").strip().splitlines()

@@ -29,6 +29,10 @@ class Starting(Thread):
     def has_ended(self) -> bool:
         return not self.is_alive() and (self._builder is None or self._builder.has_ended())
 
+    def has_built(self) -> bool:
+        """As :meth:`Builder.has_built`; False if another process is building."""
+        return self._builder is not None and self._builder.has_built()
+
     def failure(self) -> str | None:
         """As :meth:`Builder.failure`; None if another process is building."""
         if self._error is not None:
