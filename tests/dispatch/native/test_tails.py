@@ -3,11 +3,13 @@ vectors."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+from jitree.base import scopes
 from jitree.dispatch.native import tiering
 from jitree.regs import machine
 from jitree.regs.buffer import VmBuffer
@@ -27,6 +29,14 @@ def _matmul(text: Text, at: list[str]) -> None:
 
 
 MATMUL = load(module([Level(ROWS), Level(COLUMNS), Level(DEPTH)], _matmul))
+
+
+@pytest.fixture(autouse=True)
+def _no_rings() -> Iterator[None]:
+    """A new machine looks once after other calls of this process were ended, at the first branch."""
+    rings, scopes._words[0] = scopes._words[0], 0
+    yield
+    scopes._words[0] = rings
 
 
 class Looks:
