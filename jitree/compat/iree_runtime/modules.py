@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from jitree.compat.iree_runtime.arguments import a, optional, something, takes, text
 from jitree.compat.iree_runtime.buffers import HalBufferView
 from jitree.compat.iree_runtime.hal import HalDevice, a_device
 from jitree.compat.iree_runtime.references import VmRef, raw_of
-from jitree.compat.iree_runtime.vm import VmInstance, VmModule
+from jitree.compat.iree_runtime.vm import PythonModule, VmInstance, VmModule
 from jitree.dispatch.host_export import HostExport
-from jitree.dispatch.host_module import HostModule
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError, UnknownError
+from jitree.errors import (
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    StatusError,
+    UnknownError,
+)
 from jitree.modules.hal import HalModule
 from jitree.modules.hal.trace import write_to_stderr
 from jitree.vmfb.cconv import parse
@@ -85,21 +91,6 @@ def create_io_parameters_module(instance: VmInstance, *providers: ParameterProvi
     return VmModule(IoParametersModule([provider.raw for provider in providers]))
 
 
-class _PythonModule(HostModule):
-    """Functions of Python whose first argument is what a constructor made for the context."""
-
-    def __init__(self, name: str, constructor: Callable[[], Any], exports: Sequence[HostExport]) -> None:
-        self.name = name
-        self._constructor = constructor
-        self._exports = exports
-
-    def exports(self) -> Iterable[HostExport]:
-        return self._exports
-
-    def create_state(self, context: Any) -> Any:
-        return self._constructor()
-
-
 class PyModuleInterface:
     """Declares a module written in Python, and tells what has become of it."""
 
@@ -109,13 +100,15 @@ class PyModuleInterface:
         self._name = module_name
         self._constructor = ctor
         self._exports: list[HostExport] = []
-        self._module: weakref.ref[_PythonModule] | None = None
+        self._module: weakref.ref[PythonModule] | None = None
 
     @takes(text, text, something)
     def export(self, name: str, cconv: str, callable: Callable[..., Any]) -> None:
         """Adds a function by its calling convention. FAILED_PRECONDITION after :meth:`create`."""
         if self._module is not None:
             raise FailedPreconditionError(f"module '{self._name}' is made already; export before create()")
+        if any(export.name == name for export in self._exports):
+            raise ValueError(f"PyModule function already defined: {name}")
         self._exports.append(HostExport(name, parse(cconv).text, _translated(name, cconv, callable)))
 
     def create(self) -> VmModule:
@@ -123,7 +116,7 @@ class PyModuleInterface:
         if self._module is not None:
             raise RuntimeError("Attempt to mutate a frozen PyModuleInterface")
         interface, construct = self, self._constructor
-        raw = _PythonModule(self._name, lambda: construct(interface), tuple(self._exports))
+        raw = PythonModule(self._name, lambda: construct(interface), tuple(self._exports))
         self._module = weakref.ref(raw)
         return VmModule(raw)
 
@@ -141,6 +134,17 @@ class PyModuleInterface:
         return f"<iree.runtime.PyModuleInterface '{self._name}'>"
 
 
+_LIMITS: Final = {"i": 2**31, "I": 2**63}
+
+
+def _require_signed(types: Sequence[Any], results: Any) -> None:
+    """INTERNAL for large integers: only modules of jitree's own API may give unsigned ones."""
+    values = results if isinstance(results, (list, tuple)) else (results,)
+    for item, value in zip(types, values, strict=False):
+        if isinstance(value, int) and value >= _LIMITS.get(item, math.inf):
+            raise InternalError(f"a result of type {item} is too large: {value}")
+
+
 def _translated(name: str, cconv: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """The function as jitree's VM calls it: references are passed and returned as :class:`VmRef`."""
     convention = parse(cconv)
@@ -150,6 +154,9 @@ def _translated(name: str, cconv: str, function: Callable[..., Any]) -> Callable
         given = (value if isinstance(value, (int, float)) else _reference(value) for value in arguments)
         try:
             results = function(state, *given)
+            if not convention.results:
+                return None
+            _require_signed(convention.results, results)
             if not references:
                 return tuple(results) if isinstance(results, list) else results
             if len(convention.results) == 1:

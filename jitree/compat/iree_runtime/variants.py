@@ -121,7 +121,7 @@ class VmVariantList(Reference):
         return f"<VmVariantList({len(self)}): [{_elements(self.raw)}]>"
 
 
-@recursive_repr("...")
+@recursive_repr("...circular...")
 def _elements(raw: VmList) -> str:
     return ", ".join(map(_described, raw))
 

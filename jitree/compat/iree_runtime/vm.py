@@ -6,7 +6,7 @@ import itertools
 import mmap
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -28,13 +28,21 @@ from jitree.compat.iree_runtime.arguments import (
 from jitree.compat.iree_runtime.enumerations import Linkage
 from jitree.compat.iree_runtime.variants import VmVariantList
 from jitree.dispatch.bytecode_module import BytecodeModule
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, StatusError
+from jitree.dispatch.host_module import HostModule
+from jitree.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    StatusError,
+    UnknownError,
+)
 from jitree.modules.hal import HalModule
 from jitree.regs.objects import VmList
 
 if TYPE_CHECKING:
     from jitree.api.function import Function
     from jitree.dispatch.context import ModuleLike
+    from jitree.dispatch.host_export import HostExport
 
 _ALIGNMENT: Final = 64
 _EXPORTED: Final = (Linkage.EXPORT, Linkage.EXPORT_OPTIONAL)
@@ -68,6 +76,28 @@ class VmFunction:
 
     def __repr__(self) -> str:
         return f"<VmFunction {self.name}({self.cconv}), reflection = {self.reflection}>"
+
+
+class PythonModule(HostModule):
+    """Functions of Python whose first argument is what a constructor made for the context."""
+
+    def __init__(self, name: str, constructor: Callable[[], Any], exports: Sequence[HostExport]) -> None:
+        self.name = name
+        self._constructor = constructor
+        self._exports = exports
+
+    def exports(self) -> Iterable[HostExport]:
+        return self._exports
+
+    def create_state(self, context: Any) -> Any:
+        try:
+            return self._constructor()
+        except StatusError:
+            raise
+        except Exception as error:
+            raise UnknownError(
+                f"in the constructor of module '{self.name}': {type(error).__name__}: {error}"
+            ) from error
 
 
 _instance: Final = a(VmInstance)
@@ -158,7 +188,7 @@ class VmModule:
     @property
     def function_names(self) -> list[str]:
         names = list(self.raw.export_names())
-        return names if isinstance(self.raw, BytecodeModule) else sorted(names)
+        return names if isinstance(self.raw, (BytecodeModule, PythonModule)) else sorted(names)
 
     @property
     def stashed_flatbuffer_blob(self) -> memoryview | None:
@@ -252,13 +282,14 @@ class VmContext:
 
     @takes(a(VmFunction), of(VmList), of(VmList))
     def invoke(self, vm_function: VmFunction, args: VmVariantList, rets: VmVariantList, /) -> None:
-        """Calls a function with VM values, and appends its results."""
+        """Calls a function with VM values. Its results take the place of what the list has."""
         session = self.session
         function = session.context.lookup(vm_function.full_name)
         try:
             results = session.context.invoke(function, args.values())
         except StatusError as error:
             raise error.with_context("Error invoking function") from error.__cause__
+        rets.raw.resize(0)
         for value in results:
             rets.raw.append(value)
 
