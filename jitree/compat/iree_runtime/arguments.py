@@ -105,6 +105,8 @@ def array(value: Any) -> np.ndarray[Any, Any]:
         raise TypeError("expected memory but got objects of Python")
     if not made.flags.c_contiguous:
         raise ValueError("ndarray is not C-contiguous")
+    if not made.dtype.isnative:
+        raise ValueError(f"elements of type {made.dtype} are not in this machine's order of bytes")
     return made
 
 

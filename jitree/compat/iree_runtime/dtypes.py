@@ -55,7 +55,7 @@ def map_dtype_to_hal_element_type(dtype: Any) -> HalElementType | None:
     except TypeError:
         return None
     row = None if kind.kind == "V" and kind.name.startswith("void") else element_type_of(kind)
-    if row is None or row.bits % 8:
+    if row is None or row.bits % 8 or not kind.isnative:
         return None
     return HalElementType(row.code + (_SIGNED if kind.kind == "i" else 0))
 
