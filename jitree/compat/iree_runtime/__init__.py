@@ -13,5 +13,11 @@ from jitree.compat.iree_runtime.names import BINDING, SUBMODULES, TOP, finder
 _names, __getattr__ = finder(__name__, BINDING, TOP)
 __all__ = [*_names, *SUBMODULES]
 
+
+def __dir__() -> list[str]:
+    """Names that have not been looked up yet are among them."""
+    return __all__
+
+
 if os.environ.get("IREE_PY_RUNTIME_FLAGS"):
     __getattr__("flags")._load_default_flags_from_env()

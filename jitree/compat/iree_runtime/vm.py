@@ -282,11 +282,16 @@ class VmContext:
 
     @takes(a(VmFunction), of(VmList), of(VmList))
     def invoke(self, vm_function: VmFunction, args: VmVariantList, rets: VmVariantList, /) -> None:
-        """Calls a function with VM values. Its results take the place of what the list has."""
+        """Calls a function with VM values. Its results take the place of what the list has. INVALID_ARGUMENT
+        for an integer that an i32 has no room for."""
         session = self.session
         function = session.context.lookup(vm_function.full_name)
+        values = args.values()
+        for item, value in zip(function.convention.arguments, values, strict=False):
+            if item == "i" and isinstance(value, int) and not -(2**31) <= value < 2**32:
+                raise InvalidArgumentError(f"Error invoking function: {value} does not fit i32")
         try:
-            results = session.context.invoke(function, args.values())
+            results = session.context.invoke(function, values)
         except StatusError as error:
             raise error.with_context("Error invoking function") from error.__cause__
         rets.raw.resize(0)
