@@ -84,3 +84,11 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.001)
+
+
+def new_threads(name: str) -> Callable[[], int]:
+    """Counts the threads of a name that begin from now on: the process may keep devices of other tests."""
+    earlier = {thread for thread in threading.enumerate() if thread.is_alive()}
+    return lambda: sum(
+        thread.name.startswith(name) and thread not in earlier for thread in threading.enumerate()
+    )

@@ -6,6 +6,7 @@ import ctypes
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,13 +30,13 @@ from jitree.hal.local.task import INLINE_BYTES, TaskDevice
 from jitree.hal.local.topology import unpinned
 from jitree.hal.local.workers import WorkerPool
 from jitree.hal.profiling import ProfilingMode
-from tests.hal.helpers import TIMEOUT, Meeting, allocate, direct, finish, wait_until
+from tests.hal.helpers import TIMEOUT, Meeting, allocate, direct, finish, new_threads, wait_until
 from tests.hal.kernels import Call, Kernel, PythonExecutable
 from tests.hal.native_kernels import BUSY, aligned, dispatch
 
 
 def test_threads_of_a_pool_come_and_go() -> None:
-    pool = WorkerPool("test-pool", unpinned(1))
+    pool, threads = WorkerPool("test-pool", unpinned(1)), new_threads("test-pool")
     for count in (3, 1, 5, 2):
         pool.resize(unpinned(count))
         assert pool.worker_count == count
@@ -43,13 +44,14 @@ def test_threads_of_a_pool_come_and_go() -> None:
         tasks = [Meeting(barrier) for _ in range(count)]
         pool.post(*tasks)
         assert all(task.done.wait(TIMEOUT) for task in tasks)
-        wait_for_threads("test-pool", count)
+        wait_for_threads(threads, count)
     pool.close()
-    assert thread_count("test-pool") == 0
+    assert threads() == 0
 
 
 def test_results_do_not_depend_on_the_number_of_threads(registry: DriverRegistry) -> None:
     require_native_executor()
+    workers = new_threads("jitree-worker")
     with registry.create_device("local-task://?threads=2") as device:
         for count in (2, 4, 1, 3, 2):
             device.set_threads(count)
@@ -57,8 +59,8 @@ def test_results_do_not_depend_on_the_number_of_threads(registry: DriverRegistry
             assert device.query_i64("hal.dispatch", "concurrency") == (True, count)
             visits = run_busy(device)
             assert (visits == 1).all()
-            wait_for_threads("jitree-worker", count - 1)
-    assert thread_count("jitree-worker") == 0
+            wait_for_threads(workers, count - 1)
+    assert workers() == 0
 
 
 def test_helpers_start_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,8 +195,8 @@ def thread_count(name: str) -> int:
     return sum(thread.name.startswith(name) for thread in threading.enumerate())
 
 
-def wait_for_threads(name: str, most: int) -> None:
-    wait_until(lambda: thread_count(name) <= most)
+def wait_for_threads(present: Callable[[], int], most: int) -> None:
+    wait_until(lambda: present() <= most)
 
 
 # What runs at once.

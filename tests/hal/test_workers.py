@@ -20,7 +20,7 @@ from jitree.hal.local import workers
 from jitree.hal.local.task import TaskDevice
 from jitree.hal.local.topology import Topology
 from jitree.hal.local.workers import EventParking, Parking, SemaphoreParking, WorkerPool
-from tests.hal.helpers import TIMEOUT, allocate, finish
+from tests.hal.helpers import TIMEOUT, allocate, finish, new_threads
 
 LARGE = 8_000_000
 """Bytes; a fill of that many goes to the workers."""
@@ -183,15 +183,16 @@ def test_parking_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_large_work_goes_to_workers(registry: DriverRegistry, threads: int) -> None:
+    queues = new_threads("jitree-queue")
     with registry.create_device(f"local-task://?threads={threads}") as device:
         assert isinstance(device, TaskDevice)
-        assert thread_count("jitree-queue") == 0
+        assert queues() == 0
         buffer, done = allocate(device, LARGE), Fence.create(device)
         device.queue_fill(-1, None, done, buffer, 0, LARGE, 3, 1)
         finish(done)
         assert (buffer.host_array() == 3).all()
-        assert 1 <= thread_count("jitree-queue") <= threads
-    assert thread_count("jitree-queue") == 0
+        assert 1 <= queues() <= threads
+    assert queues() == 0
 
 
 def run_python(program: str) -> subprocess.CompletedProcess[str]:
