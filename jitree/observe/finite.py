@@ -123,6 +123,7 @@ class FiniteCheck(Onlooker):
         return {}
 
     def begins(self, call: ObservedCall) -> None:
+        self.first_read = ""
         if self._refuses_arguments:
             for number, value in enumerate(call.arguments):
                 _require_finite(number, value, call.function)
@@ -200,9 +201,11 @@ def _is_plausible(array: npt.NDArray[Any]) -> bool:
 
 def _made(dispatch: ObservedDispatch, number: int, fault: Fault) -> NonFiniteError:
     output = dispatch.outputs[number]
+    is_known = all(tensor.kind is not None for tensor in dispatch.inputs)
+    inputs = "its inputs have none" if is_known else "none of its inputs whose types are known has one"
     error = NonFiniteError(
-        f"{dispatch.label} makes {fault} in output {number} ({output.type}, type: {output.source}), and its "
-        "inputs have none"
+        f"{dispatch.label} makes {fault} in output {number} ({output.type}, type: {output.source}), and "
+        f"{inputs}"
     )
     fill(error, fault, f"output {number}")
     error.dispatch, error.ordinal = dispatch.name, dispatch.ordinal
