@@ -15,10 +15,11 @@ from tests import newest_release
 @pytest.fixture
 def root() -> Path:
     """The folder of the two packages."""
-    found = [importlib.util.find_spec(f"iree.{name}") for name in ("compiler", "_runtime_libs")]
-    if None in found:
+    is_there = importlib.util.find_spec("iree") is not None
+    found = [is_there and importlib.util.find_spec(f"iree.{name}") for name in ("compiler", "_runtime_libs")]
+    if not all(found):
         pytest.skip("iree-base-compiler and iree-base-runtime are not installed")
-    assert found[0] is not None and found[0].origin is not None
+    assert found[0] and found[0].origin is not None
     return Path(found[0].origin).parents[1]
 
 

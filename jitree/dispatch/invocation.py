@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from jitree.dispatch.grid_call import Cell, GridCall
     from jitree.regs.machine import Awaited
 
-MAXIMUM_NESTING: Final = 64
-"""Calls that host functions make back into their context. Each takes about eight Python frames, of which
+MAXIMUM_NESTING: Final = 48
+"""Calls that host functions make back into their context. Each takes up to fifteen Python frames, of which
 CPython allows 1000 by default."""
 _POOLED_MACHINES: Final = 4
 _STATE_FRAME: Final = STATE.word("frame")
