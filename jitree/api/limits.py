@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from jitree.base.records import NamedTuple
-from jitree.errors import InvalidArgumentError
+from jitree.errors import InvalidArgumentError, ResourceExhaustedError
+from jitree.vmfb.archive import Source, content
 
 
 class Limits(NamedTuple):
@@ -43,3 +44,15 @@ def check(limits: object) -> Limits:
             what = "seconds" if name in _SECONDS else "a whole number"
             raise InvalidArgumentError(f"limits: {name} is {value!r}; expected {what} from 0 on, or None")
     return limits
+
+
+def limited_content(source: Source, most: int | None, loaded: int) -> memoryview:
+    """The bytes of a file, ``loaded`` having been loaded before it. RESOURCE_EXHAUSTED for more than ``most``
+    in all; no more than that is read."""
+    data = content(source, -1 if most is None else most - loaded + 1)
+    if most is not None and loaded + data.nbytes > most:
+        raise ResourceExhaustedError(
+            f"the module has {data.nbytes} bytes or more, and {loaded} of {most} bytes are loaded (the limit "
+            "on load size)"
+        )
+    return data

@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.api.executables import create_loaders
-from jitree.api.limits import Limits, check
+from jitree.api.limits import Limits, check, limited_content
 from jitree.api.module_reference import parse_reference
 from jitree.base.scopes import Scope, require_going_on
 from jitree.dispatch.bytecode_module import BytecodeModule
@@ -33,7 +33,7 @@ from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParame
 from jitree.hal.heap import HeapAllocator
 from jitree.regs.bounds import UNBOUNDED, Bounds
 from jitree.regs.objects import VmBuffer, VmList
-from jitree.vmfb.archive import Source, content, loading, name_of
+from jitree.vmfb.archive import Source, loading, name_of
 
 if TYPE_CHECKING:
     from jitree.dispatch.function import VmFunction
@@ -96,14 +96,9 @@ class Sandbox:
             return source
         if isinstance(source, str) and parse_reference(source) is not None:
             self.refuse_code(source)
-        name, most = name_of(source), self.limits.load_size
+        name = name_of(source)
         with loading(name):
-            data = content(source, -1 if most is None else most - self._loaded + 1)
-            if most is not None and self._loaded + data.nbytes > most:
-                raise ResourceExhaustedError(
-                    f"the module has {data.nbytes} bytes or more, and {self._loaded} of {most} bytes are "
-                    "loaded (the limit on load size)"
-                )
+            data = limited_content(source, self.limits.load_size, self._loaded)
         self._loaded += data.nbytes
         module = BytecodeModule.load(data, name)
         require_going_on()

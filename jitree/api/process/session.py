@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from jitree.api.limits import Limits, check
+from jitree.api.limits import Limits, check, limited_content
 from jitree.api.process import values
 from jitree.api.process.worker import Child
 from jitree.api.sandbox import require_local
@@ -16,10 +16,9 @@ from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
-    ResourceExhaustedError,
     UnimplementedError,
 )
-from jitree.vmfb.archive import Source, content, loading, name_of
+from jitree.vmfb.archive import Source, loading, name_of
 
 
 class ProcessSession:
@@ -70,14 +69,8 @@ class ProcessSession:
         return modules[0] if len(modules) == 1 else tuple(modules)
 
     def _read(self, source: Source) -> memoryview:
-        most = self._limits.load_size
         with loading(name_of(source)):
-            data = content(source, -1 if most is None else most - self._loaded + 1)
-            if most is not None and self._loaded + data.nbytes > most:
-                raise ResourceExhaustedError(
-                    f"the module has {data.nbytes} bytes or more, and {self._loaded} of {most} bytes are "
-                    "loaded (the limit on load size)"
-                )
+            data = limited_content(source, self._limits.load_size, self._loaded)
         self._loaded += data.nbytes
         return data
 
