@@ -55,6 +55,16 @@ define internal ptr @binding(ptr %dispatch, i64 %index) alwaysinline {
   %binding = load ptr, ptr %slot
   ret ptr %binding
 }
+; Whether the binding has more than so many words: programs at random also bind less.
+define internal i1 @has(ptr %dispatch, i64 %index, i64 %number) alwaysinline {
+  %at = getelementptr i8, ptr %dispatch, i64 40
+  %table = load ptr, ptr %at
+  %slot = getelementptr i64, ptr %table, i64 %index
+  %length = load i64, ptr %slot
+  %words = ashr i64 %length, 2
+  %inside = icmp sgt i64 %words, %number
+  ret i1 %inside
+}
 define internal i32 @constant(ptr %dispatch, i64 %index) alwaysinline {
   %at = getelementptr i8, ptr %dispatch, i64 24
   %table = load ptr, ptr %at
@@ -65,9 +75,14 @@ define internal i32 @constant(ptr %dispatch, i64 %index) alwaysinline {
 ; binding 0: u32 per workgroup, + 1
 define i32 @count(ptr %environment, ptr %dispatch, ptr %group) {
   %number = call i64 @number(ptr %dispatch, ptr %group)
+  %inside = call i1 @has(ptr %dispatch, i64 0, i64 %number)
+  br i1 %inside, label %add, label %done
+add:
   %counts = call ptr @binding(ptr %dispatch, i64 0)
   %place = getelementptr i32, ptr %counts, i64 %number
   %old = atomicrmw add ptr %place, i32 1 monotonic
+  br label %done
+done:
   ret i32 0
 }
 ; constants: workgroup that fails, what it returns. binding 0 as in count
@@ -84,6 +99,13 @@ define i32 @fail(ptr %environment, ptr %dispatch, ptr %group) {
 ; binding 2[i] = binding 0[i] * binding 1[i], f32, one element per workgroup
 define i32 @multiply(ptr %environment, ptr %dispatch, ptr %group) {
   %number = call i64 @number(ptr %dispatch, ptr %group)
+  %a.inside = call i1 @has(ptr %dispatch, i64 0, i64 %number)
+  %b.inside = call i1 @has(ptr %dispatch, i64 1, i64 %number)
+  %c.inside = call i1 @has(ptr %dispatch, i64 2, i64 %number)
+  %ab.inside = and i1 %a.inside, %b.inside
+  %inside = and i1 %ab.inside, %c.inside
+  br i1 %inside, label %compute, label %done
+compute:
   %a = call ptr @binding(ptr %dispatch, i64 0)
   %b = call ptr @binding(ptr %dispatch, i64 1)
   %c = call ptr @binding(ptr %dispatch, i64 2)
@@ -94,6 +116,8 @@ define i32 @multiply(ptr %environment, ptr %dispatch, ptr %group) {
   %vb = load float, ptr %pb
   %product = fmul float %va, %vb
   store float %product, ptr %pc
+  br label %done
+done:
   ret i32 0
 }
 ; binding 0: u64 address of local memory per workgroup; binding 1: u32 its size. Uses all of the memory; fails

@@ -42,7 +42,7 @@ def executable() -> TabledExecutable:
     entries = []
     for ordinal, name in enumerate(native_kernels.NAMES):
         code, environment = struct.unpack_from("<2q", kernels._entries.tobytes(), ordinal * ENTRY_POINT.size)
-        constants, bindings = {"multiply": (0, 3), "fail": (2, 1)}.get(name, (None, None))
+        constants, bindings = {"multiply": (0, 3), "fail": (2, 1), "count": (0, 1)}.get(name, (None, None))
         local_memory = kernels.local_memory(ordinal)
         entries.append(EntryPoint(name, code, environment, local_memory, constants, bindings, 0))
     executable = TabledExecutable("kernels", entries)
@@ -357,7 +357,7 @@ class _Drawing:
             self._dispatch(to, capacity)
 
     def _dispatch(self, to: str, capacity: int) -> None:
-        """Kernels trust what they are given: ranges have 64 bytes, grids 16 workgroups at most."""
+        """Ranges have 64 bytes, grids 16 workgroups at most, where the program is not careless."""
         kernel = self.odd(self.one(MULTIPLY, MULTIPLY, MULTIPLY, COUNT), FAIL, 99, -1)
         bindings = []
         for _ in range(3 if kernel == MULTIPLY else 1):
