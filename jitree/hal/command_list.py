@@ -145,17 +145,19 @@ class CommandList:
 
     def address(self) -> int:
         """Ends recording and gives the address of the LIST record, valid as long as this object."""
-        if self._list is None:
+        record = self._list
+        if record is None:
             data = array("B", self.data)
-            self.kept.append(data)
-            self._list = array("q", (
+            record = array("q", (
                 self.rows.buffer_info()[0], self.row_count,
                 self.addresses.buffer_info()[0], self.lengths.buffer_info()[0], len(self.addresses),
                 self.constants.buffer_info()[0], data.buffer_info()[0],
                 self.patches.buffer_info()[0], len(self.patches) * 8 // PATCH.size,
                 self.most_local_memory,
             ))  # fmt: skip
-        return self._list.buffer_info()[0]
+            self.kept += data, record  # also where another thread has made them at the same time
+            self._list = record
+        return record.buffer_info()[0]
 
     def part(self, row: int) -> CommandList:
         """One row as a list of one, to be executed with the operands of this list, which has ended."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -241,6 +243,27 @@ def test_recording_refuses_what_would_crash() -> None:
     commands.address()
     with pytest.raises(FailedPreconditionError, match="recording had ended"):
         commands.barrier()
+
+
+def test_the_address_that_a_thread_has_stays_valid_when_another_ends_recording_at_the_same_time() -> None:
+    class Overtaken(CommandList):
+        """Another thread comes in while the first makes the record."""
+
+        others: ClassVar[list[int]] = []
+
+        @property
+        def row_count(self) -> int:
+            if not self.others:
+                self.others.append(0)
+                self.others[0] = self.address()
+            return super().row_count
+
+    commands = Overtaken()
+    commands.barrier()
+    commands.address()
+    assert any(
+        isinstance(kept, array) and kept.buffer_info()[0] == Overtaken.others[0] for kept in commands.kept
+    )
 
 
 def test_kept_objects_live_as_long_as_the_list() -> None:

@@ -120,16 +120,21 @@ def _first_looks() -> Generator[None, int, None]:
     while True:
         try:
             while True:
-                _first_look((yield))
+                job = yield
+                FUNCTION_TABLE[LOOK_IN] = _NOTHING  # a generator serves one thread at a time
+                _first_look(job)
         except GeneratorExit:
             return
         except KeyboardInterrupt:
+            FUNCTION_TABLE[LOOK_IN] = _first_address
             interrupt_main()
 
 
 def _first_look(job: int) -> None:
     native = executor.native_executor()
-    if native is not None:
+    if native is None:
+        FUNCTION_TABLE[LOOK_IN] = _first_address
+    else:
         FUNCTION_TABLE[LOOK_TICKS] = int(_LOOK_MICROSECONDS * native.ticks_per_microsecond)
         FUNCTION_TABLE[LOOK_IN] = _look_in().address
     try:
@@ -141,4 +146,6 @@ def _first_look(job: int) -> None:
 _steps: Final = _first_looks()
 next(_steps)
 _FIRST_LOOK: Final = ctypes.CFUNCTYPE(None, ctypes.c_int64)(_steps.send)
-FUNCTION_TABLE[LOOK_IN] = ctypes.cast(_FIRST_LOOK, ctypes.c_void_p).value or 0
+_first_address: Final = ctypes.cast(_FIRST_LOOK, ctypes.c_void_p).value or 0
+_NOTHING: Final = FUNCTION_TABLE[LOOK_IN]
+FUNCTION_TABLE[LOOK_IN] = _first_address
