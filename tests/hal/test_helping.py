@@ -22,7 +22,7 @@ from jitree.errors import (
 from jitree.hal.enums import WaitMode
 from jitree.hal.fence import Fence
 from jitree.hal.local import executor, interrupts
-from jitree.hal.local.executor.calling import LOOK_IN
+from jitree.hal.local.executor.calling import FUNCTION_TABLE, LOOK_IN
 from jitree.hal.local.executor.layout import JOB
 from jitree.hal.local.interrupts import watch
 from jitree.hal.local.queue import LocalQueue
@@ -324,7 +324,7 @@ def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_two_threads_may_look_for_the_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one comes while the first is still in there."""
-    table = array("q", interrupts.FUNCTION_TABLE)
+    table = array("q", FUNCTION_TABLE)
     table[LOOK_IN] = interrupts._first_address
     looks: list[int] = []
 
