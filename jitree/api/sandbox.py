@@ -47,7 +47,7 @@ _KERNEL_HANDLES: Final = 256
 """What the session itself has in each thread's part of a kernel: bindings, constants, local memory."""
 _DEVICES: Final = ("local-sync", "local-task")
 _REMEDY: Final = (
-    "compile the program for VMVX (--iree-hal-target-backends=vmvx), or run it in a process of its own "
+    "compile the program for VMVX (--iree-hal-target-backends=vmvx), or run it in a separate process "
     "(sandbox='process')"
 )
 
@@ -220,7 +220,7 @@ def require_local(choice: object) -> str:
     """PERMISSION_DENIED for a device that is not the session's own, or runs code of programs."""
     if not isinstance(choice, str) or parse_uri(choice).driver not in _DEVICES:
         raise PermissionDeniedError(
-            f"device {choice!r}: a sandbox has devices of its own, named by URI: {' or '.join(_DEVICES)}"
+            f"device {choice!r}: a sandbox has separate devices, named by URI: {' or '.join(_DEVICES)}"
         )
     return choice
 

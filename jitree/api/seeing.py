@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from jitree.observe.taps import Keep, Ordinals, Taps
 
 
-class Observable:
+class Observable(abc.ABC):
     """A session, as far as it can be looked into."""
 
     _context: Context
@@ -90,5 +91,6 @@ class Observable:
             function.leave_machine_code()
         return self._observation
 
+    @abc.abstractmethod
     def _require_open(self) -> None:
-        raise NotImplementedError
+        """FAILED_PRECONDITION after :meth:`close`."""

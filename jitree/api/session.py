@@ -121,7 +121,7 @@ class Session(Observable, Ended, Unique):
         ``watchdog``: seconds after which a wait or an operation is reported to standard error, with what all
         threads do; for the whole process, see :mod:`jitree.hal.watchdog`. None leaves it as it is.
         ``sandbox``: True for programs of strangers, "process" for native code of theirs (docs/sandbox.md).
-        ``zero_memory``: as in a sandbox. ``guard_pages``: reads behind a buffer are a status, in a process.
+        ``zero_memory``: as in a sandbox. ``guard_pages``: reads after a buffer are a status, in a process.
         ``check_finite``: True raises NonFiniteError in the first dispatch that makes NaN or infinity,
         "inputs" refuses such arguments as well; for more see :mod:`jitree.observe.finite`.
 

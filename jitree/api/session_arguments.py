@@ -123,7 +123,7 @@ def create_sandbox(
 
 
 def process_session(device: Any, options: dict[str, Any]) -> Any:
-    """A session in a process of its own, with what is given to one."""
+    """A session in a separate process, with what is given to one."""
     from jitree.api.process.session import ProcessSession
 
     return ProcessSession(device, options.pop("limits", None), options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import os
 import time
 from _thread import RLock, get_ident
@@ -62,7 +63,7 @@ class _Entrance:
         self._gate.wait_at_gate()
 
 
-class ContextGate:
+class ContextGate(abc.ABC):
     """The lock and the GATE record of one context."""
 
     def __init__(self, lock: threading.RLock | None) -> None:
@@ -85,13 +86,13 @@ class ContextGate:
         """By ``time.monotonic``."""
         _gates.add(self)
 
+    @abc.abstractmethod
     def lose(self) -> None:
         """In a forked child: another thread of the parent was in a call."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def settle(self) -> None:
         """Allows direct calls if nothing speaks against them."""
-        raise NotImplementedError
 
     # -- at the gate -----------------------------------------------------------------------------------
 

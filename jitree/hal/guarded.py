@@ -1,7 +1,7 @@
 """Buffers that end where pages without access begin: what a kernel reads or writes there ends the process.
 
 For the process of a sandbox, whose end is a status. In front of a buffer, and between its end and the next
-multiple of 64 bytes, nothing is noticed, nor what lies further behind it than the span.
+multiple of 64 bytes, nothing is noticed, nor what lies further after it than the span.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jitree.hal.buffer import Buffer
 from jitree.hal.heap import ALIGNMENT, HeapAllocator, HeapBlock
 
 GUARD: Final = 64 << 20
-"""Bytes without access behind each buffer."""
+"""Bytes without access after each buffer."""
 
 
 class _Pages:
@@ -30,7 +30,7 @@ class _Pages:
 
 
 class GuardedAllocator(HeapAllocator):
-    """Each buffer has pages of its own, which go with it; nothing is lent, nothing used in place."""
+    """Each buffer has separate pages, which go with it; nothing is lent, nothing used in place."""
 
     def _reserve(self, capacity: int, size: int) -> HeapBlock:
         self.reserved += capacity

@@ -177,7 +177,7 @@ CODE = StatusCode
         ([("w", 0, 0, 65)], {}, CODE.OUT_OF_RANGE, "parameter 's::w'.* bytes 0 to 65.* has 64"),
         ([("w", 1 << 63, 0, 1 << 63)], {}, CODE.OUT_OF_RANGE, "parameter 's::w'"),
         ([("splat1", 60, 0, 8)], {}, CODE.OUT_OF_RANGE, "parameter 's::splat1'"),
-        ([("w", 0, 8, 8)], {}, CODE.INVALID_ARGUMENT, "parameter 'w' is loaded into a buffer of its own"),
+        ([("w", 0, 8, 8)], {}, CODE.INVALID_ARGUMENT, "parameter 'w' is loaded into a separate buffer"),
         ([("ww", 0, 0, 8)], {}, CODE.NOT_FOUND, r"key 'ww' in scope 's'; searched .*w\.irpa.*nearest: 'w'"),
         ([("w", 0, 0, 8)], {"scope": "t"}, CODE.NOT_FOUND, "scope 't'; there are: 's', <global>, 's'"),
         ([("w", 0, 0, 8)], {"rows": bytes(25)}, CODE.INVALID_ARGUMENT, "spans has 25 bytes"),

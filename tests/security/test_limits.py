@@ -202,7 +202,7 @@ def test_what_runs_or_opens_anything_is_refused(options: dict[str, Any]) -> None
 
 def test_devices_of_others_are_refused() -> None:
     device = jitree.Instance().create_device("local-sync")
-    with pytest.raises(PermissionDeniedError, match="devices of its own"):
+    with pytest.raises(PermissionDeniedError, match="separate devices"):
         jitree.Session(device, sandbox=True)
 
 

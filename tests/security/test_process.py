@@ -1,4 +1,4 @@
-"""A sandbox in a process of its own: what native code does ends or fools the child, and nothing else."""
+"""A sandbox in a separate process: what native code does ends or fools the child, and nothing else."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_what_a_child_cannot_have_is_refused() -> None:
         jitree.Session("local-sync", sandbox="process", parameters={"w": IMAGE})
     with pytest.raises(UnimplementedError, match="instructions"):
         confined(limits={"instructions": 5})
-    with pytest.raises(PermissionDeniedError, match="devices of its own"):
+    with pytest.raises(PermissionDeniedError, match="separate devices"):
         jitree.Session("cuda", sandbox="process")
     with pytest.raises(InvalidArgumentError, match="guard_pages"):
         jitree.Session("local-sync", guard_pages=True)

@@ -1,1 +1,1 @@
-"""Sandboxes for native code: a session in a process of its own (see the README)."""
+"""Sandboxes for native code: a session in a separate process (see the README)."""

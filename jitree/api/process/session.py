@@ -32,7 +32,7 @@ class ProcessSession:
         given = [name for name, value in options.items() if value]
         if given:
             raise UnimplementedError(
-                f"{', '.join(given)}: a sandbox in a process of its own has no such option"
+                f"{', '.join(given)}: a sandbox in a separate process has no such option"
             )
         self._device = require_local("local-sync" if device is None else device)
         self._limits = Limits() if limits is None else check(limits)

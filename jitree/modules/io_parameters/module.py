@@ -73,7 +73,7 @@ def _load(device: Device, batch: Batch, request: ParameterRequest, memory_types:
     parameter, start, buffer_offset, length = request
     if buffer_offset:
         raise InvalidArgumentError(
-            f"parameter '{parameter.key}' is loaded into a buffer of its own, where it cannot begin at "
+            f"parameter '{parameter.key}' is loaded into a separate buffer, where it cannot begin at "
             f"{buffer_offset}"
         )
     allocator = device.device_allocator
