@@ -46,6 +46,8 @@ class StatusError(RuntimeError):
     """
 
     code: StatusCode = StatusCode.UNKNOWN
+    raised: Exception | None = None
+    """What a function of the user raised, for which this stands while a fence carries it."""
 
     def __init__(self, message: str, *contexts: str) -> None:
         super().__init__(message)

@@ -73,8 +73,7 @@ class AsynchronousFunction(Function):
         try:
             await_work(self.invoker, begun, signal, wait)
         except StatusError as error:
-            self._in_call(error)
-            raise
+            self._fail(error.with_context(f"invoking function '{self.name}'"))
         return self.unpack(results)
 
     async def _invoke_async(self, /, *arguments: Any, **named: Any) -> Any:

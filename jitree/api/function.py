@@ -397,7 +397,7 @@ class Function(Unique):
         return error.with_context(f"invoking function '{self.name}'").with_context(f"`{self.declaration}`")
 
     def _fail(self, error: StatusError) -> NoReturn:
-        raise error.with_context(f"`{self.declaration}`")
+        raise error.raised or error.with_context(f"`{self.declaration}`")
 
     def __repr__(self) -> str:
         return f"<jitree.Function {self.full_name}: {self.declaration}>"

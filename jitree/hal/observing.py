@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.identity import Unique
+from jitree.errors import InternalError, StatusError
 
 if TYPE_CHECKING:
     from jitree.hal.executable import Executable
@@ -94,10 +95,23 @@ def unobserved() -> Iterator[None]:
 
 def perform(step: DeviceStep, observers: Sequence[Observer], work: Callable[[], object]) -> None:
     """Does a step and tells its observers."""
-    with unobserved():
+    with unobserved(), _failing_as_itself(step):
         for observer in observers:
             observer.before(step)
     work()
-    with unobserved():
+    with unobserved(), _failing_as_itself(step):
         for observer in observers:
             observer.after(step)
+
+
+@contextmanager
+def _failing_as_itself(step: DeviceStep) -> Iterator[None]:
+    """Fences carry statuses only: what else an observer raises goes with one to the call that waits."""
+    try:
+        yield
+    except StatusError:
+        raise
+    except Exception as error:
+        failure = InternalError(f"what looks at {step.name} failed: {type(error).__name__}: {error}")
+        failure.raised = error
+        raise failure from error

@@ -1,17 +1,21 @@
 """What the names of dispatches say of their tensors: ``main_dispatch_46_matmul_4x71x64_f32``.
 
 The compiler names a dispatch after its root operation: its loops, outermost first, and the element types of
-operands and results. Tensors of operations that were fused to the root are not in the name, so all of this
-is only believed where lengths in memory agree.
+operands, then of results; one type if all are the same. Tensors of operations that were fused to the root are
+not in the name, so all of this is only believed where lengths in memory agree.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from math import prod
+from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
 from jitree.types import BY_NAME, ElementType
+
+if TYPE_CHECKING:
+    from jitree.hal.observing import Extent
 
 _TYPE: Final = r"(?:complex_f\d+_|[fiu]\d+|si\d+|bf16|f8[A-Za-z0-9]+)"
 _DISPATCH: Final = re.compile(r"_dispatch_\d+_(.*)$")
@@ -30,6 +34,11 @@ class TensorKind(NamedTuple):
     @property
     def byte_length(self) -> int:
         return self.element.byte_length(self.shape)
+
+    @property
+    def size(self) -> int:
+        """How many elements."""
+        return prod(self.shape)
 
     def __str__(self) -> str:
         return "x".join([*map(str, self.shape), self.element.name])
@@ -59,6 +68,25 @@ class ExportName(NamedTuple):
         if self.loops and len(self.loops) not in ends:
             found += [TensorKind(element, self.loops) for element in dict.fromkeys(self.types[::-1])]
         return found
+
+    def flat_output(self, extent: Extent, limit: int) -> TensorKind | None:
+        """A result without a shape, which lies there or in a few bytes more, up to ``limit``: elements in a
+        row, of the last type."""
+        if not self.types:
+            return None
+        size = max(1, self.types[-1].bits // 8)
+        length = -(-extent[1] // size) * size
+        return flat(self.types[-1], length) if extent[0] + length <= limit else None
+
+    def flat_input(self, length: int, count: int) -> TensorKind | None:
+        """An operand without a shape: of the one type that operands have, or of the one that makes ``count``
+        elements, as many as a result has."""
+        elements = dict.fromkeys(self.types if len(self.types) == 1 else self.types[:-1])
+        if len(elements) > 1:
+            elements = {
+                element: None for element in elements if count and element.byte_length((count,)) == length
+            }
+        return flat(next(iter(elements)), length) if len(elements) == 1 else None
 
     @property
     def inputs(self) -> list[TensorKind]:

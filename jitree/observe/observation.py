@@ -11,7 +11,7 @@ import abc
 from _thread import allocate_lock
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from jitree.base.identity import Unique
 from jitree.errors import UnimplementedError
@@ -69,7 +69,8 @@ class Observation(Listener):
         self._devices = devices
         self._origins = Origins(invoker)
         self._lock = allocate_lock()
-        self._onlookers: tuple[Onlooker, ...] = ()
+        self._looking: tuple[ref[Onlooker], ...] = ()
+        """One that nothing else refers to ends by itself; the next submission finds that it is gone."""
         self._regions = Regions()
         self._writes: WeakKeyDictionary[Executable, dict[object, list[tuple[int, int, int]]]] = (
             WeakKeyDictionary()
@@ -80,6 +81,10 @@ class Observation(Listener):
     def is_on(self) -> bool:
         return bool(self._onlookers)
 
+    @property
+    def _onlookers(self) -> list[Onlooker]:
+        return [onlooker for onlooker in (look() for look in self._looking) if onlooker is not None]
+
     def add(self, onlooker: Onlooker) -> None:
         """UNIMPLEMENTED for devices that do not tell of single steps."""
         for device in self._devices:
@@ -89,15 +94,18 @@ class Observation(Listener):
                     "local-task"
                 )
         with self._lock:
-            if not self._onlookers:
+            if not self._looking:
                 for device in self._devices:
                     device.listen(self)
-            self._onlookers = (*self._onlookers, onlooker)
+            self._looking = (*self._looking, ref(onlooker))
 
-    def remove(self, onlooker: Onlooker) -> None:
+    def remove(self, onlooker: Onlooker | None) -> None:
+        """None: those that are gone."""
         with self._lock:
-            self._onlookers = tuple(other for other in self._onlookers if other is not onlooker)
-            if not self._onlookers:
+            if not self._looking:
+                return
+            self._looking = tuple(look for look in self._looking if look() not in (onlooker, None))
+            if not self._looking:
                 for device in self._devices:
                     device.stop_listening(self)
                 self._regions = Regions()
@@ -117,6 +125,9 @@ class Observation(Listener):
                 self._regions.forget((address, buffer.byte_length))
 
     def submitted(self, work: Transfer | CommandBuffer | CommandList) -> Observer | None:
+        if not self.is_on:
+            self.remove(None)
+            return None
         origin = self._origins.find()
         if origin is None:
             return None

@@ -16,6 +16,7 @@ from jitree.observe.tensors import DECLARED, GIVEN, NAMED, UNKNOWN, ObservedTens
 
 if TYPE_CHECKING:
     from jitree.hal.observing import Extent
+    from jitree.types import ElementType
 
 
 class PlacedTensor(NamedTuple):
@@ -101,18 +102,27 @@ def outputs_of(
 ) -> list[ObservedTensor]:
     """The tensors that have been written, from what has changed."""
     found: list[ObservedTensor] = []
-    for change in changes:
+    expected = name.types[-len(changes) :] if len(changes) < len(name.types) else ()
+    for number, change in enumerate(changes):
         binding = max(
-            (number for number, operand in enumerate(operands) if contains(operand, change)), default=-1
+            (index for index, operand in enumerate(operands) if contains(operand, change)), default=-1
         )
         if binding >= 0 and not any(overlaps(other.extent, change) for other in found):
-            found.append(_output(binding, operands[binding], change, name, types, regions))
+            element = expected[number] if expected else None
+            found.append(_output(binding, operands[binding], change, element, name, types, regions))
     return found
 
 
 def _output(
-    binding: int, operand: Extent, change: Extent, name: ExportName, types: Types, regions: Regions
+    binding: int,
+    operand: Extent,
+    change: Extent,
+    element: ElementType | None,
+    name: ExportName,
+    types: Types,
+    regions: Regions,
 ) -> ObservedTensor:
+    """``element``: what it has if results lie as the name lists them."""
     given = types.get(binding)
     if given is not None:
         start = operand[0] if fits(given, operand[1]) else _aligned(change[0])
@@ -120,25 +130,25 @@ def _output(
             return ObservedTensor(binding, (start, given.byte_length), given, GIVEN, "")
     whole = [kind for kind in name.outputs if fits(kind, operand[1])]
     if whole:
-        extent = operand[0], whole[0].byte_length
+        kind = next((kind for kind in whole if kind.element is element), whole[0])
+        extent = operand[0], kind.byte_length
         if contains(extent, change):
-            return ObservedTensor(binding, extent, whole[0], NAMED, "")
+            return ObservedTensor(binding, extent, kind, NAMED, "")
     start = max(_aligned(change[0]), operand[0])
     length = end_of(change) - start
     likely = _likely(length, name)
     if likely:
-        kind = min(likely, key=lambda kind: kind.byte_length)
+        kind = min(likely, key=lambda kind: (kind.byte_length, kind.element is not element))
         if start + kind.byte_length <= end_of(operand):
             return ObservedTensor(binding, (start, kind.byte_length), kind, NAMED, "")
     around = regions.around(change)
     if around is not None and around.source == DECLARED:
         return ObservedTensor(binding, around.extent, around.kind, DECLARED, "")
-    return _of_one_type(binding, (start, length), name)
+    flat_kind = name.flat_output((start, length), end_of(operand))
+    return _in_a_row(binding, (start, flat_kind.byte_length if flat_kind else length), flat_kind)
 
 
-def _of_one_type(binding: int, extent: Extent, name: ExportName) -> ObservedTensor:
-    """Without a shape: elements in a row if the name has only one type, else bytes."""
-    kind = flat(name.types[0], extent[1]) if len(set(name.types)) == 1 else None
+def _in_a_row(binding: int, extent: Extent, kind: TensorKind | None) -> ObservedTensor:
     return ObservedTensor(binding, extent, kind, UNKNOWN if kind is None else ELEMENTS_NAMED, "")
 
 
@@ -184,7 +194,8 @@ def _input(
     if region is None:
         around = regions.around(operand)
         if around is None or around.kind is None:
-            return _of_one_type(binding, operand, name)
+            count = outputs[0].kind.size if outputs and outputs[0].kind is not None else 0
+            return _in_a_row(binding, operand, name.flat_input(operand[1], count))
         kind = flat(around.kind.element, operand[1])
         return ObservedTensor(binding, operand, kind, around.source if kind else UNKNOWN, around.origin)
     return ObservedTensor(binding, region.extent, region.kind, region.source, region.origin)

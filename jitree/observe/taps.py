@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import os
+import warnings
 from _thread import allocate_lock
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -80,22 +82,45 @@ def _submitting_module(dispatch: ObservedDispatch) -> str:
     return dispatch.location.partition("+")[0].rpartition(".")[0]
 
 
-def _ordinals(given: Ordinals) -> Sequence[int] | frozenset[int] | None:
-    if given is None or isinstance(given, range):
-        return given
-    if isinstance(given, slice):
-        return range(given.start or 0, 1 << 62 if given.stop is None else given.stop, given.step or 1)
+def _ordinals(given: Ordinals) -> range | frozenset[int] | None:
+    if given is None:
+        return None
     try:
-        return frozenset((given,) if isinstance(given, int) else map(int, given))
+        if isinstance(given, slice):
+            ends = operator.index(given.start or 0), operator.index(given.stop or 0)
+            found: range | frozenset[int] = range(
+                ends[0], ends[1] if given.stop is not None else 1 << 62, given.step or 1
+            )
+        elif isinstance(given, range):
+            found, ends = given, (given[0], given[-1]) if given else (0, 0)
+        else:
+            found = frozenset((given,) if isinstance(given, int) else map(operator.index, given))
+            ends = min(found, default=0), 0
     except (TypeError, ValueError):
         raise InvalidArgumentError(
             f"ordinals: expected a number, a range or several numbers but got {given!r}"
         ) from None
+    if min(ends) < 0:
+        raise InvalidArgumentError(
+            f"ordinals: {given!r} counts from the end of a call, which is not known while it runs"
+        )
+    return found
+
+
+def given_types(types: Mapping[int, str] | None) -> dict[int, TensorKind]:
+    """Types of bindings by their numbers. INVALID_ARGUMENT for anything else."""
+    if types is None:
+        return {}
+    if not isinstance(types, Mapping) or not all(type(binding) is int for binding in types):
+        raise InvalidArgumentError(
+            f"types: expected types by number of the binding, such as {{1: '4x71xf32'}}, but got {types!r}"
+        )
+    return {binding: tensor_type(text) for binding, text in types.items()}
 
 
 def tensor_type(text: str) -> TensorKind:
     """``4x71xf32`` INVALID_ARGUMENT for anything else."""
-    *shape, element = text.split("x")
+    *shape, element = text.split("x") if isinstance(text, str) else ("", repr(text))
     if element not in BY_NAME or not all(part.isdecimal() for part in shape):
         raise InvalidArgumentError(f"types: expected a type such as 4x71xf32 but got '{text}'")
     return TensorKind(BY_NAME[element], tuple(map(int, shape)))
@@ -119,7 +144,7 @@ class Taps(Onlooker, Sequence[ObservedDispatch]):
         self._observation = observation
         self._selection = selection
         self._keep = keep
-        self._types = {int(binding): tensor_type(text) for binding, text in (types or {}).items()}
+        self._types = given_types(types)
         self._file = None if path is None else tensor_files.create(path)
         self._dispatches: list[ObservedDispatch] = []
         self._lock = allocate_lock()
@@ -212,6 +237,16 @@ class Taps(Onlooker, Sequence[ObservedDispatch]):
             if not self._is_over and self._file is not None:
                 self._file.close()
             self._is_over = True
+
+    def __del__(self) -> None:
+        if not getattr(self, "_is_over", True):
+            warnings.warn(
+                "a tap ended because nothing refers to it any more; use it in a with block, or stop it",
+                ResourceWarning,
+                source=self,
+                stacklevel=2,
+            )
+            self.stop()
 
     def __enter__(self) -> Taps:
         return self

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
 
-from jitree.errors import InvalidArgumentError
+from jitree.errors import InvalidArgumentError, UnavailableError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -33,16 +34,6 @@ class TensorFile(Protocol):
 
     def close(self) -> None:
         """Completes the file."""
-
-
-def create(path: str | os.PathLike[str]) -> TensorFile:
-    """A file of the kind that its name ends with. INVALID_ARGUMENT for other endings."""
-    name = os.fspath(path)
-    if name.endswith(".npz"):
-        return _NumpyArchive(name)
-    if name.endswith(".safetensors"):
-        return _SafeTensors(name)
-    raise InvalidArgumentError(f"tensors go to files that end with .npz or .safetensors, not to '{name}'")
 
 
 class _NumpyArchive:
@@ -87,3 +78,18 @@ class _SafeTensors:
             file.write(len(header).to_bytes(8, "little") + header)
             shutil.copyfileobj(self._waiting, file, 1 << 20)
         os.unlink(f"{self._path}.part")
+
+
+_KINDS: Final[dict[str, Callable[[str], TensorFile]]] = {"npz": _NumpyArchive, "safetensors": _SafeTensors}
+
+
+def create(path: str | os.PathLike[str]) -> TensorFile:
+    """A file of the kind that its name ends with. INVALID_ARGUMENT for other endings."""
+    name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else repr(path)
+    kind = _KINDS.get(name.rpartition(".")[2])
+    if kind is not None:
+        try:
+            return kind(name)
+        except OSError as error:
+            raise UnavailableError(f"cannot write '{name}': {error.strerror}") from None
+    raise InvalidArgumentError(f"tensors go to files that end with .npz or .safetensors, not to '{name}'")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,13 @@ from jitree.errors import (
     OutOfRangeError,
     ResourceExhaustedError,
     StatusCode,
+    UnavailableError,
     UnimplementedError,
 )
 from jitree.observe import taps as tapping
 from jitree.observe.export_names import TensorKind, parse
 from jitree.observe.finite import CHECKS, find
+from jitree.observe.regions import Regions, inputs_of, outputs_of
 from jitree.observe.tensors import NAMED, ObservedDispatch, ObservedTensor
 from jitree.params import open_providers
 from jitree.types import BY_NAME
@@ -128,9 +131,18 @@ def test_what_is_meant_by_nothing_says_what_is_near(seen: Session) -> None:
         pass
     with pytest.raises(OutOfRangeError, match="no dispatch has run"):
         taps[0]
-    for wrong in ({"keep": "all"}, {"pattern": 3}, {"ordinals": "x"}, {"types": {0: "4xf31"}}, {"path": "a"}):
+    wrong: dict[str, Any]
+    for wrong in (
+        {"keep": "all"}, {"pattern": 3}, {"types": {0: "4xf31"}}, {"types": 3}, {"types": {"x": "4xf32"}},
+        {"types": {0: 3}}, {"ordinals": "x"}, {"ordinals": slice(-1, None)}, {"ordinals": slice(0, -1)},
+        {"ordinals": -1}, {"ordinals": range(-3, 2)}, {"ordinals": [0, -2]}, {"ordinals": [0.5]},
+        {"path": "a"}, {"path": 5, "keep": "tensors"}, {"path": "a.txt", "keep": "tensors"},
+    ):  # fmt: skip
         with pytest.raises(InvalidArgumentError):
             seen.tap(**wrong)
+    with pytest.raises(UnavailableError, match="cannot write"):
+        seen.tap(keep="tensors", path="/no/such/folder/taps.npz")
+    assert not seen.is_observed
 
 
 def test_callbacks_may_call_the_session_and_fail(seen: Session) -> None:
@@ -149,9 +161,81 @@ def test_callbacks_may_call_the_session_and_fail(seen: Session) -> None:
     def fail(dispatch: ObservedDispatch) -> None:
         raise ZeroDivisionError(dispatch.name)
 
-    with pytest.raises(jitree.errors.InternalError, match="ZeroDivisionError"), seen.tap("*", keep=fail):
+    with pytest.raises(ZeroDivisionError, match="normalized_dispatch_0"), seen.tap("*", keep=fail):
         results(seen)
     assert np.array_equal(results(seen)[0], softmax)
+
+
+def test_what_a_function_raises_arrives_as_it_is() -> None:
+    def fail(dispatch: ObservedDispatch) -> None:
+        raise KeyError(dispatch.name)
+
+    x = np.ones((256, 256), np.float32)
+    for device in ("local-sync", "local-task"):
+        with Session(device) as session:
+            product = session.load(ASYNCHRONOUS).product
+            tap = session.tap(keep=fail)
+            with pytest.raises(KeyError, match="product_dispatch_0"):
+                product(x)
+            with pytest.raises(KeyError, match="product_dispatch_0"):
+                asyncio.run(product.async_(x))
+            with pytest.raises(jitree.errors.InternalError, match="KeyError") as caught:
+                np.asarray(product.submit(x))  # a fence carries statuses only
+            assert isinstance(caught.value.raised, KeyError)
+            tap.stop()
+
+
+def test_a_tap_that_nothing_refers_to_ends(seen: Session, tmp_path: Path) -> None:
+    def tapped() -> None:
+        tap = seen.tap(keep="tensors", path=tmp_path / "taps.npz")
+        results(seen)
+        del tap
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match="a tap ended"):
+        tapped()
+    assert len(np.load(tmp_path / "taps.npz").files) == 8
+    results(seen)
+    assert not seen.is_observed
+
+
+def test_names_with_several_types() -> None:
+    x, mask = np.arange(9, dtype=np.float32) - 3, np.arange(9) % 2 == 0
+    with Session("local-sync") as session:
+        masked = session.load(PROGRAMS / "mixed.vmfb").masked
+        with session.tap() as taps:
+            masked(x, mask)
+        assert taps[0].name == "masked_dispatch_0_elementwise_D_f32xi1xf32"
+        assert [tensor.type for tensor in taps[0].outputs] == ["9xf32"]
+        session.check_finite(True)
+        with pytest.raises(NonFiniteError, match=r"makes nan at \(0,\)"):
+            masked(x, mask)
+
+
+@pytest.mark.parametrize(
+    ("name", "lengths", "written", "types"),
+    [
+        ("f_dispatch_0_elementwise_D_f32xi1xf32", (36, 9, 36), (2,), "9xf32 9xi1 9xf32"),
+        ("f_dispatch_0_elementwise_D_i8xf32xf16", (9, 36, 18), (2,), "9xi8 9xf32 9xf16"),
+        ("f_dispatch_0_elementwise_D_f32xf16", (36, 18), (1,), "9xf32 9xf16"),
+        ("f_dispatch_0_reduction_5x9_f32xf32xi32", (180, 20, 20), (1, 2), "5x9xf32 5xf32 5xi32"),
+        ("f_dispatch_0_reduction_5x9_f32xi32xf32", (180, 20, 20), (1, 2), "5x9xf32 5xi32 5xf32"),
+        ("f_dispatch_0_generic_5x9_f32xi64", (180, 40), (1,), "5x9xf32 5xi64"),
+    ],
+)
+def test_types_by_names_and_lengths(
+    name: str, lengths: Sequence[int], written: Sequence[int], types: str
+) -> None:
+    operands = [(4096 * (number + 1), length) for number, length in enumerate(lengths)]
+    changes = [operands[number] for number in written]
+    outputs = outputs_of(operands, changes, parse(name), {}, Regions())
+    inputs = inputs_of(operands, outputs, parse(name), {}, Regions())
+    assert [tensor.type for tensor in (*inputs, *outputs)] == types.split()
+
+
+def test_a_process_of_its_own_shows_nothing() -> None:
+    with pytest.raises(UnimplementedError, match="stays in the process"):
+        Session(sandbox="process").tap()
 
 
 def test_types_that_the_user_gives(seen: Session) -> None:

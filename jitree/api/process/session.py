@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from jitree.api.limits import Limits, check, limited_content
 from jitree.api.process import values
@@ -111,6 +111,15 @@ class ProcessSession:
         return self._modules[module][function]
 
     __getitem__ = lookup
+
+    def tap(self, *arguments: Any, **named: Any) -> NoReturn:
+        """UNIMPLEMENTED: what dispatches make stays in the process."""
+        raise UnimplementedError(
+            "what single dispatches make stays in the process of the sandbox; look at the program with "
+            "sandbox=True, or without a sandbox"
+        )
+
+    explain = check_finite = tap
 
     def _alive(self) -> Child:
         """The child; a new one with the modules that were loaded if the last one has ended."""
