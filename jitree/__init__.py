@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from jitree.api.limits import Limits as Limits
     from jitree.api.module import Call as Call
     from jitree.api.module import Module as Module
+    from jitree.api.program import Program as Program
     from jitree.api.session import Instance as Instance
     from jitree.api.session import Session as Session
     from jitree.api.session import load as load
@@ -51,6 +52,7 @@ _LAZY = {
     "Limits": "jitree.api.limits",
     "Module": "jitree.api.module",
     "ModuleSummary": "jitree.api.inspection",
+    "Program": "jitree.api.program",
     "HostExport": "jitree.dispatch.host_export",
     "HostModule": "jitree.dispatch.host_module",
     "Session": "jitree.api.session",

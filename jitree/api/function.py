@@ -13,7 +13,7 @@ from jitree.api.calls.packing import Unpacker, packers, unpackers
 from jitree.api.calls.tensor_packing import ArrayTransfer, Donation, ready_view
 from jitree.api.calls.transfers import lend_or_copy, own
 from jitree.base.endings import require_interpreter
-from jitree.base.identity import Unique
+from jitree.base.identity import Remade
 from jitree.base.scopes import deadline
 from jitree.dispatch.function import VmFunction as VmFunction
 from jitree.errors import InvalidArgumentError, StatusError
@@ -97,7 +97,7 @@ def unpacked(results: list[Any], unpackers: Sequence[Unpacker], device: Device, 
     return tuple(unpack(value, device, fence) for unpack, value in zip(unpackers, results, strict=True))
 
 
-class Function(Unique):
+class Function(Remade):
     """An exported function: call it with arrays and numbers.
 
     No result gives None, one gives the value, more give a tuple. It may be called from several threads, and

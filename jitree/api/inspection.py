@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 
 from jitree.api.calls.declaration import Signature, signature_of
 from jitree.vmfb.archive import Archive, Source
@@ -27,6 +28,8 @@ class ModuleSummary:
     imports: tuple[Import, ...]
     file_size: int
     """Bytes."""
+    fingerprint: str
+    """The SHA-256 of the file."""
 
     def __str__(self) -> str:
         needs = ", ".join(f"{item.name} >= {item.minimum_version}" for item in self.dependencies) or "nothing"
@@ -56,4 +59,5 @@ def inspect(source: Source) -> ModuleSummary:
         dependencies=module.dependencies,
         imports=module.imports,
         file_size=module.archive.data.nbytes,
+        fingerprint=sha256(module.archive.data).hexdigest(),
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX, TRANSIENTS, Signature, signature_of
 from jitree.api.calls.refusal import describe
 from jitree.api.function import Function
-from jitree.base.identity import Unique
+from jitree.base.identity import Remade, Unique
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Call(Unique):
         return f"<jitree.Call of {self.function.full_name}>"
 
 
-class Module(Unique):
+class Module(Remade):
     """A module loaded into a session: its exported functions are attributes and items."""
 
     def __init__(self, session: Owner, module: ModuleLike) -> None:

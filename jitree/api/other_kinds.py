@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, SupportsIndex
 
 import numpy as np
 
@@ -43,10 +43,11 @@ def taker(kind: str) -> Callable[[Array], Any]:
 class OtherKind(Unique):
     """A function whose results are arrays of another library. Numbers stay numbers."""
 
-    __slots__ = ("_convert", "_take", "function")
+    __slots__ = ("_convert", "_kind", "_take", "function")
 
     def __init__(self, function: Any, kind: str) -> None:
         self._take = taker(kind)
+        self._kind = kind
         self._convert: Callable[[Array], Any] = self._learn
         """Gives None for arrays that ``_take`` is to convert."""
         self.function = function
@@ -66,6 +67,10 @@ class OtherKind(Unique):
         if type(value) in (tuple, list):
             return type(value)(map(self._converted, value))
         return value
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """A pickle; copies are that of the function, which refuses."""
+        return OtherKind, (self.function, self._kind)
 
     def _learn(self, array: Array) -> Any:
         """Converts the first arrays, and has machine code convert others to their type."""

@@ -23,7 +23,7 @@ from jitree.api.resources import Resources
 from jitree.api.seeing import Observable
 from jitree.api.session_devices import DeviceChoice, open_devices
 from jitree.base.endings import Ended, require_interpreter
-from jitree.base.identity import Unique
+from jitree.base.identity import Remade
 from jitree.base.memory import give_back_free_memory
 from jitree.base.once import once
 from jitree.base.scopes import deadline
@@ -63,7 +63,7 @@ STANDARD_INPUT: Final = "-"
 """As a path to load from."""
 
 
-class Session(Observable, Ended, Unique):
+class Session(Observable, Ended, Remade):
     """A set of modules that may call each other, with their state, and the devices that they run on.
 
     Calls may be made from several threads; the bytecode of one session runs in one thread at a time, while
@@ -74,11 +74,14 @@ class Session(Observable, Ended, Unique):
     _closed = True
     _devices: tuple[Device, ...] = ()
     """What is left of a session that garbage collection has ended, while others in its circle look on."""
+    made_by: tuple[Any, Any]  # device and options, or a program and the names of its modules
 
     def __new__(cls, device: DeviceChoice = None, *, sandbox: object = False, **options: Any) -> Any:
         if sandbox == "process":
             return session_arguments.process_session(device, options)
-        return super().__new__(cls)
+        session = super().__new__(cls)
+        session.made_by = device, {"sandbox": sandbox, **options}
+        return session
 
     @memory_errors("creating a session")
     def __init__(

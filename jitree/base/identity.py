@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn, SupportsIndex
+from typing import Any, NoReturn, SupportsIndex
 
 from jitree.errors import UnimplementedError
 
@@ -20,3 +20,20 @@ class Unique:
             "of this process; use the same object, and where another one is needed, as in another process, "
             "make it again by Session and load"
         )
+
+
+class Remade(Unique):
+    """What another process makes again by what made it: a pickle says how. A copy in this one is refused."""
+
+    __slots__ = ()
+
+    def __copy__(self) -> NoReturn:
+        Unique.__reduce_ex__(self, 0)
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        Unique.__reduce_ex__(self, 0)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        from importlib import import_module
+
+        return import_module("jitree.api.program").remade(self)  # by name: it is made of such objects

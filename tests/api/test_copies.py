@@ -35,7 +35,9 @@ def owners(session: Session) -> dict[str, Any]:
 @pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda way: way.__name__)
 def test_owners_are_not_copied(way: Callable[[Any], object]) -> None:
     session = Session("local-sync", tier="plain")
-    for owner in owners(session).values():
+    for name, owner in owners(session).items():
+        if way is pickle.dumps and name in ("session", "module", "function"):
+            continue  # which pickle as what made them
         with pytest.raises(UnimplementedError, match=r"cannot be copied or pickled: .* use the same object"):
             way(owner)
     with pytest.raises(UnimplementedError):

@@ -1,0 +1,112 @@
+"""The files of a program that travels: known by what is in them, found by their paths."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Final, SupportsIndex
+
+from jitree.errors import FailedPreconditionError, NotFoundError
+from jitree.vmfb.archive import content
+
+_STAMPED_SIZE: Final = 8 << 20
+"""Smaller files are read again, which takes some milliseconds."""
+_SETTLED_SECONDS: Final = 2.0
+"""Since its last change: a second change within a tick of the file system's clock would not be seen."""
+_WHOLE_SIZE: Final = 256 << 20
+_SAMPLES: Final = 256
+_SAMPLE_SIZE: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramFile:
+    """A file, or bytes that are none. Two are equal when the contents are, wherever they lie."""
+
+    digest: bytes
+    size: int
+    role: str
+    """What a program makes of it: the scope of parameters, ``@create?key=value`` of a Python module."""
+    path: str | None = field(compare=False)
+    data: bytes | memoryview | None = field(default=None, compare=False, repr=False)
+    """What travels instead of the path."""
+    stamp: tuple[int, ...] | None = field(default=None, compare=False, repr=False)
+    """By which the same file is known again on the same machine without reading it."""
+
+    def contents(self) -> memoryview:
+        """The bytes, which are those that the program was made of. NOT_FOUND without the file,
+        FAILED_PRECONDITION for other bytes."""
+        if self.data is not None:
+            return memoryview(self.data).toreadonly()
+        assert self.path is not None
+        try:
+            data = content(self.path)
+        except NotFoundError as error:
+            raise error.with_context(
+                "a program travels by the path of its files; put them there on each machine, or make the "
+                "program with embed=True"
+            ) from None
+        is_sampled = self.role.startswith("=")
+        if self.stamp is None or self.stamp != _stamp(self.path):
+            found = digest_of(data, is_sampled)
+            if found != self.digest:
+                raise FailedPreconditionError(
+                    f"'{self.path}' is another file than that which the program was made of (digest "
+                    f"{found.hex()[:16]}…, expected {self.digest.hex()[:16]}…); put the same file there, or "
+                    "make the program again"
+                )
+        return data
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        data: Any = self.data
+        if data is not None:  # protocol 5 may pass the bytes beside the pickle
+            data = pickle.PickleBuffer(data) if int(protocol) >= 5 else bytes(data)
+        return ProgramFile, (self.digest, self.size, self.role, self.path, data, self.stamp)
+
+
+def module_file(path: str, role: str = "", embed: bool = False) -> ProgramFile:
+    """A module by its path."""
+    stamp, data = _stamp(path), content(path)
+    return ProgramFile(
+        digest_of(data), data.nbytes, role, os.path.abspath(path), bytes(data) if embed else None, stamp
+    )
+
+
+def module_bytes(data: bytes | memoryview) -> ProgramFile:
+    view = memoryview(data)
+    return ProgramFile(digest_of(view), view.nbytes, "", None, data)
+
+
+def parameter_file(scope: str, path: str) -> ProgramFile:
+    """A parameter archive by its path; it never travels itself."""
+    stamp, data = _stamp(path), content(path)
+    return ProgramFile(
+        digest_of(data, is_sampled=True), data.nbytes, f"={scope}", os.path.abspath(path), None, stamp
+    )
+
+
+def digest_of(data: memoryview, is_sampled: bool = False) -> bytes:
+    """SHA-256, of modules as ``sha256sum`` says it. Of archives beyond 256 MiB it is that of the size and of
+    256 parts: reading all would take longer than the first calls do."""
+    state = sha256()
+    if is_sampled and data.nbytes > _WHOLE_SIZE:
+        state.update(data.nbytes.to_bytes(8, "little"))
+        for number in range(_SAMPLES):
+            start = (data.nbytes - _SAMPLE_SIZE) * number // (_SAMPLES - 1)
+            state.update(data[start : start + _SAMPLE_SIZE])
+    else:
+        state.update(data)
+    return state.digest()
+
+
+def _stamp(path: str) -> tuple[int, ...] | None:
+    """Numbers that change when a large file is written; None where that could be missed."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):  # reading it says why
+        return None
+    if status.st_size < _STAMPED_SIZE or time.time() - status.st_ctime < _SETTLED_SECONDS:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
