@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from hashlib import sha256
 
 from jitree.api.calls.declaration import Signature, signature_of
+from jitree.api.program_files import digest_of
 from jitree.vmfb.archive import Archive, Source
 from jitree.vmfb.cconv import parse
 from jitree.vmfb.module import read_module
@@ -29,7 +29,7 @@ class ModuleSummary:
     file_size: int
     """Bytes."""
     fingerprint: str
-    """The SHA-256 of the file."""
+    """The digest of the file, as ``b2sum -l 256`` prints it."""
 
     def __str__(self) -> str:
         needs = ", ".join(f"{item.name} >= {item.minimum_version}" for item in self.dependencies) or "nothing"
@@ -59,5 +59,5 @@ def inspect(source: Source) -> ModuleSummary:
         dependencies=module.dependencies,
         imports=module.imports,
         file_size=module.archive.data.nbytes,
-        fingerprint=sha256(module.archive.data).hexdigest(),
+        fingerprint=digest_of(module.archive.data).hex(),
     )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import os
-import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from jitree.api.calls.refusal import describe
 from jitree.api.function import Function
@@ -18,19 +17,19 @@ from jitree.api.session_arguments import listed
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError, error_context
 from jitree.hal.device import Device
-from jitree.params.provider import split_scope
 from jitree.vmfb.archive import Archive, Source
 
 
-@dataclass(frozen=True, init=False)
 class Program:
     """Modules with their device, parameters and options. It does not change, equals another with the same
     contents, and travels: a pickle has the paths of the files and digests of them, some hundred bytes."""
 
+    __slots__ = ("_key", "device", "modules", "options", "parameters")
     modules: tuple[ProgramFile, ...]
     device: str | tuple[str, ...] | None
     parameters: tuple[ProgramFile, ...]
     options: tuple[tuple[str, Any], ...]
+    _key: tuple[Any, ...]
 
     def __init__(
         self,
@@ -70,12 +69,29 @@ class Program:
             )
         given = sorted(name for name, value in options.items() if value is not None and value is not False)
         frozen = tuple((name, _frozen(name, options[name])) for name in given)
-        for name, value in zip(Program.__match_args__, (modules, device, parameters, frozen), strict=True):
+        key = (*(file.identity for file in modules + parameters), device, frozen)
+        fields = {
+            "modules": modules,
+            "device": device,
+            "parameters": parameters,
+            "options": frozen,
+            "_key": key,
+        }
+        for name, value in fields.items():
             object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a program does not change; make another one to have another {name}")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Program) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
 
     @property
     def fingerprint(self) -> str:
-        """The SHA-256 of the modules, as ``jitree.inspect`` gives it for one, and of the parameters that they
+        """The digests of the modules, as ``jitree.inspect`` gives it for one, and of the parameters that they
         need, joined by ``+``: the same for the same contents, wherever they lie."""
         return "+".join(file.digest.hex() for file in self.modules + self.parameters)
 
@@ -129,7 +145,7 @@ class _Opening:
     """A session of this process, which one thread makes."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = _thread.allocate_lock()
         self.session: Session | None = None
 
 
@@ -183,6 +199,8 @@ def _archives(parameters: Any) -> tuple[ProgramFile, ...]:
     for source in parameters:
         pair = source if isinstance(source, tuple) else ("", source)
         if isinstance(source, str):
+            from jitree.params.provider import split_scope  # only programs with parameters read archives
+
             pair = split_scope(source)
         if not isinstance(pair[1], (str, os.PathLike)):
             raise InvalidArgumentError(
@@ -285,7 +303,7 @@ def _loaded(module: Module) -> ProgramFile:
     held = module_bytes(archive.data)
     if os.path.isfile(archive.name):
         file = module_file(archive.name)
-        if file == held:
+        if file.digest == held.digest:
             return file
         raise FailedPreconditionError(f"'{archive.name}' has changed since module '{module.name}' was loaded")
     if archive.name.startswith("<"):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import pickle
 import time
-from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Any, Final, SupportsIndex
 
+from jitree.base.records import NamedTuple
+from jitree.codegen.image.hashing import DIGEST_SIZE, blake2b
 from jitree.errors import FailedPreconditionError, NotFoundError
 from jitree.vmfb.archive import content
 
@@ -21,19 +20,23 @@ _SAMPLES: Final = 256
 _SAMPLE_SIZE: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramFile:
-    """A file, or bytes that are none. Two are equal when the contents are, wherever they lie."""
+class ProgramFile(NamedTuple):
+    """A file, or bytes that are none."""
 
     digest: bytes
     size: int
     role: str
     """What a program makes of it: the scope of parameters, ``@create?key=value`` of a Python module."""
-    path: str | None = field(compare=False)
-    data: bytes | memoryview | None = field(default=None, compare=False, repr=False)
+    path: str | None
+    data: bytes | memoryview | None = None
     """What travels instead of the path."""
-    stamp: tuple[int, ...] | None = field(default=None, compare=False, repr=False)
+    stamp: tuple[int, ...] | None = None
     """By which the same file is known again on the same machine without reading it."""
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """The same for the same contents, wherever they lie."""
+        return self.digest, self.size, self.role
 
     def contents(self) -> memoryview:
         """The bytes, which are those that the program was made of. NOT_FOUND without the file,
@@ -62,7 +65,9 @@ class ProgramFile:
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         data: Any = self.data
         if data is not None:  # protocol 5 may pass the bytes beside the pickle
-            data = pickle.PickleBuffer(data) if int(protocol) >= 5 else bytes(data)
+            from pickle import PickleBuffer
+
+            data = PickleBuffer(data) if int(protocol) >= 5 else bytes(data)
         return ProgramFile, (self.digest, self.size, self.role, self.path, data, self.stamp)
 
 
@@ -88,9 +93,9 @@ def parameter_file(scope: str, path: str) -> ProgramFile:
 
 
 def digest_of(data: memoryview, is_sampled: bool = False) -> bytes:
-    """SHA-256, of modules as ``sha256sum`` says it. Of archives beyond 256 MiB it is that of the size and of
-    256 parts: reading all would take longer than the first calls do."""
-    state = sha256()
+    """BLAKE2b, as ``b2sum -l 256`` prints it. Of archives beyond 256 MiB it is that of the size and
+    of 256 parts: reading all would take longer than the first calls do."""
+    state = blake2b(digest_size=DIGEST_SIZE)
     if is_sampled and data.nbytes > _WHOLE_SIZE:
         state.update(data.nbytes.to_bytes(8, "little"))
         for number in range(_SAMPLES):

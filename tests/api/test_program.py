@@ -66,7 +66,7 @@ def test_programs_are_values(path: Path) -> None:
     others = (local(LIBRARY), Program(path), Program(path, device="local-task"), local(path, tier="plain"))
     assert len({program, *others, local(path, tier=None)}) == 5
     with pytest.raises(AttributeError):
-        program.device = "cuda"  # type: ignore[misc]
+        program.device = "cuda"
     assert str(path) in repr(program)
 
 
