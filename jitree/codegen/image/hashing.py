@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from hashlib import blake2b as blake2b
+    from hashlib import blake2b
 else:
     try:
         from _blake2 import blake2b  # hashlib loads OpenSSL first: 2 ms
