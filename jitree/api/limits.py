@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from jitree.api.calls.refusal import describe
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
 from jitree.vmfb.archive import Source, content
@@ -32,18 +35,26 @@ class Limits(NamedTuple):
 
 
 _SECONDS = ("time", "load_time")
+_MOST = 1 << 62
+"""What machine code can count."""
+_LONGEST = 1e9
+"""Seconds that clocks can count."""
 
 
 def check(limits: object) -> Limits:
-    """INVALID_ARGUMENT for what are no limits."""
+    """The limits, none of them larger than can be counted. INVALID_ARGUMENT for what are no limits."""
     if not isinstance(limits, Limits):
         raise InvalidArgumentError(f"limits: expected jitree.Limits but got a {type(limits).__name__}")
+    counted: dict[str, Any] = {}
     for name, value in limits._asdict().items():
         kinds = (int, float) if name in _SECONDS else (int,)
         if value is not None and (type(value) not in kinds or not value >= 0):
             what = "seconds" if name in _SECONDS else "a whole number"
-            raise InvalidArgumentError(f"limits: {name} is {value!r}; expected {what} from 0 on, or None")
-    return limits
+            raise InvalidArgumentError(
+                f"limits: {name} is {describe(value)}; expected {what} from 0 on, or None"
+            )
+        counted[name] = None if value is None else min(value, _LONGEST if name in _SECONDS else _MOST)
+    return Limits(**counted)
 
 
 def limited_content(source: Source, most: int | None, loaded: int) -> memoryview:

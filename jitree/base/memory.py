@@ -36,6 +36,28 @@ _munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _FLAGS: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 
+class MappedFile:
+    """The first bytes of a file, for numpy arrays, which keep it. It needs no descriptor, as those
+    of ``mmap`` do: a process has few."""
+
+    __slots__ = ("__array_interface__", "_ending")
+
+    def __init__(self, file: int, size: int) -> None:
+        """``size``: at most that of the file, not 0."""
+        start = _mapped(size, READ, mmap.MAP_SHARED, file)
+        self._ending = Ending(partial(_munmap, start, size))
+        self.__array_interface__ = {"version": 3, "shape": (size,), "typestr": "|u1", "data": (start, True)}
+
+
+def _mapped(size: int, access: int, flags: int, file: int) -> int:
+    start: int | None = _mmap(None, size, access, flags, file, 0)
+    if start is None or start == _FAILED:
+        raise ResourceExhaustedError(
+            f"{size} bytes of memory could not be reserved: {os.strerror(ctypes.get_errno())}"
+        )
+    return start
+
+
 class Mapping:
     """Private anonymous pages, without access at first; unmapped when the object goes."""
 
@@ -49,11 +71,7 @@ class Mapping:
         self.size = page_up(max(size, 1))
         slack = max(alignment, PAGE_SIZE) - PAGE_SIZE
         whole = self.size + slack
-        start = _mmap(None, whole, NONE, _FLAGS, -1, 0)
-        if start is None or start == _FAILED:
-            raise ResourceExhaustedError(
-                f"{whole} bytes of memory could not be reserved: {os.strerror(ctypes.get_errno())}"
-            )
+        start = _mapped(whole, NONE, _FLAGS, -1)
         self._ending = Ending(partial(_munmap, start, whole))
         self.address = start + slack & -max(alignment, PAGE_SIZE)
 

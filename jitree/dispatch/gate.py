@@ -42,7 +42,7 @@ _CONTENDED_SECONDS: Final = 1.0
 work."""
 
 
-class _Entrance:
+class Entrance:
     """Takes the lock of a gate before a deadline. It is left in C, as the lock itself."""
 
     __exit__: Any = property(attrgetter("_lock.__exit__"))
@@ -120,7 +120,7 @@ class ContextGate(abc.ABC):
         if self.lock._is_owned():  # type: ignore[attr-defined]
             return self.lock
         if scopes.until() is not None:
-            return _Entrance(self)
+            return Entrance(self)
         if self.gate[NESTING]:
             self._notice_contention()
             with self.watch_gate(self.lock), self.lock:

@@ -27,6 +27,9 @@ def describe(value: object) -> str:
         if row is None:
             return f"an {kind} of dtype {value.dtype} and shape {value.shape}"
         return f"a {format_shaped_type(value.shape, row)} {kind}"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError as error:  # an integer of very many digits
+        text = f"({error})"
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
     return f"{text} of type {type(value).__name__}"

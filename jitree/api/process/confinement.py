@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import resource
 import signal
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from jitree.errors import UnavailableError
@@ -38,8 +39,8 @@ _X86_64: Final = {
     "read": 0, "write": 1, "close": 3, "fstat": 5, "poll": 7, "lseek": 8, "mmap": 9, "mprotect": 10,
     "munmap": 11, "brk": 12, "rt_sigaction": 13, "rt_sigprocmask": 14, "rt_sigreturn": 15, "pread64": 17,
     "pwrite64": 18, "sched_yield": 24, "mremap": 25, "madvise": 28, "nanosleep": 35, "getpid": 39,
-    "sendmsg": 46, "recvmsg": 47, "exit": 60, "fcntl": 72, "gettid": 186, "futex": 202,
-    "sched_setaffinity": 203, "sched_getaffinity": 204, "exit_group": 231, "clock_gettime": 228,
+    "sendmsg": 46, "recvmsg": 47, "exit": 60, "gettid": 186, "futex": 202, "exit_group": 231,
+    "clock_gettime": 228,
     "clock_nanosleep": 230, "set_robust_list": 273, "sigaltstack": 131, "getcpu": 309, "getrandom": 318,
     "memfd_create": 319, "membarrier": 324, "rseq": 334, "restart_syscall": 219, "gettimeofday": 96,
     "uname": 63,
@@ -48,12 +49,23 @@ _AARCH64: Final = {
     "read": 63, "write": 64, "close": 57, "fstat": 80, "ppoll": 73, "lseek": 62, "mmap": 222,
     "mprotect": 226, "munmap": 215, "brk": 214, "rt_sigaction": 134, "rt_sigprocmask": 135,
     "rt_sigreturn": 139, "pread64": 67, "pwrite64": 68, "sched_yield": 124, "mremap": 216, "madvise": 233,
-    "nanosleep": 101, "getpid": 172, "sendmsg": 211, "recvmsg": 212, "exit": 93, "fcntl": 25, "gettid": 178,
-    "futex": 98, "sched_setaffinity": 122, "sched_getaffinity": 123, "exit_group": 94,
+    "nanosleep": 101, "getpid": 172, "sendmsg": 211, "recvmsg": 212, "exit": 93, "gettid": 178,
+    "futex": 98, "exit_group": 94,
     "clock_gettime": 113, "clock_nanosleep": 115, "set_robust_list": 99, "sigaltstack": 132, "getcpu": 168,
     "getrandom": 278, "memfd_create": 279, "membarrier": 283, "rseq": 293, "restart_syscall": 128,
     "gettimeofday": 169, "uname": 160,
 }  # fmt: skip
+_FCNTL: Final = {fcntl.F_GETFD, fcntl.F_SETFD, fcntl.F_GETFL, fcntl.F_DUPFD_CLOEXEC, 1033, 1034}
+"""What ``fcntl`` may do: seal memory files, and not have a signal sent to another process."""
+_SELF: Final = {0}
+"""As the number of a thread: the calling one."""
+_FILES: Final = 12
+"""What may be open: more than that many messages cannot be held."""
+_LIMITED: Final = {
+    "x86_64": {72: (1, _FCNTL), 203: (0, _SELF), 204: (0, _SELF)},
+    "aarch64": {25: (1, _FCNTL), 122: (0, _SELF), 123: (0, _SELF)},
+}
+"""``fcntl``, ``sched_setaffinity``, ``sched_getaffinity``: which argument may be what."""
 _CLONE: Final = {"x86_64": (56, 435), "aarch64": (220, 435)}
 """``clone`` and ``clone3``: the C library makes threads by the first where the second is not there."""
 _ARCHITECTURES: Final = {"x86_64": (0xC000003E, _X86_64), "aarch64": (0xC00000B7, _AARCH64)}
@@ -73,20 +85,26 @@ def confine(parent: int, memory: int | None, file_size: int) -> None:
     if os.getppid() != parent:
         os._exit(1)
     _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_NOFILE, 32)
+    _limit(resource.RLIMIT_NOFILE, _FILES)
     _limit(resource.RLIMIT_FSIZE, file_size)
     if memory is not None:
         _limit(resource.RLIMIT_AS, _address_space() + memory)
     _require(library.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
     _require(library.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     architecture, numbers = _ARCHITECTURES[machine]
-    rows = _filter(architecture, sorted(numbers.values()), *_CLONE[machine])
+    rows = _filter(architecture, sorted(numbers.values()), _LIMITED[machine], *_CLONE[machine])
     code = ctypes.create_string_buffer(b"".join(rows))
     program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(rows), ctypes.addressof(code)))
     _require(library.prctl(_PR_SET_SECCOMP, _FILTER_MODE, program, 0, 0))
 
 
-def _filter(architecture: int, numbers: Sequence[int], clone: int, clone3: int) -> list[bytes]:
+def _filter(
+    architecture: int,
+    numbers: Sequence[int],
+    limited: Mapping[int, tuple[int, set[int]]],
+    clone: int,
+    clone3: int,
+) -> list[bytes]:
     rows = [
         _row(_LOAD, _ARCHITECTURE_AT),
         _row(_EQUAL, architecture, 1, 0),
@@ -95,6 +113,11 @@ def _filter(architecture: int, numbers: Sequence[int], clone: int, clone3: int) 
     ]
     for number in numbers:
         rows += [_row(_EQUAL, number, 0, 1), _row(_RETURN, _ALLOW)]
+    for number, (argument, values) in limited.items():
+        rows += [_row(_EQUAL, number, 0, 2 * len(values) + 2), _row(_LOAD, _ARGUMENT_AT + 8 * argument)]
+        for value in values:
+            rows += [_row(_EQUAL, value, 0, 1), _row(_RETURN, _ALLOW)]
+        rows += [_row(_RETURN, _FAIL | errno.EPERM)]
     rows += [
         _row(_EQUAL, clone3, 0, 1),
         _row(_RETURN, _FAIL | errno.ENOSYS),

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import fcntl
 import json
-import mmap
 import os
 import socket
 import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
+import numpy as np
+
+from jitree.base.memory import MappedFile
 from jitree.base.records import NamedTuple
-from jitree.errors import DataLossError
+from jitree.errors import DataLossError, ResourceExhaustedError
 
 ALIGNMENT: Final = 64
-MOST_TEXT: Final = 16 << 20
+MOST_TEXT: Final = 4 << 20
 """Bytes of JSON."""
 _LENGTH: Final = struct.Struct("<Q")
 _SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
@@ -64,13 +66,13 @@ def receive(source: socket.socket, most: int) -> Message | None:
         byte, files, _, _ = socket.recv_fds(source, 1, 1, socket.MSG_CMSG_CLOEXEC)
     except ConnectionError:
         return None
-    if not byte:
-        return None
     if len(files) != 1:
+        if not byte:
+            return None
         raise DataLossError("a message without its memory file")
     try:
         return _read(files[0], most)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError, ResourceExhaustedError) as error:
         raise DataLossError(f"a message that cannot be read: {error}") from None
     finally:
         os.close(files[0])
@@ -82,7 +84,7 @@ def _read(file: int, most: int) -> Message:
     size = os.lseek(file, 0, os.SEEK_END)
     if not _LENGTH.size <= size <= most:
         raise DataLossError(f"a message of {size} bytes; at most {most} are expected")
-    data = memoryview(mmap.mmap(file, size, access=mmap.ACCESS_READ))
+    data = np.asarray(MappedFile(file, size)).data
     [length] = _LENGTH.unpack_from(data)
     if length > min(MOST_TEXT, size - _LENGTH.size):
         raise DataLossError(f"a message with a text of {length} bytes")

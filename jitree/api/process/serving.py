@@ -45,18 +45,18 @@ GUARDS: Final = SPARE + 256 * GUARD
 MOST: Final = 1 << 40
 
 
-def serve(connection: socket.socket, options: dict[str, Any]) -> None:
+def serve(connection: socket.socket, options: dict[str, Any], keeper: int) -> None:
     """Confines the process, and answers messages until the parent ends."""
     limits = Limits(**options["limits"])
     try:
         kind, spare = (GuardedSandbox, GUARDS) if options["guard_pages"] else (NativeSandbox, SPARE)
-        session = _prepared(options["device"], kind(limits))
+        session = _session(options["device"], kind(limits))
         memory = None if limits.memory is None else limits.memory + spare
-        confine(options["parent"], memory, options["most"])
+        confine(keeper, memory, options["most"])
     except BaseException as error:
-        messages.send(connection, {"error": _described(error)}, [])
+        send_failure(connection, error)
         return
-    messages.send(connection, {"ready": True}, [])
+    messages.send(connection, {"ready": os.getpid()}, [])
     while (message := messages.receive(connection, MOST)) is not None:
         head: dict[str, Any] = {}
         parts: list[memoryview] = []
@@ -68,6 +68,10 @@ def serve(connection: socket.socket, options: dict[str, Any]) -> None:
             messages.send(connection, head, parts)
         except OSError as error:
             messages.send(connection, {"error": [8, f"the results cannot be sent: {error}", [], []]}, [])
+
+
+def send_failure(connection: socket.socket, error: BaseException) -> None:
+    messages.send(connection, {"error": _described(error)}, [])
 
 
 def _answer(session: Session, message: messages.Message, head: dict[str, Any]) -> list[memoryview]:
@@ -95,22 +99,31 @@ def _described(error: BaseException) -> list[Any]:
     return [2, f"{type(error).__name__}: {error}", [], []]
 
 
-def _prepared(device: str, sandbox: Sandbox) -> Session:
+def prepare() -> BaseException | None:
+    """Reads all that children need from files; what it fails with."""
+    try:
+        for name in _NEVER:
+            sys.modules[name] = None  # type: ignore[assignment]
+        for part in _PREPARED:
+            package = import_module(f"jitree.{part}")
+            for module in pkgutil.walk_packages(package.__path__, f"jitree.{part}."):
+                try:
+                    import_module(module.name)
+                except (ImportError, SystemExit):
+                    continue  # what compiles
+        import_module("ml_dtypes")
+        for recipe in (LOOP, CALLS, HAL, EXECUTOR, LOAD, SPANS, VMVX):
+            image.wait(recipe)
+        host_cpu_data()
+        os.environ.clear()
+        _session("local-sync", NativeSandbox(Limits())).close()
+    except BaseException as error:
+        return error
+    return None
+
+
+def _session(device: str, sandbox: Sandbox) -> Session:
     """A session for which nothing will be read from a file any more."""
-    for name in _NEVER:
-        sys.modules[name] = None  # type: ignore[assignment]
-    for part in _PREPARED:
-        package = import_module(f"jitree.{part}")
-        for module in pkgutil.walk_packages(package.__path__, f"jitree.{part}."):
-            try:
-                import_module(module.name)
-            except (ImportError, SystemExit):
-                continue  # what compiles
-    import_module("ml_dtypes")
-    for recipe in (LOOP, CALLS, HAL, EXECUTOR, LOAD, SPANS, VMVX):
-        image.wait(recipe)
-    host_cpu_data()
-    os.environ.clear()
     session = Session(device, sandbox=sandbox)
     for make in BUILTIN_MODULES.values():
         make(session).export_names()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from jitree.api.limits import Limits, check, limited_content
 from jitree.api.process import values
 from jitree.api.process.worker import Child
 from jitree.api.sandbox import require_local
+from jitree.base.scopes import Scope, deadline
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.dispatch.gate import CANCELS, ContextGate, Entrance
+from jitree.dispatch.host_module import HostModule
 from jitree.errors import (
     AbortedError,
     DataLossError,
@@ -38,7 +42,7 @@ class ProcessSession:
         self._limits = Limits() if limits is None else check(limits)
         if self._limits.instructions is not None:
             raise UnimplementedError("limits: instructions of native code are not counted; limit the time")
-        self._lock = threading.RLock()
+        self._gate = _Gate(None)
         self._worker: Child | None = None
         self._sources: list[list[memoryview]] = []
         self._loaded = 0
@@ -56,10 +60,15 @@ class ProcessSession:
 
     def load(self, *sources: Source) -> Any:
         """As :meth:`jitree.Session.load`, of compiled modules."""
-        with self._lock:
-            self._require_open()
-            if not sources:
-                raise InvalidArgumentError("load: no module was given; pass a path, bytes or an open file")
+        if not sources:
+            raise InvalidArgumentError("load: no module was given; pass a path, bytes or an open file")
+        for source in sources:
+            if isinstance(source, (BytecodeModule, HostModule)):
+                raise UnimplementedError(
+                    f"load: module '{source.name}' is an object of this process, and the process of the "
+                    "sandbox cannot call its functions; load files and bytes"
+                )
+        with self._entered(None):
             parts = [self._read(source) for source in sources]
             modules = [
                 ProcessModule(self, name, functions) for name, functions in self._load(self._alive(), parts)
@@ -67,6 +76,28 @@ class ProcessSession:
             self._sources.append(parts)
             self._modules.update((module.name, module) for module in modules)
         return modules[0] if len(modules) == 1 else tuple(modules)
+
+    deadline = staticmethod(deadline)
+
+    def cancel(self) -> None:
+        """Ends calls in progress, on all threads: CANCELLED."""
+        self._gate.cancel()
+
+    @contextmanager
+    def _entered(self, seconds: float | None) -> Iterator[None]:
+        """In the session alone, until the scope ends that this makes."""
+        gate = self._gate
+        begun = gate.gate[CANCELS]
+        if gate.lock._is_owned():  # type: ignore[attr-defined]
+            raise FailedPreconditionError("the session is in a call of this thread")
+        with Entrance(gate), Scope(seconds) as scope:
+            try:
+                gate.is_ended_by(scope, begun)
+                if self.closed:
+                    raise FailedPreconditionError("the session has been closed")
+                yield
+            finally:
+                gate.waiting.pop(scope, None)
 
     def _read(self, source: Source) -> memoryview:
         with loading(name_of(source)):
@@ -76,7 +107,8 @@ class ProcessSession:
 
     def _load(self, worker: Child, parts: list[memoryview]) -> list[tuple[str, dict[str, str]]]:
         head: dict[str, Any] = {"load": True, "arguments": [["ui8", [part.nbytes]] for part in parts]}
-        answer = worker.ask(head, parts, self._limits.load_time, "while modules were loaded")
+        with Scope(self._limits.load_time):
+            answer = worker.ask(head, parts, "while modules were loaded")
         found: list[tuple[str, dict[str, str]]] = []
         for item in _listed(worker, answer.head.get("modules")):
             match item:
@@ -88,14 +120,13 @@ class ProcessSession:
                     raise _wrong(worker)
         return found
 
-    def call(self, name: str, *arguments: Any) -> Any:
+    def call(self, name: str, *arguments: Any, timeout: float | None = None) -> Any:
         """Calls ``module.function``: arrays and numbers, None for a null argument."""
-        with self._lock:
-            self._require_open()
-            head: dict[str, Any] = {"call": name}
-            parts = values.pack(arguments, "arguments", head)
+        head: dict[str, Any] = {"call": name}
+        parts = values.pack(arguments, "arguments", head)
+        with deadline(timeout), self._entered(self._limits.time):
             worker = self._alive()
-            answer = worker.ask(head, parts, self._limits.time, f"while {name} ran")
+            answer = worker.ask(head, parts, f"while {name} ran")
             try:
                 results = values.unpack(answer.head.get("results"), answer.data)
             except DataLossError as error:
@@ -124,23 +155,23 @@ class ProcessSession:
     def _alive(self) -> Child:
         """The child; a new one with the modules that were loaded if the last one has ended."""
         if self._worker is None or not self._worker.is_alive:
-            self._worker = None
+            last, self._worker = self._worker, None
+            if last is not None:
+                last.end()
             worker = Child(self._device, self._limits, self._guard_pages)
             for parts in self._sources:
                 self._load(worker, parts)
             self._worker = worker
         return self._worker
 
-    def _require_open(self) -> None:
-        if self.closed:
-            raise FailedPreconditionError("the session has been closed")
-
     def close(self) -> None:
-        """Ends the process."""
+        """Ends the process, and a call in progress with it."""
         self.closed = True
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            worker.end()
+        self._gate.cancel()
+        with self._gate.lock:
+            worker, self._worker = self._worker, None
+            if worker is not None:
+                worker.end()
 
     def __enter__(self) -> ProcessSession:
         return self
@@ -150,6 +181,13 @@ class ProcessSession:
 
     def __repr__(self) -> str:
         return f"<jitree.Session in process {self.pid}; modules: {', '.join(self._modules) or 'none'}>"
+
+
+class _Gate(ContextGate):
+    """That of the session: one call at a time."""
+
+    def lose(self) -> None:
+        """A forked child gets a process for itself, which is in no call."""
 
 
 class ProcessModule:
@@ -187,8 +225,8 @@ class ProcessFunction:
         self.full_name = full_name
         self.declaration = declaration
 
-    def __call__(self, *arguments: Any) -> Any:
-        return self.session.call(self.full_name, *arguments)
+    def __call__(self, *arguments: Any, timeout: float | None = None) -> Any:
+        return self.session.call(self.full_name, *arguments, timeout=timeout)
 
 
 def _listed(worker: Child, value: Any) -> list[Any]:

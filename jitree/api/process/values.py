@@ -15,6 +15,8 @@ from jitree.types import BY_NAME
 
 _MOST_DIMENSIONS: Final = 32
 _LARGEST: Final = 1 << 48
+_WORD: Final = 1 << 64
+"""Beyond what any number of a program can be."""
 
 
 def pack(values: Any, names: str, head: dict[str, Any]) -> list[memoryview]:
@@ -23,7 +25,7 @@ def pack(values: Any, names: str, head: dict[str, Any]) -> list[memoryview]:
     rows: list[Any] = []
     parts: list[memoryview] = []
     for index, value in enumerate(values):
-        if value is None or isinstance(value, (bool, int, float)):
+        if value is None or isinstance(value, float) or (isinstance(value, int) and -_WORD <= value < _WORD):
             rows.append(value)
             continue
         array = as_array(value)

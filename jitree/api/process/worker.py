@@ -2,112 +2,80 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import signal
 import socket
-import subprocess
-import sys
-import time
-from collections.abc import Sequence
-from pathlib import Path
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
 from typing import Any, Final
 
 from jitree.api.limits import Limits
 from jitree.api.process import messages
+from jitree.api.process.starting import ask_for_child
+from jitree.base import scopes
 from jitree.base.endings import Ended
-from jitree.codegen.image.packages import folders_of
-from jitree.errors import (
-    AbortedError,
-    DataLossError,
-    DeadlineExceededError,
-    StatusError,
-    UnavailableError,
-    status_error,
-)
+from jitree.base.scopes import Scope
+from jitree.errors import AbortedError, DataLossError, StatusError, UnavailableError, again, status_error
 
-_PROGRAM: Final = Path(__file__).with_name("child.py")
-_VARIABLES: Final = ("HOME", "JITREE_CACHE_DIR")
-"""Where machine code is kept; the child forgets them when it has it."""
-_PACKAGES: Final = ("jitree", "numpy", "ml_dtypes")
 _START: Final = 60.0
 """Seconds that a child may take to get ready, on a busy machine."""
 _LARGEST: Final = 1 << 33
 """Bytes of a message where no limit says less."""
-_GRACE: Final = 0.2
-"""Seconds that a child has to end by itself."""
 _HEAD: Final = 1 << 20
 """Bytes of a message beside results."""
+_STATUS: Final = struct.Struct("<i")
+_GRACE: Final = 1.0
+"""Seconds in which a child has ended that has closed its socket."""
+_WAIT: Final = 10.0
+"""Seconds that the system may take to end a process."""
 
 
 class Child(Ended):
-    """A confined process with a session."""
+    """A confined process with a session. Another process, its keeper, ends it when we let go of its life."""
 
     def __init__(self, device: str, limits: Limits, guard_pages: bool) -> None:
         """UNAVAILABLE where the system cannot confine it, or it does not start."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket = ours
         sizes = [size for size in (limits.output, limits.memory) if size is not None]
         self._most = min(sizes, default=_LARGEST) + _HEAD
+        self._parent = os.getpid()
+        self._is_killed = False
         rest = limits._replace(time=None, load_time=None, instructions=None)
         options = {
-            "device": device, "limits": rest._asdict(), "parent": os.getpid(), "most": self._most,
-            "guard_pages": guard_pages,
+            "device": device, "limits": rest._asdict(), "most": self._most, "guard_pages": guard_pages,
         }  # fmt: skip
-        with theirs:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-I",
-                    "-S",
-                    str(_PROGRAM),
-                    json.dumps({package: folders_of(package) for package in _PACKAGES}),
-                    str(theirs.fileno()),
-                    json.dumps(options),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                env={name: os.environ[name] for name in _VARIABLES if name in os.environ},
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
+        self._socket, self._life = ask_for_child(json.dumps(options).encode())
         self.will_end()
         try:
-            self._answer(_START, "while it started")
+            with Scope(_START):
+                ready = self._answer("while it started")
         except AbortedError as error:
             raise UnavailableError(f"no process can be confined here: {error.message}") from None
+        self.pid: int = ready.head["ready"]
 
     @property
     def is_alive(self) -> bool:
-        return self._process.poll() is None
+        """Whether it can be asked: it is not to end, and belongs to this process, not to one that forked."""
+        return self._parent == os.getpid() and not self._is_killed and not self._has_ended(0)
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def ask(
-        self, head: dict[str, Any], parts: Sequence[memoryview], seconds: float | None, doing: str
-    ) -> messages.Message:
+    def ask(self, head: dict[str, Any], parts: Sequence[memoryview], doing: str) -> messages.Message:
         """The answer to a message. What the child fails with; ABORTED when it ends meanwhile or answers what
-        no session does, DEADLINE_EXCEEDED after ``seconds``. It has ended then."""
+        no session does; why the scope is to end that the thread is in. It has ended then."""
+        scopes.require_going_on()
         try:
             messages.send(self._socket, head, parts)
         except OSError:
             raise self._ended(doing) from None
-        return self._answer(seconds, doing)
+        return self._answer(doing)
 
-    def _answer(self, seconds: float | None, doing: str) -> messages.Message:
+    def _answer(self, doing: str) -> messages.Message:
         try:
-            until = None if seconds is None else time.monotonic() + seconds
-            if not self._has_message(until):
-                self.end()
-                raise DeadlineExceededError(
-                    f"{doing}: it was not done within {seconds:g} s (the limit on time)"
-                )
-            message = messages.receive(self._socket, self._most)
+            with self._ending_with(scopes.current()):
+                message = messages.receive(self._socket, self._most)
         except DataLossError as error:
             self.end()
             raise AbortedError(
@@ -122,40 +90,79 @@ class Child(Ended):
             raise self._failure(message.head["error"], doing)
         return message
 
-    def _has_message(self, until: float | None) -> bool:
-        while True:
-            left = None if until is None else max(0.0, until - time.monotonic())
-            if select.select([self._socket], [], [], left)[0]:
-                return True
-            if left is not None and left <= 0:
-                return False
+    @contextmanager
+    def _ending_with(self, scope: Scope | None) -> Iterator[None]:
+        """The child is killed when the scope ends."""
+        guard, is_over = Lock(), False
+
+        def kill(_: StatusError) -> None:
+            with guard:
+                if not is_over:
+                    self._kill()
+
+        if scope is not None:
+            scope.watch(kill)
+        try:
+            yield
+        finally:
+            with guard:
+                is_over = True
+            if scope is not None:
+                scope.unwatch(kill)
 
     def _failure(self, described: Any, doing: str) -> StatusError:
         match described:
-            case [int(code), str(message), [*contexts], [*backtrace]]:
-                error = status_error(code, message, *map(str, contexts))
-                error.backtrace = list(map(str, backtrace))
+            case [int(code), str(message), [*contexts], [*backtrace]] if all(
+                isinstance(text, str) for text in (*contexts, *backtrace)
+            ):
+                error = status_error(code, message, *contexts)
+                error.backtrace = backtrace
                 return error
         self.end()
         return AbortedError(f"the process of the sandbox sent what no session does {doing}")
 
-    def _ended(self, doing: str) -> AbortedError:
+    def _ended(self, doing: str) -> StatusError:
+        why = scopes.why_to_end()
+        how = self._how()
         self.end()
-        code = self._process.returncode
-        how = f"by {signal.Signals(-code).name}" if code is not None and code < 0 else f"with code {code}"
+        if why is not None:
+            return again(why).with_context(doing)
         return AbortedError(
             f"the process of the sandbox ended {how} {doing}; the next call starts another one, with the "
             "modules as they are after loading"
         )
 
+    def _how(self) -> str:
+        """How it has ended, or is ended now: it may be there and have closed its socket."""
+        if not self._has_ended(_GRACE):
+            self._kill()
+        status = self._life.recv(_STATUS.size) if self._has_ended(_WAIT) else b""
+        if len(status) != _STATUS.size:
+            return "and so did its keeper"
+        [code] = _STATUS.unpack(status)
+        if code >= 0:
+            return f"with code {code}"
+        known = -code in set(signal.Signals)
+        return f"by {signal.Signals(-code).name if known else f'signal {-code}'}"
+
+    def _has_ended(self, seconds: float) -> bool:
+        """Whether it has ended, or does so in time."""
+        if self._life.fileno() < 0:
+            return True
+        poll = select.poll()  # `select` knows the first 1024 descriptors only
+        poll.register(self._life, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+
+    def _kill(self) -> None:
+        self._is_killed = True
+        with contextlib.suppress(OSError):  # it has ended
+            self._life.shutdown(socket.SHUT_WR)
+
     def end(self) -> None:
         """Ends the process."""
         self._end = bool
-        if self._process.poll() is None:
-            self._socket.shutdown(socket.SHUT_WR)
-            try:
-                self._process.wait(_GRACE)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        if self._parent == os.getpid() and not self._has_ended(0):
+            self._kill()
+            self._has_ended(_WAIT)
         self._socket.close()
+        self._life.close()

@@ -291,7 +291,7 @@ def _drop(shared: _Shared) -> None:
 
 def _work(shared: _Shared, place: int, processor: int | None) -> None:
     if processor is not None and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(threading.get_native_id(), {processor})
+        os.sched_setaffinity(0, {processor})  # the calling thread
     _this_thread.shared = shared
     parking = shared.new_parking()
     shared.arrive()

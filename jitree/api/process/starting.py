@@ -1,0 +1,80 @@
+"""How children are started: by a process that has imported all that they need, and forks itself for each."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from jitree.codegen.image.packages import folders_of
+from jitree.errors import UnavailableError
+
+_PROGRAM: Final = Path(__file__).with_name("starter.py")
+_VARIABLES: Final = ("HOME", "JITREE_CACHE_DIR")
+"""Where machine code is kept; the starter forgets them when it has it."""
+_PACKAGES: Final = ("jitree", "numpy", "ml_dtypes")
+
+
+class Starter:
+    """The process that starts children. It ends when no process has ``control`` any more."""
+
+    def __init__(self) -> None:
+        self.control, theirs = _pair()
+        self._parent = os.getpid()
+        folders = {package: folders_of(package) for package in _PACKAGES}
+        variables = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_PROGRAM), json.dumps(folders)],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env=variables | {"OPENBLAS_NUM_THREADS": "1"},  # one that has threads does not fork well
+                start_new_session=True,
+            )
+
+    def end(self) -> None:
+        """Children go on."""
+        self.control.close()
+        if self._parent == os.getpid():
+            self._process.kill()
+            self._process.wait()
+
+
+_started: Final[list[Starter]] = []
+
+
+@atexit.register
+def _end() -> None:
+    while _started:
+        _started.pop().end()
+
+
+def ask_for_child(options: bytes) -> tuple[socket.socket, socket.socket]:
+    """Has a child started: the sockets for messages to it, and to its keeper. UNAVAILABLE without one."""
+    if not hasattr(os, "memfd_create"):
+        raise UnavailableError(f"no process can be confined on {sys.platform}")
+    (connection, theirs), (life, its) = _pair(), _pair()
+    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # few messages can wait unread
+    with theirs, its:
+        for starter in (*_started[-1:], None):
+            if starter is None:
+                _end()
+                starter = Starter()
+                _started.append(starter)
+            try:
+                socket.send_fds(starter.control, [options], [theirs.fileno(), its.fileno()])
+            except OSError:  # it has ended
+                continue
+            return connection, life
+    raise UnavailableError("no process can be started here")
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,0 +1,271 @@
+"""Calls of a sandbox in a process of its own: deadlines, cancelling, threads, forks, processes that end."""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitree
+from jitree.api.process import starting
+from jitree.errors import (
+    AbortedError,
+    CancelledError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    StatusError,
+    UnimplementedError,
+)
+from tests.assembler import Assembler
+from tests.security.programs import PROGRAM, VMVX
+
+SHORT = 0.1
+TIMEOUT = 60
+IMAGE = np.ones((8, 8), np.float32)
+STATE = (
+    Assembler("state", globals_size=8)
+    .function("add", "0i_i", """
+        %i1 = global.load.i32 0
+        %i1 = add.i32 %i1, %i0
+        global.store.i32 0, %i1
+        return [%i1]
+    """)
+    .build()
+)  # fmt: skip
+
+
+def confined(**limits: Any) -> Any:
+    return jitree.Session("local-sync", sandbox="process", limits=jitree.Limits(**limits))
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Any]:
+    with confined() as session:
+        session.load(PROGRAM, STATE)
+        yield session
+
+
+def test_deadlines(session: Any) -> None:
+    spin = session["hostile.spin"]
+    with pytest.raises(DeadlineExceededError, match=f"within {SHORT} s; while hostile.spin ran"):
+        spin(timeout=SHORT)
+    with pytest.raises(DeadlineExceededError), session.deadline(SHORT):
+        spin()
+    with pytest.raises(DeadlineExceededError), jitree.Session("local-sync").deadline(SHORT):
+        spin(timeout=60)
+    assert session.call("hostile.count", 5) == 5
+    child = session.pid
+    with pytest.raises(DeadlineExceededError):
+        spin(timeout=0)
+    assert session.pid == child, "nothing has begun"
+    for limit in (None, math.inf, 10**400, 60):
+        assert session["hostile.count"](5, timeout=limit) == 5
+    with pytest.raises(InvalidArgumentError, match="timeout"):
+        spin(timeout=math.nan)
+
+
+def _cancelled(session: Any, count: int) -> None:
+    """Calls that never end, cancelled: one runs, the others wait for it."""
+    with ThreadPoolExecutor(count) as pool:
+        calls = [pool.submit(session.call, "hostile.spin") for _ in range(count)]
+        while not all(call.done() for call in calls):
+            time.sleep(0.01)
+            session.cancel()
+        for call in calls:
+            with pytest.raises(CancelledError):
+                call.result()
+
+
+def test_cancelling(session: Any) -> None:
+    session.cancel()  # nothing is in progress
+    assert session.call("hostile.count", 5) == 5
+    _cancelled(session, 1)
+    _cancelled(session, 3)
+    assert session.call("hostile.count", 5) == 5
+
+
+def test_nothing_in_progress_is_cancelled(session: Any) -> None:
+    session.call("state.add", 0)
+    child = session.pid
+    for _ in range(20):
+        session.cancel()
+        session.call("state.add", 0)
+    assert session.pid == child
+
+
+def test_waiting_for_another_call_has_a_deadline(session: Any) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        endless = pool.submit(session.call, "hostile.spin")
+        while not session._gate.waiting:
+            time.sleep(0.001)
+        with pytest.raises(DeadlineExceededError):
+            session["hostile.count"](5, timeout=SHORT)
+        session.cancel()
+        with pytest.raises(CancelledError):
+            endless.result(TIMEOUT)
+
+
+def test_closing_ends_a_call() -> None:
+    session = confined()
+    session.load(PROGRAM)
+    with ThreadPoolExecutor(1) as pool:
+        endless = pool.submit(session.call, "hostile.spin")
+        while not session._gate.waiting:
+            time.sleep(0.001)
+        session.close()
+        with pytest.raises(StatusError):
+            endless.result(TIMEOUT)
+    with pytest.raises(FailedPreconditionError, match="closed"):
+        session.call("hostile.count", 5)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGRTMIN, signal.SIGRTMIN + 9])
+def test_a_child_that_ends_by_any_signal(session: Any, number: int) -> None:
+    session.call("state.add", 0)
+    with ThreadPoolExecutor(1) as pool:
+        endless = pool.submit(session.call, "hostile.spin")
+        while not session._gate.waiting:
+            time.sleep(0.001)
+        os.kill(session.pid, number)
+        with pytest.raises(AbortedError, match=r"ended by (SIG|signal \d)"):
+            endless.result(TIMEOUT)
+    assert session.call("state.add", 1) == 1
+
+
+def test_many_descriptors() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 1200:
+        pytest.skip("the system gives no more than 1024 descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1030)]
+    try:
+        with confined() as session:
+            session.load(PROGRAM)
+            assert session["hostile.count"](5, timeout=TIMEOUT) == 5
+            assert session._worker._life.fileno() > 1024
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_child_outlives_the_thread_that_started_it() -> None:
+    session = confined()
+    with session:
+        thread = threading.Thread(target=session.load, args=(STATE,))
+        thread.start()
+        thread.join()
+        assert session.call("state.add", 5) == 5
+        assert session.call("state.add", 5) == 10
+
+
+def test_a_forked_process_has_a_child_for_itself(session: Any) -> None:
+    session.call("state.add", 0)
+    child, before = session.pid, session.call("state.add", 0)
+    forked = os.fork()
+    if forked == 0:
+        code = 1
+        try:
+            code = 0 if session.call("state.add", 1) == 1 and session.pid != child else 2
+            session.close()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 0
+    assert session.call("state.add", 1) == before + 1 and session.pid == child
+
+
+def test_starters_that_end_are_replaced(session: Any) -> None:
+    session.call("state.add", 0)
+    child = session.pid
+    (starter,) = starting._started
+    os.kill(starter._process.pid, signal.SIGKILL)
+    starter._process.wait()
+    session.call("state.add", 0)
+    assert session.pid == child, "which does not need the starter"
+    with confined() as other:
+        other.load(STATE)
+        assert other.call("state.add", 1) == 1
+
+
+def test_crashes_under_load() -> None:
+    """Threads call, and processes end: each call has its result or fails with a status."""
+    with confined() as session:
+        session.load(VMVX)
+        expected = session.call("module.classify", IMAGE)
+        done = threading.Event()
+
+        def call() -> tuple[int, int]:
+            right = failed = 0
+            while not done.is_set():
+                try:
+                    assert (session.call("module.classify", IMAGE) == expected).all()
+                    right += 1
+                except AbortedError:
+                    failed += 1
+            return right, failed
+
+        def crash() -> None:
+            for _ in range(8):
+                child = session.pid
+                if child is not None and session._worker.is_alive:
+                    os.kill(child, signal.SIGSEGV)
+                time.sleep(SHORT)
+            done.set()
+
+        with ThreadPoolExecutor(4) as pool:
+            calls = [pool.submit(call) for _ in range(3)]
+            pool.submit(crash).result()
+            assert all(right + failed for right, failed in (future.result() for future in calls))
+        assert (session.call("module.classify", IMAGE) == expected).all()
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"time": math.inf},
+        {"time": 10**400, "load_time": 1e300},
+        {"memory": 10**400},
+        {"handles": 10**400, "recursion": 10**400, "output": 1 << 200, "load_size": 1 << 200},
+    ],
+)
+@pytest.mark.parametrize("kind", [True, "process"])
+def test_limits_beyond_anything(limits: dict[str, Any], kind: Any) -> None:
+    with jitree.Session("local-sync", sandbox=kind, limits=jitree.Limits(**limits)) as session:
+        session.load(PROGRAM)
+        assert session["hostile.count"](5) == 5
+
+
+def test_what_is_no_limit() -> None:
+    for wrong in ({"time": math.nan}, {"memory": -(10**5000)}, {"time": -math.inf}):
+        with pytest.raises(InvalidArgumentError, match=r"limits: (time|memory) is"):
+            confined(**wrong)
+
+
+def test_what_a_child_cannot_be_given(session: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="expected an array or a number"):
+        session.call("hostile.count", 10**5000)
+    host = jitree.CustomModule("host")
+    with pytest.raises(UnimplementedError, match="object of this process"):
+        session.load(host)
+    assert session.call("hostile.count", 5) == 5
+
+
+def test_results_and_modules_take_no_descriptors(session: Any) -> None:
+    with confined() as many:
+        before = os.listdir("/proc/self/fd")
+        for index in range(40):
+            many.load(Assembler(f"m{index}").function("f", "0i_i", "return [%i0]").build())
+        many.load(VMVX)
+        results = [many.call("module.classify", IMAGE) for _ in range(40)]
+        assert len(os.listdir("/proc/self/fd")) <= len(before) + 3
+        assert all((result == results[0]).all() for result in results)
