@@ -189,6 +189,9 @@ class _Gate(ContextGate):
     def lose(self) -> None:
         """A forked child gets a process for itself, which is in no call."""
 
+    def settle(self) -> None:
+        """There are no direct calls to allow."""
+
 
 class ProcessModule:
     """A module that the child has loaded; its functions are attributes and items."""
