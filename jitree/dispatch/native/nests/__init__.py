@@ -60,7 +60,7 @@ def find(function: SsaFunction) -> list[Nest | NestRefusal]:
 def _take(function: SsaFunction, loop: SsaLoop) -> Nest:
     structure, reader = recognise(loop)
     dependence = Dependence(structure, reader)
-    require_sizes(structure)
+    require_sizes(structure, reader.products)
     if values_used_after(function, loop) - {loop.header.parameters[0]}:
         raise NotANest("a value is carried out of the nest")
     return Nest(loop, structure, reader, dependence, make_plan(structure, reader.splits, dependence))

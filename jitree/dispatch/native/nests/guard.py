@@ -4,7 +4,7 @@ stored overlaps what other accesses touch. Also computes what the nest needs of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,8 +25,10 @@ _NARROW_BITS: Final = 60
 _WIDE_BITS: Final = 124
 
 
-def require_sizes(structure: Structure) -> None:
-    """NotANest if the guard could not compute ranges without overflow."""
+def require_sizes(structure: Structure, products: Sequence[Polynomial]) -> None:
+    """NotANest if the guard could not compute ranges, or the products, without overflow."""
+    if any(product.bits(SYMBOL_BITS) > _WIDE_BITS for product in products):
+        raise NotANest("a bound of many factors")
     for level in structure.levels:
         for polynomial in (level.initial, level.bound):
             if polynomial.bits(SYMBOL_BITS) > _NARROW_BITS:
@@ -70,6 +72,7 @@ class Guard:
         accesses = list(self._narrowed)
         self._require_small(accesses)
         self._require_limits()
+        self._require_products()
         self._extents()
         self._go_on_if_all(context.deopt)
         self._live_outs()
@@ -133,6 +136,13 @@ class Guard:
         for limit in (limit for parts in self._narrowed.values() for limit in parts.limits):
             if limit.number is None:
                 self._conditions.append(self._writer.let(f"icmp sge i64 {self._polynomial(limit, 'i64')}, 0"))
+
+    def _require_products(self) -> None:
+        """Bounds of split loops are the products of what they are split into."""
+        for product in self._reader.products:
+            if product.bits(SYMBOL_BITS) > _NARROW_BITS:
+                value = self._polynomial(product, "i128")
+                self._conditions.append(self._writer.let(f"icmp slt i128 {value}, {1 << _NARROW_BITS}"))
 
     def _symbol(self, value: Value) -> str:
         return self._body.invariant(value)

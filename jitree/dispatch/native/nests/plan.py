@@ -155,18 +155,19 @@ class _Planner:
     def _factors(self, index: Polynomial) -> list[tuple[Polynomial, Level]]:
         """Of the parallel loops, from the innermost; a split one that is used as a whole counts as one."""
         found: list[tuple[Polynomial, Level]] = []
-        whole: set[Level] = set()
+        merged: set[Level] = set()
         for level in reversed(self._parallel):
             if level.extent == 1:  # its counter is 0
                 continue
-            factor = index.coefficient(level.counter)
-            for split in self._splits:
+            if level in merged:
+                continue
+            factor, whole = index.coefficient(level.counter), level
+            for split in self._splits:  # from the innermost of each loop
                 outer = index.coefficient(split.outer.counter)
-                if level is split.inner and outer == factor * split.inner.bound:
-                    found.append((factor, split.whole))
-                    whole |= {split.inner, split.outer}
-            if level not in whole:
-                found.append((factor, level))
+                if whole is split.inner and outer == factor * split.inner.bound:
+                    whole = split.whole
+                    merged.add(split.outer)
+            found.append((factor, whole))
         return found
 
     def _accumulators(self) -> dict[Value, ElementAccess] | None:

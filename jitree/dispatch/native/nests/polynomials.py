@@ -64,17 +64,13 @@ class Polynomial:
         })  # fmt: skip
 
     def divided(self, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
-        """(quotient, rest) by a positive constant or a single value, term by term; else (0, itself)."""
-        number = divisor.number
-        if number is not None and number > 0:
-            return (
-                Polynomial({m: n // number for m, n in self.terms.items() if n // number}),
-                Polynomial({m: n % number for m, n in self.terms.items() if n % number}),
-            )
-        monomial = next(iter(divisor.terms), ())
-        if len(monomial) != 1 or divisor.terms != {monomial: 1}:
+        """(quotient, rest) by a positive constant, a value or a product of them, term by term; else (0,
+        itself)."""
+        factors, number = next(iter(divisor.terms.items()), ((), 0))
+        if number <= 0 or len(divisor.terms) != 1:
             return Polynomial({}), self
-        quotient = self.coefficient(monomial[0])
+        quotients = ((_without(monomial, factors), count // number) for monomial, count in self.terms.items())
+        quotient = _polynomial((monomial, count) for monomial, count in quotients if monomial is not None)
         return quotient, self - quotient * divisor
 
     def without(self, counters: Iterable[Value]) -> Polynomial:
@@ -93,6 +89,16 @@ class Polynomial:
         """The largest number of the counters that stand in one product."""
         counted = set(counters)
         return max((sum(value in counted for value in m) for m in self.terms), default=0)
+
+
+def _without(monomial: Monomial, factors: Monomial) -> Monomial | None:
+    """A product divided by another; None where that leaves a rest."""
+    left = list(monomial)
+    for factor in factors:
+        if factor not in left:
+            return None
+        left.remove(factor)
+    return tuple(left)
 
 
 def _polynomial(terms: Iterable[tuple[Monomial, int]]) -> Polynomial:

@@ -7,6 +7,7 @@ workgroup numbers are. The guard checks each assumption.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -44,7 +45,7 @@ class Level:
 
 
 class Split(NamedTuple):
-    """A loop that became two."""
+    """A loop that became two, of which the inner one may be split again."""
 
     whole: Level
     outer: Level
@@ -63,6 +64,8 @@ class PolynomialReader:
         self.splits: list[Split] = []
         self.limits: list[Value] = []
         """Conditions of loops that are split with a rest."""
+        self.products: list[Polynomial] = []
+        """Bounds of loops that are split without one: as numbers, not modulo 2**64."""
         self._polynomials: dict[Value, Polynomial] = {}
         self.not_negative: set[Value] = set()
         """Values from outside that are assumed to be so."""
@@ -76,13 +79,20 @@ class PolynomialReader:
         step = Polynomial.constant(level.step)
         self._define(variable, level.initial + Polynomial.symbol(level.counter) * step)
 
-    def add_split(self, variable: Value, whole: Level, outer: Level, inner: Level) -> None:
-        """The next loop inwards as two: its variable is ``outer * (iterations of inner) + inner``."""
-        self.splits.append(Split(whole, outer, inner))
-        self.levels[outer.counter] = outer
-        self.levels[inner.counter] = inner
-        start = Polynomial.symbol(outer.counter) * inner.bound
-        self._define(variable, start + Polynomial.symbol(inner.counter))
+    def add_split(self, variable: Value, whole: Level, levels: Sequence[Level]) -> None:
+        """The next loop inwards as several: their counters are the digits of its variable."""
+        position = zero = Polynomial.constant(0)
+        for level in levels:
+            self.levels[level.counter] = level
+            position = position * level.bound + Polynomial.symbol(level.counter)
+        self._define(variable, position)
+        inner = levels[-1]
+        splits: list[Split] = []
+        for outer in reversed(levels[1:-1]):
+            both = Level(outer.counter, zero, outer.bound * inner.bound, 1, whole.unsigned)
+            splits.append(Split(both, outer, inner))
+            inner = both
+        self.splits += (*splits, Split(whole, levels[0], inner))
 
     def _define(self, variable: Value, polynomial: Polynomial) -> None:
         self.variables[variable] = self._polynomials[variable] = polynomial
@@ -221,6 +231,9 @@ class PolynomialReader:
         if divisor.number is not None:
             low, high = self._range(rest)
             return low >= 0 and high < divisor.number
-        # A loop that runs this often; where it does, the divisor is positive.
-        counters = [level for level in self.levels.values() if Polynomial.symbol(level.counter) == rest]
-        return bool(counters) and counters[0].bound == divisor and counters[0].initial.number == 0
+        for level in self.levels.values():
+            factor = rest.coefficient(level.counter)
+            if factor * level.bound == divisor and level.initial.number == 0:
+                # Loops that run this often; where they do, the divisor is positive.
+                return self._is_rest(rest - factor * Polynomial.symbol(level.counter), factor)
+        return False

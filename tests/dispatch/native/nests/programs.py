@@ -72,12 +72,15 @@ class Text:
         return total
 
 
+Bound = int | str | tuple["Bound", "Bound"]
+"""A number, a register, or two factors whose product it is."""
+
+
 @dataclass(frozen=True)
 class Level:
     """A loop."""
 
-    bound: int | str | tuple[str, str | int]
-    """A number, a register, or two factors whose product it is."""
+    bound: Bound
     start: int = 0
     step: int = 1
     compare: str = "cmp.lt.i64.s"
@@ -88,12 +91,34 @@ def argument(position: int) -> str:
     return f"%i{2 * position}"
 
 
-def _bound(text: Text, bound: int | str | tuple[str, str | int]) -> str:
+def bound_register(text: Text, bound: Bound) -> str:
+    """Where a bound is."""
     if isinstance(bound, int):
         return text.constant(bound)
     if isinstance(bound, str):
         return bound
-    return text.op("mul.i64", bound[0], _bound(text, bound[1]))
+    return text.op("mul.i64", *(bound_register(text, factor) for factor in bound))
+
+
+def merged(bounds: Sequence[Bound]) -> Bound:
+    """The bound of one loop in place of several."""
+    product = bounds[-1]
+    for bound in reversed(bounds[:-1]):
+        product = (bound, product)
+    return product
+
+
+def digits(text: Text, variable: str, bounds: Sequence[Bound]) -> list[str]:
+    """The variables of loops that have been merged, as the compiler takes them apart."""
+    found, rest = [], variable
+    for place in range(1, len(bounds)):
+        divisor = bound_register(text, merged(bounds[place:]))
+        quotient, zero = text.op("div.i64.s", rest, divisor), text.constant(0)
+        found.append(quotient)
+        rest = text.op("rem.i64.s", variable, divisor)
+        negative = text.op("cmp.lt.i64.s", rest, zero)
+        rest = text.op("select.i64", negative, text.op("add.i64", rest, divisor), rest)
+    return [*found, rest]
 
 
 Body = Callable[[Text, list[str]], None]
@@ -107,7 +132,7 @@ def program(levels: Sequence[Level], body: Body) -> SsaFunction:
 def module(levels: Sequence[Level], body: Body) -> Assembler:
     """A module of that function."""
     text = Text()
-    bounds = [_bound(text, level.bound) for level in levels]
+    bounds = [bound_register(text, level.bound) for level in levels]
     starts = [text.constant(level.start) for level in levels]
     steps = [text.constant(level.step) for level in levels]
     variables = [text.pair() for _ in levels]

@@ -7,7 +7,16 @@ import pytest
 
 from jitree.dispatch.native.ssa import SsaFunction, Value
 from tests.dispatch.native.nests.harness import Bytes, Compiled
-from tests.dispatch.native.nests.programs import Level, Text, argument, only_nest, program
+from tests.dispatch.native.nests.programs import (
+    Bound,
+    Level,
+    Text,
+    argument,
+    digits,
+    merged,
+    only_nest,
+    program,
+)
 
 
 def _add(text: Text, at: list[str]) -> None:
@@ -158,6 +167,22 @@ def test_negative_factors_of_a_merged_bound() -> None:
     assert _holds(function, _buffers(400, 400), 4, 3)
     assert not _holds(function, _buffers(400, 400), -4, -3)
     assert not _holds(function, _buffers(400, 400), 9, 3)
+
+
+def test_merged_bounds_do_not_overflow() -> None:
+    """2**30 * 2**30 * 16 iterations are none modulo 2**64; so many cannot be tried, but taken for what they
+    are not."""
+    bounds: list[Bound] = [argument(0), argument(1), argument(2)]
+
+    def body(text: Text, at: list[str]) -> None:
+        place = digits(text, at[0], bounds)[2]
+        total = text.op("add.f32", text.load("f32", 0, place), text.load("f32", 1, place))
+        text.store("f32", 0, place, total)
+
+    function = program([Level(merged(bounds))], body)
+    assert _holds(function, _buffers(400, 400), 2, 3, 16)
+    assert not _holds(function, _buffers(400, 400), 1 << 30, 1 << 30, 16)
+    assert not _holds(function, _buffers(400, 400), 1 << 30, 1 << 29, 16)
 
 
 def test_large_counts_do_not_overflow() -> None:

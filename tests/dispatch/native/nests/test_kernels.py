@@ -9,7 +9,16 @@ import pytest
 from jitree.dispatch.native.nests import plan
 from jitree.dispatch.native.ssa import SsaFunction
 from tests.dispatch.native.nests.harness import Bytes, Compiled, interpret
-from tests.dispatch.native.nests.programs import Level, Text, argument, only_nest, program
+from tests.dispatch.native.nests.programs import (
+    Bound,
+    Level,
+    Text,
+    argument,
+    digits,
+    merged,
+    only_nest,
+    program,
+)
 
 ELEMENTS = 4096
 
@@ -326,6 +335,22 @@ def test_merged_loops(inner: str) -> None:
 
     bound = 60 if inner == "constant" else (argument(0), argument(1))
     check(program([Level(bound)], body), (20, 3))
+
+
+@pytest.mark.parametrize("columns", [5, 16, 40])
+def test_merged_loops_around_a_reduction(columns: int) -> None:
+    """Channels, rows and columns of a convolution are one loop; how many columns there are the workgroup
+    says."""
+    bounds: list[Bound] = [8, 6, argument(0)]
+
+    def body(text: Text, at: list[str]) -> None:
+        channel, row, column = digits(text, at[0], bounds)
+        image = text.load("f32", 1, text.index(0, (at[1], 240), (row, 40), (column, 1)))
+        weight = text.load("f32", 2, text.index(0, (channel, 3), (at[1], 1)))
+        out = text.index(0, (channel, 384), (row, 64), (column, 1))
+        text.store("f32", 0, out, text.op("fma.f32", image, weight, text.load("f32", 0, out)))
+
+    check(program([Level(merged(bounds)), Level(3)], body), (columns,))
 
 
 @pytest.mark.parametrize("mnemonic", ["sin.f32", "atan2.f32", "rem.f32", "log.f64"])

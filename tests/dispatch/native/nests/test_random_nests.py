@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from jitree.dispatch.native.nests import looks
 from jitree.dispatch.native.ssa import SsaFunction, Value
 from tests.dispatch.native.nests.harness import Bytes, Compiled, TooLong, interpret
-from tests.dispatch.native.nests.programs import Level, Text, argument, only_nest, program
+from tests.dispatch.native.nests.programs import (
+    Bound,
+    Level,
+    Text,
+    argument,
+    digits,
+    merged,
+    only_nest,
+    program,
+)
 
 LARGEST = 3000
 """Iterations."""
@@ -42,6 +51,8 @@ class Case:
     """Whose bounds are arguments."""
     store: Index
     loads: tuple[Index, ...]
+    merged: bool
+    """All loops are one."""
     accumulates: bool
     shared: int
     """Elements from the stored buffer to the first load's, in one allocation; 0: buffers of their own."""
@@ -73,6 +84,7 @@ def cases(draw: st.DrawFn) -> Case:
         tuple(draw(st.booleans()) for _ in counts),
         Index(draw(st.integers(0, 3)), tuple(factors)),
         loads,
+        draw(st.booleans()),
         accumulates,
         draw(st.sampled_from([0, 0, 0, 1, 5, 40, 2000])),
         draw(st.sampled_from([0, 0, 1, 4])),
@@ -80,7 +92,15 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def _function(case: Case) -> SsaFunction:
+    bounds: list[Bound] = [
+        argument(number) if dynamic else count
+        for number, (count, dynamic) in enumerate(zip(case.counts, case.dynamic, strict=True))
+    ]
+
     def body(text: Text, at: list[str]) -> None:
+        if case.merged:
+            at = digits(text, at[0], bounds)
+
         def index(of: Index) -> str:
             return text.index(of.base, *zip(at, of.factors, strict=True))
 
@@ -91,10 +111,7 @@ def _function(case: Case) -> SsaFunction:
             result = text.op("sub.f32", text.load("f32", 0, out), result)
         text.store("f32", 0, out, result)
 
-    levels = [
-        Level(argument(number) if dynamic else count)
-        for number, (count, dynamic) in enumerate(zip(case.counts, case.dynamic, strict=True))
-    ]
+    levels = [Level(merged(bounds))] if case.merged else [Level(bound) for bound in bounds]
     return program(levels, body)
 
 
@@ -108,7 +125,7 @@ def _buffers(case: Case) -> list[Bytes]:
 
 
 @pytest.mark.parametrize("work", [looks.WORK, 7], ids=["in one", "in parts"])
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=cases())
 def test_random_nests(work: int, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """With looks after signals in between, or without."""
