@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from jitree.dispatch.fast import arithmetic, branches, buffers, calls, globals, lists, references
+from jitree.dispatch.fast import arithmetic, branches, calls, references, site
 from jitree.dispatch.fast.handler import Handler
 from jitree.dispatch.fast.prelude import ATTRIBUTES, prelude
 from jitree.dispatch.native.counting import METADATA
@@ -23,7 +23,7 @@ SIDE_EXITS: Final = frozenset((
 """Instructions without a handler: they allocate, fail or are rare, and leave the loop to the plain tier."""
 
 _INSTRUCTIONS: Final = tuple((Part(name),) for name in OPCODE_NAMES)
-_FAMILIES: Final = (arithmetic, branches, buffers, calls, globals, lists, references)
+_FAMILIES: Final = (arithmetic, branches, calls, references, site)
 _EMITTERS: Final = {mnemonic: family.emit for family in _FAMILIES for mnemonic in family.MNEMONICS}
 
 

@@ -9,7 +9,6 @@ from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import LLVM_TYPES
 from jitree.dispatch.native.emitter import Emitter, Registers, struct_type
 from jitree.dispatch.native.prelude import FIXED
-from jitree.dispatch.native.references import drop_all, retain_all
 from jitree.dispatch.native.slow import Shortcut, ask, read_back, spill_operands
 from jitree.dispatch.native.source import ModuleSource
 from jitree.dispatch.native.ssa import REF, SsaInstruction, Value, operand
@@ -58,7 +57,7 @@ def emit_call(
         _require_room(emitter, needs)
     if ordinal not in callees.bounded:
         emitter.spend(instruction)
-    retain_all(emitter, instruction.retained)
+    emitter.retain_all(instruction.retained)
     arguments = ["ptr %state", "ptr %frame.next", "ptr %values.next", "ptr %refs.next"]
     arguments.append(f"i64 {emitter.fuel_left()}")
     arguments += [f"{LLVM_TYPES[value.type]} {operand(value)}" for value in instruction.operands]
@@ -72,7 +71,7 @@ def emit_call(
     emitter.label(returned)
     for number, result in enumerate(instruction.results, 1):
         emitter.define(result, f"extractvalue {kind} {call}, {number}")
-    drop_all(emitter, instruction.dropped)
+    emitter.drop_all(instruction.dropped)
 
 
 def _require_room(emitter: Emitter, needs: Needs) -> None:
@@ -155,13 +154,13 @@ def emit_alloc(emitter: Emitter, instruction: SsaInstruction) -> None:
     entry = emitter.let(f"call fastcc ptr @vm.allocate(ptr %state, i64 {length})")
     shortcut.require(emitter.let(f"icmp ne ptr {entry}, null"))
     (variable,) = instruction.outputs
-    drop_all(emitter, (emitter.registers[variable],))
+    emitter.drop_all((emitter.registers[variable],))
     shortcut.finish(entry)
 
 
 def emit_return(emitter: Emitter, instruction: SsaInstruction) -> None:
-    retain_all(emitter, instruction.retained)
-    drop_all(emitter, instruction.dropped)
+    emitter.retain_all(instruction.retained)
+    emitter.drop_all(instruction.dropped)
     result = _pack(emitter, emitter.result_type, instruction.operands)
     emitter.do(f"ret {emitter.result_type} {result}")
 

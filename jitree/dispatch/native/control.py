@@ -6,15 +6,14 @@ from collections.abc import Callable
 from typing import Final
 
 from jitree.dispatch.native.emitter import Emitter
-from jitree.dispatch.native.references import drop_all, retain_all
 from jitree.dispatch.native.ssa import RESUME, Block, SsaInstruction, operand
 from jitree.regs.layout import STATE
 
 
 def _emit_br(emitter: Emitter, block: Block, instruction: SsaInstruction) -> None:
     target = block.successors[0]
-    retain_all(emitter, instruction.retained)
-    drop_all(emitter, instruction.dropped)
+    emitter.retain_all(instruction.retained)
+    emitter.drop_all(instruction.dropped)
     emitter.do(f"br label %{emitter.edge(block, target)}")
 
 

@@ -18,7 +18,17 @@ from jitree.dispatch.native import rows
 from jitree.dispatch.native.checked_text import CheckedText
 from jitree.dispatch.native.counting import on_pointers
 from jitree.dispatch.native.prelude import CONTEXT, ENTRIES, FIXED, FRAMES, OWN_MEMORY
-from jitree.dispatch.native.ssa import REF, ZERO, Block, SsaFunction, SsaInstruction, Value, Variable, operand
+from jitree.dispatch.native.ssa import (
+    REF,
+    ZERO,
+    Block,
+    SsaFunction,
+    SsaInstruction,
+    Value,
+    Variable,
+    constant,
+    operand,
+)
 from jitree.regs.layout import ACCESS_WRITE, ENTRY, KIND_BUFFER, MATH_FUNCTIONS, MODULE, STATE
 
 Registers = dict[Variable, Value]
@@ -133,6 +143,16 @@ class Emitter(CheckedText):
         """To be called when a value has just been defined: what is known of a buffer is read at once."""
         if value in self.buffers:
             self._publish_buffer(value)
+
+    def retain_all(self, values: Iterable[Value]) -> None:
+        for value in values:
+            if constant(value) is None:
+                self.do(f"call void @vm.retain(ptr {value.name})")
+
+    def drop_all(self, values: Iterable[Value]) -> None:
+        for value in values:
+            if constant(value) is None:
+                self.do(f"call void @vm.drop(ptr {value.name}, ptr %state)")
 
     def call(self, name: str, *arguments: str) -> str:
         self.module.define(f"{rows.function(self.module.declare, name)}\n{on_pointers(name)}")

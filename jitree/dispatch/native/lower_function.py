@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.codegen.ir_text import LLVM_TYPES, ModuleText
 from jitree.codegen.vector_math.ir import FUNCTIONS, function_texts
-from jitree.dispatch.native import calls, control, lists, memory, references, rows
+from jitree.dispatch.native import calls, compiled_site, control, rows
 from jitree.dispatch.native.calls import Callees
 from jitree.dispatch.native.emitter import Emitter
 from jitree.dispatch.native.nest_context import emit_nest, nest_label
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
 _EMITTERS: Final[Mapping[str, Callable[[Emitter, SsaInstruction], None]]] = {
     **dict.fromkeys(SLOW, emit_slow),
-    **references.EMITTERS,
-    **memory.EMITTERS,
-    **lists.EMITTERS,
+    **compiled_site.EMITTERS,
     **calls.EMITTERS,
 }
 _EFFECTS: Final = frozenset((
