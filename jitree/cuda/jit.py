@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import hashlib
 import os
 import re
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final
 
-from jitree.cuda import cubin_cache, ptx
+from jitree.codegen.image import cache
+from jitree.codegen.image.flat import FlatImage
+from jitree.codegen.image.recipe import Recipe
+from jitree.cuda import ptx
 from jitree.errors import IncompatibleError, InvalidArgumentError, StatusError
 
 if TYPE_CHECKING:
     from jitree.cuda.context import CudaContext
 
 _TARGET: Final = re.compile(rb"^\s*\.target\s+sm_(\d+)", re.MULTILINE)
+_FORMAT: Final = 3
+"""Of what is kept."""
 _LOG_SIZE: Final = 8192
 """Bytes of the compiler's messages that are kept."""
 _MAXIMUM_THREADS: Final = 8
@@ -29,12 +38,33 @@ def compile_image(context: CudaContext, image: bytes) -> list[bytes]:
     if ptx.is_cubin(image):
         return [image]
     _check_target(context, image)
-    key = cubin_cache.key_of(image, context.info.compute_capability, context.info.driver_version)
-    cubins = cubin_cache.load(key)
+    capability, driver = context.info.compute_capability, context.info.driver_version
+    key = hashlib.sha256(repr((_FORMAT, capability, driver)).encode() + image).digest()
+    recipe = Recipe("cubins", f"{len(image)} bytes of PTX for sm_{capability[0]}{capability[1]}", "", 0.0)
+    cubins = load_cubins(recipe, key)
     if cubins is None:
         cubins = _compile_all(context, ptx.split(image))
-        cubin_cache.store(key, cubins)
+        store_cubins(recipe, key, cubins)
     return cubins
+
+
+def load_cubins(recipe: Recipe, key: bytes) -> list[bytes] | None:
+    """The cubins of a key from the folder of machine code, or None."""
+    found = cache.load(recipe, key)
+    if found is None:
+        return None
+    return [found.code[start:end] for start, end in pairwise((0, *found.entries.values()))]
+
+
+def store_cubins(recipe: Recipe, key: bytes, cubins: Sequence[bytes]) -> None:
+    """Keeps cubins for later processes, as an image whose entries are where each of them ends. A folder that
+    refuses is no error: they are compiled again."""
+    from jitree.codegen.image import contents
+
+    ends = {str(number): end for number, end in enumerate(accumulate(map(len, cubins)))}
+    limit = contents.maximum_size()
+    with contextlib.suppress(OSError):
+        contents.shrink(limit, cache.store(recipe, key, FlatImage(b"".join(cubins), b"", ends)))
 
 
 def _check_target(context: CudaContext, text: bytes) -> None:

@@ -13,7 +13,6 @@ from jitree.codegen.image import cache
 from jitree.codegen.image.flat import FlatImage
 from jitree.codegen.image.keys import key_of
 from jitree.codegen.image.recipe import Recipe
-from jitree.cuda import cubin_cache
 from jitree.errors import UnavailableError
 
 KEY = bytes(range(32))
@@ -145,35 +144,3 @@ def test_a_temporary_folder_of_somebody_else(kind: str, home: Path, tmp_path: Pa
     os.chown(taken, 12345, 12345, follow_symlinks=False)
     with pytest.raises(PermissionError, match="belongs to user 12345"):
         cache.write("name", b"data")
-
-
-# -- cubins ----------------------------------------------------------------------------------------------
-
-
-def test_cubins_that_others_can_write_are_a_miss(folder: Path) -> None:
-    before = os.umask(0)
-    try:
-        cubin_cache.store(KEY, [b"one", b"three"])
-    finally:
-        os.umask(before)
-    assert cubin_cache.load(KEY) == [b"one", b"three"]
-    (file,) = cubin_cache.folder().iterdir()
-    assert [path.stat().st_mode & 0o777 for path in (file, file.parent)] == [0o600, 0o700]
-    for path in (file, file.parent):
-        mode = path.stat().st_mode
-        path.chmod(mode | 0o020)
-        assert cubin_cache.load(KEY) is None
-        path.chmod(mode)
-    assert cubin_cache.load(KEY) == [b"one", b"three"]
-
-
-def test_damaged_cubins_are_a_miss(folder: Path) -> None:
-    cubin_cache.store(KEY, [b"one", b"three"])
-    (file,) = cubin_cache.folder().iterdir()
-    data = file.read_bytes()
-    for bit in range(8 * len(data)):
-        damaged = bytearray(data)
-        damaged[bit // 8] ^= 1 << bit % 8
-        assert cubin_cache._decode(bytes(damaged), KEY) is None
-    for size in range(len(data)):
-        assert cubin_cache._decode(data[:size], KEY) is None

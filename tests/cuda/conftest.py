@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from jitree.cuda import cubin_cache
+from jitree.codegen.image import cache
+from jitree.cuda import jit
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.driver import CudaDriver
 from jitree.errors import UnavailableError
@@ -17,9 +19,21 @@ from tests.cuda.kernels import KERNELS
 
 
 @pytest.fixture(autouse=True)
-def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is compiled here is kept apart from what programs use."""
-    monkeypatch.setattr(cubin_cache, "folder", lambda: tmp_path / "cubins")
+def cubins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of what the driver compiles here, apart from that of images."""
+    folder = tmp_path / "cubins"
+
+    def apart(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(cache, "_chosen", str(folder))
+                return function(*arguments)
+
+        return call
+
+    for name in ("load_cubins", "store_cubins"):
+        monkeypatch.setattr(jit, name, apart(getattr(jit, name)))
+    return folder
 
 
 @pytest.fixture

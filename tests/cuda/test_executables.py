@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jitree.cuda import cubin_cache, executable_format
+from jitree.codegen.image import cache, contents
+from jitree.cuda import executable_format
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.executable import CudaExecutable
 from jitree.errors import (
@@ -226,10 +227,10 @@ def test_compiled_once(fake: FakeDriver, device: CudaDevice) -> None:
     assert fake.count("cuLinkCreate") == 2 and fake.count("cuModuleLoadData") == 4
 
 
-def test_damaged_files_of_the_cache_are_misses(fake: FakeDriver, device: CudaDevice) -> None:
+def test_damaged_files_of_the_cache_are_misses(fake: FakeDriver, device: CudaDevice, cubins: Path) -> None:
     data = executable_bytes(ONE, [EXPORT])
     load(device, data)
-    (file,) = cubin_cache.folder().iterdir()
+    (file,) = cubins.iterdir()
     whole = file.read_bytes()
     for damaged in (b"", whole[:-1], whole[:40], whole.replace(b"fake", b"evil")):
         file.write_bytes(damaged)
@@ -239,11 +240,25 @@ def test_damaged_files_of_the_cache_are_misses(fake: FakeDriver, device: CudaDev
         assert file.read_bytes() == whole
 
 
-def test_a_folder_that_refuses_is_no_error(
-    fake: FakeDriver, device: CudaDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_they_are_files_of_the_cache_of_machine_code(
+    fake: FakeDriver, device: CudaDevice, cubins: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "file").write_text("in the way")
-    monkeypatch.setattr(cubin_cache, "folder", lambda: tmp_path / "file" / "cubins")
+    """Which ``jitree cache`` lists and empties, and JITREE_CACHE_SIZE bounds."""
+    data = executable_bytes(ONE, [EXPORT])
+    load(device, data)
+    monkeypatch.setattr(cache, "_chosen", str(cubins))
+    (file,) = contents.entries()
+    assert file.name == "cubins" and (file.title or "").endswith(" bytes of PTX for sm_90")
+    assert contents.clear() == (1, file.size)
+    monkeypatch.setenv("JITREE_CACHE_SIZE", "1")
+    for number in (1, 2):
+        load(device, executable_bytes(ONE + b"\n" * number, [EXPORT]))
+        assert len(contents.entries()) == 1, "the newest stays"
+    assert fake.count("cuLinkCreate") == 3
+
+
+def test_a_folder_that_refuses_is_no_error(fake: FakeDriver, device: CudaDevice, cubins: Path) -> None:
+    cubins.write_text("in the way")
     load(device, executable_bytes(ONE, [EXPORT]))
     assert fake.count("cuLinkCreate") == 1
 
