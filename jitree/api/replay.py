@@ -29,7 +29,7 @@ from jitree.hal.command_layout import BINDING_ALIGNMENT
 from jitree.hal.fence import Fence
 
 if TYPE_CHECKING:
-    from jitree.api.function import Owner, Watcher
+    from jitree.api.function import Owner
     from jitree.hal.recording import CallRecording
     from jitree.hal.replays import Replay, Replays
 
@@ -90,7 +90,7 @@ class ReplayingFunction(Function):
         return ArrayTransfer(self._device, view_of, wrap_or_copy)
 
     def call_slowly(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        if self._watcher is not None:
+        if self._watcher is not None or self._session.is_observed:
             return super().call_slowly(arguments, named)
         require_going_on()
         last = self._last
@@ -240,9 +240,9 @@ class ReplayingFunction(Function):
             return [output.make(buffers, fresh) for output in variant.outputs], made[1]
         return None
 
-    def watch(self, watcher: Watcher | None) -> None:
-        super().watch(watcher)
-        self._is_settled = watcher is not None or not self._is_left
+    def leave_machine_code(self) -> None:
+        super().leave_machine_code()
+        self._is_settled = self._watcher is not None or not self._is_left
 
     def forget(self) -> None:
         """Drops the recordings, with the memory that they keep."""

@@ -38,6 +38,8 @@ _TABLES_KEPT: Final = 16
 class Bound(NamedTuple):
     """One submission."""
 
+    ranges: tuple[tuple[int, int], ...]
+    """(address, length) of the bindings."""
     plan: LaunchPlan
     block: array[int]
     key: bytes
@@ -102,7 +104,7 @@ class CudaCommandBuffer(ListCommandBuffer):
         with stream.lock:
             plan = self.made_plan()
             block, key = self._block(plan, tuple(ranges))
-        return Bound(plan, block, key, (*self._retained, *retained), tuple(entries))
+        return Bound(tuple(ranges), plan, block, key, (*self._retained, *retained), tuple(entries))
 
     def launch(self, stream: Stream, bound: Bound) -> None:
         """Submits what :meth:`bind` gave, at once or in a launch batch. The caller holds the stream's

@@ -7,6 +7,7 @@ thread, which submits it. There is no worker as long as nothing has been deferre
 
 from __future__ import annotations
 
+import abc
 import threading
 import warnings
 from _thread import allocate_lock
@@ -20,6 +21,13 @@ from jitree.hal.semaphore import Countdown, ReachedCallback, Timepoint
 
 Action = Callable[[], object]
 """Submits device work to the stream; called with the stream's lock held and its context current."""
+
+
+class Stepwise(abc.ABC):
+    """An action that takes the lock for each of its steps only, and that is done when it returns."""
+
+    @abc.abstractmethod
+    def __call__(self) -> None: ...
 
 
 class DeferredOperation:

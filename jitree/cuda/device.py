@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +17,7 @@ from jitree.base.endings import Ended
 from jitree.cuda import submissions
 from jitree.cuda.allocator import CudaAllocator
 from jitree.cuda.channel import create_channel, release_channels
-from jitree.cuda.command_buffer import CudaCommandBuffer
+from jitree.cuda.command_buffer import Bound, CudaCommandBuffer
 from jitree.cuda.completion import CompletionThread
 from jitree.cuda.context import CudaContext
 from jitree.cuda.executable import FORMAT, CudaExecutableLoader
@@ -45,6 +46,7 @@ from jitree.hal.profiling import Profiler, ProfilingMode
 from jitree.hal.semaphore import Semaphore
 
 if TYPE_CHECKING:
+    from jitree.hal.observing import Observer
     from jitree.hal.stream_record import SharedStream
     from jitree.regs.handles import HandleTable
 
@@ -212,18 +214,46 @@ class CudaDevice(Ended, Device):
         command_buffer: CommandBuffer,
         binding_table: BindingTable,
     ) -> None:
+        own, bound = self._bound(command_buffer, binding_table)
+        if recording.active is not None:
+            found = recording.current(self.stream)
+            if found is not None:
+                found.announced += 1
+        self._queue.submit("execute", wait, signal, partial(own.launch, self.stream, bound))
+
+    def _bound(
+        self, command_buffer: CommandBuffer, binding_table: BindingTable
+    ) -> tuple[CudaCommandBuffer, Bound]:
         if type(command_buffer) is not CudaCommandBuffer:
             raise InvalidArgumentError(
                 f"a command buffer of type {type(command_buffer).__name__} was not created by {self.uri}"
             )
         bound = command_buffer.bind(binding_table)
         command_buffer.mark_submitted()
-        if recording.active is not None:
-            found = recording.current(self.stream)
-            if found is not None:
-                found.announced += 1
-        work = partial(command_buffer.launch, self.stream, bound)
-        self._queue.submit("execute", wait, signal, work)
+        return command_buffer, bound
+
+    @property
+    def is_observable(self) -> bool:
+        return True
+
+    def _submit_observed(
+        self,
+        queue_affinity: int,
+        wait: Fence | None,
+        signal: Fence | None,
+        work: Transfer | CommandBuffer,
+        binding_table: BindingTable,
+        observers: Sequence[Observer],
+    ) -> None:
+        from jitree.cuda.observed import ObservedCommands, ObservedTransfer
+
+        recording.unrepeatable("something observes the device")
+        if isinstance(work, CommandBuffer):
+            own, bound = self._bound(work, binding_table)
+            observed = ObservedCommands(self._queue, observers, own.commands, bound)
+            self._queue.submit("execute", wait, signal, observed)
+        else:
+            self._queue.submit(work.name, wait, signal, ObservedTransfer(self._queue, observers, work))
 
     def queue_flush(self, queue_affinity: int = -1) -> None:
         with self.stream.lock:

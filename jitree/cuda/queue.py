@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from jitree.cuda.api import Handle
-from jitree.cuda.deferred import Action, DeferredOperation, DeferredWork
+from jitree.cuda.deferred import Action, DeferredOperation, DeferredWork, Stepwise
 from jitree.cuda.semaphore import CudaSemaphore, SignallingStream
 from jitree.cuda.stream import Stream
 from jitree.errors import CancelledError, FailedPreconditionError, InternalError, StatusError, again
@@ -31,7 +31,8 @@ class CudaQueue:
         self._closed = False
 
     def submit(self, name: str, wait: Fence | None, signal: Fence | None, action: Action | None) -> None:
-        """Submits one operation; ``name`` is for messages and profiles.
+        """Submits one operation, or does it if its action is :class:`Stepwise`; ``name`` is for messages and
+        profiles.
 
         A failure that is known before the call returns and that no signal fence carries is raised.
         """
@@ -85,6 +86,16 @@ class CudaQueue:
     ) -> StatusError | None:
         """Submits an operation whose waits are reached or promised; returns the failure."""
         stream = self.stream
+        if isinstance(action, Stepwise):
+            failure = self._enter(name, wait, None, None)
+            if failure is None:
+                try:
+                    action()
+                except BaseException as error:
+                    failure = _failure(name, signal, error)
+            if failure is not None:
+                return failure
+            action = None
         try:
             marks = () if wait is None else self._marks(wait)
         except StatusError as error:
@@ -97,16 +108,8 @@ class CudaQueue:
                     self.perform(name, action)
                 else:
                     stream.api.check_alive()
-            except StatusError as error:
-                return error
-            except Exception as error:
-                failure = InternalError(f"{name} failed: {type(error).__name__}: {error}")
-                failure.__cause__ = error
-                return failure
-            except BaseException:
-                if signal is not None:
-                    signal.fail(CancelledError(f"{name} was interrupted"))
-                raise
+            except BaseException as error:
+                return _failure(name, signal, error)
             if signal is not None:
                 self._promise(wait if action is None else None, signal, action)
         return None
@@ -141,6 +144,19 @@ class CudaQueue:
             failure = self._enter(operation.name, operation.wait, operation.signal, action)
         if failure is not None:
             operation.cancel(failure)
+
+
+def _failure(name: str, signal: Fence | None, error: BaseException) -> StatusError:
+    """What an exception in an operation means; raises those that end the thread's work."""
+    if isinstance(error, StatusError):
+        return error
+    if not isinstance(error, Exception):
+        if signal is not None:
+            signal.fail(CancelledError(f"{name} was interrupted"))
+        raise error
+    failure = InternalError(f"{name} failed: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
 
 
 def is_scheduled(fence: Fence) -> bool:

@@ -8,21 +8,35 @@ them. What an observer raises ends the submission, as a failure of the step woul
 from __future__ import annotations
 
 import abc
+import ctypes
 from _thread import _local
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from jitree.base.identity import Unique
 from jitree.errors import InternalError, StatusError
 
 if TYPE_CHECKING:
+    from jitree.base.elements import Bytes
     from jitree.hal.executable import Executable
 
 Extent = tuple[int, int]
-"""Address and bytes of memory that the host sees."""
+"""Address and bytes of a range of memory."""
+Look = Callable[[Extent], "Bytes"]
+"""Gives the bytes of a range: as they are now, or over the memory itself."""
 
 DISPATCH: Final = "dispatch"
+
+
+def memory(extent: Extent) -> Bytes:
+    """The bytes of a range that the host sees, as they are now and later."""
+    address, length = extent
+    if not length:
+        return np.empty(0, np.uint8)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * length).from_address(address))
 
 
 class DeviceStep(Unique):
@@ -39,13 +53,14 @@ class DeviceStep(Unique):
         workgroups: tuple[int, int, int] = (0, 0, 0),
         constants: Sequence[int] = (),
         index: int = 0,
+        look: Look = memory,
     ) -> None:
         self.kind = kind
-        """DISPATCH, ``fill``, ``copy``, ``update``, ``read`` or ``write``."""
+        """DISPATCH, ``fill``, ``copy``, ``update``, ``read``, ``write`` or ``collective``."""
         self.name = name or kind
         """The full name of a dispatch's function."""
         self.operands = tuple(operands)
-        """Bindings of a dispatch; source, target of a copy; else the one range of memory."""
+        """Bindings of a dispatch; source, target of a copy or a collective; else the one range of memory."""
         self.executable = executable
         self.function = function
         """Its ordinal in the executable."""
@@ -53,11 +68,13 @@ class DeviceStep(Unique):
         self.constants = tuple(constants)
         self.index = index
         """Number among the dispatches of the submission."""
+        self.look = look
+        """At the memory of its operands, while it is observed."""
 
     @property
     def written(self) -> tuple[int, ...] | None:
         """Numbers of the operands that it writes to; None where only the kernel knows."""
-        known = {DISPATCH: None, "copy": (1,), "write": ()}
+        known = {DISPATCH: None, "copy": (1,), "collective": (1,), "write": ()}
         return known.get(self.kind, (0,))
 
 

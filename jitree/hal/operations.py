@@ -145,8 +145,8 @@ class Listener(abc.ABC):
     def submitted(self, work: Transfer | CommandBuffer | CommandList) -> Observer | None:
         """Gives what wants to be told of its steps. A list is executed by a program without a device."""
 
-    def allocated(self, buffer: Buffer) -> None:
-        """A program has asked for memory, which holds nothing yet."""
+    def allocated(self, device: QueueOperations, buffer: Buffer) -> None:
+        """A program has asked for memory of a device, which holds nothing yet."""
         return None
 
 
@@ -202,7 +202,7 @@ class QueueOperations(abc.ABC):
             raise UnimplementedError(f"queue.alloca from pool {pool}: there are no pools but the default one")
         buffer = self.device_allocator.allocate(memory_type, usage, size)
         for listener in self._listeners:
-            listener.allocated(buffer)
+            listener.allocated(self, buffer)
         self._submit_barrier(queue_affinity, wait, signal, "alloca")
         return buffer
 

@@ -6,7 +6,6 @@ is not seen, and those next to it are.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from jitree.hal.observing import Extent
+    from jitree.hal.observing import Extent, Look
 
 LINE: Final = 64
 _COPIED: Final = 4 << 20
@@ -27,19 +26,18 @@ _FACTORS: Final = np.arange(1, LINE // 4, 2, dtype=np.uint64) * np.uint64(0x9E37
 _KEPT_BITS: Final = np.uint64(48)
 
 
-def memory(extent: Extent) -> npt.NDArray[np.uint8]:
-    """The bytes of a range, as they are now and later."""
+def pieces(extent: Extent, look: Look, size: int) -> Iterator[npt.NDArray[np.uint8]]:
+    """The bytes of a range, so many at a time."""
     address, length = extent
-    if not length:
-        return np.empty(0, np.uint8)
-    return np.ctypeslib.as_array((ctypes.c_uint8 * length).from_address(address))
+    return (look((address + first, min(size, length - first))) for first in range(0, length, size))
 
 
 class Digest:
     """What a range of memory held when this was made."""
 
-    def __init__(self, extent: Extent) -> None:
+    def __init__(self, extent: Extent, look: Look) -> None:
         self.extent = extent
+        self._look = look
         self._unit = 1 if extent[1] <= _COPIED else LINE
         self._before = [self._seen(piece) for piece in self._pieces()]
 
@@ -74,8 +72,7 @@ class Digest:
             address += len(piece)
 
     def _pieces(self) -> Iterator[npt.NDArray[np.uint8]]:
-        data = memory(self.extent)
-        return (data[first : first + _PIECE] for first in range(0, len(data), _PIECE))
+        return pieces(self.extent, self._look, _PIECE)
 
     def _seen(self, piece: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
         if self._unit == 1:

@@ -13,14 +13,14 @@ from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, NonFiniteError
 from jitree.hal.buffer import BufferView
 from jitree.hal.observing import DISPATCH
-from jitree.observe.export_names import TensorKind
 from jitree.observe.observation import Onlooker
-from jitree.observe.statistics import pieces
-from jitree.observe.tensors import DECLARED, GIVEN, ObservedDispatch, ObservedTensor, elements, kind_of
+from jitree.observe.statistics import split
+from jitree.observe.tensors import DECLARED, GIVEN, ObservedDispatch, ObservedTensor, kind_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from jitree.hal.observing import Look
     from jitree.observe.origins import ObservedCall
     from jitree.observe.regions import Types
     from jitree.types import ElementType
@@ -126,7 +126,7 @@ class FiniteCheck(Onlooker):
         self.first_read = ""
         if self._refuses_arguments:
             for number, value in enumerate(call.arguments):
-                _require_finite(number, value, call.function)
+                _require_finite(number, value, call)
 
     def looks_at(self, dispatch: ObservedDispatch) -> None:
         if dispatch.kind != DISPATCH:
@@ -156,25 +156,27 @@ def find(
     tensor: ObservedTensor, applies: Callable[[ElementType], bool], finds: Callable[[Array], Array]
 ) -> Fault | None:
     """The first element of a tensor that a check finds, if its type is known well enough."""
-    kind, array = tensor.kind, tensor.array
-    if kind is None or array is None or not applies(kind.element) or kind.element.bits < 8:
+    kind = tensor.kind
+    if kind is None or not applies(kind.element) or kind.element.bits < 8:
         return None
-    fault = first_fault(array, kind, finds)
-    if fault is not None and tensor.source not in _CERTAIN and not _is_plausible(array):
+    fault = first_fault(tensor.pieces(), kind.shape, finds)
+    if fault is not None and tensor.source not in _CERTAIN and not _is_plausible(next(tensor.pieces())):
         return None
     return fault
 
 
-def first_fault(array: npt.NDArray[Any], kind: TensorKind, finds: Callable[[Array], Array]) -> Fault | None:
-    """The first element of an array that a check finds."""
+def first_fault(
+    parts: Iterable[Array], shape: tuple[int, ...], finds: Callable[[Array], Array]
+) -> Fault | None:
+    """The first element of an array, given in parts, that a check finds."""
     first = 0
-    for piece in pieces(array):
+    for piece in split(parts):
         found = finds(piece)
         if found.any():
             place = int(found.argmax())
             element = piece[place : place + 1]
             bits = int.from_bytes(element.tobytes(), "little")
-            coordinate = tuple(map(int, np.unravel_index(first + place, kind.shape))) if kind.shape else ()
+            coordinate = tuple(map(int, np.unravel_index(first + place, shape))) if shape else ()
             return Fault(coordinate, float(element[0].real), f"0x{bits:0{element.itemsize * 2}x}")
         first += len(piece)
     return None
@@ -219,24 +221,25 @@ def _made(dispatch: ObservedDispatch, number: int, fault: Fault) -> NonFiniteErr
     return error
 
 
-def _require_finite(number: int, value: object, function: str) -> None:
+def _require_finite(number: int, value: object, call: ObservedCall) -> None:
     fault = None
     if isinstance(value, BufferView):
-        fault = fault_of_view(value)
+        fault = fault_of_view(value, call.look)
     elif isinstance(value, float) and not math.isfinite(value):
         fault = Fault((), value, "0x" + np.float64(value).tobytes()[::-1].hex())
     if fault is not None:
-        error = NonFiniteError(f"argument {number} of {function} has {fault}; pass finite values")
+        error = NonFiniteError(f"argument {number} of {call.function} has {fault}; pass finite values")
         fill(error, fault, f"argument {number}")
         raise error
 
 
-def fault_of_view(view: BufferView) -> Fault | None:
-    """The first element of a tensor that is not finite; its memory must be the host's, and ready."""
-    kind, address = kind_of(view), view.buffer.host_address
-    if address is None or not _is_inexact(kind.element):
+def fault_of_view(view: BufferView, look: Look) -> Fault | None:
+    """The first element of a tensor that is not finite; it must be ready."""
+    kind = kind_of(view)
+    if not _is_inexact(kind.element):
         return None
-    return first_fault(elements(kind, (address, kind.byte_length)), kind, _not_finite)
+    tensor = ObservedTensor(0, (view.buffer.address, kind.byte_length), kind, DECLARED, "", look)
+    return first_fault(tensor.pieces(), kind.shape, _not_finite)
 
 
 def fill(error: NonFiniteError, fault: Fault, operand: str) -> None:

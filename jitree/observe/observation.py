@@ -18,9 +18,9 @@ from jitree.errors import UnimplementedError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.command_list import CommandList
 from jitree.hal.list_command_buffer import ListCommandBuffer
-from jitree.hal.observing import DISPATCH, DeviceStep, Extent, Observer
+from jitree.hal.observing import DISPATCH, DeviceStep, Extent, Observer, memory, unobserved
 from jitree.hal.operations import Listener
-from jitree.observe.changes import Digest, memory
+from jitree.observe.changes import Digest
 from jitree.observe.export_names import TensorKind, parse
 from jitree.observe.origins import CallOrigin, ObservedCall, Origins
 from jitree.observe.regions import (
@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from jitree.hal.command_buffer import CommandBuffer
     from jitree.hal.device import Device
     from jitree.hal.executable import Executable
-    from jitree.hal.operations import Transfer
+    from jitree.hal.operations import QueueOperations, Transfer
 
+_ANY_QUEUE: Final = -1
 PATTERN: Final = 0x5A
 """Neither zero nor, as a number of any type, anything but finite."""
 
@@ -116,13 +117,18 @@ class Observation(Listener):
 
     # -- what devices tell ---------------------------------------------------------------------------
 
-    def allocated(self, buffer: Buffer) -> None:
-        address = buffer.host_address
-        if address is not None and self._origins.find() is not None:
-            if not any(device.device_allocator.is_zeroed for device in self._devices):
-                memory((address, buffer.byte_length)).fill(PATTERN)
-            with self._lock:
-                self._regions.forget((address, buffer.byte_length))
+    def allocated(self, device: QueueOperations, buffer: Buffer) -> None:
+        if self._origins.find() is None:
+            return
+        host_address, length = buffer.host_address, buffer.byte_length
+        if not any(other.device_allocator.is_zeroed for other in self._devices):
+            if host_address is not None:
+                memory((host_address, length)).fill(PATTERN)
+            else:
+                with unobserved():
+                    device.queue_fill(_ANY_QUEUE, None, None, buffer, 0, length, PATTERN, 1)
+        with self._lock:
+            self._regions.forget((buffer.address, length))
 
     def submitted(self, work: Transfer | CommandBuffer | CommandList) -> Observer | None:
         if not self.is_on:
@@ -145,15 +151,15 @@ class Observation(Listener):
 
     def _put_argument(self, number: int, view: BufferView) -> None:
         kind = kind_of(view)
-        address = view.buffer.host_address
-        if address is not None:
-            self._regions.put(PlacedTensor((address, kind.byte_length), kind, DECLARED, f"argument {number}"))
+        extent = view.buffer.address, kind.byte_length
+        self._regions.put(PlacedTensor(extent, kind, DECLARED, f"argument {number}"))
 
     # -- one step --------------------------------------------------------------------------------------
 
     def begin(self, step: DeviceStep, call: ObservedCall | None) -> list[Digest]:
         """What has to be known of memory before the step."""
         if call is not None and call.arguments:
+            call.look = step.look
             for onlooker in self._onlookers:
                 onlooker.begins(call)
             call.arguments = ()
@@ -161,7 +167,8 @@ class Observation(Listener):
             return []
         known = self._known(step).get(_key(step))
         numbers = range(len(step.operands)) if known is None else {binding for binding, _, _ in known}
-        return [Digest(extent) for extent in _merged([step.operands[number] for number in numbers])]
+        extents = _merged([step.operands[number] for number in numbers])
+        return [Digest(extent, step.look) for extent in extents]
 
     def end(self, step: DeviceStep, origin: CallOrigin, first: int, digests: Sequence[Digest]) -> None:
         """The step is done: tells the onlookers."""
@@ -176,6 +183,8 @@ class Observation(Listener):
                 self._find_tensors(dispatch, step, digests, types)
             else:
                 self._find_moved(dispatch, step, types)
+            for tensor in (*dispatch.inputs, *dispatch.outputs):
+                tensor.look = step.look
             for tensor in dispatch.outputs:
                 tensor.origin = dispatch.label
                 self._regions.put(PlacedTensor(tensor.extent, tensor.kind, tensor.source, dispatch.label))

@@ -13,9 +13,12 @@ from jitree.base.records import NamedTuple
 from jitree.dispatch.backtrace import describe
 from jitree.dispatch.invocation import Invoker
 from jitree.dispatch.plain.calls import call_import
+from jitree.hal.observing import memory
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType
+
+    from jitree.hal.observing import Look
 
 _RUN: Final[CodeType] = Invoker._run.__code__
 """On the stack wherever a call goes on, on any thread: a generator's frame is one for the whole call."""
@@ -35,6 +38,8 @@ class ObservedCall:
         """``module.function`` as Python called it."""
         self.arguments = arguments
         """What the program got; only while the first of its submissions is looked at."""
+        self.look: Look = memory
+        """At them."""
         self.dispatches = 0
         """Submitted so far."""
 

@@ -9,9 +9,12 @@ import numpy as np
 from jitree.base.records import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy.typing as npt
+
+    Parts = Callable[[], Iterator[npt.NDArray[Any]]]
+    """The elements of a tensor in order, each time that it is called."""
 
 _PIECE: Final = 1 << 15
 """Elements that are converted at a time."""
@@ -41,22 +44,19 @@ class Statistics(NamedTuple):
         )
 
 
-def pieces(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
-    """Parts of a tensor in order, of one dimension."""
-    elements = array.reshape(-1)
-    for first in range(0, elements.size, _PIECE):
-        yield elements[first : first + _PIECE]
+def split(parts: Iterable[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
+    """Parts of a tensor in order, as smaller ones."""
+    for part in parts:
+        for first in range(0, part.size, _PIECE):
+            yield part[first : first + _PIECE]
 
 
-def statistics(array: npt.NDArray[Any], kind: str) -> Statistics:
+def statistics(parts: Parts, shape: tuple[int, ...], kind: str) -> Statistics:
     """Those of a tensor; of complex ones of both parts together. ``kind`` is its type, as it is shown."""
-    shape = array.shape
-    if array.dtype.kind == "c":
-        array = array.reshape(-1).view(array.real.dtype)
     zeros = nans = infinities = count = 0
     total = squares = 0.0
     least, most = np.inf, -np.inf
-    for piece in _numbers(array):
+    for piece in _numbers(parts):
         finite, missing = piece, 0
         if not np.isfinite(piece).all():
             finite, missing = piece[np.isfinite(piece)], int(np.isnan(piece).sum())
@@ -83,22 +83,23 @@ def statistics(array: npt.NDArray[Any], kind: str) -> Statistics:
         zeros,
         nans,
         infinities,
-        _histogram(array, least, most),
+        _histogram(parts, least, most),
     )
 
 
-def _numbers(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[np.float64]]:
-    for piece in pieces(array):
+def _numbers(parts: Parts) -> Iterator[npt.NDArray[np.float64]]:
+    for piece in split(parts()):
+        numbers = piece.view(piece.real.dtype) if piece.dtype.kind == "c" else piece
         with np.errstate(invalid="ignore"):
-            yield piece.astype(np.float64)
+            yield numbers.astype(np.float64)
 
 
-def _histogram(array: npt.NDArray[Any], least: float, most: float) -> tuple[int, ...]:
+def _histogram(parts: Parts, least: float, most: float) -> tuple[int, ...]:
     scale = BINS / (most - least) if most > least else 0.0
     counts = np.zeros(BINS, np.int64)
     if not np.isfinite(scale):
         return ()
-    for piece in _numbers(array):
+    for piece in _numbers(parts):
         finite = piece if np.isfinite(piece).all() else piece[np.isfinite(piece)]
         places = np.minimum((finite - least) * scale, BINS - 1).astype(np.int64)
         counts += np.bincount(places, minlength=BINS)

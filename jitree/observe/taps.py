@@ -9,7 +9,7 @@ from _thread import allocate_lock
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final, Literal, overload
+from typing import TYPE_CHECKING, Final, Literal, overload
 
 from jitree.base.identity import Unique
 from jitree.errors import InvalidArgumentError, NotFoundError, OutOfRangeError, ResourceExhaustedError
@@ -165,10 +165,10 @@ class Taps(Onlooker, Sequence[ObservedDispatch]):
             self._dispatches.append(dispatch)
             if self._keep == STATS:
                 for tensor in dispatch.outputs:
-                    tensor.stats = statistics(_contents(tensor), tensor.type)
+                    tensor.stats = statistics(tensor.pieces, tensor.shape, tensor.type)
             elif self._file is not None:
                 for name, tensor in self._named(dispatch, len(self._dispatches) - 1):
-                    self._file.add(name, _contents(tensor))
+                    self._file.add(name, tensor)
             elif self._keep == TENSORS:
                 tensors = (*dispatch.inputs, *dispatch.outputs)
                 require_memory(dispatch, sum(tensor.extent[1] for tensor in tensors))
@@ -213,7 +213,7 @@ class Taps(Onlooker, Sequence[ObservedDispatch]):
         file = tensor_files.create(path)
         for number, dispatch in enumerate(self):
             for name, tensor in self._named(dispatch, number):
-                file.add(name, _contents(tensor))
+                file.add(name, tensor)
         file.close()
 
     def _named(self, dispatch: ObservedDispatch, number: int) -> Iterator[tuple[str, ObservedTensor]]:
@@ -288,9 +288,3 @@ def available_memory() -> int:
     """Bytes that the system can still give."""
     with open("/proc/meminfo", "rb") as file:
         return next(int(line.split()[1]) << 10 for line in file if line.startswith(b"MemAvailable"))
-
-
-def _contents(tensor: ObservedTensor) -> Any:
-    array = tensor.array
-    assert array is not None
-    return array

@@ -14,7 +14,7 @@ import numpy as np
 from jitree.errors import InvalidArgumentError, UnavailableError
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from jitree.observe.tensors import ObservedTensor
 
 _TYPES: Final = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
@@ -29,8 +29,8 @@ _ALIGNMENT: Final = 8
 class TensorFile(Protocol):
     """An open file."""
 
-    def add(self, name: str, array: npt.NDArray[Any]) -> None:
-        """Writes a tensor; nothing of it is kept."""
+    def add(self, name: str, tensor: ObservedTensor) -> None:
+        """Writes a tensor, piece by piece; nothing of it is kept."""
 
     def close(self) -> None:
         """Completes the file."""
@@ -42,11 +42,15 @@ class _NumpyArchive:
     def __init__(self, path: str) -> None:
         self._file = ZipFile(path, "w", ZIP_STORED, allowZip64=True)
 
-    def add(self, name: str, array: npt.NDArray[Any]) -> None:
-        if array.dtype.kind == "V" or array.dtype.name.startswith(("bfloat", "float8")):
-            array = array.view(f"u{array.dtype.itemsize}")
+    def add(self, name: str, tensor: ObservedTensor) -> None:
+        dtype = tensor.dtype
+        if dtype.kind == "V" or dtype.name.startswith(("bfloat", "float8")):
+            dtype = np.dtype(f"u{dtype.itemsize}")
+        header = {"descr": dtype.str, "fortran_order": False, "shape": tensor.array_shape}
         with self._file.open(f"{name}.npy", "w", force_zip64=True) as member:
-            np.lib.format.write_array(member, array, allow_pickle=False)
+            np.lib.format.write_array_header_1_0(member, header)
+            for piece in tensor.pieces():
+                member.write(piece.view(np.uint8).data)
 
     def close(self) -> None:
         self._file.close()
@@ -61,12 +65,12 @@ class _SafeTensors:
         self._header: dict[str, Any] = {}
         self._length = 0
 
-    def add(self, name: str, array: npt.NDArray[Any]) -> None:
-        data = np.ascontiguousarray(array)
-        self._waiting.write(data.reshape(-1).view(np.uint8).data)
-        end = self._length + data.nbytes
-        kind = _TYPES.get(array.dtype.name)
-        shape = [*array.shape] if kind else [data.nbytes]
+    def add(self, name: str, tensor: ObservedTensor) -> None:
+        end = self._length
+        for piece in tensor.pieces():
+            end += self._waiting.write(piece.view(np.uint8).data)
+        kind = _TYPES.get(tensor.dtype.name)
+        shape = [*tensor.array_shape] if kind else [end - self._length]
         self._header[name] = {"dtype": kind or "U8", "shape": shape, "data_offsets": [self._length, end]}
         self._length = end
 

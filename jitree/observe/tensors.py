@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.base.identity import Unique
-from jitree.observe.changes import memory
+from jitree.hal.observing import memory
+from jitree.observe.changes import pieces
 from jitree.observe.export_names import TensorKind, flat
 from jitree.types import element_type
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
     from jitree.hal.buffer import BufferView
-    from jitree.hal.observing import DeviceStep, Extent
+    from jitree.hal.observing import DeviceStep, Extent, Look
     from jitree.observe.origins import CallOrigin
     from jitree.observe.statistics import Statistics
 
@@ -39,23 +40,25 @@ def kind_of(view: BufferView) -> TensorKind:
     return TensorKind(element_type(view.element_type), tuple(view.shape))
 
 
-def elements(kind: TensorKind, extent: Extent) -> npt.NDArray[Any]:
-    """Memory as a tensor; its bytes, if elements share them."""
-    data = memory(extent)
-    if kind.element.bits < 8:
-        return data
-    return data[: kind.byte_length].view(kind.element.dtype).reshape(kind.shape)
+_PIECE: Final = 8 << 20
+"""Bytes that are looked at at a time."""
 
 
 class ObservedTensor(Unique):
     """A tensor that a dispatch reads or writes.
 
-    ``array`` is a view of the device's memory while the dispatch is looked at, and a copy of it where it is
-    kept.
+    ``array`` is a view of the device's memory (a copy, where the host does not see that) while the dispatch
+    is looked at, and a copy of it where it is kept.
     """
 
     def __init__(
-        self, binding: int, extent: Extent, kind: TensorKind | None, source: str, origin: str
+        self,
+        binding: int,
+        extent: Extent,
+        kind: TensorKind | None,
+        source: str,
+        origin: str,
+        look: Look = memory,
     ) -> None:
         self.binding = binding
         """Number of the dispatch's binding that it lies in."""
@@ -69,6 +72,7 @@ class ObservedTensor(Unique):
         self.changes: Sequence[Extent] = ()
         """Memory that the dispatch has changed."""
         self.stats: Statistics | None = None
+        self.look = look
         self._kept: npt.NDArray[Any] | None = None
         self._is_over = False
 
@@ -87,6 +91,29 @@ class ObservedTensor(Unique):
         kept."""
         return self._kept if self._is_over or self._kept is not None else self._view()
 
+    @property
+    def array_shape(self) -> tuple[int, ...]:
+        """Of ``array``."""
+        kind = self.kind
+        return (self._elements[1],) if kind is None or kind.element.bits < 8 else kind.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of ``array``: bytes where the type is unknown, or elements share them."""
+        kind = self.kind
+        return np.dtype(np.uint8) if kind is None or kind.element.bits < 8 else kind.element.dtype
+
+    def pieces(self) -> Iterator[npt.NDArray[Any]]:
+        """The elements in order, in parts of one dimension: without a copy of all."""
+        if self._kept is not None:
+            return iter((self._kept.reshape(-1),))
+        return (piece.view(self.dtype) for piece in pieces(self._elements, self.look, _PIECE))
+
+    @property
+    def _elements(self) -> Extent:
+        """Where the elements are, without padding after them."""
+        return self.extent[0], self.extent[1] if self.kind is None else self.kind.byte_length
+
     def guess(self, inputs: Sequence[ObservedTensor]) -> None:
         """Without a type, elements of the one that all inputs have, in a row. Where the name has them so, the
         shape of an input as large: the compiler folds loops of elementwise operations."""
@@ -102,7 +129,10 @@ class ObservedTensor(Unique):
     def keep(self) -> None:
         """Copies the elements."""
         if self._kept is None:
-            self._kept = self._view().copy()
+            kept = np.empty(self._elements[1], np.uint8)
+            for first, piece in zip(range(0, kept.size, _PIECE), self.pieces(), strict=True):
+                kept[first : first + piece.nbytes] = piece.view(np.uint8)
+            self._kept = self._shaped(kept)
 
     def end(self) -> None:
         """The memory may hold something else from now on."""
@@ -117,7 +147,10 @@ class ObservedTensor(Unique):
         return any(first < sum(element) and element[0] < first + length for first, length in self.changes)
 
     def _view(self) -> npt.NDArray[Any]:
-        return memory(self.extent) if self.kind is None else elements(self.kind, self.extent)
+        return self._shaped(self.look(self._elements))
+
+    def _shaped(self, data: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+        return data.view(self.dtype).reshape(self.array_shape)
 
     def __repr__(self) -> str:
         return f"<{self.type} in binding {self.binding}; type: {self.source}>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +15,10 @@ from jitree.tools.flags import ParsedFlags
 
 if TYPE_CHECKING:
     from jitree.api.session import Session
+    from jitree.base.elements import Bytes
+    from jitree.hal.buffer import Buffer
+    from jitree.hal.device import Device
+    from jitree.hal.observing import Extent
     from jitree.observe.taps import Taps
 
 _STATS: Final = "stats"
@@ -73,9 +78,16 @@ def require_finite(session: Session, results: Sequence[Any]) -> None:
     from jitree.observe.finite import fault_of_view, fill
 
     for number, result in enumerate(results):
-        fault = fault_of_view(result) if isinstance(result, BufferView) else None
+        if not isinstance(result, BufferView):
+            continue
+        fault = fault_of_view(result, partial(_read, session.device, result.buffer))
         if fault is not None:
             why = check.first_read or "it comes from arguments, constants, parameters, copies or fills"
             error = NonFiniteError(f"result {number} has {fault}, which no dispatch made: {why}")
             fill(error, fault, f"result {number}")
             raise error
+
+
+def _read(device: Device, buffer: Buffer, extent: Extent) -> Bytes:
+    address, length = extent
+    return device.read_buffer(buffer.subspan(address - buffer.address, length))

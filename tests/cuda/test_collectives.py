@@ -27,6 +27,7 @@ from jitree.hal.buffer import Buffer
 from jitree.hal.fence import Fence
 from tests.cuda.fake import FakeDriver, FakeKernel
 from tests.cuda.fake_nccl import FakeNccl
+from tests.hal.test_observing import Recorder
 
 IDENTIFIER = bytes(range(128))
 F32, SI16, UI16, BF16, SI32 = 9, 2, 3, 11, 4
@@ -192,8 +193,14 @@ def test_sixteen_bits_are_reduced_as_thirty_two(
     assert np.array_equal(result[:40], data[:40]) and (result[40:].view("<u2") == 0xEEEE).all()
 
 
-def test_collectives_between_dispatches_run_in_order(device: CudaDevice, library: FakeNccl) -> None:
+@pytest.mark.parametrize("is_observed", [False, True])
+def test_collectives_between_dispatches_run_in_order(
+    device: CudaDevice, library: FakeNccl, is_observed: bool
+) -> None:
     group = Group(device, library, 1)
+    recorder = Recorder()
+    if is_observed:
+        device.listen(recorder)
     commands = device.create_command_buffer(1, 3)
     reference = (0, group.send, 0, 96), (0, group.receive, 0, 96)
     commands.fill_buffer(reference[0], 7, 1)
@@ -207,6 +214,9 @@ def test_collectives_between_dispatches_run_in_order(device: CudaDevice, library
     device.queue_execute(-1, None, done, commands)
     done.wait()
     assert bytes(np.asarray(device.read_buffer(group.receive))) == b"\1" * 4 + b"\7" * 92
+    if is_observed:
+        assert [name for name, _, _ in recorder.steps] == ["fill", "collective", "fill", "copy"]
+        assert recorder.steps[1][2] == [b"\7" * 96] * 2
 
 
 def test_members_and_parts(device: CudaDevice, library: FakeNccl) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jitree.hal.command_layout import (
     COMMAND,
-    COUNTS,
     KIND_BARRIER,
     KIND_COPY,
     KIND_DISPATCH,
@@ -18,7 +16,7 @@ from jitree.hal.command_layout import (
     KIND_FILL,
 )
 from jitree.hal.local.failure import dispatched_function
-from jitree.hal.observing import DISPATCH, DeviceStep, Extent, Observer, perform
+from jitree.hal.observing import DISPATCH, DeviceStep, Extent, Look, Observer, memory, perform
 from jitree.hal.operations import Copy, Read, Transfer, Write
 
 if TYPE_CHECKING:
@@ -47,24 +45,29 @@ def execute_observed(
     for number, row in enumerate(commands.decoded_rows()):
         if row[_KIND] == KIND_BARRIER:
             continue
-        step = _step(commands, number, row, ranges, dispatches)
+        step = step_of(commands, number, row, ranges, dispatches)
         dispatches += step.kind == DISPATCH
         work = partial(execute, queue_affinity, commands.part(number), addresses, lengths, kept)
         perform(step, observers, work)
 
 
-def _step(
-    commands: CommandList, number: int, row: tuple[Any, ...], ranges: list[Extent], index: int
+def step_of(
+    commands: CommandList,
+    number: int,
+    row: tuple[Any, ...],
+    ranges: list[Extent],
+    index: int,
+    look: Look = memory,
 ) -> DeviceStep:
+    """A row of a list as a step; ``index``: among the dispatches."""
     kind, first, count = row[_KIND], row[_OPERAND], row[_COUNT]
     operands = ranges[first : first + count]
     if kind not in (KIND_DISPATCH, KIND_DISPATCH_INDIRECT):
-        return DeviceStep(_TRANSFERS.get(kind, "update"), operands)
+        return DeviceStep(_TRANSFERS.get(kind, "update"), operands, look=look)
     executable, name, function = dispatched_function(commands, number)
     x, y, z = (value & 0xFFFFFFFF for value in row[_X : _X + 3])
     if kind == KIND_DISPATCH_INDIRECT:
-        counts = array("I", ctypes.string_at(ranges[first + count][0], COUNTS.size))
-        x, y, z = counts
+        x, y, z = array("I", look((ranges[first + count][0], 12)).tobytes())
     start = row[_CONSTANT]
     return DeviceStep(
         DISPATCH,
@@ -75,10 +78,11 @@ def _step(
         workgroups=(x, y, z),
         constants=commands.constants[start : start + row[_CONSTANTS]],
         index=index,
+        look=look,
     )
 
 
-def transfer_step(transfer: Transfer) -> DeviceStep:
+def transfer_step(transfer: Transfer, look: Look = memory) -> DeviceStep:
     """A transfer of a queue as a step."""
     match transfer:
         case Copy(source, source_offset, target, target_offset, length):
@@ -89,8 +93,8 @@ def transfer_step(transfer: Transfer) -> DeviceStep:
             ranges = [_extent(target, offset, length)]
         case _:
             ranges = [_extent(transfer.target, transfer.offset, transfer.length)]
-    return DeviceStep(transfer.name, ranges)
+    return DeviceStep(transfer.name, ranges, look=look)
 
 
 def _extent(buffer: Buffer, offset: int, length: int) -> Extent:
-    return (buffer.host_address or 0) + offset, length
+    return buffer.address + offset, length
