@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import time
+from importlib import import_module
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
@@ -63,14 +64,19 @@ class Watcher(abc.ABC):
     def passes(self, packed: Sequence[object]) -> None: ...
 
 
-_POSTPONED: Final = {2: 3, 3: 16}
+_POSTPONED: Final = {2: 3, 3: 12}
 """The calls after which direct calls are prepared, and to which one that is put off when the call takes long.
 Programs do things once in their second call, too."""
+_PARTS: Final = {
+    4: "asynchronous", 5: "calls.number_packing", 6: "calls.native.layout", 7: "calls.native.producers",
+    8: "calls.native.interface", 9: "calls.native.rest", 10: "calls.native.direct",
+    11: "calls.native.session",
+}  # fmt: skip
+"""What direct calls need, by the calls after which it is imported where these are put off. Each file imports
+earlier ones."""
 _LONG_SECONDS: Final = 0.002
 """Preparing direct calls takes 4 ms, once, and saves some 20 us a call and a dispatch. Of a function that
 computes for longer than this, none of the first calls is to take several times as long as the others."""
-_VERY_LONG_SECONDS: Final = 0.008
-"""A call that takes longer hides those 4 ms: a network of 11 ms is 6 % faster by direct calls."""
 
 
 class _PythonSignature:
@@ -247,13 +253,12 @@ class Function(Remade):
         """A call was made the slow path; ``begun`` is the thread's time when it began."""
         self._calls = calls = self._calls + 1  # other threads count, too: it is looked at once
         later = _POSTPONED.get(calls)
-        if later is not None and _LONG_SECONDS < time.thread_time() - begun < _VERY_LONG_SECONDS:
+        if later is not None and time.thread_time() - begun > _LONG_SECONDS:
             self._direct_after = later
-        if (
-            calls >= self._direct_after
-            and self.invoker.watch_call is None
-            and self.invoker.engine.entry is not None
-        ):
+        if calls < self._direct_after:
+            if calls in _PARTS:
+                import_module(f"jitree.api.{_PARTS[calls]}")
+        elif self.invoker.watch_call is None and self.invoker.engine.entry is not None:
             self._is_settled, self._direct = self._session.call_by_machine_code(self)
 
     def _call_once(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:

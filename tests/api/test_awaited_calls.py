@@ -86,7 +86,7 @@ def test_awaited_calls_become_direct(session: Session) -> None:
     add = session.load(ARITHMETIC).add
 
     async def main() -> None:
-        for number in range(6):
+        for number in range(12):
             assert np.array_equal(await add.async_(X, input1=X + number), X + X + number)
 
     asyncio.run(main())
@@ -188,7 +188,7 @@ def test_functions_that_are_asynchronous(session: Session) -> None:
     x = np.arange(64, dtype=np.float32)
 
     async def main() -> None:
-        for _ in range(6):
+        for _ in range(12):
             result = await add.async_(x, x)
             assert result.ready and np.array_equal(result, x + x)
 

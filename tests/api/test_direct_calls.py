@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -357,6 +359,28 @@ def test_functions_that_compute_for_long_are_prepared_later(
     for _ in range(max(functions._POSTPONED.values())):
         assert np.array_equal(add(X, X), X + X)
     assert add.is_direct
+
+
+def test_long_calls_import_a_part_each_of_what_they_prepare() -> None:
+    """None of the first calls of a process takes several times as long as the others."""
+    program = f"""
+import sys
+import numpy as np
+from jitree import Session
+from jitree.api import function
+function._LONG_SECONDS = -1.0
+add, x = Session("local-sync", tier="fast").load({str(ARITHMETIC)!r}).add, np.zeros(4, np.float32)
+before = set()
+while not add.is_direct:
+    add(x, x)
+    before, new = {{name for name in sys.modules if name.startswith("jitree.")}}, before
+    print(len(before - new) if new else 0, end=" ")
+"""
+    command = [sys.executable, "-c", program]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    counts = [int(word) for word in found.stdout.split()]
+    assert len(counts) == max(functions._POSTPONED.values()), found.stderr
+    assert sum(counts) > 10 and max(counts) <= 3, counts
 
 
 def test_calls_that_other_threads_count_too(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,7 +165,8 @@ text = '''
 session = Session("local-sync", tier="fast")
 session.load(Assembler("m").function("f", "0i_i", text).build())
 function = session["m.f"]
-function(1), function(1)
+for _ in range(12):
+    function(1)
 assert function.is_direct
 class Late:
     def __del__(self, wait=time.sleep):
