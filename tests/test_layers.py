@@ -32,7 +32,7 @@ LAYERS = [
     {"api"},
     {"__init__"},
     {"tools"},
-    {"compat"},
+    {"compat", "integrations"},
     {"__main__"},
 ]
 """Each part imports only from itself and from the layers before its own."""

@@ -1,0 +1,1 @@
+"""Programs in other people's engines; nothing here is imported by the rest of jitree."""

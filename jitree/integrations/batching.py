@@ -1,0 +1,234 @@
+"""Requests of many callers, answered in batches: limits, deadlines, cancelling, draining.
+
+A batch is what waits when the function is free; so batches grow with the load, and a caller alone waits for
+none. Everything but the function runs on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Self
+
+import numpy as np
+
+from jitree.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
+from jitree.integrations.padding import PaddedFunction as PaddedFunction
+from jitree.integrations.padding import Rows, stacked
+
+
+class Admission:
+    """Who may wait: as many requests as there is room for, until no more are taken."""
+
+    def __init__(self, waiting: int) -> None:
+        if waiting < 1:
+            raise InvalidArgumentError(f"waiting: expected room for one request or more, not {waiting}")
+        self._most = waiting
+        self._news = asyncio.Event()
+        self._has_room = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._executor: ThreadPoolExecutor | None = None
+        self.draining = False
+        self.metrics = dict.fromkeys(
+            ("accepted", "refused", "answered", "failed", "late", "cancelled", "batches", "rows"), 0
+        )
+        """How many requests there were, and what became of them."""
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have been accepted and not begun."""
+        raise NotImplementedError
+
+    async def _work(self) -> None:
+        raise NotImplementedError
+
+    def _admit(self, threads: int) -> None:
+        """UNAVAILABLE when no more are taken, RESOURCE_EXHAUSTED when too many wait."""
+        if self.draining:
+            self.metrics["refused"] += 1
+            raise UnavailableError("no more requests are taken; the server is being drained")
+        if self.waiting >= self._most:
+            self.metrics["refused"] += 1
+            raise ResourceExhaustedError(f"{self.waiting} requests wait already; try again later")
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(threads, "jitree-batches")
+            self._tasks = [asyncio.create_task(self._work()) for _ in range(threads)]
+        self.metrics["accepted"] += 1
+
+    async def room(self) -> None:
+        """Waits until a request would not be refused for others that wait."""
+        while self.waiting >= self._most:
+            self._has_room.clear()
+            await self._has_room.wait()
+
+    def _left(self) -> None:
+        """One waits no more."""
+        self._has_room.set()
+
+    async def drain(self) -> None:
+        """Takes no more requests, and returns when those that were accepted are answered."""
+        self.draining = True
+        self._news.set()
+        await asyncio.gather(*self._tasks)
+        if self._executor is not None:
+            self._executor.shutdown(wait=False)  # its threads have nothing to do any more
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.drain()
+
+
+class _Request:
+    __slots__ = ("answer", "items", "kind", "since")
+
+    def __init__(self, items: tuple[Rows, ...], kind: object, loop: asyncio.AbstractEventLoop) -> None:
+        self.items = items
+        self.kind = kind
+        """Requests of one kind can be rows of one batch."""
+        self.answer: asyncio.Future[Any] = loop.create_future()
+        self.since = loop.time()
+
+
+class Batcher(Admission):
+    """Gives each caller the row of a batch that is its own: ``await batcher(image)``."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        size: int | None = None,
+        delay: float = 0.0,
+        waiting: int = 1024,
+        in_flight: int = 1,
+        timeout: float | None = None,
+        fill: float | None = None,
+    ) -> None:
+        """``function``: takes arrays of rows and returns such, as :class:`PaddedFunction` does, on a thread.
+        ``size``: rows of a batch at most; None takes the largest size of the function, or 32.
+        ``delay``: seconds for which an incomplete batch waits for more. ``waiting``: requests that may wait.
+        ``in_flight``: batches that are computed at one time. ``timeout``: seconds that a request may take.
+        ``fill``: with what shorter arrays are filled up to the longest of a batch; None puts only arrays of
+        one shape into a batch.
+        """
+        super().__init__(waiting)
+        sizes = function.sizes if isinstance(function, PaddedFunction) else ()
+        self._function = function
+        self.size = size or max(sizes, default=32)
+        self._delay = delay
+        self._in_flight = in_flight
+        self._timeout = timeout
+        self._fill = fill
+        self._requests: deque[_Request] = deque()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._requests)
+
+    async def __call__(self, *items: Any, timeout: float | None = None) -> Any:
+        """The result for one row, given without the axis of rows.
+
+        DEADLINE_EXCEEDED after ``timeout`` seconds, RESOURCE_EXHAUSTED when too many requests wait,
+        UNAVAILABLE while draining, and what the function fails with for this row.
+        """
+        arrays = tuple(np.asarray(item) for item in items)
+        for array in arrays:
+            if array.dtype.hasobject:
+                raise InvalidArgumentError(f"expected an array of numbers but got elements of {array.dtype}")
+        kind = tuple((array.dtype, array.shape if self._fill is None else array.ndim) for array in arrays)
+        self._admit(self._in_flight)
+        request = _Request(arrays, kind, asyncio.get_running_loop())
+        self._requests.append(request)
+        self._news.set()
+        seconds = self._timeout if timeout is None else timeout
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                return await request.answer
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            self.metrics["late"] += 1
+            raise DeadlineExceededError(f"the request was not answered within {seconds} s") from None
+        except asyncio.CancelledError:
+            self.metrics["cancelled"] += 1
+            raise
+        finally:
+            if not request.answer.done() or request.answer.cancelled():
+                request.answer.cancel()
+                if request in self._requests:
+                    self._requests.remove(request)
+                    self._left()
+
+    async def _work(self) -> None:
+        while True:
+            while not self._requests:
+                if self.draining:
+                    return
+                self._news.clear()
+                await self._news.wait()
+            if self._delay and await self._is_incomplete():
+                continue
+            batch = self._take()
+            self.metrics["batches"] += 1
+            self.metrics["rows"] += len(batch)
+            await self._answer(batch)
+
+    async def _is_incomplete(self) -> bool:
+        """Waits for more requests, or until the oldest has waited long enough: whether to look again."""
+        left = self._requests[0].since + self._delay - asyncio.get_running_loop().time()
+        if left <= 0 or self.draining or len(self._requests) >= self.size:
+            return False
+        self._news.clear()
+        try:
+            async with asyncio.timeout(left):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+        return True
+
+    def _take(self) -> list[_Request]:
+        """The oldest request, and others that can be rows of its batch."""
+        kind = self._requests[0].kind
+        batch = [request for request in self._requests if request.kind == kind][: self.size]
+        taken = set(map(id, batch))
+        self._requests = deque(request for request in self._requests if id(request) not in taken)
+        self._left()
+        return batch
+
+    async def _answer(self, batch: Sequence[_Request]) -> None:
+        try:
+            rows = await asyncio.get_running_loop().run_in_executor(self._executor, self._compute, batch)
+        except Exception as error:
+            if len(batch) > 1:  # one may be what the others fail of
+                for request in batch:
+                    if not request.answer.done():
+                        await self._answer([request])
+            elif not batch[0].answer.done():
+                self.metrics["failed"] += 1
+                batch[0].answer.set_exception(error)
+            return
+        for request, row in zip(batch, rows, strict=True):
+            if not request.answer.done():
+                self.metrics["answered"] += 1
+                request.answer.set_result(row)
+
+    def _compute(self, batch: Sequence[_Request]) -> list[Any]:
+        """On a thread: the results of each row."""
+        columns = zip(*(request.items for request in batch), strict=True)
+        results = self._function(*(stacked(column, self._fill) for column in columns))
+        made = [np.asarray(value) for value in (results if isinstance(results, tuple) else (results,))]
+        if any(value.ndim == 0 or len(value) != len(batch) for value in made):
+            shapes = ", ".join(str(value.shape) for value in made)
+            raise FailedPreconditionError(f"the function gave shapes {shapes} for {len(batch)} rows")
+        if isinstance(results, tuple):
+            return list(zip(*made, strict=True))
+        return list(made[0])
