@@ -65,9 +65,9 @@ class Decoder:
             for slot, request in enumerate(self.slots):
                 if request is None and waiting:
                     self.slots[slot] = waiting.pop(0)
-            yield from self._next_letters()
+            yield from self.next_letters()
 
-    def _next_letters(self) -> Iterator[tuple[int, str]]:
+    def next_letters(self) -> Iterator[tuple[int, str]]:
         """A step: every request puts its next token into the cache. Those that have no more get a letter."""
         tokens, positions, places = np.zeros(BATCH, np.int32), np.zeros(BATCH, np.int32), [0] * BATCH
         for slot, request in enumerate(self.slots):
@@ -87,8 +87,14 @@ class Decoder:
                 request.tokens.append(int(np.argmax(scores[slot])))  # reads one row from the device
                 yield request.number, LETTERS[request.tokens[-1]]
             if len(request.tokens) >= request.end:
-                self.free += request.pages
-                self.slots[slot] = None
+                self.stop(slot)
+
+    def stop(self, slot: int) -> None:
+        """The request of a slot is over: its pages are for others."""
+        request = self.slots[slot]
+        if request is not None:
+            self.free += request.pages
+            self.slots[slot] = None
 
 
 def main() -> int:

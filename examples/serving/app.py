@@ -1,0 +1,238 @@
+"""An ASGI application: digits in batches, texts as streams. It needs jitree alone; any ASGI server runs it.
+
+POST /classify {"image": 8x8 numbers}             {"digit": 7, "probabilities": [...]}
+POST /generate {"text": "hello", "letters": 12}   a line for each letter, then {"end": true}
+POST /reload                                      opens the programs anew; no request fails for it
+GET  /metrics  GET /health
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from engine import DecoderEngine
+
+import jitree
+from jitree.errors import DeadlineExceededError, InvalidArgumentError, StatusCode, StatusError
+from jitree.integrations.batching import Batcher, PaddedFunction
+from jitree.integrations.streams import Streams
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+DIGITS = Path(__file__).parent.parent / "digits" / "digits.llvm-cpu.vmfb"
+MOST_BYTES = 1 << 16
+STATUSES = {
+    StatusCode.INVALID_ARGUMENT: 400, StatusCode.OUT_OF_RANGE: 400, StatusCode.NOT_FOUND: 404,
+    StatusCode.RESOURCE_EXHAUSTED: 429, StatusCode.UNAVAILABLE: 503, StatusCode.DEADLINE_EXCEEDED: 504,
+}  # fmt: skip
+"""Of HTTP; 500 for others."""
+
+
+class Models:
+    """What one loading of the programs has; the next one gets what comes then."""
+
+    def __init__(self, device: str, waiting: int, timeout: float) -> None:
+        self.sessions = [jitree.Session(device), jitree.Session(device)]
+        classify = PaddedFunction(self.sessions[0].load(DIGITS).classify)
+        self.batcher = Batcher(classify, waiting=waiting, timeout=timeout)
+        self.streams = Streams(DecoderEngine(self.sessions[1]), waiting=waiting, timeout=timeout)
+
+    async def drain(self) -> None:
+        """Answers what was accepted, and closes the sessions."""
+        await asyncio.gather(self.batcher.drain(), self.streams.drain())
+        for session in self.sessions:
+            await asyncio.to_thread(session.close)
+
+
+class Application:
+    """``await application(scope, receive, send)``, as ASGI has it."""
+
+    def __init__(self, device: str = "local-task", waiting: int = 1024, timeout: float = 30.0) -> None:
+        self._options = device, waiting, timeout
+        self._models = Models(*self._options)
+        self._reloading = asyncio.Lock()
+        self._draining: set[asyncio.Task[None]] = set()
+        self._answered: Counter[int] = Counter()
+        self._seconds = 0.0
+        self._left = 0
+        self._routes = {
+            ("POST", "/classify"): self._classify, ("POST", "/generate"): self._generate,
+            ("POST", "/reload"): self._reload, ("GET", "/metrics"): self._metrics,
+            ("GET", "/health"): self._health,
+        }  # fmt: skip
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            await self._answer(scope, receive, send)
+
+    async def drain(self) -> None:
+        """Returns when all requests are answered; more are refused with 503."""
+        await self._models.drain()
+        await asyncio.gather(*self._draining)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                await self.drain()
+            await send({"type": message["type"] + ".complete"})
+            if message["type"] == "lifespan.shutdown":
+                return
+
+    async def _answer(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """One request. When its client leaves, what is done for it ends."""
+        begun, reply = time.monotonic(), Reply(send)
+        working = asyncio.create_task(self._route(scope, receive, reply))
+        await reply.begun_reading.wait()
+        leaving = asyncio.create_task(_left(receive))
+        try:
+            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                self._left += 1
+                working.cancel()
+        finally:
+            leaving.cancel()
+            await asyncio.gather(working, leaving, return_exceptions=True)
+        self._answered[reply.status] += 1
+        self._seconds += time.monotonic() - begun
+
+    async def _route(self, scope: dict[str, Any], receive: Receive, reply: Reply) -> None:
+        try:
+            try:
+                body = await _body(receive)
+            finally:
+                reply.begun_reading.set()
+            handler = self._routes.get((scope["method"], scope["path"]))
+            if handler is None:
+                await reply.json({"error": f"there is no {scope['method']} {scope['path']}"}, 404)
+                return
+            await handler(body, reply)
+        except StatusError as error:
+            await reply.fail({"error": str(error)}, STATUSES.get(error.code, 500))
+        except Exception as error:
+            await reply.fail({"error": f"{type(error).__name__}: {error}"}, 500)
+
+    async def _classify(self, body: bytes, reply: Reply) -> None:
+        request = _parsed(body)
+        try:
+            image = np.asarray(request.get("image"), np.float32)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"image: {error}") from None
+        if image.shape != (8, 8):
+            raise InvalidArgumentError(f"image: expected 8x8 numbers but got shape {image.shape}")
+        probabilities = await self._models.batcher(image, timeout=_timeout(request))
+        await reply.json({"digit": int(probabilities.argmax()), "probabilities": probabilities.tolist()})
+
+    async def _generate(self, body: bytes, reply: Reply) -> None:
+        request = _parsed(body)
+        text, letters = request.get("text"), request.get("letters", 12)
+        if not isinstance(text, str) or type(letters) is not int:
+            raise InvalidArgumentError("expected a text, and letters as an integer")
+        async with self._models.streams((text, letters), timeout=_timeout(request)) as stream:
+            async for letter in stream:
+                await reply.part({"letter": letter})
+        await reply.part({"end": True}, is_last=True)
+
+    async def _reload(self, body: bytes, reply: Reply) -> None:
+        async with self._reloading:
+            old = self._models
+            self._models = await asyncio.to_thread(Models, *self._options)
+            draining = asyncio.create_task(old.drain())
+            self._draining.add(draining)
+            draining.add_done_callback(self._draining.discard)
+        await reply.json({"reloaded": True})
+
+    async def _metrics(self, body: bytes, reply: Reply) -> None:
+        lines = [f'http_responses{{status="{status}"}} {count}' for status, count in self._answered.items()]
+        lines += [f"http_seconds_total {self._seconds:.6f}", f"http_clients_left {self._left}"]
+        for name, queue in (("batch", self._models.batcher), ("stream", self._models.streams)):
+            lines += [f"{name}_{key} {value}" for key, value in queue.metrics.items()]
+            lines.append(f"{name}_waiting {queue.waiting}")
+        await reply.whole("\n".join([*lines, ""]).encode(), b"text/plain; version=0.0.4")
+
+    async def _health(self, body: bytes, reply: Reply) -> None:
+        is_draining = self._models.batcher.draining
+        await reply.json({"draining": is_draining}, 503 if is_draining else 200)
+
+
+class Reply:
+    """What a request is answered with."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.begun_reading = asyncio.Event()
+        """Set when the request has been read, and what comes next is that its client leaves."""
+        self.status = 0
+        """0: nothing has been sent."""
+
+    async def whole(self, body: bytes, kind: bytes = b"application/json", status: int = 200) -> None:
+        await self._start(kind, status, [(b"content-length", str(len(body)).encode())])
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def json(self, value: object, status: int = 200) -> None:
+        await self.whole(json.dumps(value).encode(), status=status)
+
+    async def part(self, value: object, is_last: bool = False) -> None:
+        """A line of an answer of many."""
+        if not self.status:
+            await self._start(b"application/x-ndjson", 200, [])
+        body = json.dumps(value).encode() + b"\n"
+        await self._send({"type": "http.response.body", "body": body, "more_body": not is_last})
+
+    async def fail(self, value: object, status: int) -> None:
+        """Also in the middle of an answer, whose last line it is then."""
+        if self.status:
+            await self.part(value, is_last=True)
+        else:
+            await self.json(value, status)
+
+    async def _start(self, kind: bytes, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self.status = status
+        headers = [(b"content-type", kind), *headers]
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+
+async def _body(receive: Receive) -> bytes:
+    body, more = b"", True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise asyncio.CancelledError
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > MOST_BYTES:
+            raise InvalidArgumentError(f"the request has more than {MOST_BYTES} bytes")
+    return body
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _parsed(body: bytes) -> dict[str, Any]:
+    try:
+        request = json.loads(body)
+    except ValueError as error:
+        raise InvalidArgumentError(f"the request is no JSON: {error}") from None
+    if not isinstance(request, dict):
+        raise InvalidArgumentError("expected a JSON object")
+    return request
+
+
+def _timeout(request: dict[str, Any]) -> float | None:
+    seconds = request.get("timeout")
+    if seconds is not None and (type(seconds) not in (int, float) or seconds != seconds):
+        raise InvalidArgumentError("timeout: expected seconds")
+    if seconds is not None and seconds <= 0:
+        raise DeadlineExceededError("the request had no time left")
+    return seconds

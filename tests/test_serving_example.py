@@ -1,0 +1,235 @@
+"""The serving example, with real clients of HTTP on the loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import importlib
+import json
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitree
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+SECONDS = 60
+CLIENTS, REQUESTS = 16, 6
+
+
+class Server:
+    """The application on an event loop of another thread."""
+
+    def __init__(self, **options: Any) -> None:
+        self.application: Any = None
+        self.port = 0
+        self._options = options
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+        self._thread.start()
+        assert self._ready.wait(SECONDS)
+
+    async def _run(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._end = asyncio.Event()
+        self.application = importlib.import_module("app").Application("local-sync", **self._options)
+        server = await importlib.import_module("serve").start(self.application)
+        self.port = server.sockets[0].getsockname()[1]
+        self._ready.set()
+        await self._end.wait()
+        server.close()
+        await self.application.drain()
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(SECONDS)
+        assert not self._thread.is_alive()
+
+    def connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
+
+    def ask(self, path: str, value: Any = None, method: str = "POST") -> tuple[int, Any]:
+        connection = self.connect()
+        try:
+            return ask(connection, path, value, method)
+        finally:
+            connection.close()
+
+
+def ask(
+    connection: http.client.HTTPConnection, path: str, value: Any = None, method: str = "POST"
+) -> tuple[int, Any]:
+    body = value if isinstance(value, bytes) else b"" if value is None else json.dumps(value).encode()
+    connection.request(method, path, body)
+    answer = connection.getresponse()
+    data = answer.read()
+    if answer.getheader("content-type") == "application/x-ndjson":
+        return answer.status, [json.loads(line) for line in data.splitlines()]
+    return answer.status, json.loads(data) if data.startswith(b"{") else data.decode()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def path() -> Iterator[None]:
+    sys.path.insert(0, str(EXAMPLES / "serving"))
+    yield
+    for name in ("app", "serve", "engine", "decode", "model"):
+        sys.modules.pop(name, None)
+    sys.path[:] = [folder for folder in sys.path if not folder.startswith(str(EXAMPLES))]
+
+
+@pytest.fixture(scope="module")
+def server(path: None) -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+def written(text: str, letters: int) -> str:
+    """What the model writes, by itself."""
+    decode = importlib.import_module("decode")
+    with jitree.Session("local-sync") as session:
+        return "".join(letter for _, letter in decode.Decoder(session).generate([text], letters))
+
+
+def test_each_client_gets_its_own_answers_also_while_the_programs_are_reloaded(server: Server) -> None:
+    images = np.random.default_rng(1).random((CLIENTS, REQUESTS, 8, 8), np.float32)
+    classify = jitree.load(EXAMPLES / "digits" / "digits.llvm-cpu.vmfb", device="local-sync").classify
+    texts = ["hello", "yes", "no", "what?"]
+    full = {text: written(text, 5) for text in texts}
+
+    def client(number: int) -> None:
+        connection = server.connect()
+        for image in images[number]:
+            status, answer = ask(connection, "/classify", {"image": image.tolist()})
+            assert status == 200, answer
+            np.testing.assert_allclose(answer["probabilities"], np.asarray(classify(image)), rtol=1e-5)
+        text = texts[number % len(texts)]
+        status, lines = ask(connection, "/generate", {"text": text, "letters": 5})
+        assert status == 200 and lines[-1] == {"end": True}
+        assert "".join(line["letter"] for line in lines[:-1]) == full[text]
+        connection.close()
+
+    with ThreadPoolExecutor(CLIENTS) as threads:
+        clients = [threads.submit(client, number) for number in range(CLIENTS)]
+        for _ in range(2):
+            assert server.ask("/reload") == (200, {"reloaded": True})
+        for done in clients:
+            done.result(SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("target", "value", "status", "text"),
+    [
+        ("/classify", b"{", 400, "no JSON"),
+        ("/classify", [], 400, "a JSON object"),
+        ("/classify", {}, 400, "image: "),
+        ("/classify", {"image": [[1, 2]]}, 400, "shape (1, 2)"),
+        ("/classify", {"image": [[0] * 8] * 8, "timeout": "soon"}, 400, "expected seconds"),
+        ("/classify", {"image": [[0] * 8] * 8, "timeout": 0}, 504, "DEADLINE_EXCEEDED"),
+        ("/generate", {"text": "HELLO"}, 400, "1 to 31 of the letters"),
+        ("/generate", {"text": "a", "letters": 0}, 400, "one or more"),
+        ("/generate", {"letters": 3}, 400, "expected a text"),
+        ("/classify", b" " * 70_000, 400, "more than 65536 bytes"),
+        ("/nowhere", {}, 404, "there is no POST /nowhere"),
+    ],
+)
+def test_requests_that_are_refused(server: Server, target: str, value: Any, status: int, text: str) -> None:
+    given, answer = server.ask(target, value)
+    assert given == status and text in answer["error"]
+
+
+def test_a_client_that_leaves_gives_its_slot_to_others(server: Server) -> None:
+    before = server.application._left
+    streams = server.application._models.streams
+    engine = streams._engine
+    may = threading.Event()
+    step, engine.step = engine.step, lambda: may.wait(SECONDS) and step()
+    try:
+        client = socket.create_connection(("127.0.0.1", server.port), SECONDS)
+        body = json.dumps({"text": "hello", "letters": 20}).encode()
+        client.sendall(b"POST /generate HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        wait_for(
+            lambda: streams.metrics["accepted"] > streams.metrics["answered"] + streams.metrics["failed"]
+        )
+        client.close()
+        wait_for(lambda: server.application._left == before + 1)
+    finally:
+        may.set()
+        engine.step = step
+    assert server.ask("/generate", {"text": "yes", "letters": 2})[1][-1] == {"end": True}
+    wait_for(lambda: not any(engine._decoder.slots))
+    assert len(engine._decoder.free) == importlib.import_module("model").PAGES - 1
+
+
+def wait_for(condition: Any) -> None:
+    """The test runner ends a test that waits for ever."""
+    while not condition():
+        threading.Event().wait(0.005)
+
+
+def test_metrics_and_health(server: Server) -> None:
+    server.ask("/classify", {"image": [[0] * 8] * 8})
+    status, text = server.ask("/metrics", method="GET")
+    assert status == 200
+    metrics = dict(line.split() for line in text.splitlines())
+    assert int(metrics['http_responses{status="200"}']) > 0 and int(metrics["batch_answered"]) > 0
+    assert server.ask("/health", method="GET") == (200, {"draining": False})
+
+
+def test_too_many_and_draining() -> None:
+    server = Server(waiting=1)
+    batcher = server.application._models.batcher
+    may, begun = threading.Event(), threading.Event()
+    function = batcher._function
+
+    def slowly(*rows: Any) -> Any:
+        begun.set()
+        assert may.wait(SECONDS)
+        return function(*rows)
+
+    batcher._function = slowly
+    image = {"image": [[0] * 8] * 8}
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(server.ask, "/classify", image)
+        assert begun.wait(SECONDS)
+        second = threads.submit(server.ask, "/classify", image)
+        wait_for(lambda: batcher.waiting == 1)
+        assert server.ask("/classify", image)[0] == 429
+        draining = asyncio.run_coroutine_threadsafe(server.application.drain(), server.loop)
+        wait_for(lambda: batcher.draining)
+        assert server.ask("/classify", image)[0] == 503
+        assert server.ask("/health", method="GET") == (503, {"draining": True})
+        may.set()
+        assert first.result(SECONDS)[0] == second.result(SECONDS)[0] == 200
+        draining.result(SECONDS)
+    server.close()
+
+
+def test_other_servers_run_the_application() -> None:
+    """The messages of a life, as ASGI states them."""
+    sent: list[dict[str, Any]] = []
+
+    async def live() -> None:
+        events = iter(["lifespan.startup", "lifespan.shutdown"])
+
+        async def receive() -> dict[str, Any]:
+            return {"type": next(events)}
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        application = importlib.import_module("app").Application("local-sync")
+        await application({"type": "lifespan"}, receive, send)
+
+    asyncio.run(live())
+    assert [message["type"] for message in sent] == [
+        "lifespan.startup.complete",
+        "lifespan.shutdown.complete",
+    ]
