@@ -288,6 +288,10 @@ class CudaDevice(Ended, Device):
 
     # Profiling and the end.
 
+    @property
+    def measures(self) -> str:
+        return "launches by events around each, without graphs and without recordings; calls take longer"
+
     def profiling_begin(self, mode: ProfilingMode, path: str | None = None) -> None:
         super().profiling_begin(mode, path)
         self.stream.share.record.hold(PROFILED)

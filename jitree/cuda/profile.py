@@ -10,17 +10,16 @@ from jitree.cuda.graph import LaunchParameters, grid_of, launches_of
 from jitree.cuda.plan import IndirectDispatch, LaunchPlan, PlanSegment
 from jitree.cuda.steps import read_counts, run_collective_step
 from jitree.hal.command_buffer import Collective
-from jitree.hal.profiling import ProfilingMode, now
+from jitree.hal.observing import DISPATCH
+from jitree.hal.profiling import DISPATCHES, now
 
 if TYPE_CHECKING:
     from jitree.cuda.stream import Stream
 
-_DISPATCHES = int(ProfilingMode.DISPATCH_COUNTERS | ProfilingMode.EXECUTABLE_COUNTERS)
-
 
 def measures_dispatches(mode: int) -> bool:
     """Whether single dispatches are to be measured, which runs them without graphs."""
-    return bool(mode & _DISPATCHES)
+    return bool(mode & DISPATCHES)
 
 
 class _Timer:
@@ -50,7 +49,7 @@ class _Timer:
         for name, (before, after) in zip(self._names, self._events, strict=True):
             start = self._start_time + round(1e6 * api.call("cuEventElapsedTime", self._start, before))
             duration = round(1e6 * api.call("cuEventElapsedTime", before, after))
-            stream.profiler.add(name, start, start + duration)
+            stream.profiler.add(name, start, start + duration, DISPATCH)
             api.attempt("cuEventDestroy", before)
             api.attempt("cuEventDestroy", after)
         api.attempt("cuEventDestroy", self._start)

@@ -260,6 +260,11 @@ class Device(Unique, QueueOperations):
 
     # Profiling and the end.
 
+    @property
+    def measures(self) -> str:
+        """What a profile knows of the device."""
+        return "operations of its queues; it does not tell of single dispatches"
+
     def profiling_begin(self, mode: ProfilingMode, path: str | None = None) -> None:
         """Starts to measure queue operations. FAILED_PRECONDITION while measuring."""
         self.profiler.begin(mode, path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from typing import Final, Protocol, runtime_checkable
+from weakref import WeakSet
 
 from jitree.base.records import NamedTuple
 from jitree.errors import NotFoundError, StatusCode, StatusError
@@ -125,6 +126,14 @@ class ExecutableLoader(abc.ABC):
 _NEXT_LOADER = (StatusCode.CANCELLED, StatusCode.NOT_FOUND)
 
 
+_prepared: Final[WeakSet[Executable]] = WeakSet()
+
+
+def prepared_executables() -> tuple[Executable, ...]:
+    """Those that caches have prepared and that are still there."""
+    return tuple(_prepared)
+
+
 class ExecutableCache:
     """Asks loaders in order; what it prepares can be used on the device it was created for."""
 
@@ -154,6 +163,7 @@ class ExecutableCache:
                 continue
             if parameters.layouts:
                 executable.layouts = parameters.layouts
+            _prepared.add(executable)
             return executable
         if cause is not None:
             raise cause.with_context(f"loading an executable of format '{parameters.format}'")

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-from _thread import allocate_lock
+from _thread import _local, allocate_lock, get_ident
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
 
 from jitree.base.arguments import natural, object_of
 from jitree.base.flags import Flags
 from jitree.base.records import NamedTuple
 from jitree.errors import FailedPreconditionError
+
+if TYPE_CHECKING:
+    from jitree.hal.producer import Producer
+
+OPERATION: Final = "operation"
+"""As the kind of a measurement: of a whole operation of a queue. Others are those of steps
+(:mod:`jitree.hal.observing`): ``dispatch``, ``fill``, ``copy``, ``update``."""
 
 
 class ProfilingMode(Flags):
@@ -21,12 +30,32 @@ class ProfilingMode(Flags):
     EXECUTABLE_COUNTERS = 0x4
 
 
+DISPATCHES: Final = int(ProfilingMode.DISPATCH_COUNTERS | ProfilingMode.EXECUTABLE_COUNTERS)
+
+
 class Measurement(NamedTuple):
-    """One operation; times in nanoseconds of ``time.perf_counter_ns``."""
+    """An operation of a queue, or what one thread did of a command at once; times in nanoseconds of
+    ``time.perf_counter_ns``."""
 
     name: str
     start: int
     duration: int
+    kind: str = OPERATION
+    submitted: int = 0
+    """When, by which ``thread``; 0 where that was not noted."""
+    thread: int = 0
+    job: int = -1
+    """Number of the execution that a command belongs to, and the command's in it."""
+    row: int = -1
+    worker: int = 0
+    """Number of the thread, or of the stream, that worked."""
+    bytes: int = 0
+    """Of the memory that a command is bound to, at most what it moves; stated once for each command."""
+
+
+class _ThisWork(_local):
+    number = 0
+    """Of the operation that runs here."""
 
 
 class Profiler:
@@ -36,7 +65,16 @@ class Profiler:
         self._lock = allocate_lock()
         self._path: str | None = None
         self._measurements: list[Measurement] = []
+        self._submissions: list[tuple[int, int]] = []
+        self._waiting: dict[Producer, int] = {}
+        self._here = _ThisWork()
         self.mode = ProfilingMode.NONE
+        self.more: Callable[[], Iterable[Measurement]] = tuple
+        """Gives what the device itself has noted."""
+        self.forked: Callable[[], object] = bool
+        """Is told of a fork."""
+        self.lost = 0
+        """Measurements that there was no room for."""
 
     def begin(self, mode: ProfilingMode, path: str | None) -> None:
         with self._lock:
@@ -44,21 +82,58 @@ class Profiler:
                 raise FailedPreconditionError("the device is being profiled already; end that first")
             self._path = None if path is None else object_of("path", path, str, os.PathLike)
             self.mode = ProfilingMode(natural("mode", mode))
-            self._measurements = []
+            self._measurements, self._submissions, self._waiting, self.lost = [], [(0, 0)], {}, 0
 
     def after_fork(self) -> None:
-        """In a forked child no thread holds the lock, whatever it says."""
+        """In a forked child no thread holds the lock, whatever it says, nor works."""
         self._lock = allocate_lock()
+        self.forked()
 
-    def add(self, name: str, start: int, end: int) -> None:
+    def add(
+        self, name: str, start: int, end: int, kind: str = OPERATION, submitted: int = 0, thread: int = 0
+    ) -> None:
+        """Without ``submitted`` this thread has submitted it, and done it at once."""
+        if not submitted:
+            submitted, thread = start, get_ident()
         with self._lock:
-            self._measurements.append(Measurement(name, start, end - start))
+            self._measurements.append(Measurement(name, start, end - start, kind, submitted, thread))
+
+    # -- operations that Python submits ----------------------------------------------------------------
+
+    def submit(self, operation: Producer) -> None:
+        """Notes that this thread submits an operation."""
+        with self._lock:
+            self._waiting[operation] = len(self._submissions)
+            self._submissions.append((now(), get_ident()))
+
+    def measure(self, name: str, operation: Producer, work: Callable[[], object]) -> None:
+        """Does the work of an operation."""
+        here = self._here
+        outer, here.number = here.number, self._waiting.pop(operation, 0)
+        submitted, thread = self.submission(here.number)
+        start = now()
+        try:
+            work()
+        finally:
+            here.number = outer
+            self.add(name, start, now(), OPERATION, submitted, thread)
+
+    @property
+    def number(self) -> int:
+        """Of the operation that this thread executes; 0 for none."""
+        return self._here.number
+
+    def submission(self, number: int) -> tuple[int, int]:
+        """When an operation was submitted, and by which thread."""
+        return self._submissions[number] if number < len(self._submissions) else (0, 0)
+
+    # -- results ---------------------------------------------------------------------------------------
 
     @property
     def measurements(self) -> tuple[Measurement, ...]:
         """Since the last beginning; kept after the end."""
         with self._lock:
-            return tuple(self._measurements)
+            return (*self._measurements, *self.more())
 
     def flush(self) -> None:
         """Writes the measurements as a trace that Chrome and Perfetto open, when there is a path."""
@@ -68,7 +143,14 @@ class Profiler:
         import json  # not needed to start a process
 
         events = [
-            {"ph": "X", "name": m.name, "ts": m.start / 1e3, "dur": m.duration / 1e3, "pid": 0, "tid": 0}
+            {
+                "ph": "X",
+                "name": m.name,
+                "ts": m.start / 1e3,
+                "dur": m.duration / 1e3,
+                "pid": 0,
+                "tid": m.worker,
+            }
             for m in self.measurements
         ]
         with open(path, "w", encoding="utf-8") as file:

@@ -138,9 +138,9 @@ def test_records_are_open_while_nothing_speaks_against_it(registry: DriverRegist
     device = registry.create_device("local-sync")
     assert read_record(device, "open") == 1 and read_record(device, "patience") == -1
     device.profiling_begin(ProfilingMode.QUEUE_OPERATIONS)
-    assert read_record(device, "open") == 0
+    assert read_record(device, "open") == 1 and read_record(device, "log")
     device.profiling_end()
-    assert read_record(device, "open") == 1
+    assert read_record(device, "open") == 1 and not read_record(device, "log")
     device.close()
     assert read_record(device, "open") == 0
     with registry.create_device("null") as null:

@@ -12,7 +12,9 @@ from jitree.hal import watchdog
 from jitree.hal.device import Device
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local import executor
-from jitree.hal.local.queue_record import PROFILED, UNSUPPORTED, WATCHED
+from jitree.hal.local.executor.calling import NOT_LOGGED
+from jitree.hal.local.queue_record import UNSUPPORTED, WATCHED
+from jitree.hal.profiling import DISPATCHES
 
 if TYPE_CHECKING:
     from jitree.hal.allocator import Allocator
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from jitree.hal.executable import ExecutableLoader
     from jitree.hal.fence import Fence
     from jitree.hal.local.command_buffer import LocalCommandBuffer
+    from jitree.hal.local.event_log import EventLog
     from jitree.hal.local.queue import LocalQueue
     from jitree.hal.observing import Observer
     from jitree.hal.operations import Transfer
@@ -41,6 +44,7 @@ class LocalDevice(Device):
         self._queues = tuple(queues)
         profiler = self._queues[0].profiler
         super().__init__(identifier, f"{identifier}://", allocator or HeapAllocator(), loaders, profiler)
+        self._log: EventLog | None = None
         watchdog.start_from_environment()
         for queue in self._queues:
             if watchdog.current is not None:
@@ -163,15 +167,27 @@ class LocalDevice(Device):
 
     # Profiling and the end.
 
+    @property
+    def measures(self) -> str:
+        return "each command by the clock of the threads that do it"
+
     def profiling_begin(self, mode: ProfilingMode, path: str | None = None) -> None:
         super().profiling_begin(mode, path)
+        if self._log is None:
+            from jitree.hal.local.event_log import EventLog
+
+            self._log = EventLog(self.profiler)
+            self.profiler.more, self.profiler.forked = self._log.measurements, self._log.after_fork
+        self._log.open(bool(self.profiler.mode & DISPATCHES))
         for queue in self._queues:
-            queue.record.hold(PROFILED)
+            queue.record.tell(self._log.address)
 
     def profiling_end(self) -> None:
+        if self._log is not None and self.profiler.mode:
+            for queue in self._queues:
+                queue.record.tell(0)
+            self._log.close()
         super().profiling_end()
-        for queue in self._queues:
-            queue.record.release(PROFILED)
 
     def close(self) -> None:
         for queue in self._queues:
@@ -215,7 +231,13 @@ class LocalDevice(Device):
         kept: object,
     ) -> None:
         """Runs a command list on the calling thread and, if the device has workers, with their help."""
-        executor.execute(commands, addresses, lengths)
+        executor.execute(commands, addresses, lengths, self._logged())
+
+    def _logged(self) -> tuple[int, int]:
+        """What the executor is told of a profile: the address of the log, and the number of the operation."""
+        if self._log is None or not self.profiler.mode:
+            return NOT_LOGGED
+        return self._log.address, self.profiler.number
 
 
 def lowest_queue(affinity: int) -> int:

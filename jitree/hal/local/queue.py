@@ -29,7 +29,7 @@ from jitree.hal.fence import Fence
 from jitree.hal.local.interrupts import this_thread
 from jitree.hal.local.queue_record import CLOSED, QueueRecord
 from jitree.hal.producer import Producer
-from jitree.hal.profiling import Profiler, now
+from jitree.hal.profiling import Profiler
 from jitree.hal.semaphore import Timepoint, describe_missing, pending_producers
 
 if TYPE_CHECKING:
@@ -201,13 +201,11 @@ class Operation:
 
     def _watched(self, work: Callable[[], None]) -> None:
         profiler, dog = self.queue.profiler, watchdog.current
-        start = now()
-        if dog is None:
-            work()
-        else:
-            self._reported(work, dog)
+        task = work if dog is None else partial(self._reported, work, dog)
         if profiler.mode:
-            profiler.add(self.name, start, now())
+            profiler.measure(self.name, self, task)
+        else:
+            task()
 
     def _reported(self, work: Callable[[], None], dog: Watchdog) -> None:
         self.announce()  # also if the submitter waits: reports of others say who signals what they wait for
@@ -291,6 +289,8 @@ class LocalQueue:
             raise FailedPreconditionError(f"{name}: the device has been closed")
         check_fences(wait, signal)
         operation = Operation(self, name, signal, work, cost)
+        if self.profiler.mode:
+            self.profiler.submit(operation)
         if wait is None or wait.is_reached():
             failure = self.executor.start(operation)
         else:

@@ -17,6 +17,7 @@ QUEUE: Final = Record(
     i64 patience          # ticks that a call may spend while others wait for its session
     i64 local_memory      # bytes of local memory that a workgroup may have, 0 = as many as it needs
     i64 stream            # address of the STREAM record (hal/stream_record.py) for lists; 0 = they run here
+    i64 log               # address of the LOG record that is told of rows; 0 = none
     """,
 )
 """Only Python writes it. A team's record stays valid as long as the device, also when another has replaced
@@ -35,7 +36,9 @@ RECORDED: Final = "recorded"
 LOST: Final = "lost"
 CLOSED: Final = "closed"
 
-_OPEN, _TEAM, _IMMEDIATE, _PATIENCE, _LOCAL_MEMORY, _STREAM = (QUEUE.word(field) for field in QUEUE.offsets)
+_OPEN, _TEAM, _IMMEDIATE, _PATIENCE, _LOCAL_MEMORY, _STREAM, _LOG = (
+    QUEUE.word(field) for field in QUEUE.offsets
+)
 
 
 class QueueRecord:
@@ -81,6 +84,10 @@ class QueueRecord:
 
     def limit_local_memory(self, size: int) -> None:
         self._words[_LOCAL_MEMORY] = size
+
+    def tell(self, log: int) -> None:
+        """What machine code executes from now on is told to a LOG record; 0 = to none."""
+        self._words[_LOG] = log
 
     def share(self, team: int, immediate: int, patience: int) -> None:
         """Sets the team (0 = none) and what calls may spend."""

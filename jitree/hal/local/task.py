@@ -163,7 +163,7 @@ class TaskDevice(LocalDevice):
         lengths: array[int],
         kept: object,
     ) -> None:
-        self._team(queue_affinity).execute(commands, addresses, lengths)
+        self._team(queue_affinity).execute(commands, addresses, lengths, self._logged())
 
 
 class TaskDriver(LocalDriver):

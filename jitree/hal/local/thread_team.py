@@ -21,7 +21,7 @@ from jitree.codegen.atomics import atomic_load, atomic_store
 from jitree.hal import watchdog
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor
-from jitree.hal.local.executor.calling import FUNCTION_TABLE_ADDRESS, NativeExecutor
+from jitree.hal.local.executor.calling import FUNCTION_TABLE_ADDRESS, NOT_LOGGED, NativeExecutor
 from jitree.hal.local.executor.layout import FUTEX_CALL, FUTEX_CALLS, MASK_SIZE, TEAM
 from jitree.hal.local.executor.records import Functions, ThreadTeam
 from jitree.hal.local.queue_record import NO_TEAM, QueueRecord
@@ -153,20 +153,26 @@ class Team:
             if native is not None:
                 self._start(native)
 
-    def execute(self, commands: CommandList, addresses: array[int], lengths: array[int]) -> None:
+    def execute(
+        self,
+        commands: CommandList,
+        addresses: array[int],
+        lengths: array[int],
+        logged: tuple[int, int] = NOT_LOGGED,
+    ) -> None:
         """As :func:`executor.execute`, shared with the helpers where that is worth it.
 
         Any number of threads may call this; one at a time has the helpers, the others run alone.
         """
         native = executor.native_executor()
         if native is None:
-            executor.execute(commands, addresses, lengths)
+            executor.execute(commands, addresses, lengths, logged)
             return
         helpers = self._helpers or self._start(native)
         if helpers is None:
-            native.execute(commands, addresses, lengths)
+            native.execute(commands, addresses, lengths, logged=logged)
         else:
-            native.execute(commands, addresses, lengths, helpers.address, helpers.thread_count)
+            native.execute(commands, addresses, lengths, helpers.address, helpers.thread_count, logged)
 
     def estimate(self, commands: CommandList, lengths: array[int]) -> int:
         """Nanoseconds that a list may take on one thread, UNKNOWN until its functions have been run."""

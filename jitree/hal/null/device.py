@@ -93,6 +93,10 @@ class NullDevice(LocalDevice):
         """It does no step that could be told of."""
         return False
 
+    @property
+    def measures(self) -> str:
+        return "nothing, since it executes nothing"
+
     def query_i64(self, category: str, key: str) -> tuple[bool, int]:
         """As :meth:`Device.query_i64`; stands for whatever device a program was compiled for."""
         return (True, 1) if category == "hal.device.id" else super().query_i64(category, key)

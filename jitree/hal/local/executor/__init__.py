@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 _native: NativeExecutor | None = None
 
 
-def execute(commands: CommandList, addresses: array[int], lengths: array[int]) -> None:
-    """Runs a list on this thread; ``addresses`` and ``lengths`` are what :meth:`CommandList.bind` gave.
+def execute(
+    commands: CommandList, addresses: array[int], lengths: array[int], logged: tuple[int, int] = (0, 0)
+) -> None:
+    """Runs a list on this thread; ``addresses`` and ``lengths`` are what :meth:`CommandList.bind` gave; for
+    ``logged`` see :meth:`CommandExecutor.execute`.
 
     INTERNAL when a function fails, naming executable, function, workgroup and what it returned.
     """
@@ -25,9 +28,9 @@ def execute(commands: CommandList, addresses: array[int], lengths: array[int]) -
     if executor is None:
         from jitree.hal.local.executor.in_python import EXECUTOR
 
-        EXECUTOR.execute(commands, addresses, lengths)
+        EXECUTOR.execute(commands, addresses, lengths, logged=logged)
     else:
-        executor.execute(commands, addresses, lengths)
+        executor.execute(commands, addresses, lengths, logged=logged)
 
 
 def native_executor() -> NativeExecutor | None:

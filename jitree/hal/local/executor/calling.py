@@ -31,15 +31,18 @@ _MAXIMUM_CONCURRENCY: Final = 255
 
 (
     _LIST, _ADDRESSES, _LENGTHS, _FUNCTIONS, _TEAM, _CONCURRENCY, _LOCAL_MEMORY, _LOCAL_STRIDE, _SHARES,
-    _FAILURE, _FAILED_ROW, _FAILED_CODE, _FAILED_X,
+    _FAILURE, _FAILED_ROW, _FAILED_CODE, _FAILED_X, _LOG, _ORIGIN,
 ) = (
     JOB.word(field)
     for field in ("list", "addresses", "lengths", "functions", "team", "concurrency", "local_memory",
-                  "local_stride", "shares", "failure", "failed_row", "failed_code", "failed_x")
+                  "local_stride", "shares", "failure", "failed_row", "failed_code", "failed_x", "log",
+                  "origin")
 )  # fmt: skip
 
 
 LOOK_IN, LOOK_TICKS = FUNCTIONS.word("look_in"), FUNCTIONS.word("look_ticks")
+NOT_LOGGED: Final = (0, 0)
+_MOMENTS: Final = 7
 _FIRST_LOOK_TICKS: Final = 1 << 22
 """A millisecond or more."""
 
@@ -97,10 +100,12 @@ class CommandExecutor:
         lengths: array[int],
         team: int = 0,
         threads: int = 1,
+        logged: tuple[int, int] = NOT_LOGGED,
     ) -> None:
         """Runs every command; ``addresses`` and ``lengths`` are what :meth:`CommandList.bind` gave.
 
         ``team`` is the address of a TEAM record of ``threads`` threads with this one; 0 = this one alone.
+        ``logged``: the address of a LOG record and the number of the submission.
         INTERNAL when a function fails, OUT_OF_RANGE for impossible counts of an indirect dispatch.
         """
         job = self._take_job()
@@ -111,6 +116,7 @@ class CommandExecutor:
         words[_TEAM] = team
         words[_CONCURRENCY] = min(threads, _MAXIMUM_CONCURRENCY)
         words[_FAILURE] = 0
+        words[_LOG], words[_ORIGIN] = logged
         if commands.most_local_memory:
             job.provide_local_memory(commands.most_local_memory, threads)
         if team:
@@ -157,6 +163,12 @@ class NativeExecutor(CommandExecutor):
         ticks: int = self._estimate(job.address)
         self._jobs.append(job)
         return ticks
+
+    def moment(self) -> tuple[int, int]:
+        """Ticks, and nanoseconds of ``time.perf_counter_ns`` at that moment."""
+        tries = ((self._clock(), time.perf_counter_ns(), self._clock()) for _ in range(_MOMENTS))
+        begun, nanoseconds, ended = min(tries, key=lambda moment: moment[2] - moment[0])
+        return (begun + ended) // 2, nanoseconds
 
     @cached_property
     def ticks_per_microsecond(self) -> float:

@@ -15,6 +15,7 @@ FUNCTIONS: Final = Record(
     i64 sched_yield
     i64 sched_getcpu
     i64 sched_setaffinity
+    i64 pthread_self
     i64 look_in           # address of interrupts.look_in, called now and then by threads that submit
     i64 look_ticks        # how long they may go on without
     i64 rings             # address of the number of rings (`base/scopes.py`)
@@ -42,9 +43,45 @@ JOB: Final = Record(
     i64 failed_z
     i64 looked            # when Python last looked whether it is to end, in ticks; 0: not yet
     i64 attended          # number of the last ring that it has looked for
+    i64 log               # of the LOG record that is told of rows, 0 = none
+    i64 origin            # number of the submission that Python made, 0 = machine code executes it in place
+    i64 number            # among the jobs of the log
+    i64 thread            # that submitted it (pthread_self); with a log only
     """,
 )
-"""One execution of a command list. The last two fields begin with the execution."""
+"""One execution of a command list. `looked`, `attended`, `number` and `thread` are set when it begins."""
+
+LOG: Final = Record(
+    "log",
+    """
+    i64 events            # address of the EVENT rows; 0 = nothing is recorded now
+    i64 capacity
+    line next             # number of the next event; those beyond the capacity are lost
+    line users            # jobs that may write events
+    line jobs             # number of the next job
+    """,
+)
+"""What a device measures while it is profiled. The record lives as long as the device."""
+
+EVENT: Final = Record(
+    "event",
+    """
+    i64 begun             # ticks
+    i64 ended             # 0 = not complete
+    i64 what              # address of the entry point of a dispatch, KIND_* of other rows, WHOLE_JOB
+    i64 job
+    i64 origin
+    i64 thread            # that submitted the job
+    i64 bytes             # of the ranges that the row is bound to, once for those that overlap
+    i32 row
+    i32 worker            # number of the thread in its team
+    """,
+)
+"""A part of a row that one thread did at once, or a job from its beginning to its end."""
+EVENT_ROW: Final = EVENT.packer()
+assert EVENT.size == EVENT_ROW.size == 64
+
+WHOLE_JOB: Final = -1
 
 FAILED_FUNCTION: Final = 1
 """A function returned another value than zero."""

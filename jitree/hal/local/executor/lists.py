@@ -6,6 +6,7 @@ from jitree.codegen.atomics import atomic_load, atomic_replace, atomic_store
 from jitree.codegen.primitives import load64, stack
 from jitree.codegen.processor import flush_denormals, restore_denormals, ticks
 from jitree.hal.command_layout import KIND_DISPATCH, KIND_DISPATCH_INDIRECT
+from jitree.hal.local.executor.logs import begin_log, end_log
 from jitree.hal.local.executor.looks import is_to_end_before
 from jitree.hal.local.executor.records import SHARE_SIZE, Job, Share, next_row, row_at
 from jitree.hal.local.executor.rows import estimate_share, longer, prepare, run_span
@@ -22,6 +23,7 @@ def execute(job: Job) -> int:
     FAILED_*."""
     job.looked = 0
     job.attended = load64(job.functions.rings)
+    begun = begin_log(job) if job.log else 0
     mode = flush_denormals()
     team = job.team
     if team and atomic_replace(team.busy, 0, 1):
@@ -30,6 +32,8 @@ def execute(job: Job) -> int:
     else:
         run_list(job)
     restore_denormals(mode)
+    if begun != 0:
+        end_log(job, begun)
     return atomic_load(job.failure)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jitree.codegen.atomics import Atomic
 from jitree.codegen.record import MemoryRecord, place_of
 from jitree.hal.command_layout import COMMAND, COUNTS, DISPATCH, ENTRY_POINT, LIST, WORKGROUP
-from jitree.hal.local.executor.layout import FUNCTIONS, JOB, SHARE, TEAM
+from jitree.hal.local.executor.layout import EVENT, FUNCTIONS, JOB, LOG, SHARE, TEAM
 
 
 class Job(MemoryRecord, layout=JOB):
@@ -14,6 +14,18 @@ class Job(MemoryRecord, layout=JOB):
     team: ThreadTeam
     shares: Share
     failure: Atomic
+    log: Log
+
+
+class Log(MemoryRecord, layout=LOG):
+    events: LoggedEvent
+    next: Atomic
+    users: Atomic
+    jobs: Atomic
+
+
+class LoggedEvent(MemoryRecord, layout=EVENT):
+    pass
 
 
 class List(MemoryRecord, layout=LIST):

@@ -41,6 +41,7 @@ from jitree.hal.local.executor.layout import (
     FOREVER,
     PIECE,
 )
+from jitree.hal.local.executor.logs import note_row
 from jitree.hal.local.executor.looks import is_to_end, paced
 from jitree.hal.local.executor.records import (
     COMMAND_SIZE,
@@ -121,12 +122,15 @@ def longer(ticks_before: int, more: int) -> int:
 def run_span(job: Job, row: Command, share: Share, worker: int, first: int, last: int) -> None:
     """Runs workgroups or bytes [first, last) of a row, at least one. With a thread team, the cost of a
     workgroup is averaged, where the executable does not say it."""
+    begun = ticks() if job.log else 0
     if row.kind < KIND_DISPATCH:
         run_pieces(job, row, worker, first, last)
     elif job.team and not row.entry.flags & ENTRY_INTERPRETED:
         run_measured(job, row, share, worker, first, last)
     else:
         run_workgroups(job, row, share, worker, first, last)
+    if begun != 0:
+        note_row(job, row, worker, begun, first)
 
 
 @apart

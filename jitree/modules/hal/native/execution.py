@@ -8,7 +8,7 @@ from jitree.codegen.record import place_of
 from jitree.hal.command_layout import KIND_COPY, LIST, PATCH, SLOT
 from jitree.hal.enums import CommandBufferMode
 from jitree.hal.local.executor.layout import JOB
-from jitree.hal.local.executor.records import SHARE_SIZE, Command, Job, List, Share, next_row
+from jitree.hal.local.executor.records import SHARE_SIZE, Command, Job, List, Log, Share, next_row
 from jitree.modules.hal.native.buffers import is_reachable, place_number, range_length
 from jitree.modules.hal.native.fences import can_signal, follows, promise
 from jitree.modules.hal.native.layout import LARGEST_SCALE, MOST_SPENT, OPERANDS, ROWS
@@ -251,6 +251,8 @@ def prepare(handle_pool: HandlePoolRecord, queue: Queue, job: Job, table: List) 
     job.lengths = table.lengths
     job.functions = handle_pool.functions
     job.team = team
+    job.log = Log(queue.log)
+    job.origin = 0
     job.concurrency = threads if threads < MOST_THREADS else MOST_THREADS
     job.local_memory = 0
     job.local_stride = 0

@@ -1,0 +1,129 @@
+"""The LOG record of a device: what the command executor measures while the device is profiled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from jitree.codegen.atomics import atomic_load, atomic_store
+from jitree.errors import UnavailableError
+from jitree.hal.command_layout import KIND_COPY, KIND_FILL, KIND_UPDATE
+from jitree.hal.executable import LocalExecutable, prepared_executables
+from jitree.hal.local import executor
+from jitree.hal.local.executor.layout import EVENT, EVENT_ROW, LOG, WHOLE_JOB
+from jitree.hal.local.executor.recipe import supported
+from jitree.hal.local.executor.records import Log, LoggedEvent
+from jitree.hal.observing import DISPATCH
+from jitree.hal.profiling import OPERATION, Measurement, Profiler
+from jitree.regs.memory import MemoryBlock, address_of, zeroed
+
+if TYPE_CHECKING:
+    from jitree.hal.local.executor.calling import NativeExecutor
+
+CAPACITY: Final = 1 << 23
+"""Events: 512 MiB of memory if all are there."""
+EXECUTE: Final = "execute"
+_TRANSFERS: Final = {KIND_FILL: "fill", KIND_COPY: "copy", KIND_UPDATE: "update"}
+_PAUSE: Final = 1e-4
+_LONG: Final = 10_000_000
+"""Nanoseconds in which both clocks can be compared."""
+
+
+class EventLog:
+    """Open while the device is profiled. Jobs that have begun then are waited for when it closes."""
+
+    def __init__(self, profiler: Profiler) -> None:
+        self._memory = zeroed(LOG.size, 128)
+        self._log = Log(address_of(self._memory))
+        self._profiler = profiler
+        self._block: MemoryBlock | None = None
+        self._clock: NativeExecutor | None = None
+        self._begun = 0, 0
+        self._has_commands = False
+        self._found: tuple[bytes, dict[int, str], tuple[int, int]] = b"", {}, (0, 0)
+
+    @property
+    def address(self) -> int:
+        """Of the LOG record."""
+        return address_of(self._memory)
+
+    def open(self, has_commands: bool) -> None:
+        """``has_commands``: single commands are wanted. Machine code and Python have two clocks: which of the
+        two executes lists is settled before the first event."""
+        self._has_commands = has_commands
+        try:
+            self._clock = executor.require_native_executor() if supported() else None
+        except UnavailableError:
+            self._clock = None
+        self._block = MemoryBlock(CAPACITY * EVENT.size)
+        log = self._log
+        atomic_store(log.next, 0)
+        atomic_store(log.jobs, 0)
+        self._begun = self._moment()
+        log.capacity, log.events = CAPACITY, LoggedEvent(self._block.address)
+
+    def close(self) -> None:
+        log = self._log
+        log.events = LoggedEvent(0)
+        while atomic_load(log.users):
+            time.sleep(_PAUSE)
+        self._profiler.lost = max(0, atomic_load(log.next) - CAPACITY)
+        self._found = self._written()
+        self._block = None
+
+    def after_fork(self) -> None:
+        """In a forked child no thread is in a job."""
+        atomic_store(self._log.users, 0)
+
+    def measurements(self) -> Iterator[Measurement]:
+        data, names, now = self._found if self._block is None else self._written()
+        per_tick = self._nanoseconds_per_tick(now)
+        jobs: dict[int, list[str]] = {}
+        for begun, ended, what, job, origin, thread, size, row, worker in EVENT_ROW.iter_unpack(data):
+            if not ended:
+                continue
+            start, end = (self._begun[1] + int((at - self._begun[0]) * per_tick) for at in (begun, ended))
+            submitted, submitter = self._profiler.submission(origin) if origin else (start, thread)
+            if what == WHOLE_JOB:
+                commands = jobs.pop(job, [])
+                if not origin:  # Python has measured the others
+                    single = len(commands) == 1 and commands[0] in _TRANSFERS.values()
+                    name = commands[0] if single else EXECUTE
+                    yield Measurement(name, start, end - start, OPERATION, submitted, submitter, job)
+                continue
+            kind = _TRANSFERS.get(what, DISPATCH)
+            name = names.get(what, "a function of an executable that is gone") if kind == DISPATCH else kind
+            jobs.setdefault(job, []).append(name)
+            if self._has_commands:
+                place = job, row, worker, size
+                yield Measurement(name, start, end - start, kind, submitted, submitter, *place)
+
+    def _written(self) -> tuple[bytes, dict[int, str], tuple[int, int]]:
+        """The events so far, names of functions, ticks and time now."""
+        assert self._block is not None
+        count = min(atomic_load(self._log.next), CAPACITY)
+        data = self._block.array[: count * EVENT.size].tobytes()
+        executables = (e for e in prepared_executables() if isinstance(e, LocalExecutable))
+        return data, _names(executables), self._moment()
+
+    def _nanoseconds_per_tick(self, now: tuple[int, int]) -> float:
+        if self._clock is None:
+            return 1.0
+        (ticks, begun), (last_ticks, ended) = self._begun, now
+        if ended - begun < _LONG:
+            return 1000 / self._clock.ticks_per_microsecond
+        return (ended - begun) / (last_ticks - ticks)
+
+    def _moment(self) -> tuple[int, int]:
+        return (0, 0) if self._clock is None else self._clock.moment()
+
+
+def _names(executables: Iterable[LocalExecutable]) -> dict[int, str]:
+    """Of functions, by the address of their entry points."""
+    names = {}
+    for executable in executables:
+        for ordinal in range(executable.function_count):
+            name = executable.function_name(ordinal) or f"{executable.name}[{ordinal}]"
+            names[executable.entry_point(ordinal)] = name
+    return names
