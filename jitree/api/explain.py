@@ -265,7 +265,11 @@ def explain(session: Any, function: str | Function | None) -> Explanation | dict
         known = (
             session.lookup(f"{module.name}.{name}") for module in session.modules.values() for name in module
         )
-        return {item.full_name: item.watcher.explanation for item in known if item.watcher is not None}
+        return {
+            item.full_name: item.watcher.explanation
+            for item in known
+            if isinstance(item.watcher, CallWatcher)
+        }
     found = session.lookup(function) if isinstance(function, str) else function
     if found.watcher is None:
         found.watch(CallWatcher(found))

@@ -282,6 +282,12 @@ class Function(Remade):
         """Python makes the next calls, until machine code may again."""
         self._direct, self._is_settled, self._calls = None, self._watcher is not None, 0
 
+    def twin(self) -> Function:
+        """The same function, whose calls nothing watches."""
+        twin = type(self)(self._session, self._vm_function, self.signature)
+        twin._direct, twin._is_settled, twin._calls = self._direct, self._is_settled, self._calls
+        return twin
+
     @property
     def watcher(self) -> Watcher | None:
         return self._watcher

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from jitree.hal.device import Device
     from jitree.observe.finite import FiniteCheck
     from jitree.observe.observation import Observation
+    from jitree.observe.profile import Profile
     from jitree.observe.taps import Keep, Ordinals, Taps
 
 
@@ -24,6 +25,7 @@ class Observable(abc.ABC):
     _devices: tuple[Device, ...]
     _functions: dict[str, Function]
     _observation: Observation | None = None
+    _profile: Profile | None = None
     _closed: bool
     finite_check: FiniteCheck | None = None
     """What looks for values that are not finite, if that was asked for."""
@@ -54,6 +56,17 @@ class Observable(abc.ABC):
 
         self._require_open()
         return Taps(self._observed(), Selection(pattern, ordinals, module, function), keep, types, path)
+
+    def profile(self) -> Profile:
+        """Measures where time goes (``docs/profiling.md``) until the end of a ``with`` block, or
+        :meth:`Profile.stop`.
+
+        FAILED_PRECONDITION while the session or one of its devices is profiled, or a function explained."""
+        from jitree.api.profiled_calls import profile
+
+        self._require_open()
+        self._profile = profile(self._context.invoker, self._devices, tuple(self._functions.values()))
+        return self._profile
 
     def explain(self, function: str | Function | None = None) -> Any:
         """What its last call allocated, copied and updated in place (:func:`jitree.api.explain.explain`)."""
@@ -90,6 +103,18 @@ class Observable(abc.ABC):
         for function in self._functions.values():
             function.leave_machine_code()
         return self._observation
+
+    def _seen(self, function: Function) -> Function:
+        """A new function, as those that look have it."""
+        if self._profile is not None:
+            self._profile.notes.watch(function)
+        return function
+
+    def _stop_looking(self) -> None:
+        if self._observation is not None:
+            self._observation.close()
+        if self._profile is not None:
+            self._profile.stop()
 
     @abc.abstractmethod
     def _require_open(self) -> None:

@@ -319,8 +319,8 @@ class Session(Observable, Ended, Remade):
         session_arguments.require_name(name)
         function = self._functions.get(name)
         if function is None:
-            vm_function = self._context.lookup(name)
-            function = self._functions[name] = create_function(self, vm_function)
+            function = create_function(self, self._context.lookup(name))
+            self._functions[name] = self._seen(function)
         return function
 
     def __getitem__(self, name: str) -> Function:
@@ -428,8 +428,7 @@ class Session(Observable, Ended, Remade):
         if self._closed:
             return
         self._drop_blocks()
-        if self._observation is not None:
-            self._observation.close()
+        self._stop_looking()
         try:
             self._context.close()
         finally:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from jitree.hal.observing import Look
 
-_RUN: Final[CodeType] = Invoker._run.__code__
+RUN: Final[CodeType] = Invoker._run.__code__
 """On the stack wherever a call goes on, on any thread: a generator's frame is one for the whole call."""
 _IMPORT: Final[CodeType] = call_import.__code__
 _PACKAGE: Final = str(Path(__file__).parent.parent)
@@ -72,11 +72,11 @@ class Origins:
             code = frame.f_code
             if code is _IMPORT and not location:
                 location = describe(*next(frame.f_locals["machine"].locations(frame.f_locals["pc"])))
-            elif code is _RUN and call is None and not call_site:
+            elif code is RUN and call is None and not call_site:
                 if frame.f_locals["self"] is not self._invoker:
                     return None
                 call = self._call(frame.f_locals)
-            elif not call_site and _is_of_user(code.co_filename):
+            elif not call_site and is_of_user(code.co_filename):
                 call_site = f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}"
                 if call is None:
                     break
@@ -94,6 +94,6 @@ class Origins:
         return found
 
 
-def _is_of_user(file: str) -> bool:
+def is_of_user(file: str) -> bool:
     """Whether code is neither ours nor made by us or by Python."""
     return not file.startswith((_PACKAGE, "<")) or file in _TYPED or file.startswith("<ipython")

@@ -1,4 +1,4 @@
-"""Snippets and commands of ``docs/seeing.md`` run as they are written there."""
+"""Snippets and commands of ``docs/seeing.md`` and ``docs/profiling.md`` run as they are written there."""
 
 from __future__ import annotations
 
@@ -11,15 +11,21 @@ import pytest
 from tests.tools.command import jitree
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGE = (ROOT / "docs" / "seeing.md").read_text()
-SNIPPETS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-COMMANDS = re.findall(r"^\$ jitree (.*)$", PAGE, re.MULTILINE)
+PAGES = {path: path.read_text() for path in (ROOT / "docs" / "seeing.md", ROOT / "docs" / "profiling.md")}
+SNIPPETS = [
+    (path, snippet)
+    for path, page in PAGES.items()
+    for snippet in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+]
+COMMANDS = [
+    command for page in PAGES.values() for command in re.findall(r"^\$ jitree (.*)$", page, re.MULTILINE)
+]
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS)
-def test_snippets(snippet: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("path", "snippet"), SNIPPETS)
+def test_snippets(path: Path, snippet: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(ROOT)
-    exec(compile(snippet.replace("/tmp/", f"{tmp_path}/"), str(ROOT / "docs" / "seeing.md"), "exec"), {})
+    exec(compile(snippet.replace("/tmp/", f"{tmp_path}/"), str(path), "exec"), {})
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -27,4 +33,5 @@ def test_commands(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.chdir(ROOT)
     outcome = jitree(*shlex.split(command.replace("/tmp/", f"{tmp_path}/")))
     assert outcome.code == 0, outcome.stderr
-    assert "taps.npz" not in command or list(tmp_path.glob("taps.npz"))
+    written = re.findall(r"/tmp/([\w.]+)", command)
+    assert {path.name for path in tmp_path.iterdir()} == set(written)

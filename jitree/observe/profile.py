@@ -1,0 +1,232 @@
+"""Where the time of a session goes: by dispatch, function, import, line of Python, operation of a device.
+
+Devices measure what they execute (:mod:`jitree.hal.profiling`), calls are noted where Python makes them. What
+a device did belongs to the call in which the same thread submitted it.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final
+
+from jitree.base.identity import Unique
+from jitree.errors import FailedPreconditionError, InvalidArgumentError
+from jitree.hal.profiling import OPERATION, Measurement, ProfilingMode
+from jitree.observe.profile_rows import Durations, ProfileRow, ProfileTable
+from jitree.observe.profiled import CallNotes, DoneCommand, Noted, ProfiledCall, ProfiledImport
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from jitree.hal.device import Device
+
+BY: Final = ("dispatch", "function", "import", "call site", "device operation")
+_MODE: Final = ProfilingMode.QUEUE_OPERATIONS | ProfilingMode.DISPATCH_COUNTERS
+
+Interval = tuple[int, int]
+
+
+class Profile(Unique):
+    """Measures until the end of a ``with`` block, or :meth:`stop`; tables may be asked for when it has."""
+
+    def __init__(self, devices: Sequence[Device], notes: CallNotes) -> None:
+        self.notes = notes
+        self._devices: list[Device] = []
+        self._measured: list[tuple[Device, Measurement]] = []
+        self.begun = self._ended = 0
+        try:
+            for device in devices:
+                device.profiling_begin(_MODE)
+                self._devices.append(device)
+        except BaseException:
+            self.stop()
+            raise
+        self.begun = perf_counter_ns()
+
+    def stop(self) -> None:
+        """Measures nothing more. Waits for command buffers that are being executed."""
+        if self._ended:
+            return
+        self._ended = perf_counter_ns()
+        self.notes.stop()
+        for device in self._devices:
+            device.finish_submitted()
+            device.profiling_end()
+            self._measured += [(device, measured) for measured in device.profiler.measurements]
+
+    def __enter__(self) -> Profile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # -- what was measured -----------------------------------------------------------------------------
+
+    @cached_property
+    def calls(self) -> tuple[ProfiledCall, ...]:
+        self.require_ended()
+        return tuple(map(ProfiledCall._make, self.notes.noted))
+
+    def require_ended(self) -> None:
+        if not self._ended:
+            raise FailedPreconditionError("the profile has not ended; ask after the with block, or stop() it")
+
+    @property
+    def imports(self) -> tuple[ProfiledImport, ...]:
+        return tuple(self.notes.imports)
+
+    @property
+    def measurements(self) -> tuple[tuple[Device, Measurement], ...]:
+        """Of the devices."""
+        return tuple(self._measured)
+
+    @property
+    def total(self) -> float:
+        """Seconds that all calls took."""
+        return self._whole / 1e9
+
+    @property
+    def rows(self) -> ProfileTable:
+        """The table by dispatch."""
+        return self.table()
+
+    def table(self, by: str = "dispatch") -> ProfileTable:
+        """``by`` is "dispatch", "function", "import", "call site" or "device operation". Dispatches come with
+        the fills, copies and updates of command buffers.
+
+        INVALID_ARGUMENT for anything else, FAILED_PRECONDITION before the end."""
+        if by not in BY:
+            raise InvalidArgumentError(f"table: by={by!r}; it is one of {', '.join(BY)}")
+        self.require_ended()
+        make = {"dispatch": self._dispatches, "import": self._imports, "device operation": self._operations}
+        rows = make[by]() if by in make else self._callers(by)
+        return ProfileTable(by, sorted(rows, key=lambda row: -row.total), self._note(by))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a trace that Perfetto and Chrome open: threads and streams, calls with the Python functions
+        that they come from, and arrows from submissions to executions."""
+        from jitree.observe.profile_trace import write
+
+        write(Noted(self.begun, self.calls, self.imports, self.measurements), path)
+
+    def __str__(self) -> str:
+        return str(self.table()) if self._ended else "<a profile that has not ended>"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+    # -- tables ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _whole(self) -> int:
+        return sum(call.ended - call.begun for call in self.calls)
+
+    @cached_property
+    def commands(self) -> list[DoneCommand]:
+        """Each once, of whatever threads have done it."""
+        parts: dict[tuple[int, int, int], list[Measurement]] = defaultdict(list)
+        for number, (device, measured) in enumerate(self._measured):
+            if measured.kind != OPERATION:
+                single = number if measured.row < 0 else -1
+                parts[id(device), measured.job, measured.row if single < 0 else ~single].append(measured)
+        return [
+            DoneCommand(
+                every[0].name,
+                every[0].kind,
+                min(part.start for part in every),
+                max(part.start + part.duration for part in every),
+                sum(part.duration for part in every),
+                max(part.bytes for part in every),
+            )
+            for every in parts.values()
+        ]
+
+    def _dispatches(self) -> Iterator[ProfileRow]:
+        found: dict[tuple[str, str], Durations] = defaultdict(Durations)
+        for command in self.commands:
+            sums = found[command.name, command.kind]
+            sums.times.append(command.ended - command.begun)
+            sums.bytes += command.bytes
+            sums.busy += command.busy
+        return (sums.command(name, kind, self._whole) for (name, kind), sums in found.items())
+
+    def _operations(self) -> Iterator[ProfileRow]:
+        found: dict[str, Durations] = defaultdict(Durations)
+        done = merged((command.begun, command.ended) for command in self.commands)
+        for _, measured in self._measured:
+            if measured.kind == OPERATION:
+                sums = found[measured.name]
+                sums.times.append(measured.duration)
+                sums.waited += max(0, measured.start - measured.submitted) if measured.submitted else 0
+                if measured.name == "execute":
+                    sums.gaps += measured.duration - covered(done, span(measured))
+        return (sums.operation(name, self._whole) for name, sums in found.items())
+
+    def _imports(self) -> Iterator[ProfileRow]:
+        found: dict[str, Durations] = defaultdict(Durations)
+        for each in self.imports:
+            found[each.name].times.append(each.ended - each.begun)
+        return (sums.row(name, self._whole) for name, sums in found.items())
+
+    def _callers(self, by: str) -> Iterator[ProfileRow]:
+        found: dict[str, Durations] = defaultdict(Durations)
+        work: dict[int, list[Interval]] = defaultdict(list)
+        imports: dict[int, list[Interval]] = defaultdict(list)
+        for _, measured in self._measured:
+            if measured.kind == OPERATION:
+                work[measured.thread].append(span(measured))
+        for each in self.imports:
+            imports[each.thread].append((each.begun, each.ended))
+        device = {thread: merged(spans) for thread, spans in work.items()}
+        python = {thread: merged([*spans, *work[thread]]) for thread, spans in imports.items()}
+        for call in self.calls:
+            sums, whole = found[call.site if by == "call site" else call.function], (call.begun, call.ended)
+            sums.times.append(call.ended - call.begun)
+            worked = covered(device.get(call.thread, []), whole)
+            sums.device += worked
+            sums.python += max(0, covered(python.get(call.thread, []), whole) - worked)
+        return (sums.caller(name, self._whole) for name, sums in found.items())
+
+    def _note(self, by: str) -> str:
+        lost = sum(device.profiler.lost for device in self._devices)
+        notes = [f"{lost} measurements were lost: there was no room for them"] if lost else []
+        if by == "dispatch":
+            notes += sorted({f"{device.id} measures {device.measures}" for device in self._devices})
+        if by == "import":
+            notes.append("imports that Python makes; those that machine code makes are a part of bytecode")
+        return "; ".join(notes)
+
+
+def span(measured: Measurement) -> Interval:
+    return measured.start, measured.start + measured.duration
+
+
+def merged(intervals: Iterable[Interval]) -> list[Interval]:
+    """In order, without overlaps."""
+    found: list[Interval] = []
+    for begun, ended in sorted(intervals):
+        if found and begun <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], ended)
+        else:
+            found.append((begun, ended))
+    return found
+
+
+def covered(intervals: Sequence[Interval], whole: Interval) -> int:
+    """How much of an interval merged ones cover."""
+    first = max(0, bisect_right(intervals, whole[0], key=lambda interval: interval[0]) - 1)
+    total = 0
+    for begun, ended in intervals[first:]:
+        if begun >= whole[1]:
+            break
+        total += max(0, min(ended, whole[1]) - max(begun, whole[0]))
+    return total

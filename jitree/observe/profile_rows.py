@@ -1,0 +1,152 @@
+"""Rows and tables of a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from math import prod
+from statistics import median
+from typing import Final, overload
+
+from jitree.hal.observing import DISPATCH
+from jitree.observe.export_names import parse
+
+_CONTRACTIONS: Final = ("matmul", "matvec", "vecmat", "mmt4d", "conv", "dot", "contract")
+"""In the names of dispatches that multiply and add once in each turn of their loops."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRow:
+    """What has one name. Times in seconds; None where it does not apply or is not known."""
+
+    name: str
+    calls: int
+    total: float
+    median: float
+    worst: float
+    share: float
+    """Of the time of all calls."""
+    bytes: int | None = None
+    """Of the memory that dispatches were bound to, at most what they moved; of transfers what they moved."""
+    gigabytes_per_second: float | None = None
+    gigaflops: float | None = None
+    """Billions of additions and multiplications in a second, where the name of a dispatch says how many."""
+    threads: float | None = None
+    """How many worked at the same time, on average."""
+    waited: float | None = None
+    """Between submission and start."""
+    gaps: float | None = None
+    """Between the commands of executions."""
+    device: float | None = None
+    """In calls: what devices worked for them."""
+    python: float | None = None
+    """In calls: imports that Python makes, without what devices do there."""
+    bytecode: float | None = None
+    """In calls: the rest: bytecode, arguments and results."""
+
+
+_COLUMNS: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
+    "calls": ("calls", "{:d}".format),
+    "total": ("total ms", lambda seconds: f"{seconds * 1e3:.3f}"),
+    "median": ("median us", lambda seconds: f"{seconds * 1e6:.2f}"),
+    "worst": ("worst us", lambda seconds: f"{seconds * 1e6:.2f}"),
+    "share": ("share", "{:.1%}".format),
+    "gigabytes_per_second": ("GB/s", "{:.1f}".format),
+    "gigaflops": ("GFLOP/s", "{:.2f}".format),
+    "threads": ("threads", "{:.1f}".format),
+    "waited": ("waited ms", lambda seconds: f"{seconds * 1e3:.3f}"),
+    "gaps": ("gaps ms", lambda seconds: f"{seconds * 1e3:.3f}"),
+    "device": ("device ms", lambda seconds: f"{seconds * 1e3:.3f}"),
+    "python": ("python ms", lambda seconds: f"{seconds * 1e3:.3f}"),
+    "bytecode": ("bytecode ms", lambda seconds: f"{seconds * 1e3:.3f}"),
+}
+
+
+class ProfileTable(Sequence[ProfileRow]):
+    """Rows, those with the most time first; a slice is a table."""
+
+    def __init__(self, by: str, rows: Iterable[ProfileRow], note: str = "") -> None:
+        self.by = by
+        self.note = note
+        """What the rows do not say."""
+        self._rows = tuple(rows)
+
+    @overload
+    def __getitem__(self, index: int) -> ProfileRow: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> ProfileTable: ...
+
+    def __getitem__(self, index: int | slice) -> ProfileRow | ProfileTable:
+        if isinstance(index, slice):
+            return ProfileTable(self.by, self._rows[index], self.note)
+        return self._rows[index]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __str__(self) -> str:
+        lines = self._cells()
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join(
+            " ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
+            for line in lines
+        ) + (f"\n{self.note}" if self.note else "")
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in self._cells()
+        )
+        return f"<table>{rows}</table>{escape(self.note)}"
+
+    def _cells(self) -> list[list[str]]:
+        shown = [field for field in _COLUMNS if any(getattr(row, field) is not None for row in self._rows)]
+        lines = [[self.by, *(_COLUMNS[field][0] for field in shown)]]
+        for row in self._rows:
+            values = ((field, getattr(row, field)) for field in shown)
+            lines.append(
+                [row.name, *("" if value is None else _COLUMNS[field][1](value) for field, value in values)]
+            )
+        return lines
+
+
+class Durations:
+    """What is added up for one row; nanoseconds."""
+
+    def __init__(self) -> None:
+        self.times: list[int] = []
+        self.bytes = self.busy = self.waited = self.gaps = self.device = self.python = 0
+
+    def row(self, name: str, whole: int) -> ProfileRow:
+        total = sum(self.times)
+        share = total / whole if whole else 0.0
+        return ProfileRow(
+            name, len(self.times), total / 1e9, median(self.times) / 1e9, max(self.times) / 1e9, share
+        )
+
+    def command(self, name: str, kind: str, whole: int) -> ProfileRow:
+        """Of a dispatch, or a transfer in a command buffer."""
+        row, total = self.row(name, whole), max(sum(self.times), 1)
+        row = replace(row, bytes=self.bytes, threads=self.busy / total)
+        if self.bytes:
+            row = replace(row, gigabytes_per_second=self.bytes / total)
+        work = operations(name) if kind == DISPATCH else 0
+        return replace(row, gigaflops=work * row.calls / total) if work else row
+
+    def operation(self, name: str, whole: int) -> ProfileRow:
+        return replace(self.row(name, whole), waited=self.waited / 1e9, gaps=self.gaps / 1e9)
+
+    def caller(self, name: str, whole: int) -> ProfileRow:
+        rest = sum(self.times) - self.device - self.python
+        row = self.row(name, whole)
+        return replace(row, device=self.device / 1e9, python=self.python / 1e9, bytecode=max(rest, 0) / 1e9)
+
+
+def operations(name: str) -> int:
+    """Additions and multiplications of a dispatch, as far as its name says; 0 where it does not."""
+    parts = parse(name)
+    is_contraction = any(word in parts.operation for word in _CONTRACTIONS)
+    return 2 * prod(parts.loops) if is_contraction and parts.loops else 0

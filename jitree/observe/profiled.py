@@ -1,0 +1,97 @@
+"""What is noted while a session is profiled: calls, imports, what devices did for them."""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING, Any, Final
+
+from jitree.base.records import NamedTuple
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+    from jitree.hal.device import Device
+    from jitree.hal.profiling import Measurement
+
+_NO_CALL: Final = "(no call)"
+
+
+class ProfiledCall(NamedTuple):
+    """A call of a function of a program, or a part of one; nanoseconds of ``time.perf_counter_ns``."""
+
+    function: str
+    """``module.function``"""
+    stack: list[tuple[CodeType, int]]
+    """Functions of the user's, the calling one first, and the places in their code."""
+    thread: int
+    begun: int
+    ended: int
+
+    @property
+    def site(self) -> str:
+        """The line of Python that called: ``model.py:12 in main``."""
+        return describe(*self.stack[0]) if self.stack else _NO_CALL
+
+
+class ProfiledImport(NamedTuple):
+    """An import that Python made for a program."""
+
+    module: Any
+    number: int
+    is_inner: bool
+    """Whether another import of the thread has called the program that makes it."""
+    thread: int
+    begun: int
+    ended: int
+
+    @property
+    def name(self) -> str:
+        return str(self.module.imports[self.number].full_name)
+
+
+class DoneCommand(NamedTuple):
+    """A dispatch, or a transfer in a command buffer, from its first to its last part."""
+
+    name: str
+    kind: str
+    begun: int
+    ended: int
+    busy: int
+    """Nanoseconds of all threads together."""
+    bytes: int
+
+
+class CallNotes(abc.ABC):
+    """What notes the calls of a session, each when it has ended."""
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[Any, ...]] = []
+        """The fields of a :class:`ProfiledCall` each; making one takes longer than all that is noted."""
+        self.imports: list[ProfiledImport] = []
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """Notes nothing more."""
+
+    @abc.abstractmethod
+    def watch(self, function: Any) -> None:
+        """Notes the calls of a function, too."""
+
+
+def describe(code: CodeType, place: int) -> str:
+    """``model.py:12 in main``"""
+    return f"{code.co_filename}:{line_of(code, place)} in {code.co_qualname}"
+
+
+def line_of(code: CodeType, place: int) -> int:
+    lines = (line for first, last, line in code.co_lines() if first <= place < last and line)
+    return next(lines, code.co_firstlineno)
+
+
+class Noted(NamedTuple):
+    """All of one profile."""
+
+    begun: int
+    calls: tuple[ProfiledCall, ...]
+    imports: tuple[ProfiledImport, ...]
+    measurements: tuple[tuple[Device, Measurement], ...]
