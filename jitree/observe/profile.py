@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
@@ -86,6 +86,11 @@ class Profile(Unique):
     def measurements(self) -> tuple[tuple[Device, Measurement], ...]:
         """Of the devices."""
         return tuple(self._measured)
+
+    def restrict(self, is_chosen: Callable[[Device, Measurement], bool]) -> None:
+        """Forgets the commands that are not chosen; operations stay."""
+        self.require_ended()
+        self._measured = [each for each in self._measured if each[1].kind == OPERATION or is_chosen(*each)]
 
     @property
     def total(self) -> float:

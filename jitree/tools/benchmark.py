@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jitree import errors
 from jitree.tools import devices
+from jitree.tools.benchmark_dispatches import dispatch_rows
 from jitree.tools.benchmark_machine import machine_context, machine_header
 from jitree.tools.benchmark_measure import Benchmark, MeasuringPlan, measure, parse_duration
 from jitree.tools.benchmark_report import ReportLayout, render
 from jitree.tools.benchmark_rows import BenchmarkRow, aggregates
 from jitree.tools.flag_table import flag_set
 from jitree.tools.flags import ParsedFlags, command
+from jitree.tools.profiling import profiling, wants_device_profile
 from jitree.tools.program import OpenedProgram, find_function, open_program
 from jitree.tools.reporting import error_line
 from jitree.tools.run import finish
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 FLAGS: Final = flag_set(
     "benchmark",
     "measures how long functions of a compiled module take",
-    "module function value device parameter later benchmark refused",
+    "module function value device parameter profiling benchmark refused",
     positional="module",
     ignored_prefixes=("benchmark_",),
 )
@@ -44,10 +46,8 @@ def main(flags: ParsedFlags) -> int:
     """Runs the command; returns 0, or 1 when a benchmark fails."""
     if devices.answer_queries(flags):
         return 0
-    if flags.boolean("dispatch_statistics"):
-        raise errors.UnimplementedError(
-            "flag 'dispatch_statistics': this version of jitree does not time dispatches"
-        )
+    if flags.boolean("dispatch_statistics") and (flags.text("profile") or wants_device_profile(flags)):
+        raise errors.InvalidArgumentError("--dispatch_statistics cannot be combined with other profiles")
     plan = _plan(flags)
     with open_program(flags) as program, ValueFiles() as files:
         return _run(program, plan, flags, files)
@@ -90,8 +90,9 @@ def _run(program: OpenedProgram, plan: MeasuringPlan, flags: ParsedFlags, files:
     failed = False
     last = LastResults() if flags.boolean("enable_output_processing") else None
     for name in selected:
-        measured, failure = _measure(name, functions[name], plan, flags, files, last)
-        rows += measured + aggregates(measured)
+        with profiling(program.session, flags):
+            measured, failure = _measure(name, functions[name], plan, flags, files, last)
+        rows += measured + aggregates([row for row in measured if row.name == name])
         if failure is not None:
             print(error_line(failure), file=sys.stderr)
             failed = True
@@ -206,7 +207,11 @@ def _measure(
         return [BenchmarkRow(name, name, 0, 0.0, 0.0, error_message=error_line(error))], error
     call, start = (prepared.python_call(), prepared.start) if last is None else last.keep_from(prepared)
     concurrency = flags.integer("batch_concurrency") if function.signature.fences else 1
-    return measure(Benchmark(name, _batch(call, start, plan.batch_size, concurrency)), plan)
+    batch = _batch(call, start, plan.batch_size, concurrency)
+    rows, failure = measure(Benchmark(name, batch), plan)
+    if failure is None and flags.boolean("dispatch_statistics"):
+        rows += dispatch_rows(function, batch, sum(row.iterations for row in rows), plan.batch_size)
+    return rows, failure
 
 
 def _batch(call: Callable[[], object], start: Start, size: int, concurrency: int) -> Callable[[], object]:

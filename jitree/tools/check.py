@@ -14,6 +14,7 @@ from jitree.tools import devices, program
 from jitree.tools.check_report import Report
 from jitree.tools.flag_table import flag_set
 from jitree.tools.flags import ParsedFlags, command
+from jitree.tools.profiling import refuse_profiles
 from jitree.tools.reporting import error_line
 from jitree.vmfb.cconv import parse
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 FLAGS: Final = flag_set(
     "check",
     "runs every function without arguments and results of a compiled module as a test",
-    "module check parameter device later refused",
+    "module check parameter device profiling refused",
     positional="module",
 )
 
@@ -34,7 +35,7 @@ def main(flags: ParsedFlags) -> int:
     """Runs the command; returns 0 when all tests pass, or, if that is expected, when one fails."""
     if devices.answer_queries(flags):
         return 0
-    program.refuse_later_flags(flags)
+    refuse_profiles(flags)
     with ExitStack() as stack:
         with error_context("creating run context"):
             modules = program.read_modules(flags)

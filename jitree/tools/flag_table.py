@@ -9,7 +9,6 @@ from typing import Final
 from jitree.tools.flags import Flag, FlagSet, FlagValue, Kind, Support, convert
 
 _REFUSED_PREFIXES: Final = (
-    "device_profiling_filter_",
     "device_replay_",
     "device_capture_",
     "hip_",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from jitree import errors
 from jitree.tools.confined import is_confined, open_session
 from jitree.tools.flags import ParsedFlags
+from jitree.tools.profiling import check_flags
 
 if TYPE_CHECKING:
     from jitree.api.function import Function
@@ -29,12 +30,6 @@ _TASK_FLAGS: Final = (
     "task_worker_local_memory",
     "task_worker_spin_us",
 )
-_LATER: Final = {
-    "device_profiling_mode": "device profiles",
-    "device_profiling_output": "device profiles",
-    "print_device_statistics": "device profiles",
-}
-"""Flags of features that this version does not have."""
 
 
 class OpenedProgram(NamedTuple):
@@ -49,7 +44,7 @@ class OpenedProgram(NamedTuple):
 def open_program(flags: ParsedFlags) -> Iterator[OpenedProgram]:
     """Opens the devices and loads the modules that the flags name; closes all at the end, and prints the
     statistics that the flags ask for."""
-    refuse_later_flags(flags)
+    check_flags(flags)
     with ExitStack() as stack:
         with errors.error_context("creating run context"):
             opened = _open(flags, stack)
@@ -67,13 +62,6 @@ def _open(flags: ParsedFlags, stack: ExitStack) -> OpenedProgram:
     devices = open_devices(flags, stack)
     session = stack.enter_context(create_session(flags, devices, loaded))
     return OpenedProgram(session, load_modules(session, loaded), devices)
-
-
-def refuse_later_flags(flags: ParsedFlags) -> None:
-    """UNIMPLEMENTED for flags of features that this version does not have."""
-    for name, feature in _LATER.items():
-        if flags.values[name]:
-            raise errors.UnimplementedError(f"flag '{name}': this version of jitree has no {feature}")
 
 
 def read_modules(flags: ParsedFlags) -> list[ModuleLike]:

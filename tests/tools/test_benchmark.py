@@ -149,7 +149,6 @@ def test_output_is_processed_of_one_function(capsys: pytest.CaptureFixture[str],
         ("--benchmark_min_time=x", "neither `<seconds>s` nor `<n>x`"),
         ("--benchmark_filter=(", "flag '--benchmark_filter'"),
         ("--benchmark_context=x", "is not <key>=<value>"),
-        ("--dispatch_statistics", "UNIMPLEMENTED"),
     ],
 )
 def test_bad_flags(flag: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,105 @@
+"""Profiles on the command line: ``--profile``, ``--device_profiling_*``, ``--print_device_statistics``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
+
+from jitree.errors import InvalidArgumentError, UnimplementedError
+from jitree.tools.flags import ParsedFlags
+
+if TYPE_CHECKING:
+    from jitree.api.session import Session
+    from jitree.hal.device import Device
+    from jitree.hal.profiling import Measurement
+    from jitree.observe.profile import Profile
+
+_MODES: Final = (
+    "queue-events", "host-execution", "device-queue-events", "dispatch-events", "executable-metadata",
+)  # fmt: skip
+_OTHER_MODES: Final = (
+    "memory-events", "device-metrics", "command-region-events", "counters", "counter-ranges",
+    "executable-traces",
+)  # fmt: skip
+_COMMAND: Final = ("function", "command_index", "physical_device")
+_UNKNOWN: Final = ("command_buffer", "queue")
+_SHOWN: Final = 10
+
+
+def wants_device_profile(flags: ParsedFlags) -> bool:
+    return bool(flags.text("device_profiling_mode") or flags.boolean("print_device_statistics"))
+
+
+def check_flags(flags: ParsedFlags) -> None:
+    """INVALID_ARGUMENT for flags that do not go together, UNIMPLEMENTED for what is not measured."""
+    output, wanted = flags.text("device_profiling_output"), flags.text("device_profiling_mode")
+    for mode in filter(None, wanted.split(",")):
+        if mode in _OTHER_MODES:
+            raise UnimplementedError(
+                f"flag 'device_profiling_mode': '{mode}' is not measured; {', '.join(_MODES)} are"
+            )
+        if mode not in _MODES:
+            raise InvalidArgumentError(
+                f"unsupported profiling data family '{mode}'; expected {', '.join(_MODES)}"
+            )
+    if wanted and not output:
+        raise InvalidArgumentError("--device_profiling_mode requires --device_profiling_output")
+    if output and flags.boolean("print_device_statistics"):
+        raise InvalidArgumentError(
+            "--print_device_statistics cannot be combined with --device_profiling_output; use --profile"
+        )
+    for name in _UNKNOWN:
+        if flags.integer(f"device_profiling_filter_{name}") != -1:
+            raise UnimplementedError(
+                f"flag 'device_profiling_filter_{name}': commands are chosen by {', '.join(_COMMAND)}"
+            )
+
+
+def refuse_profiles(flags: ParsedFlags) -> None:
+    """UNIMPLEMENTED where each test has a session for itself."""
+    check_flags(flags)
+    if flags.text("profile") or wants_device_profile(flags):
+        raise UnimplementedError("tests are not profiled; profile one of them with `jitree run --function=`")
+
+
+@contextmanager
+def profiling(session: Session, flags: ParsedFlags) -> Iterator[None]:
+    """Profiles what is called inside as the flags want it; also a call that fails."""
+    paths = [path for path in (flags.text("profile"), flags.text("device_profiling_output")) if path]
+    if not paths and not wants_device_profile(flags):
+        yield
+        return
+    profile = session.profile()
+    try:
+        yield
+    finally:
+        profile.stop()
+        _show(profile, session.devices, paths, flags)
+
+
+def _show(profile: Profile, devices: tuple[Device, ...], paths: list[str], flags: ParsedFlags) -> None:
+    _filter(profile, devices, flags)
+    for path in paths:
+        profile.save(path)
+    if flags.text("profile"):
+        sys.stderr.write(f"{profile.rows[:_SHOWN]}\n")
+    if flags.boolean("print_device_statistics"):
+        sys.stderr.write(f"\nDevice statistics:\n{profile.table()}\n{profile.table('device operation')}\n")
+
+
+def _filter(profile: Profile, devices: tuple[Device, ...], flags: ParsedFlags) -> None:
+    pattern = flags.text("device_profiling_filter_function") or "*"
+    index = flags.integer("device_profiling_filter_command_index")
+    ordinal = flags.integer("device_profiling_filter_physical_device")
+
+    def is_chosen(device: Device, command: Measurement) -> bool:
+        return (
+            fnmatchcase(command.name, pattern)
+            and index in (-1, command.row)
+            and ordinal in (-1, devices.index(device))
+        )
+
+    profile.restrict(is_chosen)
