@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from jitree.dispatch.context import Context
     from jitree.hal.device import Device
     from jitree.observe.finite import FiniteCheck
-    from jitree.observe.observation import Observation
+    from jitree.observe.observation import Observation, Onlooker
     from jitree.observe.profile import Profile
     from jitree.observe.taps import Keep, Ordinals, Taps
 
@@ -67,6 +68,19 @@ class Observable(abc.ABC):
         self._require_open()
         self._profile = profile(self._context.invoker, self._devices, tuple(self._functions.values()))
         return self._profile
+
+    @contextmanager
+    def looked_at(self, *onlookers: Onlooker) -> Iterator[None]:
+        """They are told of each dispatch in a ``with`` block."""
+        self._require_open()
+        observation = self._observed()
+        try:
+            for onlooker in onlookers:
+                observation.add(onlooker)
+            yield
+        finally:
+            for onlooker in onlookers:
+                observation.remove(onlooker)
 
     def explain(self, function: str | Function | None = None) -> Any:
         """What its last call allocated, copied and updated in place (:func:`jitree.api.explain.explain`)."""

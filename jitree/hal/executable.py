@@ -55,6 +55,8 @@ class Executable(abc.ABC):
 
     layouts: tuple[PipelineLayout, ...] = ()
     """What the program says that each function takes, in ABI 0.2 to 0.4; set by the cache that loads it."""
+    parameters: ExecutableParameters | None = None
+    """What it was made of; set by the cache that loads it."""
     charge: object = None
     """What counts its memory, in a session with limits."""
 
@@ -164,6 +166,7 @@ class ExecutableCache:
             if parameters.layouts:
                 executable.layouts = parameters.layouts
             _prepared.add(executable)
+            executable.parameters = parameters
             return executable
         if cause is not None:
             raise cause.with_context(f"loading an executable of format '{parameters.format}'")

@@ -54,6 +54,10 @@ class Onlooker(abc.ABC):
         """The first step of a call is about to be done; its arguments are ready."""
         return None
 
+    def is_about(self, step: DeviceStep, ordinal: int | None) -> None:
+        """A step is about to be done; ``ordinal`` is that of a dispatch."""
+        return None
+
     @abc.abstractmethod
     def types(self, dispatch: ObservedDispatch) -> Types:
         """Types of bindings that the user has given."""
@@ -156,13 +160,16 @@ class Observation(Listener):
 
     # -- one step --------------------------------------------------------------------------------------
 
-    def begin(self, step: DeviceStep, call: ObservedCall | None) -> list[Digest]:
+    def begin(self, step: DeviceStep, call: ObservedCall | None, first: int) -> list[Digest]:
         """What has to be known of memory before the step."""
+        onlookers = self._onlookers
         if call is not None and call.arguments:
             call.look = step.look
-            for onlooker in self._onlookers:
+            for onlooker in onlookers:
                 onlooker.begins(call)
             call.arguments = ()
+        for onlooker in onlookers:
+            onlooker.is_about(step, first + step.index if step.kind == DISPATCH else None)
         if step.written is not None:
             return []
         known = self._known(step).get(_key(step))
@@ -251,7 +258,7 @@ class _Submission(Unique, Observer):
         self._digests: list[Digest] = []
 
     def before(self, step: DeviceStep) -> None:
-        self._digests = self._observation.begin(step, self._origin.call)
+        self._digests = self._observation.begin(step, self._origin.call, self._first)
 
     def after(self, step: DeviceStep) -> None:
         digests, self._digests = self._digests, []

@@ -171,7 +171,7 @@ class Taps(Onlooker, Sequence[ObservedDispatch]):
                     self._file.add(name, tensor)
             elif self._keep == TENSORS:
                 tensors = (*dispatch.inputs, *dispatch.outputs)
-                require_memory(dispatch, sum(tensor.extent[1] for tensor in tensors))
+                require_memory(dispatch.label, sum(tensor.extent[1] for tensor in tensors))
                 for tensor in tensors:
                     tensor.keep()
         if callable(self._keep):
@@ -272,14 +272,14 @@ class Taps(Onlooker, Sequence[ObservedDispatch]):
     __repr__ = __str__
 
 
-def require_memory(dispatch: ObservedDispatch, size: int) -> None:
+def require_memory(label: str, size: int) -> None:
     """RESOURCE_EXHAUSTED if the system has no memory left for that many bytes."""
     if size < _LOOKED_FOR:
         return
     available = available_memory()
     if size > available:
         raise ResourceExhaustedError(
-            f"keeping the tensors of {dispatch.label} takes {size} bytes of memory and {available} are left; "
+            f"keeping the tensors of {label} takes {size} bytes of memory and {available} are left; "
             "let them go to a file (path=), keep statistics, or tap fewer dispatches"
         )
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 FLAGS: Final = flag_set(
     "benchmark",
     "measures how long functions of a compiled module take",
-    "module function value device parameter profiling benchmark refused",
+    "module function input value device parameter profiling benchmark refused",
     positional="module",
     ignored_prefixes=("benchmark_",),
 )

@@ -15,6 +15,8 @@ COMMANDS: Final = {
     "run": ("jitree.tools.run", "call a function of a compiled module and print, store or check its results"),
     "benchmark": ("jitree.tools.benchmark", "measure how long functions of a compiled module take"),
     "dump": ("jitree.tools.dump", "show what a compiled module holds"),
+    "diff": ("jitree.tools.diff", "call two compiled modules side by side and find where they depart"),
+    "reduce": ("jitree.tools.reduce", "write the one dispatch of a call that is wrong, to be run alone"),
     "parameters": ("jitree.tools.parameters", "make, convert and show parameter archives"),
     "check": ("jitree.tools.check", "run the functions of a compiled module that check themselves"),
     "cache": ("jitree.tools.cache", "list, empty and fill the folder of machine code"),

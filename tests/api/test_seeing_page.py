@@ -1,4 +1,4 @@
-"""Snippets and commands of ``docs/seeing.md`` and ``docs/profiling.md`` run as they are written there."""
+"""Snippets and commands of the pages about seeing inside run as they are written there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import pytest
 from tests.tools.command import jitree
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGES = {path: path.read_text() for path in (ROOT / "docs" / "seeing.md", ROOT / "docs" / "profiling.md")}
+PAGES = {
+    path: path.read_text()
+    for path in (ROOT / "docs" / name for name in ("seeing.md", "profiling.md", "diff.md"))
+}
 SNIPPETS = [
     (path, snippet)
     for path, page in PAGES.items()

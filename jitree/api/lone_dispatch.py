@@ -1,0 +1,290 @@
+"""One dispatch of a call by itself: what it runs and on what, kept in files, and run again alone."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from jitree.api.calls.transfers import copy_to_device
+from jitree.base.records import NamedTuple
+from jitree.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    StatusError,
+    UnavailableError,
+)
+from jitree.hal.command_buffer import BufferRange
+from jitree.hal.enums import CachingMode
+from jitree.hal.executable import ExecutableParameters
+from jitree.hal.fence import Fence
+from jitree.hal.observing import DISPATCH
+from jitree.observe.observation import Onlooker
+from jitree.observe.statistics import Statistics, statistics
+from jitree.observe.taps import require_memory, tensor_type
+from jitree.types import BY_NAME
+
+if TYPE_CHECKING:
+    from jitree.api.function import Function
+    from jitree.hal.device import Device
+    from jitree.hal.observing import DeviceStep, Extent
+    from jitree.observe.closeness import Tolerance
+    from jitree.observe.regions import Types
+    from jitree.observe.tensors import ObservedDispatch
+
+Array = np.ndarray[Any, Any]
+
+_DESCRIPTION: Final = "dispatch.json"
+_EXECUTABLE: Final = "executable.bin"
+_MEMORY: Final = "memory.npz"
+_EXPECTED: Final = "expected.npz"
+_BYTES: Final = " bytes"
+_SCRIPT: Final = '''"""{text}"""
+
+from pathlib import Path
+
+import jitree
+
+folders = sorted(path.parent for path in Path(__file__).parent.glob("*/dispatch.json"))
+first, *others = [jitree.LoneDispatch.load(folder) for folder in folders]
+second = others[0].run if others else first.expected
+print(first.name, *first.statistics(), jitree.diff(first.run, second, {tolerance}), sep="\\n")
+'''
+
+
+class MemorySpan(NamedTuple):
+    """A part of the memory of a dispatch: a binding, or a tensor in it."""
+
+    block: int
+    offset: int
+    length: int
+
+
+class LoneDispatch:
+    """A dispatch with the memory that it ran on, as it was before it ran."""
+
+    def __init__(
+        self,
+        facts: dict[str, Any],
+        executable: bytes,
+        blocks: Sequence[Array],
+        expected: Sequence[Array],
+    ) -> None:
+        self._facts = facts
+        self._executable = executable
+        self._blocks = tuple(blocks)
+        self._expected = list(expected)
+
+    @property
+    def name(self) -> str:
+        """The full name of the export."""
+        return str(self._facts["name"])
+
+    @property
+    def bindings(self) -> list[Array]:
+        """Bytes of each binding before it runs."""
+        return [_part(self._blocks, MemorySpan(*span)) for span in self._facts["bindings"]]
+
+    def expected(self) -> list[Array]:
+        """What it made in the program."""
+        return self._expected
+
+    def statistics(self) -> list[Statistics]:
+        """Of what it makes when it is run."""
+        kinds = (kind for _, kind in self._facts["outputs"])
+        return [
+            statistics(partial(_whole, made), made.shape, kind)
+            for made, kind in zip(self.run(), kinds, strict=True)
+        ]
+
+    def run(self, device: str | None = None) -> list[Array]:
+        """Runs it, on its own device unless another is named, and gives what it makes, as in the program."""
+        from jitree.api.session import Instance
+
+        opened = Instance.default().create_device(device or self._facts["device"])
+        try:
+            blocks = self._run_on(opened)
+        finally:
+            opened.close()
+        return [_typed(_part(blocks, MemorySpan(*span)), kind) for span, kind in self._facts["outputs"]]
+
+    def _run_on(self, device: Device) -> list[Array]:
+        facts = self._facts
+        executable = device.create_executable_cache("lone").prepare_executable(
+            ExecutableParameters(
+                facts["format"],
+                memoryview(self._executable),
+                tuple(facts["specialization"]),
+                CachingMode.ALIAS_PROVIDED_DATA,
+            )
+        )
+        views = [copy_to_device(block, BY_NAME["ui8"], device) for block in self._blocks]
+        ranges = [
+            BufferRange(0, views[block].buffer, offset, length) for block, offset, length in facts["bindings"]
+        ]
+        signal = Fence.create(device)
+        x, y, z = facts["workgroups"]
+        device.queue_dispatch(
+            -1, None, signal, executable, facts["function"], (x, y, z), facts["constants"], ranges
+        )
+        signal.wait()
+        return [np.array(device.read_buffer(view.buffer, None)) for view in views]
+
+    # -- in files --------------------------------------------------------------------------------------
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Writes it into a folder, which is made. UNAVAILABLE where that cannot be."""
+        place = Path(folder)
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            (place / _DESCRIPTION).write_text(json.dumps(self._facts, indent=1) + "\n")
+            (place / _EXECUTABLE).write_bytes(self._executable)
+            np.savez(place / _MEMORY, *self._blocks)
+            np.savez(
+                place / _EXPECTED,
+                *(np.ascontiguousarray(made).reshape(-1).view(np.uint8) for made in self._expected),
+            )
+        except OSError as error:
+            raise UnavailableError(f"cannot write a dispatch to '{place}': {error.strerror}") from None
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> LoneDispatch:
+        """One that was saved. NOT_FOUND where there is none, INVALID_ARGUMENT for damaged files."""
+        place = Path(folder)
+        try:
+            facts = json.loads((place / _DESCRIPTION).read_text())
+            blocks, expected = (_arrays(place / name) for name in (_MEMORY, _EXPECTED))
+            made = [_typed(data, kind) for data, (_, kind) in zip(expected, facts["outputs"], strict=True)]
+            return cls(facts, (place / _EXECUTABLE).read_bytes(), blocks, made)
+        except OSError as error:
+            raise NotFoundError(f"no dispatch was saved in '{place}': {error.strerror}") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidArgumentError(f"the dispatch in '{place}' is damaged: {error}") from None
+
+    # -- in a call -------------------------------------------------------------------------------------
+
+    @classmethod
+    def of_call(cls, function: Function, inputs: Sequence[Any], ordinal: int | None) -> LoneDispatch:
+        """The dispatch of a number in a call, which is made for it. None: the last one that begins, where the
+        call fails. FAILED_PRECONDITION if there is none, or its program was not loaded by this session."""
+        capture = _Capture(ordinal)
+        with function.session.looked_at(capture):
+            try:
+                function(*inputs)
+            except StatusError:
+                if capture.facts is None:
+                    raise
+        facts = capture.facts
+        if facts is None:
+            which = "no dispatch" if ordinal is None else f"no dispatch {ordinal}"
+            raise FailedPreconditionError(f"the call of '{function.full_name}' has {which}")
+        if capture.parameters is None:
+            raise FailedPreconditionError(f"the executable of {facts['name']} was loaded by another program")
+        parameters = capture.parameters
+        facts |= {
+            "device": function.device.uri,
+            "format": parameters.format,
+            "specialization": list(parameters.constants),
+        }
+        return cls(facts, bytes(parameters.data), capture.blocks, capture.expected)
+
+
+class _Capture(Onlooker):
+    """Copies the memory of one dispatch before it runs, and what it makes."""
+
+    def __init__(self, ordinal: int | None) -> None:
+        self._ordinal = ordinal
+        self._bases: list[int] = []
+        self.facts: dict[str, Any] | None = None
+        self.blocks: list[Array] = []
+        self.expected: list[Array] = []
+        self.parameters: ExecutableParameters | None = None
+
+    def is_about(self, step: DeviceStep, ordinal: int | None) -> None:
+        if step.kind != DISPATCH or ordinal is None or (self._ordinal not in (None, ordinal)):
+            return
+        extents = _merged(step.operands)
+        require_memory(step.name, sum(length for _, length in extents))
+        self._bases = [address for address, _ in extents]
+        self.blocks = [np.array(step.look(extent)) for extent in extents]
+        self.expected = []
+        self.parameters = None if step.executable is None else step.executable.parameters
+        self.facts = {
+            "name": step.name,
+            "ordinal": ordinal,
+            "function": step.function,
+            "workgroups": step.workgroups,
+            "constants": [constant & 0xFFFFFFFF for constant in step.constants],
+            "bindings": [self._span(operand) for operand in step.operands],
+            "outputs": [],
+        }
+
+    def types(self, dispatch: ObservedDispatch) -> Types:
+        return {}
+
+    def looks_at(self, dispatch: ObservedDispatch) -> None:
+        if self.facts is None or dispatch.kind != DISPATCH or dispatch.ordinal != self.facts["ordinal"]:
+            return
+        self.facts["outputs"] = [[self._span(tensor.extent), tensor.type] for tensor in dispatch.outputs]
+        self.expected = [np.array(tensor.array) for tensor in dispatch.outputs]
+
+    def _span(self, extent: Extent) -> MemorySpan:
+        address, length = extent
+        block = max(number for number, base in enumerate(self._bases) if base <= address)
+        return MemorySpan(block, address - self._bases[block], length)
+
+
+def save_reproduction(
+    folder: str | os.PathLike[str], dispatches: Sequence[LoneDispatch], allowed: Tolerance, text: str
+) -> None:
+    """Writes dispatches that make the same tensor, and a script that runs them."""
+    place = Path(folder)
+    for name, dispatch in zip("ab", dispatches, strict=False):
+        dispatch.save(place / name)
+    given = ", ".join(
+        f"{name}={value!r}" for name, value in zip(allowed._fields, allowed, strict=True) if value is not None
+    )
+    text = text.replace("\\", "/").replace('"', "'")
+    try:
+        (place / "run.py").write_text(_SCRIPT.format(text=text, tolerance=given).replace(", )", ")"))
+    except OSError as error:
+        raise UnavailableError(f"cannot write to '{place}': {error.strerror}") from None
+
+
+def _part(blocks: Sequence[Array], span: MemorySpan) -> Array:
+    return blocks[span.block][span.offset : span.offset + span.length]
+
+
+def _typed(data: Array, kind: str) -> Array:
+    """Bytes as a tensor of a type; ``1152 bytes`` and packed elements stay bytes."""
+    if kind.endswith(_BYTES):
+        return data
+    element, shape = tensor_type(kind)
+    return data if element.bits < 8 else data.view(element.dtype).reshape(shape)
+
+
+def _whole(array: Array) -> Iterator[Array]:
+    yield array.reshape(-1)
+
+
+def _arrays(path: Path) -> list[Array]:
+    with np.load(path) as file:
+        return [file[name] for name in file.files]
+
+
+def _merged(extents: Sequence[Extent]) -> list[Extent]:
+    """Ranges that share no byte, lowest first: bindings may overlap."""
+    found: list[Extent] = []
+    for address, length in sorted(extents):
+        if found and address < sum(found[-1]):
+            start = found[-1][0]
+            found[-1] = start, max(sum(found[-1]), address + length) - start
+        else:
+            found.append((address, length))
+    return found

@@ -1,0 +1,93 @@
+"""``jitree.reduce``: from a call that is wrong to the one dispatch that is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jitree.api.differences import diff
+from jitree.api.lone_dispatch import LoneDispatch, save_reproduction
+from jitree.api.sides import FunctionSide, ModuleSide, SideLike, side_of
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, NonFiniteError, StatusError
+from jitree.hal.observing import DISPATCH
+from jitree.observe.closeness import EXACT
+from jitree.observe.finite import DEFAULT, FiniteCheck
+from jitree.observe.observation import Onlooker
+
+if TYPE_CHECKING:
+    from jitree.api.function import Function
+    from jitree.hal.observing import DeviceStep
+    from jitree.observe.regions import Types
+    from jitree.observe.tensors import ObservedDispatch
+
+
+class _Progress(Onlooker):
+    """Which dispatch has begun last, and which is done."""
+
+    def __init__(self) -> None:
+        self.begun: int | None = None
+        self.done: int | None = None
+
+    def is_about(self, step: DeviceStep, ordinal: int | None) -> None:
+        if step.kind == DISPATCH:
+            self.begun = ordinal
+
+    def types(self, dispatch: ObservedDispatch) -> Types:
+        return {}
+
+    def looks_at(self, dispatch: ObservedDispatch) -> None:
+        if dispatch.kind == DISPATCH:
+            self.done = dispatch.ordinal
+
+
+def reduce(
+    a: SideLike,
+    folder: str | os.PathLike[str],
+    function: str | None = None,
+    inputs: Sequence[Any] = (),
+    *,
+    against: SideLike | None = None,
+    atol: float | None = None,
+    rtol: float | None = None,
+    ulp: float | None = None,
+    parameters: Iterable[Any] = (),
+) -> str:
+    """Writes the reproduction of a call that is wrong to a folder, as :meth:`Difference.save` does, and says
+    what is wrong. ``against``: another build, device or runtime that is right; without one the call fails, or
+    makes a value that is not finite. Other arguments as of :func:`jitree.diff`.
+
+    FAILED_PRECONDITION where nothing is wrong, or no dispatch is what fails.
+    """
+    parameters = tuple(parameters)
+    if against is not None:
+        found = diff(a, against, function, inputs, atol=atol, rtol=rtol, ulp=ulp, parameters=parameters)
+        found.save(folder)
+        return str(found)
+    side = side_of("a", a, function, {"parameters": parameters} if parameters else {})
+    if not isinstance(side, (ModuleSide, FunctionSide)):
+        raise InvalidArgumentError("reduce: what is no program has no dispatches; give the path of a module")
+    with side.open() as opened:
+        ordinal, text = _wrong(opened, inputs)
+    with side.open() as opened:
+        dispatch = LoneDispatch.of_call(opened, inputs, ordinal)
+    save_reproduction(folder, [dispatch], EXACT, text)
+    return text
+
+
+def _wrong(function: Function, inputs: Sequence[Any]) -> tuple[int, str]:
+    """The number of the dispatch that is wrong, and how."""
+    progress = _Progress()
+    check = FiniteCheck(DEFAULT)
+    try:
+        with function.session.looked_at(check, progress):
+            function(*inputs)
+    except NonFiniteError as error:
+        assert error.ordinal is not None
+        return error.ordinal, str(error)
+    except StatusError as error:
+        if progress.begun is None or progress.begun == progress.done:
+            raise FailedPreconditionError("reduce: the call fails, and no dispatch does") from error
+        return progress.begun, str(error)
+    why = check.first_read or "the call does not fail, and all that it makes is finite"
+    raise FailedPreconditionError(f"reduce: no dispatch is wrong: {why}; compare it (against=, --against)")

@@ -1,0 +1,113 @@
+"""What is compared: a program on a device, a function of a session, or anything that can be called."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from jitree.api.calls.refusal import describe
+from jitree.api.function import Function
+from jitree.errors import InvalidArgumentError, NotFoundError
+
+if TYPE_CHECKING:
+    from jitree.api.session import Session
+
+SideLike: TypeAlias = Any
+"""A path or bytes of a module, (module, device), (module, device, options of the session), a Function, or
+something that takes arrays and gives such."""
+
+
+class ModuleSide:
+    """A module that is opened anew for each call, so that calls begin with the same state."""
+
+    def __init__(self, source: Any, device: Any, options: Mapping[str, Any], function: str | None) -> None:
+        self._source = source
+        self._device = device
+        self._options = options
+        self._function = function
+
+    @contextmanager
+    def open(self) -> Iterator[Function]:
+        from jitree.api.session import Session
+
+        with Session(self._device, **self._options) as session:
+            yield function_of(session.load(self._source), self._function)
+
+
+class FunctionSide:
+    """A function of a session that goes on afterwards."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+
+    @contextmanager
+    def open(self) -> Iterator[Function]:
+        yield self._function
+
+
+Side: TypeAlias = ModuleSide | FunctionSide | Callable[..., Any]
+
+
+def side_of(name: str, given: SideLike, function: str | None, options: Mapping[str, Any]) -> Side:
+    """INVALID_ARGUMENT for what cannot be called; ``name`` is that of the argument."""
+    if isinstance(given, Function):
+        return FunctionSide(given)
+    if isinstance(given, (str, os.PathLike, bytes, bytearray, memoryview)):
+        return ModuleSide(given, None, options, function)
+    if isinstance(given, tuple) and 2 <= len(given) <= 3 and isinstance(given[-1], (str, Mapping)):
+        source, device, *more = given
+        return ModuleSide(source, device, {**options, **(more[0] if more else {})}, function)
+    if callable(given):
+        callee: Callable[..., Any] = given
+        return callee
+    raise InvalidArgumentError(
+        f"{name}: expected the path of a module, (path, device), a function of a session or something that "
+        f"can be called, but got {describe(given)}"
+    )
+
+
+def function_of(module: Any, name: str | None) -> Function:
+    """The function of that name; without a name the only one."""
+    if name is None and len(module.names) == 1:
+        found: Function = module[module.names[0]]
+        return found
+    local = (name or "").removeprefix(f"{module.name}.")
+    if local not in module.names:
+        kind = InvalidArgumentError if name is None else NotFoundError
+        raise kind(
+            f"function: the module '{module.name}' exports {', '.join(module.names) or 'nothing'}"
+            + ("; say which one is meant" if name is None else f", no '{name}'")
+        )
+    chosen: Function = module[local]
+    return chosen
+
+
+def require_apart(one: Function, other: Function) -> None:
+    """INVALID_ARGUMENT for calls that could not wait for each other."""
+    session: Session = one.session
+    if session is other.session or set(session.devices) & set(other.session.devices):
+        raise InvalidArgumentError(
+            "two calls go on at the same time: give functions of two sessions with a device each, or paths"
+        )
+
+
+def arrays_of(results: Any) -> list[np.ndarray[Any, Any]]:
+    """What a call gives, as arrays of the host. INVALID_ARGUMENT for what is none."""
+    if isinstance(results, Mapping):
+        results = list(results.values())
+    items: Sequence[Any] = results if isinstance(results, (tuple, list)) else [results]
+    return [_array(item) for item in items if item is not None]
+
+
+def _array(item: Any) -> np.ndarray[Any, Any]:
+    for name in ("detach", "cpu", "to_host"):  # PyTorch's, and iree.runtime's
+        if hasattr(item, name):
+            item = getattr(item, name)()
+    array = np.asarray(item)
+    if array.dtype.kind == "O":
+        raise InvalidArgumentError(f"results are compared as arrays, and {describe(item)} is none")
+    return array

@@ -1,0 +1,260 @@
+"""Where two calls depart: what was compared, the first that is beyond the tolerance, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any, Final
+
+from jitree.base.records import NamedTuple
+from jitree.observe.closeness import Closeness, FarElement, Tolerance, compare
+from jitree.observe.export_names import TensorKind
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from jitree.observe.lockstep import Arrival
+    from jitree.observe.tensors import ObservedDispatch, ObservedTensor
+
+ELSEWHERE: Final = "no dispatch (constants, parameters, copies or the host)"
+"""As what made a tensor."""
+_LONGEST: Final = 52
+"""Characters of a name in a table."""
+
+
+class Compared(NamedTuple):
+    """One tensor that both calls have made."""
+
+    number: int
+    names: tuple[str, str]
+    ordinals: tuple[int | None, int | None]
+    """Of the dispatches."""
+    operand: str
+    """``output 0``"""
+    type: str
+    closeness: Closeness
+
+
+class ReadTensor(NamedTuple):
+    """What the first dispatch that departs has read."""
+
+    number: int
+    type: str
+    origin: str
+    """What made it in the first call."""
+    first: FarElement | None
+    """Where it departs; None where it does not."""
+    is_known: bool
+    """False where the two could not be compared."""
+
+    def __str__(self) -> str:
+        if not self.is_known:
+            return f"input {self.number} ({self.type}) from {self.origin}: not compared"
+        how = "agrees" if self.first is None else f"departs {self.first}"
+        return f"input {self.number} ({self.type}) from {self.origin} {how}"
+
+
+class Departure(NamedTuple):
+    """The first tensor beyond the tolerance."""
+
+    dispatch: str
+    """The full name of the dispatch that made it in the first call; empty for a result that none made."""
+    other: str
+    """… in the second one."""
+    ordinals: tuple[int | None, int | None]
+    operand: str
+    """``output 0``, ``input 1`` or ``result 0``"""
+    type: str
+    place: FarElement
+    inputs: tuple[ReadTensor, ...]
+    reason: str
+    location: str
+    call_site: str
+
+    @property
+    def ordinal(self) -> int | None:
+        return self.ordinals[0]
+
+    @property
+    def coordinate(self) -> tuple[int, ...]:
+        return self.place.coordinate
+
+    @property
+    def values(self) -> tuple[Any, Any]:
+        return self.place.values
+
+    @property
+    def bits(self) -> tuple[str, str]:
+        return self.place.bits
+
+    def __str__(self) -> str:
+        made = self.dispatch or "no dispatch"
+        if self.ordinal is not None:
+            made += f" (dispatch {self.ordinal})"
+        if self.other not in ("", self.dispatch):
+            made += f" and {self.other} (dispatch {self.ordinals[1]})"
+        where = "".join(f"\n  {text}" for text in (self.location, self.call_site) if text)
+        reads = "".join(f"\n  {read}" for read in self.inputs)
+        return f"{made}: {self.operand} ({self.type}) departs {self.place}\n  {self.reason}{reads}{where}"
+
+
+class Comparison:
+    """Compares what two calls bring to their meetings."""
+
+    def __init__(self, allowed: Tolerance, is_one_program: bool) -> None:
+        """``is_one_program``: dispatches meet by their names and ordinals."""
+        self.allowed = allowed
+        self._is_one_program = is_one_program
+        self.rows: list[Compared] = []
+        self.first: Departure | None = None
+        self.mismatch: tuple[str, str] | None = None
+        """Names of the first dispatches of one number that are not the same."""
+        self._number = -1
+        self._constants: set[tuple[object, object]] = set()
+        self.constants: Departure | None = None
+        """The first departure in what no dispatch made, though what is made of it may agree."""
+
+    def meet(self, number: int, one: Arrival, other: Arrival) -> bool:
+        """Both wait. As :data:`jitree.observe.lockstep.Compare`."""
+        a, b = one.dispatch, other.dispatch
+        if self._is_one_program and (a.name != b.name or len(one.tensors) != len(other.tensors)):
+            self.mismatch = a.label, b.label
+            return False
+        for left, right in zip(one.tensors, other.tensors, strict=True):
+            pair = paired(left, right)
+            if pair is None:
+                continue
+            closeness = compare(*pair, self.allowed)
+            operand = f"output {a.outputs.index(left)}"
+            names, ordinals = (a.name, b.name), (a.ordinal, b.ordinal)
+            self.rows.append(Compared(number, names, ordinals, operand, _type(left, right), closeness))
+            if closeness.first is not None and (self.first is None or number < self._number):
+                self.first = self._departure(a, b, operand, _type(left, right), closeness.first)
+                self._number = number
+        if self._is_one_program and self.first is None and self.constants is None:
+            self._compare_constants(a, b)
+        return True
+
+    def _departure(
+        self, a: ObservedDispatch, b: ObservedDispatch, operand: str, kind: str, place: FarElement
+    ) -> Departure:
+        reads = self._reads(a, b)
+        departing = [read for read in reads if read.first is not None]
+        if departing:
+            reason = "its inputs depart already: " + ", ".join(f"input {read.number}" for read in departing)
+        elif all(read.is_known for read in reads) and reads:
+            reason = "it is made here: its inputs agree"
+        else:
+            reason = "no input that could be compared departs"
+        if not self._is_one_program:
+            agreeing = max((row for row in self.rows[:-1]), default=None, key=lambda row: row.number)
+            since = "the beginning" if agreeing is None else "dispatches {} and {}".format(*agreeing.ordinals)
+            reason += f"; what both make before agrees, so it is made after {since}"
+        return Departure(
+            a.name,
+            b.name,
+            (a.ordinal, b.ordinal),
+            operand,
+            kind,
+            place,
+            reads,
+            reason,
+            a.location,
+            a.call_site,
+        )
+
+    def _reads(self, a: ObservedDispatch, b: ObservedDispatch) -> tuple[ReadTensor, ...]:
+        reads = []
+        for number, (left, right) in enumerate(counterparts(a, b, self._is_one_program)):
+            pair = None if right is None else paired(left, right)
+            place = None if pair is None else compare(*pair, self.allowed).first
+            reads.append(ReadTensor(number, left.type, left.origin or ELSEWHERE, place, pair is not None))
+        return tuple(reads)
+
+    def _compare_constants(self, a: ObservedDispatch, b: ObservedDispatch) -> None:
+        for number, (left, right) in enumerate(counterparts(a, b, True)):
+            if right is None or left.origin or right.origin or (left.extent, right.extent) in self._constants:
+                continue
+            self._constants.add((left.extent, right.extent))
+            pair = paired(left, right)
+            place = None if pair is None else compare(*pair, self.allowed).first
+            if place is not None:
+                self.constants = Departure(
+                    a.name, b.name, (a.ordinal, b.ordinal), f"input {number}", left.type, place, (),
+                    f"it comes from {ELSEWHERE}; what dispatches make agrees", a.location, a.call_site,
+                )  # fmt: skip
+                return
+
+
+def counterparts(
+    a: ObservedDispatch, b: ObservedDispatch, is_one_program: bool
+) -> Sequence[tuple[ObservedTensor, ObservedTensor | None]]:
+    """Inputs of two dispatches that are the same: by number of the binding, else by their types (another
+    build may keep its tensors in another layout)."""
+    if is_one_program:
+        by_binding = {tensor.binding: tensor for tensor in b.inputs}
+        return [(tensor, by_binding.get(tensor.binding)) for tensor in a.inputs]
+    left = [tensor for tensor in b.inputs if tensor.kind is not None]
+    found: list[tuple[ObservedTensor, ObservedTensor | None]] = []
+    for tensor in a.inputs:
+        same = next((one for one in left if one.kind == tensor.kind), None)
+        if same is not None:
+            left.remove(same)
+        found.append((tensor, same))
+    return found
+
+
+Pairing = tuple["npt.NDArray[Any]", "npt.NDArray[Any]", tuple[int, ...]]
+
+
+def paired(one: ObservedTensor, other: ObservedTensor) -> Pairing | None:
+    """Elements of two tensors and the shape of coordinates, if they have as many. Where only one type is
+    known both have it; where bytes are all that is known, those that both have are compared."""
+    left, right = one.array, other.array
+    if left is None or right is None:
+        return None
+    if one.kind is None and other.kind is None:
+        length = min(left.size, right.size)
+        return left[:length], right[:length], (length,)
+    if one.kind is None:
+        left = _as_type(left, other.kind)
+    if other.kind is None:
+        right = _as_type(right, one.kind)
+    if left is None or right is None or left.size != right.size:
+        return None
+    shapes = sorted((left.shape, right.shape), key=len)
+    return left, right, shapes[-1] if prod(shapes[-1]) == left.size else (left.size,)
+
+
+def _as_type(data: npt.NDArray[Any], kind: TensorKind | None) -> npt.NDArray[Any] | None:
+    if kind is None or kind.element.bits < 8 or kind.byte_length > data.nbytes:
+        return None
+    return data.reshape(-1)[: kind.byte_length].view(kind.element.dtype).reshape(kind.shape)
+
+
+def _type(one: ObservedTensor, other: ObservedTensor) -> str:
+    return one.type if one.kind is not None or other.kind is None else other.type
+
+
+def table(rows: Sequence[Compared]) -> str:
+    """Error statistics, a line each."""
+    head = ("#", "dispatch", "tensor", "differing", "max abs", "max rel", "max ulp", "rms")
+    lines = [head, *(_line(row) for row in sorted(rows, key=lambda row: row.number))]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _line(row: Compared) -> tuple[str, ...]:
+    name, other = row.names
+    ordinal, second = row.ordinals
+    numbered = (ordinal, second) if ordinal != second else (ordinal,)
+    number = "|".join("-" if one is None else str(one) for one in numbered)
+    if other != name:
+        name = f"{name[: _LONGEST // 2]}|{other[: _LONGEST // 2]}"
+    of = row.closeness
+    numbers = (f"{value:.3g}" for value in (of.max_abs, of.max_rel, of.max_ulp, of.rms))
+    differing = f"{of.differing} of {of.size}"
+    return (number, name[:_LONGEST], f"{row.operand} {row.type}", differing, *numbers)

@@ -1,0 +1,154 @@
+"""What the dispatches of a call make, in a few numbers each, so that two programs can be laid side by side.
+
+Two compilations of one program compute many of the same tensors, in dispatches of other names and numbers.
+Those are found by their values: by a hash where bits agree, by some of their elements where they are near.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from jitree.base.records import NamedTuple
+from jitree.hal.observing import DISPATCH
+from jitree.observe.export_names import parse
+from jitree.observe.observation import Onlooker
+from jitree.observe.statistics import split
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from jitree.observe.regions import Types
+    from jitree.observe.tensors import ObservedDispatch
+
+_SAMPLES: Final = 64
+_NEAR: Final = 0.02
+"""Of the size of the samples: tensors that are nearer are the same one."""
+_WINDOW: Final = 64
+"""Outputs that are looked at for a counterpart, where bits do not tell it."""
+
+Array = Any
+
+
+class Sketch(NamedTuple):
+    """One output of a dispatch."""
+
+    ordinal: int
+    """Of the dispatch."""
+    output: int
+    name: str
+    type: str
+    size: int
+    """Elements."""
+    digest: bytes
+    samples: npt.NDArray[np.float64] | None
+    """None where elements are unknown."""
+
+    @property
+    def operation(self) -> str:
+        return parse(self.name).operation
+
+    def is_near(self, other: Sketch) -> bool:
+        """Whether both seem to be the same tensor, perhaps computed in another order."""
+        a, b = self.samples, other.samples
+        if self.size != other.size or a is None or b is None or self.size < 2:
+            return False
+        finite = np.isfinite(a) & np.isfinite(b)
+        if not finite.any():
+            return False
+        length = float(np.sqrt(np.square(a[finite]).sum() + np.square(b[finite]).sum()))
+        return length > 0 and float(np.sqrt(np.square(a[finite] - b[finite]).sum())) <= _NEAR * length
+
+
+class Outline(Onlooker):
+    """Of a call: what its dispatches make, in their order."""
+
+    def __init__(self) -> None:
+        self._sketches: dict[tuple[int, int], Sketch] = {}
+
+    def types(self, dispatch: ObservedDispatch) -> Types:
+        return {}
+
+    def looks_at(self, dispatch: ObservedDispatch) -> None:
+        if dispatch.kind != DISPATCH or dispatch.ordinal is None:
+            return
+        for number, tensor in enumerate(dispatch.outputs):
+            array = tensor.array
+            assert array is not None
+            samples = None if tensor.kind is None or array.dtype.kind == "c" else _samples(array)
+            self._sketches[dispatch.ordinal, number] = Sketch(
+                dispatch.ordinal, number, dispatch.name, tensor.type, array.size, _digest(array), samples
+            )
+
+    @property
+    def sketches(self) -> list[Sketch]:
+        return [self._sketches[key] for key in sorted(self._sketches)]
+
+
+def _digest(array: Array) -> bytes:
+    state = blake2b(digest_size=16)
+    for piece in split((array.reshape(-1),)):
+        state.update(np.ascontiguousarray(piece).view(np.uint8).data)
+    return state.digest()
+
+
+def _samples(array: Array) -> npt.NDArray[np.float64]:
+    flat = array.reshape(-1)
+    places = np.unique(np.linspace(0, flat.size - 1, min(_SAMPLES, flat.size)).astype(np.int64))
+    with np.errstate(invalid="ignore"):
+        return np.asarray(flat[places].astype(np.float64))
+
+
+Pair = tuple[Sketch, Sketch]
+
+
+def align(one: list[Sketch], other: list[Sketch]) -> list[Pair]:
+    """Outputs that are the same tensor in both, in the order of both."""
+    pairs: list[Pair] = []
+    places = _equal(one, other)
+    for (a, b), (next_a, next_b) in zip([(-1, -1), *places], [*places, (len(one), len(other))], strict=True):
+        if a >= 0:
+            pairs.append((one[a], other[b]))
+        pairs += _gap(one[a + 1 : next_a], other[b + 1 : next_b])
+    return pairs
+
+
+def _equal(one: list[Sketch], other: list[Sketch]) -> list[tuple[int, int]]:
+    """Places of those whose bits agree: the longest such row that is in the order of both."""
+    from difflib import SequenceMatcher
+
+    keys = [[(sketch.size, sketch.digest) for sketch in side] for side in (one, other)]
+    blocks = SequenceMatcher(None, keys[0], keys[1], autojunk=False).get_matching_blocks()
+    return [(block.a + step, block.b + step) for block in blocks for step in range(block.size)]
+
+
+def _gap(one: list[Sketch], other: list[Sketch]) -> list[Pair]:
+    """Between two places where bits agree: the best row of those that are near, or of one operation."""
+    if not one or not other:
+        return []
+    best = np.zeros((len(one) + 1, len(other) + 1))
+    for i in reversed(range(len(one))):
+        for j in reversed(range(len(other))):
+            best[i, j] = max(best[i + 1, j], best[i, j + 1], best[i + 1, j + 1] + _likeness(one, i, other, j))
+    pairs, i, j = list[Pair](), 0, 0
+    while i < len(one) and j < len(other):
+        likeness = _likeness(one, i, other, j)
+        if likeness and best[i, j] == best[i + 1, j + 1] + likeness:
+            pairs.append((one[i], other[j]))
+            i, j = i + 1, j + 1
+        elif best[i, j] == best[i + 1, j]:
+            i += 1
+        else:
+            j += 1
+    return pairs
+
+
+def _likeness(one: list[Sketch], i: int, other: list[Sketch], j: int) -> float:
+    a, b = one[i], other[j]
+    if a.size != b.size or abs(i - j) > _WINDOW:
+        return 0.0
+    if a.is_near(b):
+        return 2.0
+    return 1.0 if a.type == b.type and a.operation == b.operation != "" else 0.0

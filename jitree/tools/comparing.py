@@ -1,0 +1,94 @@
+"""What ``jitree diff`` and ``jitree reduce`` share: from flags to two programs and their arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+
+import numpy as np
+
+from jitree.errors import InvalidArgumentError, error_context
+from jitree.tools import host_values as hv
+from jitree.tools.flags import ParsedFlags
+from jitree.tools.program import task_parameters
+from jitree.tools.value_files import ValueFiles
+from jitree.tools.values import parse_values
+
+if TYPE_CHECKING:
+    from jitree.api.function import Function
+
+GROUPS: Final = "module function input device parameter compare"
+_TASK: Final = "local-task"
+
+
+def two_sides(flags: ParsedFlags) -> tuple[Any, Any]:
+    """Two modules, or one on two devices."""
+    modules, devices = flags.texts("module"), flags.texts("device")
+    if (
+        not 1 <= len(modules) <= 2
+        or len(devices) > 2
+        or len(modules) + len(devices) < 3 - (len(modules) == 2)
+    ):
+        raise InvalidArgumentError(
+            "two are compared: name two modules (--device= is of both, or one each), or one and two devices"
+        )
+    devices = devices or [""]
+    return side(flags, modules[0], devices[0]), side(flags, modules[-1], devices[-1])
+
+
+def side(flags: ParsedFlags, module: str, device: str | None) -> Any:
+    from jitree.dispatch.context import ContextFlags
+    from jitree.params import Mode, open_providers
+
+    parameters = task_parameters(flags)
+    if device == _TASK and parameters:
+        device = f"{device}?{urlencode(parameters)}"
+    options: dict[str, Any] = {"tier": flags.text("tier") or None}
+    if flags.boolean("trace_execution"):
+        options["flags"] = ContextFlags.TRACE_EXECUTION
+    if flags.texts("parameters"):
+        options["parameters"] = open_providers(flags.texts("parameters"), Mode(flags.text("parameter_mode")))
+    return module, device or None, options
+
+
+def allowed(flags: ParsedFlags) -> dict[str, Any]:
+    """The tolerances that are given."""
+    found: dict[str, float] = {}
+    for name in ("atol", "rtol", "ulp"):
+        text = flags.optional(name)
+        if text is not None:
+            try:
+                found[name] = float(text)
+            except ValueError:
+                raise InvalidArgumentError(f"flag '{name}': expected a number but got '{text}'") from None
+    return found
+
+
+def inputs_of(program: Any, flags: ParsedFlags) -> list[Any]:
+    """Arguments as Python programs have them."""
+    from jitree.api.session import Session
+    from jitree.api.sides import function_of
+    from jitree.tools.calling import argument_kinds
+
+    module, device, options = program
+    with ValueFiles() as files, Session(device, **options) as session:
+        function: Function = function_of(session.load(module), flags.text("function") or None)
+        with error_context(f"`{function.declaration}`"):
+            values: Sequence[hv.HostValue] = parse_values(
+                flags.texts("input"), argument_kinds(function), files
+            )
+    return [_python_value(value) for value in values]
+
+
+def _python_value(value: hv.HostValue) -> Any:
+    match value:
+        case hv.Scalar():
+            return value.value
+        case hv.HostTensor():
+            if value.element_type.bits % 8:
+                return value.values.reshape(value.shape)
+            return np.ascontiguousarray(value.data).view(value.element_type.dtype).reshape(value.shape)
+        case hv.Null() | hv.Ignored():
+            return None
+    raise InvalidArgumentError("programs that are compared take tensors and numbers")
