@@ -6,7 +6,7 @@ import ctypes
 import threading
 from array import array
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 from jitree.base.endings import Ended
@@ -15,11 +15,13 @@ from jitree.dispatch.fast.image import LOOP
 from jitree.dispatch.native.tiering import NativeModule
 from jitree.errors import FailedPreconditionError
 from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_POINT
+from jitree.hal.local import interrupts
 from jitree.hal.local.executor.records import KernelEntry
 from jitree.loaders.vmvx_context import WorkerContext
 from jitree.loaders.vmvx_images import SPANS
 from jitree.loaders.vmvx_layout import CONTEXTS, MAXIMUM_CONTEXTS, symbol
 from jitree.loaders.vmvx_records import KernelEnvironment
+from jitree.loaders.vmvx_worker import job_failure
 
 PATIENCE: Final = 20_000_000
 """Nanoseconds that a kernel runs on the VM before it is compiled in the background: what is not worth that
@@ -127,7 +129,7 @@ class CompiledKernels(Ended):
             raise FailedPreconditionError("the executable has been dropped")
         if not self.has_left(ordinal):
             image.wait(SPANS)
-            self._use_all(self._provider.wait())
+            self._use_all(self._provider.wait(partial(interrupts.require_going_on, job_failure(dispatch))))
         elif ordinal in self._images and not self._add_context():
             return None
         return self._run_span(environment, dispatch, group) if ordinal in self._images else None

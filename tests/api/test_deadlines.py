@@ -20,6 +20,7 @@ import pytest
 
 from jitree import Limits, Session
 from jitree.api.calls.argument_order import ArgumentOrder
+from jitree.codegen.image import Provider
 from jitree.errors import CancelledError, DeadlineExceededError, InvalidArgumentError, StatusError
 from jitree.hal.fence import Fence
 from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, STATE
@@ -28,6 +29,7 @@ from tests.hal.helpers import TIMEOUT
 from tests.tools.command import jitree
 
 KERNEL = Path(__file__).parents[1] / "data" / "programs" / "endless.vmfb"
+DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.vmvx.vmfb"
 TASK = "local-task://?threads=2"
 SHORT = 0.03
 """Seconds, of calls that never end."""
@@ -321,7 +323,8 @@ def test_tasks_have_deadlines_apart(one: Session) -> None:
 
 @pytest.mark.parametrize("device", ["local-sync", TASK])
 def test_cancelled_at_any_moment(device: str) -> None:
-    """Calls that end by themselves, some of them cancelled: what they give is right, and what follows."""
+    """Calls that end by themselves, some of them cancelled: what they give is right, and what follows. With
+    both devices a thousand are."""
     moments = random.Random(1)
     with Session(device, tier="fast") as session:
         session.load(KERNEL, STATE, ASYNCHRONOUS)
@@ -330,7 +333,7 @@ def test_cancelled_at_any_moment(device: str) -> None:
         done = threading.Event()
 
         def cancel() -> None:
-            for _ in range(60):
+            for _ in range(500):
                 time.sleep(moments.random() / 500)
                 session.cancel()
             done.set()
@@ -343,6 +346,24 @@ def test_cancelled_at_any_moment(device: str) -> None:
         thread.join()
         for _ in range(3):
             check(session)
+
+
+@pytest.mark.parametrize("device", ["local-sync", TASK])
+def test_waiting_for_machine_code_ends(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    look = Provider._look
+
+    def never_for_kernels(provider: Provider, niceness: Callable[[], int | None]) -> None:
+        if not provider.recipe.generator.startswith("jitree.loaders.vmvx_build"):
+            look(provider, niceness)
+
+    monkeypatch.setattr(Provider, "_look", never_for_kernels)
+    with Session(device, tier="native") as session:
+        classify, image = session.load(DIGITS).classify, np.zeros((8, 8), np.float32)
+        for _ in range(2):
+            with pytest.raises(DeadlineExceededError):
+                classify(image, timeout=SHORT)
+        with cancelling(session), pytest.raises(CancelledError):
+            classify(image)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="without fork")

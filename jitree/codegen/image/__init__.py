@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
+from jitree.base.scopes import require_going_on
 from jitree.codegen.image import shipped
 from jitree.codegen.image.flat import FlatImage
 from jitree.codegen.image.generated import Generated, Pipeline, Unit, one_unit
@@ -51,6 +52,7 @@ class Provider:
         self._was_lost = False
         """Whether an image that was built was gone when it was looked for (``jitree cache clear``)."""
         self._next_look = 0.0
+        self._is_announced = False
         ready = shipped.load(recipe)
         if ready is not None:
             self._map(ready)
@@ -93,18 +95,24 @@ class Provider:
         self._next_look = 0.0
         self._look(_full_priority)
 
-    def wait(self) -> Image:
-        """The image, waiting (and saying so on stderr) if it has to be built. UNAVAILABLE if that fails."""
+    def wait(self, look: Callable[[], object] = require_going_on) -> Image:
+        """The image, waiting (and saying so on stderr) if it has to be built. UNAVAILABLE if that fails.
+
+        ``look`` raises why the thread is to end before; the builder goes on.
+        """
         self._look(_full_priority)
         if not self.settled:
             recipe = self.recipe
             seconds = max(1, round(recipe.seconds))
-            print(f"jitree: building {recipe.title} (about {seconds} s, once) …", file=sys.stderr)
+            if not self._is_announced:
+                print(f"jitree: building {recipe.title} (about {seconds} s, once) …", file=sys.stderr)
+            self._is_announced = True
             deadline = time.monotonic() + _PATIENCE_SECONDS
             while not self.settled:
                 if time.monotonic() > deadline:
                     raise UnavailableError(f"{recipe.title} was not built within {_PATIENCE_SECONDS:.0f} s")
                 time.sleep(_POLL_SECONDS)
+                look()
                 self._look(_full_priority)
         if self.image is None:
             raise UnavailableError(f"building {self.recipe.title} failed: {self.failure}")

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 BITS: Final = 160
 """After the point of the integers here."""
@@ -66,19 +67,33 @@ def erf_slopes() -> tuple[float, ...]:
 
 
 @functools.cache
-def erf_pairs() -> Rows:
-    """erf of all multiples of the step, and what that lacks."""
-    return tuple(_pair(error_function(n * Fraction(ERF_STEP)), ONE) for n in range(ERF_MASK + 1))
+def erf_pair(n: int) -> tuple[float, float]:
+    """erf of a multiple of the step, and what that lacks."""
+    return _pair(error_function(n * Fraction(ERF_STEP)), ONE)
+
+
+class _ErfTable(Sequence[float]):
+    """A column of these, each computed when it is needed: all of them take a quarter of a second, in which
+    a call could not end."""
+
+    def __init__(self, column: int) -> None:
+        self._column = column
+
+    def __len__(self) -> int:
+        return ERF_MASK + 1
+
+    def __getitem__(self, n: Any) -> Any:
+        return erf_pair(range(ERF_MASK + 1)[n])[self._column]
 
 
 @functools.cache
-def erf_values() -> tuple[float, ...]:
-    return tuple(high for high, _ in erf_pairs())
+def erf_values() -> Sequence[float]:
+    return _ErfTable(0)
 
 
 @functools.cache
-def erf_rests() -> tuple[float, ...]:
-    return tuple(low for _, low in erf_pairs())
+def erf_rests() -> Sequence[float]:
+    return _ErfTable(1)
 
 
 def error_function(x: Fraction) -> int:

@@ -88,11 +88,16 @@ def watch(*failures: ctypes.c_int64) -> Callable[[], bool]:
     )
 
 
-def _look(job: int) -> int:
-    """Raises why this thread is to end the job that it has submitted."""
+def require_going_on(*failures: ctypes.c_int64) -> None:
+    """Raises why this thread is to end what it executes."""
     scopes.require_going_on()
-    if watch()():
+    if watch(*failures)():
         raise CancelledError("the work was interrupted")
+
+
+def _look(job: int) -> int:
+    """Ends the job that this thread has submitted if the thread is to end."""
+    require_going_on()
     return 0
 
 
