@@ -47,6 +47,7 @@ from jitree.hal.semaphore import Semaphore
 
 if TYPE_CHECKING:
     from jitree.hal.observing import Observer
+    from jitree.hal.operations import Order
     from jitree.hal.stream_record import SharedStream
     from jitree.regs.handles import HandleTable
 
@@ -180,15 +181,13 @@ class CudaDevice(Ended, Device):
 
     # Queue operations.
 
-    def _submit_barrier(
-        self, queue_affinity: int, wait: Fence | None, signal: Fence | None, name: str
-    ) -> None:
+    def _submit_barrier(self, order: Order, name: str) -> None:
+        _, wait, signal = order
         self._queue.submit(name, wait, signal, None)
 
-    def _submit_transfer(
-        self, queue_affinity: int, wait: Fence | None, signal: Fence | None, transfer: Transfer
-    ) -> None:
+    def _submit_transfer(self, order: Order, transfer: Transfer) -> None:
         """A file has been written when the operation has been submitted."""
+        queue_affinity, wait, signal = order
         if recording.active is not None and self._is_repeated(transfer):
             commands = self.create_command_buffer(
                 CommandBufferMode.ONE_SHOT, CommandCategory.TRANSFER, queue_affinity
@@ -207,18 +206,14 @@ class CudaDevice(Ended, Device):
         return obstacle is None and recording.current(self.stream) is not None
 
     def _submit_commands(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        command_buffer: CommandBuffer,
-        binding_table: BindingTable,
+        self, order: Order, command_buffer: CommandBuffer, binding_table: BindingTable
     ) -> None:
         own, bound = self._bound(command_buffer, binding_table)
         if recording.active is not None:
             found = recording.current(self.stream)
             if found is not None:
                 found.announced += 1
+        _, wait, signal = order
         self._queue.submit("execute", wait, signal, partial(own.launch, self.stream, bound))
 
     def _bound(
@@ -238,9 +233,7 @@ class CudaDevice(Ended, Device):
 
     def _submit_observed(
         self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
+        order: Order,
         work: Transfer | CommandBuffer,
         binding_table: BindingTable,
         observers: Sequence[Observer],
@@ -248,6 +241,7 @@ class CudaDevice(Ended, Device):
         from jitree.cuda.observed import ObservedCommands, ObservedTransfer
 
         recording.unrepeatable("something observes the device")
+        _, wait, signal = order
         if isinstance(work, CommandBuffer):
             own, bound = self._bound(work, binding_table)
             observed = ObservedCommands(self._queue, observers, own.commands, bound)

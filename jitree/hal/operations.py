@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from jitree.hal.objects import File
     from jitree.hal.observing import Observer
 
+    Order = tuple[int, Fence | None, Fence | None]
+    """When an operation runs: its queue affinity, and the fences that it waits for and signals."""
+
 _READ: Final = int(MemoryAccess.READ)
 _WRITE: Final = int(MemoryAccess.WRITE)
 _SOURCE: Final = int(BufferUsage.TRANSFER_SOURCE)
@@ -203,7 +206,7 @@ class QueueOperations(abc.ABC):
         buffer = self.device_allocator.allocate(memory_type, usage, size)
         for listener in self._listeners:
             listener.allocated(self, buffer)
-        self._submit_barrier(queue_affinity, wait, signal, "alloca")
+        self._submit_barrier((queue_affinity, wait, signal), "alloca")
         return buffer
 
     def queue_dealloca(
@@ -213,7 +216,7 @@ class QueueOperations(abc.ABC):
 
         The memory goes back when nothing refers to it any more, so a use that comes too late reads old bytes.
         """
-        self._submit_barrier(queue_affinity, wait, signal, "dealloca")
+        self._submit_barrier((queue_affinity, wait, signal), "dealloca")
 
     def queue_fill(
         self,
@@ -228,7 +231,7 @@ class QueueOperations(abc.ABC):
         flags: int = 0,
     ) -> None:
         fill = Fill(target, offset, _range("target", target, offset, length), pattern, pattern_length)
-        self._check_and_submit(queue_affinity, wait, signal, fill, flags)
+        self._check_and_submit((queue_affinity, wait, signal), fill, flags)
 
     def queue_update(
         self,
@@ -244,7 +247,7 @@ class QueueOperations(abc.ABC):
     ) -> None:
         """Writes bytes that are captured by the call."""
         contents = checks.update_contents(source, source_offset, _range("target", target, offset, length))
-        self._check_and_submit(queue_affinity, wait, signal, Update(target, offset, bytes(contents)), flags)
+        self._check_and_submit((queue_affinity, wait, signal), Update(target, offset, bytes(contents)), flags)
 
     def queue_copy(
         self,
@@ -262,7 +265,7 @@ class QueueOperations(abc.ABC):
         copy = Copy(source, source_offset, target, target_offset, length)
         if source.address + source_offset == target.address + target_offset:
             copy = copy._replace(length=0)  # onto itself
-        self._check_and_submit(queue_affinity, wait, signal, copy, flags)
+        self._check_and_submit((queue_affinity, wait, signal), copy, flags)
 
     def queue_read(
         self,
@@ -277,7 +280,7 @@ class QueueOperations(abc.ABC):
         flags: int = 0,
     ) -> None:
         read = Read(file, file_offset, target, offset, _range("target", target, offset, length))
-        self._check_and_submit(queue_affinity, wait, signal, read, flags)
+        self._check_and_submit((queue_affinity, wait, signal), read, flags)
 
     def queue_write(
         self,
@@ -292,14 +295,14 @@ class QueueOperations(abc.ABC):
         flags: int = 0,
     ) -> None:
         write = Write(source, offset, file, file_offset, _range("source", source, offset, length))
-        self._check_and_submit(queue_affinity, wait, signal, write, flags)
+        self._check_and_submit((queue_affinity, wait, signal), write, flags)
 
     def queue_barrier(
         self, queue_affinity: int, wait: Fence | None, signal: Fence | None, flags: int = 0
     ) -> None:
         """Signals after the wait, nothing else."""
         checks.check_flags("queue.barrier", flags)
-        self._submit_barrier(queue_affinity, wait, signal, "barrier")
+        self._submit_barrier((queue_affinity, wait, signal), "barrier")
 
     def queue_dispatch(
         self,
@@ -332,7 +335,7 @@ class QueueOperations(abc.ABC):
     ) -> None:
         """Runs a finalized command buffer; None is a barrier. The binding table is copied."""
         if command_buffer is None:
-            self._submit_barrier(queue_affinity, wait, signal, "barrier")
+            self._submit_barrier((queue_affinity, wait, signal), "barrier")
             return
         try:
             check = command_buffer.check_submission
@@ -341,22 +344,21 @@ class QueueOperations(abc.ABC):
             raise InvalidArgumentError(f"command_buffer: expected a CommandBuffer but got {kind}") from None
         check(wait is not None)
         observers = self.observers_of(command_buffer) if self._listeners else ()
+        order = queue_affinity, wait, signal
         if observers:
-            self._submit_observed(queue_affinity, wait, signal, command_buffer, binding_table, observers)
+            self._submit_observed(order, command_buffer, binding_table, observers)
         else:
-            self._submit_commands(queue_affinity, wait, signal, command_buffer, binding_table)
+            self._submit_commands(order, command_buffer, binding_table)
 
-    def _check_and_submit(
-        self, queue_affinity: int, wait: Fence | None, signal: Fence | None, transfer: Transfer, flags: int
-    ) -> None:
+    def _check_and_submit(self, order: Order, transfer: Transfer, flags: int) -> None:
         if flags:
             checks.check_flags(f"queue.{transfer.name}", flags)
         transfer.check()
         observers = self.observers_of(transfer) if self._listeners else ()
         if observers:
-            self._submit_observed(queue_affinity, wait, signal, transfer, (), observers)
+            self._submit_observed(order, transfer, (), observers)
         else:
-            self._submit_transfer(queue_affinity, wait, signal, transfer)
+            self._submit_transfer(order, transfer)
 
     # What drivers implement.
 
@@ -375,34 +377,23 @@ class QueueOperations(abc.ABC):
         """Launches the launch batch; a hint."""
 
     @abc.abstractmethod
-    def _submit_barrier(
-        self, queue_affinity: int, wait: Fence | None, signal: Fence | None, name: str
-    ) -> None:
+    def _submit_barrier(self, order: Order, name: str) -> None:
         """Signals after the wait; ``name`` is the operation's, for messages and profiles."""
 
     @abc.abstractmethod
-    def _submit_transfer(
-        self, queue_affinity: int, wait: Fence | None, signal: Fence | None, transfer: Transfer
-    ) -> None:
+    def _submit_transfer(self, order: Order, transfer: Transfer) -> None:
         """A transfer that has been checked."""
 
     @abc.abstractmethod
     def _submit_commands(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        command_buffer: CommandBuffer,
-        binding_table: BindingTable,
+        self, order: Order, command_buffer: CommandBuffer, binding_table: BindingTable
     ) -> None:
         """A command buffer that has been finalized. INVALID_ARGUMENT for one of another device; for the table
         as ``CommandBuffer.check_table``."""
 
     def _submit_observed(
         self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
+        order: Order,
         work: Transfer | CommandBuffer,
         binding_table: BindingTable,
         observers: Sequence[Observer],

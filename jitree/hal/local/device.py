@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jitree.hal.local.event_log import EventLog
     from jitree.hal.local.queue import LocalQueue
     from jitree.hal.observing import Observer
-    from jitree.hal.operations import Transfer
+    from jitree.hal.operations import Order, Transfer
     from jitree.hal.profiling import ProfilingMode
     from jitree.regs.handles import HandleTable
 
@@ -78,34 +78,25 @@ class LocalDevice(Device):
 
     # Queue operations.
 
-    def _submit_barrier(
-        self, queue_affinity: int, wait: Fence | None, signal: Fence | None, name: str
-    ) -> None:
+    def _submit_barrier(self, order: Order, name: str) -> None:
+        queue_affinity, wait, signal = order
         self._queue(queue_affinity).submit(name, wait, signal, None)
 
-    def _submit_transfer(
-        self, queue_affinity: int, wait: Fence | None, signal: Fence | None, transfer: Transfer
-    ) -> None:
+    def _submit_transfer(self, order: Order, transfer: Transfer) -> None:
         from jitree.hal.local.transfer import work_of
 
+        queue_affinity, wait, signal = order
         work, cost = work_of(transfer)
         self._queue(queue_affinity).submit(transfer.name, wait, signal, work, cost)
 
     def _submit_commands(
-        self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
-        command_buffer: CommandBuffer,
-        binding_table: BindingTable,
+        self, order: Order, command_buffer: CommandBuffer, binding_table: BindingTable
     ) -> None:
-        self._submit_list(queue_affinity, wait, signal, command_buffer, binding_table, self._execute)
+        self._submit_list(order, command_buffer, binding_table, self._execute)
 
     def _submit_observed(
         self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
+        order: Order,
         work: Transfer | CommandBuffer,
         binding_table: BindingTable,
         observers: Sequence[Observer],
@@ -117,17 +108,16 @@ class LocalDevice(Device):
 
         if isinstance(work, CommandBuffer):
             execute = partial(execute_observed, self._execute, observers)
-            self._submit_list(queue_affinity, wait, signal, work, binding_table, execute)
+            self._submit_list(order, work, binding_table, execute)
             return
+        queue_affinity, wait, signal = order
         move, cost = work_of(work)
         observed = partial(perform, transfer_step(work), observers, move)
         self._queue(queue_affinity).submit(work.name, wait, signal, observed, cost)
 
     def _submit_list(
         self,
-        queue_affinity: int,
-        wait: Fence | None,
-        signal: Fence | None,
+        order: Order,
         command_buffer: CommandBuffer,
         binding_table: BindingTable,
         execute: Callable[..., None],
@@ -139,6 +129,7 @@ class LocalDevice(Device):
             raise InvalidArgumentError(
                 f"a command buffer of type {type(command_buffer).__name__} was not created by {self.id}"
             )
+        queue_affinity, wait, signal = order
         table, kept = command_buffer.bind(binding_table)
         commands = command_buffer.commands
         addresses, lengths = commands.bind(table)
