@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,19 @@ def test_documents_name_what_there_is(path: Path) -> None:
         assert command in COMMANDS, command
     for target in re.findall(r"\]\((?!https)([^)#]+)", text):
         assert (path.parent / target).exists(), target
+
+
+FOLDERS = sorted((ROOT / "jitree").glob("**/README.md"))
+
+
+@pytest.mark.parametrize("path", FOLDERS, ids=lambda path: str(path.parent.relative_to(ROOT)))
+def test_documents_of_folders_name_all_files(path: Path) -> None:
+    """By name, with or without ``.py``, or by a pattern."""
+    named = set(re.findall(r"\w+\*?", path.read_text(encoding="utf-8")))
+    files = {file.stem for file in path.parent.glob("*.py")} - {"__init__"}
+    patterns = [name for name in named if name.endswith("*")]
+    unnamed = [name for name in files - named if not any(fnmatch(name, pattern) for pattern in patterns)]
+    assert not unnamed, f"{path.relative_to(ROOT)} does not name {sorted(unnamed)}"
 
 
 def tracked_files() -> list[str]:
