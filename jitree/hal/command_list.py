@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
+from jitree.base.records import NamedTuple
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from jitree.hal.command_layout import (
     BINDING_ALIGNMENT,
@@ -48,6 +49,16 @@ class Dispatchable(Protocol):
 
     def local_memory(self, ordinal: int) -> int:
         """Bytes of local memory that each workgroup in flight needs."""
+
+
+class BoundCommands(NamedTuple):
+    """A list for one submission, with the ranges of its operands."""
+
+    commands: CommandList
+    addresses: array[int]
+    lengths: array[int]
+    kept: object = None
+    """What has to live until it is done."""
 
 
 class CommandList:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
-from jitree.hal.command_list import DIRECT, CommandList
+from jitree.hal.command_list import DIRECT, BoundCommands, CommandList
 from jitree.hal.executable import Executable, ExecutableCache, ExecutableLoader, LocalExecutable
 from jitree.hal.local import executor
 from jitree.modules.hal.executable import parameters_of
@@ -90,15 +89,14 @@ def dispatch(
     if observers:
         from jitree.hal.local.observed import execute_observed
 
-        execute_observed(_execute, observers, 0, commands, commands.addresses, commands.lengths, None)
+        bound = BoundCommands(commands, commands.addresses, commands.lengths)
+        execute_observed(_execute, observers, 0, bound)
     else:
         executor.execute(commands, commands.addresses, commands.lengths)
 
 
-def _execute(
-    queue: int, commands: CommandList, addresses: array[int], lengths: array[int], kept: object
-) -> None:
-    executor.execute(commands, addresses, lengths)
+def _execute(queue: int, bound: BoundCommands) -> None:
+    executor.execute(bound.commands, bound.addresses, bound.lengths)
 
 
 def _check_count(

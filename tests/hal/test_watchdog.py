@@ -17,7 +17,7 @@ import pytest
 from jitree import Session
 from jitree.errors import InvalidArgumentError
 from jitree.hal import watchdog
-from jitree.hal.command_list import CommandList
+from jitree.hal.command_list import BoundCommands, CommandList
 from jitree.hal.device import Device
 from jitree.hal.driver import DriverRegistry
 from jitree.hal.fence import Fence
@@ -146,12 +146,12 @@ def hold_back(
 ) -> Callable[[CommandList], Callable[[], None]]:
     """Makes work that runs a list on the device when it is let go."""
 
-    def run(commands: CommandList) -> None:
+    def run(bound: BoundCommands) -> None:
         begun.set()
         assert go.wait(TIMEOUT)
-        device._team(-1).execute(commands, *commands.bind(()))  # type: ignore[attr-defined]
+        device._execute(-1, bound)  # type: ignore[attr-defined]
 
-    return lambda commands: partial(run, commands)
+    return lambda commands: partial(run, BoundCommands(commands, *commands.bind(())))
 
 
 def test_work_on_the_thread_that_submits_it(reports: Reports, registry: DriverRegistry) -> None:

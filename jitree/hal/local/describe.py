@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from jitree.hal import command_layout
-from jitree.hal.command_list import CommandList
+from jitree.hal.command_list import BoundCommands, CommandList
 from jitree.hal.local.failure import dispatched_function
 
 _NAMES: Final = {
@@ -23,7 +23,7 @@ _X: Final = _FIELDS.index("count_x")
 def describe_work(name: str, work: Callable[[], None]) -> str:
     """An operation by its name and, where it runs command lists, by what they do."""
     given = work.args if isinstance(work, partial) else ()
-    parts = [describe_commands(item) for item in given if isinstance(item, CommandList)]
+    parts = [describe_commands(item.commands) for item in given if isinstance(item, BoundCommands)]
     return ": ".join([name, *parts])
 
 

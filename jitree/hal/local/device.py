@@ -19,7 +19,7 @@ from jitree.hal.profiling import DISPATCHES
 if TYPE_CHECKING:
     from jitree.hal.allocator import Allocator
     from jitree.hal.command_buffer import BindingTable, CommandBuffer
-    from jitree.hal.command_list import CommandList
+    from jitree.hal.command_list import BoundCommands
     from jitree.hal.executable import ExecutableLoader
     from jitree.hal.fence import Fence
     from jitree.hal.local.command_buffer import LocalCommandBuffer
@@ -120,9 +120,10 @@ class LocalDevice(Device):
         order: Order,
         command_buffer: CommandBuffer,
         binding_table: BindingTable,
-        execute: Callable[..., None],
+        execute: Callable[[int, BoundCommands], None],
     ) -> None:
         """``execute`` is :meth:`_execute`, or does more."""
+        from jitree.hal.command_list import BoundCommands
         from jitree.hal.local.command_buffer import LocalCommandBuffer
 
         if type(command_buffer) is not LocalCommandBuffer:
@@ -134,7 +135,7 @@ class LocalDevice(Device):
         commands = command_buffer.commands
         addresses, lengths = commands.bind(table)
         command_buffer.mark_submitted()
-        work = partial(execute, queue_affinity, commands, addresses, lengths, kept)
+        work = partial(execute, queue_affinity, BoundCommands(commands, addresses, lengths, kept))
         cost = self._cost(queue_affinity, command_buffer, lengths)
         self._queue(queue_affinity).submit("execute", wait, signal, work, cost)
 
@@ -213,16 +214,9 @@ class LocalDevice(Device):
         """Nanoseconds that a command buffer may take, as far as the device wants to know."""
         return 0
 
-    def _execute(
-        self,
-        queue_affinity: int,
-        commands: CommandList,
-        addresses: array[int],
-        lengths: array[int],
-        kept: object,
-    ) -> None:
+    def _execute(self, queue_affinity: int, bound: BoundCommands) -> None:
         """Runs a command list on the calling thread and, if the device has workers, with their help."""
-        executor.execute(commands, addresses, lengths, self._logged())
+        executor.execute(bound.commands, bound.addresses, bound.lengths, self._logged())
 
     def _logged(self) -> tuple[int, int]:
         """What the executor is told of a profile: the address of the log, and the number of the operation."""

@@ -21,7 +21,7 @@ from jitree.hal.operations import Copy, Read, Transfer, Write
 
 if TYPE_CHECKING:
     from jitree.hal.buffer import Buffer
-    from jitree.hal.command_list import CommandList
+    from jitree.hal.command_list import BoundCommands, CommandList
 
 _FIELDS: Final = tuple(COMMAND.offsets)
 _KIND, _OPERAND, _COUNT, _CONSTANT, _CONSTANTS, _X, _ENTRY = (
@@ -32,22 +32,20 @@ _TRANSFERS: Final = {KIND_FILL: "fill", KIND_COPY: "copy"}
 
 
 def execute_observed(
-    execute: Callable[..., object],
+    execute: Callable[[int, BoundCommands], None],
     observers: Sequence[Observer],
     queue_affinity: int,
-    commands: CommandList,
-    addresses: array[int],
-    lengths: array[int],
-    kept: object,
+    bound: BoundCommands,
 ) -> None:
     """As :meth:`LocalDevice._execute`, which is ``execute``, row by row."""
-    dispatches, ranges = 0, list(zip(addresses, lengths, strict=True))
+    commands = bound.commands
+    dispatches, ranges = 0, list(zip(bound.addresses, bound.lengths, strict=True))
     for number, row in enumerate(commands.decoded_rows()):
         if row[_KIND] == KIND_BARRIER:
             continue
         step = step_of(commands, number, row, ranges, dispatches)
         dispatches += step.kind == DISPATCH
-        work = partial(execute, queue_affinity, commands.part(number), addresses, lengths, kept)
+        work = partial(execute, queue_affinity, bound._replace(commands=commands.part(number)))
         perform(step, observers, work)
 
 

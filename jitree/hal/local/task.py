@@ -12,7 +12,7 @@ from array import array
 from typing import Final
 
 from jitree.errors import FailedPreconditionError, ResourceExhaustedError, StatusError
-from jitree.hal.command_list import CommandList
+from jitree.hal.command_list import BoundCommands, CommandList
 from jitree.hal.driver import DeviceOptions
 from jitree.hal.local.command_buffer import LocalCommandBuffer
 from jitree.hal.local.device import LocalDevice
@@ -155,15 +155,9 @@ class TaskDevice(LocalDevice):
     def _team(self, queue_affinity: int) -> Team:
         return self._teams[self._queue_index(queue_affinity)]
 
-    def _execute(
-        self,
-        queue_affinity: int,
-        commands: CommandList,
-        addresses: array[int],
-        lengths: array[int],
-        kept: object,
-    ) -> None:
-        self._team(queue_affinity).execute(commands, addresses, lengths, self._logged())
+    def _execute(self, queue_affinity: int, bound: BoundCommands) -> None:
+        team = self._team(queue_affinity)
+        team.execute(bound.commands, bound.addresses, bound.lengths, self._logged())
 
 
 class TaskDriver(LocalDriver):
