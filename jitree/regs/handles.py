@@ -4,7 +4,8 @@ A handle is the address of a 64-byte entry (:data:`jitree.regs.layout.ENTRY`) in
 The entry counts the references that registers, globals and lists hold; as long as it is not free the table
 keeps the object alive. Machine code counts by itself (:mod:`jitree.regs.counting`); entries whose count it
 brought to zero it links into the list of STATE.released, which :meth:`HandleTable.drain` frees. Python counts
-in views of the table: in the records of machine code's rule it takes eight times as long. A test compares both.
+in views of the table: in the records of machine code's rule it takes eight times as long. A test compares
+both.
 
 Machine code can make objects as well (:class:`ObjectPool`): such an entry has no Python object until
 Python asks for it, and goes back to where it came from when its count falls to zero.
