@@ -17,6 +17,7 @@ from jitree.api.calls.packing import ReferencePacker
 from jitree.api.calls.refusal import describe
 from jitree.api.calls.tensor_packing import ArrayTransfer, ready_view
 from jitree.api.calls.transfers import copy_to_device, native_row, to_numpy
+from jitree.base.arguments import shown
 from jitree.base.elements import is_masked
 from jitree.errors import InternalError, InvalidArgumentError, StatusError
 from jitree.hal.buffer import BufferView
@@ -205,7 +206,7 @@ def _annotated(hint: Any, label: str, classes: Mapping[type, str]) -> ValueType:
         return _BY_NAME[name]
     if isinstance(hint, type) and hint in classes:
         return ValueType(classes[hint], "r", (hint,), None, f"!{classes[hint]}", (hint,))
-    given = "no annotation" if hint is None else f"annotation {hint!r}"
+    given = "no annotation" if hint is None else f"annotation {shown(hint)}"
     raise InvalidArgumentError(
         f"{label} has {given}; use jitree.i32, i64, f32 or f64, np.ndarray, jitree.Array, VmBuffer, bytes, "
         "VmList, list, object, a class that the module registers, or any of those but numbers with `| None`"

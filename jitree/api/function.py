@@ -13,6 +13,7 @@ from jitree.api.calls.declaration import TIMEOUT, Parameter, Signature
 from jitree.api.calls.packing import Unpacker, packers, unpackers
 from jitree.api.calls.tensor_packing import ArrayTransfer, Donation, ready_view
 from jitree.api.calls.transfers import lend_or_copy, own
+from jitree.base.arguments import shown
 from jitree.base.endings import require_interpreter
 from jitree.base.identity import Remade
 from jitree.base.scopes import deadline
@@ -272,7 +273,7 @@ class Function(Remade):
     def watch(self, watcher: Watcher | None) -> None:
         """From now on Python makes the calls, and a watcher looks at them; None: no more."""
         if watcher is not None and not isinstance(watcher, Watcher):
-            raise InvalidArgumentError(f"watch: {watcher!r} makes no calls")
+            raise InvalidArgumentError(f"watch: {shown(watcher)} makes no calls")
         if (watcher is None) is not (self._watcher is None):
             self._watcher, self._direct_after = watcher, min(_POSTPONED)
             self.leave_machine_code()

@@ -19,6 +19,7 @@ from jitree.api.calls.refusal import describe, refused
 from jitree.api.calls.tensor_packing import NUMBERS, as_array
 from jitree.api.calls.transfers import BUFFER_USAGE, DEVICE_LOCAL, copy_to_device, copy_view, native_row
 from jitree.api.calls.writing import require_writable, rewritten
+from jitree.base.arguments import shown
 from jitree.base.elements import is_masked, is_packed
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError
@@ -156,7 +157,7 @@ def _selected(array: Array, index: Any) -> _Part:
     basic = _basic(index)
     if basic is None:
         raise InvalidArgumentError(
-            f"elements of a device array are assigned by integers and slices, but the index is {index!r}"
+            f"elements of a device array are assigned by integers and slices, but the index is {shown(index)}"
         )
     try:
         return _select(array.shape, array.element_type.dtype.itemsize, basic)
@@ -164,7 +165,7 @@ def _selected(array: Array, index: Any) -> _Part:
         shaped = format_shaped_type(array.shape, array.element_type)
         raise OutOfRangeError(f"assigning elements of a {shaped} array: {error}") from None
     except (TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"the index {index!r}: {error}") from None
+        raise InvalidArgumentError(f"the index {shown(index)}: {error}") from None
 
 
 def _source(value: Any, array: Array, row: ElementType) -> Array | npt.NDArray[Any]:

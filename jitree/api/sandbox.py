@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jitree.api.executables import create_loaders
 from jitree.api.limits import Limits, check, limited_content
 from jitree.api.module_reference import parse_reference
+from jitree.base.arguments import shown
 from jitree.base.scopes import Scope, require_going_on
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context, ContextFlags, ModuleLike
@@ -220,7 +221,7 @@ def require_local(choice: object) -> str:
     """PERMISSION_DENIED for a device that is not the session's own, or runs code of programs."""
     if not isinstance(choice, str) or parse_uri(choice).driver not in _DEVICES:
         raise PermissionDeniedError(
-            f"device {choice!r}: a sandbox has separate devices, named by URI: {' or '.join(_DEVICES)}"
+            f"device {shown(choice)}: a sandbox has separate devices, named by URI: {' or '.join(_DEVICES)}"
         )
     return choice
 

@@ -12,6 +12,7 @@ import numpy as np
 from jitree.api.calls.refusal import describe, refused
 from jitree.api.calls.tensor_packing import as_array
 from jitree.api.calls.transfers import native_row
+from jitree.base.arguments import integer
 from jitree.base.elements import is_masked
 from jitree.errors import InvalidArgumentError, PermissionDeniedError
 
@@ -67,7 +68,7 @@ def listed(name: str, what: str, values: Iterable[T], *classes: type) -> tuple[T
 def dimensions(shape: Shape) -> tuple[int, ...]:
     try:  # an array of sizes has an index, like a number, and does not give it
         sizes = shape if isinstance(shape, (tuple, Sized)) else (shape,)
-        return tuple(map(operator.index, sizes))
+        return tuple(integer("empty", operator.index(size)) for size in sizes)
     except TypeError:
         raise InvalidArgumentError(
             f"empty: expected a size or a tuple of sizes, which are integers, but got {describe(shape)}"

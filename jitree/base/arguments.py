@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, Final
 
 from jitree.errors import InvalidArgumentError
+
+_SHOWN: Final = 60
+_MOST_BITS: Final = 1024
+"""More than any size has, and few enough for an integer to have a text."""
+
+
+def shown(value: object) -> str:
+    """The text of a value for messages, shortened. A message is made in any case: integers of thousands of
+    digits have no text, and objects of a program may raise anything."""
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"({error})"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def described(value: object) -> str:
+    """The text of a value, and its class."""
+    return f"{shown(value)} of type {type(value).__name__}"
 
 
 def integer(name: str, value: Any) -> int:
     try:
-        return operator.index(value)
+        number = operator.index(value)
     except TypeError:
-        kind = type(value).__name__
-        raise InvalidArgumentError(f"{name}: expected an integer but got {value!r} of type {kind}") from None
+        raise InvalidArgumentError(f"{name}: expected an integer but got {described(value)}") from None
+    if number.bit_length() > _MOST_BITS:
+        raise InvalidArgumentError(f"{name}: an integer of {number.bit_length()} bits is no size")
+    return number
 
 
 def integers(name: str, value: Any) -> tuple[int, ...]:

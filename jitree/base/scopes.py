@@ -22,7 +22,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakSet
 
-from jitree.base.arguments import object_of
+from jitree.base.arguments import object_of, shown
 from jitree.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -244,9 +244,9 @@ def deadline(seconds: float | None) -> AbstractContextManager[object]:
     try:
         limit = float(number)
     except OverflowError:
-        limit = inf
+        limit = inf if number > 0 else -inf
     if isnan(limit):
-        raise InvalidArgumentError(f"timeout: expected a number of seconds but got {seconds!r}")
+        raise InvalidArgumentError(f"timeout: expected a number of seconds but got {shown(seconds)}")
     return nullcontext() if limit == inf else Scope(limit)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 
-from jitree.base.arguments import items
+from jitree.base.arguments import described, items, shown
 from jitree.errors import InternalError, InvalidArgumentError
 from jitree.vmfb.cconv import TYPE_NAMES, CallingConvention, Span
 
@@ -31,13 +31,13 @@ def argument(value: object, character: str, index: int) -> object:
             integer = operator.index(value)  # type: ignore[arg-type]
             if -(1 << 63) <= integer < 1 << 64:
                 return signed(integer, _BITS[character])
-            raise InvalidArgumentError(f"argument {index}: {integer} does not fit 64 bits")
+            raise InvalidArgumentError(f"argument {index}: {shown(integer)} does not fit 64 bits")
         if not isinstance(value, (str, bytes, bytearray)):
             return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         pass  # the message below says it better
     raise InvalidArgumentError(
-        f"argument {index}: expected {TYPE_NAMES[character]} but got {value!r} of type {type(value).__name__}"
+        f"argument {index}: expected {TYPE_NAMES[character]} but got {described(value)}"
     )
 
 
@@ -59,7 +59,7 @@ def _row(span: Span, row: object, index: int) -> object:
     values = _sequence(row, index)
     if len(values) != len(span.characters):
         raise InvalidArgumentError(
-            f"argument {index}: expected tuples of {len(span.characters)} but got {row!r}"
+            f"argument {index}: expected tuples of {len(span.characters)} but got {shown(row)}"
         )
     return tuple(
         argument(value, character, index) for character, value in zip(span.characters, values, strict=True)
@@ -69,7 +69,7 @@ def _row(span: Span, row: object, index: int) -> object:
 def _sequence(value: object, index: int) -> Sequence[object]:
     if isinstance(value, (list, tuple)):
         return value
-    raise InvalidArgumentError(f"argument {index}: expected a list or tuple but got {value!r}")
+    raise InvalidArgumentError(f"argument {index}: expected a list or tuple but got {shown(value)}")
 
 
 def require_count(convention: CallingConvention, values: Sequence[object]) -> None:
@@ -96,7 +96,7 @@ def result(value: object, character: str, index: int) -> int | float:
     except (TypeError, ValueError, OverflowError):
         pass  # the message below says it better
     raise InternalError(
-        f"result {index}: expected {TYPE_NAMES[character]} but the function returned {value!r}"
+        f"result {index}: expected {TYPE_NAMES[character]} but the function returned {shown(value)}"
     )
 
 
@@ -120,4 +120,4 @@ def results(convention: CallingConvention, value: object) -> list[object]:
         return [value]
     if count > 1 and isinstance(value, (tuple, list)) and len(value) == count:
         return list(value)
-    raise InternalError(f"the function has {count} results but returned {value!r}")
+    raise InternalError(f"the function has {count} results but returned {shown(value)}")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakSet
 
-from jitree.base.arguments import integer, integers
+from jitree.base.arguments import integer, integers, shown
 from jitree.base.identity import Unique
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
@@ -34,13 +34,13 @@ def check_request(size: int, alignment: int) -> tuple[int, int]:
         size, alignment = integer("size", size), integer("alignment", alignment)
     if alignment & alignment - 1:
         raise InvalidArgumentError(
-            f"cannot allocate {size} bytes aligned to {alignment}: alignments are powers of two"
+            f"cannot allocate {shown(size)} bytes aligned to {shown(alignment)}: alignments are powers of two"
         )
     if size < 0:
         length = size & _UNSIGNED
         if length + _PADDING > _UNSIGNED:
-            raise OutOfRangeError(f"cannot allocate {size} bytes: the size that was computed has wrapped")
-        raise ResourceExhaustedError(f"cannot allocate {length} bytes (computed as {size})")
+            raise OutOfRangeError(f"cannot allocate {shown(size)} bytes: the computed size has wrapped")
+        raise ResourceExhaustedError(f"cannot allocate {length} bytes (computed as {shown(size)})")
     return size, alignment
 
 

@@ -17,7 +17,7 @@ from _thread import allocate_lock
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
-from jitree.base.arguments import object_of
+from jitree.base.arguments import object_of, shown
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.hal import checks
@@ -166,7 +166,7 @@ class QueueOperations(abc.ABC):
     def listen(self, listener: Listener) -> None:
         """From now on a listener hears of all that is submitted. Others go on hearing of it."""
         if not isinstance(listener, Listener):
-            raise InvalidArgumentError(f"listen: {listener!r} hears nothing")
+            raise InvalidArgumentError(f"listen: {shown(listener)} hears nothing")
         with _listening:
             self._listeners = (*self._listeners, listener)
             self._hear(True)

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from jitree.base.arguments import shown
 from jitree.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def start(seconds: float, write: Callable[[str], object] | None = None) -> None:
     """
     global current
     if not isinstance(seconds, (int, float)) or not 0 < seconds < TIMEOUT_MAX:
-        raise InvalidArgumentError(f"the watchdog needs a time above 0 seconds but got {seconds!r}")
+        raise InvalidArgumentError(f"the watchdog needs a time above 0 seconds but got {shown(seconds)}")
     from jitree.hal.watching import Watchdog
 
     stop()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from jitree.base.arguments import items, shown
 from jitree.base.elements import is_float, is_integer
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, NonFiniteError
@@ -102,11 +103,13 @@ def choice_of(check_finite: bool | str | Iterable[str]) -> tuple[str, ...]:
     """Names of checks; True means DEFAULT, "inputs" these and arguments. INVALID_ARGUMENT for others."""
     if isinstance(check_finite, bool):
         return DEFAULT if check_finite else ()
-    names = (check_finite,) if isinstance(check_finite, str) else tuple(check_finite)
+    names = (check_finite,) if isinstance(check_finite, str) else items("check_finite", check_finite)
     for name in names:
         if name != INPUTS and name not in CHECKS:
             known = ", ".join([INPUTS, *CHECKS])
-            raise InvalidArgumentError(f"check_finite: expected True or some of {known} but got {name!r}")
+            raise InvalidArgumentError(
+                f"check_finite: expected True or some of {known} but got {shown(name)}"
+            )
     return (*names, *DEFAULT) if set(names) == {INPUTS} else names
 
 

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, Literal, overload
 
+from jitree.base.arguments import shown
 from jitree.base.identity import Unique
 from jitree.errors import InvalidArgumentError, NotFoundError, OutOfRangeError, ResourceExhaustedError
 from jitree.hal.observing import DISPATCH
@@ -46,7 +47,9 @@ class Selection(Unique):
         """Patterns are names with ``*`` and ``?``; the name of another operation (``copy``) means that."""
         self._patterns = tuple(patterns) if isinstance(patterns, (list, tuple)) else (patterns,)
         if not all(isinstance(pattern, str) for pattern in self._patterns):
-            raise InvalidArgumentError(f"tap: expected a pattern such as '*softmax*' but got {patterns!r}")
+            raise InvalidArgumentError(
+                f"tap: expected a pattern such as '*softmax*' but got {shown(patterns)}"
+            )
         self._ordinals = _ordinals(ordinals)
         self._module = module
         self._function = function
@@ -98,11 +101,11 @@ def _ordinals(given: Ordinals) -> range | frozenset[int] | None:
             ends = min(found, default=0), 0
     except (TypeError, ValueError):
         raise InvalidArgumentError(
-            f"ordinals: expected a number, a range or several numbers but got {given!r}"
+            f"ordinals: expected a number, a range or several numbers but got {shown(given)}"
         ) from None
     if min(ends) < 0:
         raise InvalidArgumentError(
-            f"ordinals: {given!r} counts from the end of a call, which is not known while it runs"
+            f"ordinals: {shown(given)} counts from the end of a call, which is not known while it runs"
         )
     return found
 
@@ -113,14 +116,14 @@ def given_types(types: Mapping[int, str] | None) -> dict[int, TensorKind]:
         return {}
     if not isinstance(types, Mapping) or not all(type(binding) is int for binding in types):
         raise InvalidArgumentError(
-            f"types: expected types by number of the binding, such as {{1: '4x71xf32'}}, but got {types!r}"
+            f"types: expected types by number of binding, such as {{1: '4x71xf32'}}, but got {shown(types)}"
         )
     return {binding: tensor_type(text) for binding, text in types.items()}
 
 
 def tensor_type(text: str) -> TensorKind:
     """``4x71xf32`` INVALID_ARGUMENT for anything else."""
-    *shape, element = text.split("x") if isinstance(text, str) else ("", repr(text))
+    *shape, element = text.split("x") if isinstance(text, str) else ("", shown(text))
     if element not in BY_NAME or not all(part.isdecimal() for part in shape):
         raise InvalidArgumentError(f"types: expected a type such as 4x71xf32 but got '{text}'")
     return TensorKind(BY_NAME[element], tuple(map(int, shape)))
@@ -138,7 +141,9 @@ class Taps(Onlooker, Sequence[ObservedDispatch]):
         path: str | os.PathLike[str] | None = None,
     ) -> None:
         if not callable(keep) and keep not in (STATS, TENSORS):
-            raise InvalidArgumentError(f"keep: expected 'stats', 'tensors' or a function but got {keep!r}")
+            raise InvalidArgumentError(
+                f"keep: expected 'stats', 'tensors' or a function but got {shown(keep)}"
+            )
         if path is not None and keep != TENSORS:
             raise InvalidArgumentError("path: only whole tensors go to a file; add keep='tensors'")
         self._observation = observation

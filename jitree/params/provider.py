@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from jitree.base.arguments import shown
 from jitree.errors import InvalidArgumentError, error_context
 from jitree.params.arrays import array_entry, state_of
 from jitree.params.entry import ParameterEntry
@@ -78,7 +79,7 @@ def split_scope(text: str) -> tuple[str, str]:
 def _add_item(index_of: Any, key: Any, value: Any, mode: Mode) -> None:
     """An item of a mapping: an array of the global scope, or a scope with what it has."""
     if not isinstance(key, str):
-        raise InvalidArgumentError(f"parameters: the names in a mapping must be strings, not {key!r}")
+        raise InvalidArgumentError(f"parameters: the names in a mapping must be strings, not {shown(key)}")
     if isinstance(value, (str, os.PathLike, ParameterIndex)) or state_of(value) is not None:
         with error_context(f"parameter scope '{key}'"):
             _add(index_of(key), value, mode)
@@ -102,5 +103,5 @@ def _add(index: ParameterIndex, source: Any, mode: Mode) -> None:
         )
     for key, value in state.items():
         if not isinstance(key, str):
-            raise InvalidArgumentError(f"parameters: the keys of arrays must be strings, not {key!r}")
+            raise InvalidArgumentError(f"parameters: the keys of arrays must be strings, not {shown(key)}")
         index.add(array_entry(key, value))

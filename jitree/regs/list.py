@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from jitree.base.arguments import integer, natural
+from jitree.base.arguments import integer, natural, shown
 from jitree.base.endings import Ending
 from jitree.base.identity import Unique
 from jitree.errors import (
@@ -148,10 +148,10 @@ class VmList(Unique):
                 known = ", ".join(VALUE_TYPE_CODES)
                 raise InvalidArgumentError(f"no value type '{element_type}'; there are: {known}")
             element_type = VALUE_TYPE_CODES[element_type]
-        elif type(element_type) is not int or element_type < _LEAST_CODE:
+        elif type(element_type) is not int or not _LEAST_CODE <= element_type < 1 << 63:
             raise InvalidArgumentError(
                 "element_type: expected the name of a value type or the number of a type but got "
-                f"{element_type!r}"
+                f"{shown(element_type)}"
             )
         self.element_type = element_type
         self.size = 0
@@ -391,7 +391,7 @@ class VmList(Unique):
         if isinstance(value, (int, float)):
             code = LIST_F64 if isinstance(value, float) else LIST_I64
             if code == LIST_I64 and not -(1 << 63) <= value < 1 << 64:
-                raise InvalidArgumentError(f"value: expected an integer of 64 bits but got {value}")
+                raise InvalidArgumentError(f"value: expected an integer of 64 bits but got {shown(value)}")
             self.set_bits(index, code, to_bits(code, value))
         elif self.table is not None:
             handle = self.table.wrap(value)

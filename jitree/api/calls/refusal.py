@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
 from jitree.api.array import Array
 from jitree.api.calls.transfers import native_row
+from jitree.base.arguments import described
 from jitree.base.elements import NO_MASKS, is_masked
 from jitree.errors import InvalidArgumentError
 from jitree.types import format_shaped_type
-
-_SHOWN: Final = 60
 
 
 def refused(parameter: str, expected: str, value: object, why: str = "") -> InvalidArgumentError:
@@ -27,9 +24,4 @@ def describe(value: object) -> str:
         if row is None:
             return f"an {kind} of dtype {value.dtype} and shape {value.shape}"
         return f"a {format_shaped_type(value.shape, row)} {kind}"
-    try:
-        text = repr(value)
-    except ValueError as error:  # an integer of very many digits
-        text = f"({error})"
-    text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-    return f"{text} of type {type(value).__name__}"
+    return described(value)

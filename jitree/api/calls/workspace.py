@@ -13,6 +13,7 @@ from jitree.api.calls.number_packing import number_packer
 from jitree.api.calls.overlaps import shares_memory
 from jitree.api.calls.packing import require_workspace
 from jitree.api.calls.refusal import describe
+from jitree.base.arguments import shown
 from jitree.errors import InvalidArgumentError, NotFoundError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.types import ENCODING_OPAQUE
@@ -111,7 +112,7 @@ def _by_name(function: MeasuredFunction, shapes: tuple[Any, ...], named: dict[st
         storage = storage_names(signature)
         several = out if len(storage) > 1 else (out,)
         if not storage or len(storage) != len(several):
-            raise InvalidArgumentError(f"{OUT}: expected {len(storage)} shapes but got {out!r}")
+            raise InvalidArgumentError(f"{OUT}: expected {len(storage)} shapes but got {shown(out)}")
         given |= dict(zip(storage, several, strict=True))
         names = [name for name in names if name not in storage] + list(storage)
     unknown = [name for name in given if name not in names]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from jitree.base.arguments import integer
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, OutOfRangeError
 
@@ -63,10 +63,7 @@ def unpinned(count: int) -> Topology:
 def check_threads(count: int) -> int:
     """``count`` if a queue can have so many threads. OUT_OF_RANGE otherwise, INVALID_ARGUMENT for what is no
     integer."""
-    try:
-        number = operator.index(count)
-    except TypeError:
-        raise InvalidArgumentError(f"a number of threads is an integer, not {count!r}") from None
+    number = integer("threads", count)
     if not 1 <= number <= MAXIMUM_WORKERS:
         raise OutOfRangeError(f"a queue can have 1 to {MAXIMUM_WORKERS} threads, not {number}")
     return number
