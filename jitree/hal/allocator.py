@@ -41,6 +41,8 @@ def check_request(size: int, alignment: int) -> tuple[int, int]:
         if length + _PADDING > _UNSIGNED:
             raise OutOfRangeError(f"cannot allocate {shown(size)} bytes: the computed size has wrapped")
         raise ResourceExhaustedError(f"cannot allocate {length} bytes (computed as {shown(size)})")
+    if size > _UNSIGNED:
+        raise ResourceExhaustedError(f"cannot allocate {shown(size)} bytes")
     return size, alignment
 
 

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from jitree.base.arguments import integer, natural, shown
+from jitree.base.arguments import integer, natural
 from jitree.base.endings import Ending, carefully
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
 from jitree.hal.allocator import Accounting, AllocatorStatistics, Block, LendingAllocator, check_request
@@ -263,6 +263,6 @@ def _new_block(capacity: int, size: int, make: Callable[..., np.ndarray[Any, Any
     try:
         memory = make(capacity + ALIGNMENT, np.uint8)
     except (MemoryError, ValueError, OverflowError) as error:
-        raise ResourceExhaustedError(f"cannot allocate {shown(size)} bytes of host memory") from error
+        raise ResourceExhaustedError(f"cannot allocate {size} bytes of host memory") from error
     address: int = memory.ctypes.data
     return (address + ALIGNMENT - 1) & -ALIGNMENT, capacity, memory
