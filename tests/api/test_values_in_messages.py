@@ -53,7 +53,7 @@ PLACES: dict[str, Callable[[Session, Any], object]] = {
     "tap": lambda session, value: session.tap(value),
     "types": lambda session, value: session.tap("*", types=value),
     "keep": lambda session, value: session.tap("*", keep=value),
-    "allocate": lambda session, value: session.device_allocator.allocate(48, 0, value),
+    "allocate": lambda session, value: session.device_allocator.allocate(48, 0, value, alignment=128),
     "alignment": lambda session, value: session.device_allocator.allocate(48, 0, 64, alignment=value),
     "threads": lambda session, value: check_threads(value),
     "element type": lambda session, value: VmList(value),
