@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jitree.base.records import NamedTuple
 from jitree.observe.closeness import Closeness, FarElement, Tolerance, compare
 from jitree.observe.export_names import TensorKind
+from jitree.observe.regions import overlaps
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -166,7 +167,7 @@ class Comparison:
     def _reads(self, a: ObservedDispatch, b: ObservedDispatch) -> tuple[ReadTensor, ...]:
         reads = []
         for number, (left, right) in enumerate(counterparts(a, b, self._is_one_program)):
-            pair = None if right is None else paired(left, right)
+            pair = None if right is None or is_overwritten(left, a) else paired(left, right)
             place = None if pair is None else compare(*pair, self.allowed).first
             reads.append(ReadTensor(number, left.type, left.origin or ELSEWHERE, place, pair is not None))
         return tuple(reads)
@@ -176,7 +177,7 @@ class Comparison:
             if right is None or left.origin or right.origin or (left.extent, right.extent) in self._constants:
                 continue
             self._constants.add((left.extent, right.extent))
-            pair = paired(left, right)
+            pair = None if is_overwritten(left, a) else paired(left, right)
             place = None if pair is None else compare(*pair, self.allowed).first
             if place is not None:
                 self.constants = Departure(
@@ -202,6 +203,11 @@ def counterparts(
             left.remove(same)
         found.append((tensor, same))
     return found
+
+
+def is_overwritten(tensor: ObservedTensor, dispatch: ObservedDispatch) -> bool:
+    """Whether the dispatch has written to what it read: several bindings may be one allocation."""
+    return any(overlaps(tensor.extent, output.extent) for output in dispatch.outputs)
 
 
 Pairing = tuple["npt.NDArray[Any]", "npt.NDArray[Any]", tuple[int, ...]]

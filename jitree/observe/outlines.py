@@ -6,6 +6,7 @@ Those are found by their values: by a hash where bits agree, by some of their el
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _SAMPLES: Final = 64
 _NEAR: Final = 0.02
 """Of the size of the samples: tensors that are nearer are the same one."""
+_MADE: Final = re.compile(r"\(dispatch (\d+)\)$")
 _WINDOW: Final = 64
 """Outputs that are looked at for a counterpart, where bits do not tell it."""
 
@@ -45,6 +47,8 @@ class Sketch(NamedTuple):
     digest: bytes
     samples: npt.NDArray[np.float64] | None
     """None where elements are unknown."""
+    sources: tuple[int, ...] = ()
+    """Ordinals of the dispatches that made what it is made of."""
 
     @property
     def operation(self) -> str:
@@ -74,17 +78,29 @@ class Outline(Onlooker):
     def looks_at(self, dispatch: ObservedDispatch) -> None:
         if dispatch.kind != DISPATCH or dispatch.ordinal is None:
             return
+        sources = tuple(int(found[1]) for found in map(_MADE.search, _origins(dispatch)) if found)
         for number, tensor in enumerate(dispatch.outputs):
             array = tensor.array
             assert array is not None
             samples = None if tensor.kind is None or array.dtype.kind == "c" else _samples(array)
             self._sketches[dispatch.ordinal, number] = Sketch(
-                dispatch.ordinal, number, dispatch.name, tensor.type, array.size, _digest(array), samples
+                dispatch.ordinal,
+                number,
+                dispatch.name,
+                tensor.type,
+                array.size,
+                _digest(array),
+                samples,
+                sources,
             )
 
     @property
     def sketches(self) -> list[Sketch]:
         return [self._sketches[key] for key in sorted(self._sketches)]
+
+
+def _origins(dispatch: ObservedDispatch) -> list[str]:
+    return [tensor.origin for tensor in dispatch.inputs]
 
 
 def _digest(array: Array) -> bytes:
@@ -112,7 +128,32 @@ def align(one: list[Sketch], other: list[Sketch]) -> list[Pair]:
         if a >= 0:
             pairs.append((one[a], other[b]))
         pairs += _gap(one[a + 1 : next_a], other[b + 1 : next_b])
-    return pairs
+    return _unrefuted(pairs, one, other)
+
+
+def _unrefuted(pairs: list[Pair], one: list[Sketch], other: list[Sketch]) -> list[Pair]:
+    """Without those that only look alike by their names, and of which both make something that agrees: they
+    are of another layout, or fused with other operations."""
+    alike = [a.digest == b.digest or a.is_near(b) for a, b in pairs]
+    agreeing = [pair for pair, is_alike in zip(pairs, alike, strict=True) if is_alike]
+    used = [
+        _used_by({pair[number].ordinal for pair in agreeing}, side)
+        for number, side in enumerate((one, other))
+    ]
+    return [
+        (a, b)
+        for (a, b), is_alike in zip(pairs, alike, strict=True)
+        if is_alike or (a.ordinal not in used[0] and b.ordinal not in used[1])
+    ]
+
+
+def _used_by(ordinals: set[int], sketches: list[Sketch]) -> set[int]:
+    """Dispatches of which one of these is made, at once or by others."""
+    used = set[int]()
+    for sketch in reversed(sketches):
+        if sketch.ordinal in ordinals or sketch.ordinal in used:
+            used.update(sketch.sources)
+    return used
 
 
 def _equal(one: list[Sketch], other: list[Sketch]) -> list[tuple[int, int]]:

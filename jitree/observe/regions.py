@@ -46,6 +46,8 @@ class Regions:
 
     def __init__(self) -> None:
         self._regions: list[PlacedTensor] = []
+        self._scratch: dict[int, int] = {}
+        """Length by address of what programs have asked for."""
 
     def put(self, region: PlacedTensor) -> None:
         """A tensor has been written. An argument that it is a part of stays an argument."""
@@ -58,8 +60,13 @@ class Regions:
         self._regions.append(region)
 
     def forget(self, extent: Extent) -> None:
-        """The memory holds nothing any more."""
+        """A program has asked for memory, which holds nothing any more."""
+        self._scratch[extent[0]] = extent[1]
         self._regions = [other for other in self._regions if not overlaps(other.extent, extent)]
+
+    def is_scratch(self, extent: Extent) -> bool:
+        """Whether a range lies in memory that a program has asked for: no constants do."""
+        return any(overlaps(item, extent) for item in self._scratch.items())
 
     def at(self, extent: Extent) -> PlacedTensor | None:
         """The tensor that a range is, but for padding after it."""
@@ -100,13 +107,18 @@ Types = Mapping[int, TensorKind]
 def outputs_of(
     operands: Sequence[Extent], changes: Sequence[Extent], name: ExportName, types: Types, regions: Regions
 ) -> list[ObservedTensor]:
-    """The tensors that have been written, from what has changed."""
+    """The tensors that have been written, from what has changed: in the order of bindings, and of places in
+    them, which is the same wherever memory lies."""
     found: list[ObservedTensor] = []
     expected = name.types[-len(changes) :] if len(changes) < len(name.types) else ()
-    for number, change in enumerate(changes):
-        binding = max(
-            (index for index, operand in enumerate(operands) if contains(operand, change)), default=-1
+    placed = sorted(
+        (
+            max((index for index, operand in enumerate(operands) if contains(operand, change)), default=-1),
+            change,
         )
+        for change in changes
+    )
+    for number, (binding, change) in enumerate(placed):
         if binding >= 0 and not any(overlaps(other.extent, change) for other in found):
             element = expected[number] if expected else None
             found.append(_output(binding, operands[binding], change, element, name, types, regions))
@@ -154,6 +166,8 @@ def _in_a_row(binding: int, extent: Extent, kind: TensorKind | None) -> Observed
 
 ELEMENTS_NAMED: Final = "name, element type only"
 """As the source of a type."""
+SCRATCH: Final = "memory of the call, written by something else than what is known"
+"""As what made a tensor."""
 
 
 def inputs_of(
@@ -168,7 +182,10 @@ def inputs_of(
     found = []
     for binding, operand in enumerate(operands):
         if binding not in written:
-            found.append(_input(binding, operand, outputs, name, types, regions))
+            tensor = _input(binding, operand, outputs, name, types, regions)
+            if not tensor.origin and regions.is_scratch(tensor.extent):
+                tensor.origin = SCRATCH
+            found.append(tensor)
     return found
 
 

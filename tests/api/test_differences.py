@@ -308,6 +308,11 @@ def test_alignment() -> None:
         sketch(2, "g_dispatch_2_reduction_3_f32", [-7, 8, 90]),
     ]
     assert [(a.ordinal, b.ordinal) for a, b in align(one, other)] == [(0, 1), (2, 2)]
+    one[2] = one[2]._replace(sources=(1,))
+    later = [sketch(3, "f_dispatch_3_transpose_3_f32", [1, 1, 4])._replace(sources=(2,))]
+    assert [(a.ordinal, b.ordinal) for a, b in align(one + later, other + later)] == [(0, 1), (3, 3)], (
+        "what both make of it agrees, so the two reductions are not the same tensor"
+    )
     assert [(a.ordinal, b.ordinal) for a, b in align(one, one)] == [(0, 0), (1, 1), (2, 2)]
     assert align(one, []) == [] == align([], [])
 

@@ -233,6 +233,15 @@ def test_types_by_names_and_lengths(
     assert [tensor.type for tensor in (*inputs, *outputs)] == types.split()
 
 
+def test_outputs_come_in_the_order_of_bindings() -> None:
+    """Wherever their memory lies."""
+    name = parse("f_dispatch_0_reduction_5x9_f32xf32xi32")
+    for operands in ([(4096, 180), (8192, 20), (12288, 20)], [(4096, 180), (12288, 20), (8192, 20)]):
+        changes = sorted(operands[1:])
+        outputs = outputs_of(operands, changes, name, {}, Regions())
+        assert [(tensor.binding, tensor.type) for tensor in outputs] == [(1, "5xf32"), (2, "5xi32")]
+
+
 def test_a_process_of_its_own_shows_nothing() -> None:
     with pytest.raises(UnimplementedError, match="stays in the process"):
         Session(sandbox="process").tap()
