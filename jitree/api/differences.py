@@ -18,7 +18,7 @@ from jitree.observe.closeness import FarElement, Tolerance, compare, tolerance
 from jitree.observe.departures import ELSEWHERE, Compared, Comparison, Departure, ReadTensor, table
 from jitree.observe.lockstep import Meeting, Numbers, Walker
 from jitree.observe.observation import Onlooker
-from jitree.observe.outlines import Outline, align
+from jitree.observe.outlines import Outline, Sketch, align, suspects
 from jitree.types import element_type_of
 
 if TYPE_CHECKING:
@@ -143,11 +143,23 @@ def _two_programs(
     )
     comparison = Comparison(allowed, is_one_program=False)
     found = _in_lock_step(one, other, inputs, comparison, (numbers[0], numbers[1]))
+    if found.first is not None and found.first.dispatch:
+        found.first = _pinned(found.first, found.rows, (outlines[0].sketches, outlines[1].sketches))
     for names, outline, ordinals in zip(found.alone, outlines, numbers, strict=True):
         met = {ordinal for ordinal, _ in ordinals}
         others = {sketch.ordinal: sketch.name for sketch in outline.sketches if sketch.ordinal not in met}
         names[:] = [f"{name} (dispatch {ordinal})" for ordinal, name in others.items()]
     return found
+
+
+def _pinned(
+    first: Departure, rows: Sequence[Compared], outlines: tuple[list[Sketch], list[Sketch]]
+) -> Departure:
+    """With the dispatches that may have made it."""
+    number = next(row.number for row in rows if row.ordinals == first.ordinals)
+    earlier = [row for row in rows if row.number < number]
+    since = max(earlier, key=lambda row: row.number).ordinals if earlier else (None, None)
+    return first._replace(reason=f"{first.reason}: {suspects(outlines, since, first.ordinals)}")
 
 
 def _in_lock_step(

@@ -28,6 +28,7 @@ _SAMPLES: Final = 64
 _NEAR: Final = 0.02
 """Of the size of the samples: tensors that are nearer are the same one."""
 _MADE: Final = re.compile(r"\(dispatch (\d+)\)$")
+_FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 _WINDOW: Final = 64
 """Outputs that are looked at for a counterpart, where bits do not tell it."""
 
@@ -47,6 +48,8 @@ class Sketch(NamedTuple):
     digest: bytes
     samples: npt.NDArray[np.float64] | None
     """None where elements are unknown."""
+    bag: int = 0
+    """A hash of the elements that are not zero in any order: of a tensor in another layout, with padding."""
     sources: tuple[int, ...] = ()
     """Ordinals of the dispatches that made what it is made of."""
 
@@ -91,6 +94,7 @@ class Outline(Onlooker):
                 array.size,
                 _digest(array),
                 samples,
+                _bag(array),
                 sources,
             )
 
@@ -108,6 +112,41 @@ def _digest(array: Array) -> bytes:
     for piece in split((array.reshape(-1),)):
         state.update(np.ascontiguousarray(piece).view(np.uint8).data)
     return state.digest()
+
+
+def _bag(array: Array) -> int:
+    size = array.dtype.itemsize
+    if size not in (1, 2, 4, 8):
+        return 0
+    total = 0
+    for piece in split((array.reshape(-1),)):
+        bits = np.ascontiguousarray(piece).view(f"u{size}").astype(np.uint64)
+        mixed = (bits[bits != 0] + np.uint64(1)) * _FACTOR
+        mixed = (mixed ^ (mixed >> np.uint64(29))) * _FACTOR
+        total += int((mixed ^ (mixed >> np.uint64(32))).sum())
+    return total % (1 << 64)
+
+
+def suspects(
+    outlines: tuple[list[Sketch], list[Sketch]],
+    since: tuple[int | None, int | None],
+    until: tuple[int | None, int | None],
+) -> str:
+    """The dispatches between two places where both make the same, but for those that only lay out in another
+    way what the other has as well."""
+    texts = []
+    for side, sketches in enumerate(outlines):
+        first, last = since[side], until[side]
+        bags = {sketch.bag for sketch in outlines[1 - side]}
+        names = {
+            sketch.ordinal: f"{sketch.name} (dispatch {sketch.ordinal})"
+            for sketch in sketches
+            if (first is None or sketch.ordinal > first)
+            and (last is None or sketch.ordinal <= last)
+            and (sketch.bag not in bags or not sketch.bag or sketch.ordinal == last)
+        }
+        texts.append(f"by {', '.join(names.values())} in {'ab'[side]}")
+    return ", ".join(texts)
 
 
 def _samples(array: Array) -> npt.NDArray[np.float64]:
