@@ -14,11 +14,12 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.api.function import Function, Watcher
+from jitree.dispatch.backtrace import is_of_user
 from jitree.dispatch.engine import Engine, EngineEntry
 from jitree.dispatch.plain.calls import call_import
 from jitree.dispatch.plain.handlers import HANDLERS
 from jitree.errors import FailedPreconditionError
-from jitree.observe.origins import RUN, is_of_user
+from jitree.observe.origins import RUN
 from jitree.observe.profile import Profile
 from jitree.observe.profiled import CallNotes, ProfiledImport
 from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES

@@ -111,7 +111,10 @@ class CudaDevice(Ended, Device):
     def replace_device_allocator(self, allocator: Allocator) -> None:
         super().replace_device_allocator(allocator)
         for borrower in tuple(self._own_allocator.borrowers):
-            borrower.stop()
+            if allocator is self._own_allocator:
+                borrower.resume()
+            else:
+                borrower.stop()
         self._replays.is_device_allocator = allocator is self._own_allocator
 
     def trim(self) -> None:

@@ -124,6 +124,9 @@ class Borrower(Protocol):
     def limit(self, room: int) -> None:
         """It may have handed out so many bytes at one time."""
 
+    def resume(self) -> None:
+        """Hands out memory again, after :meth:`stop`."""
+
     def stop(self) -> None:
         """The allocator is no longer its device's."""
 

@@ -23,6 +23,7 @@ from jitree.hal.semaphore import Semaphore, wait_for
 if TYPE_CHECKING:
     from jitree.base.elements import Bytes
     from jitree.hal.allocator import Allocator
+    from jitree.hal.device_memory import DeviceMemory
     from jitree.hal.exchange import ArrayExchange
     from jitree.hal.objects import Channel, ChannelProvider, Event, File, FileSource
     from jitree.hal.profiling import Profiler, ProfilingMode
@@ -257,6 +258,13 @@ class Device(Unique, QueueOperations):
         self.queue_copy(_ANY_QUEUE, wait, done, source, 0, staging, 0, source.byte_length)
         done.wait()
         return staging.host_array()
+
+    def memory(self) -> DeviceMemory:
+        """What is allocated now. In a ``with`` block, where calls take longer, also by which functions and
+        lines, and what of it is still used: ``with device.memory() as memory: ...; print(memory)``."""
+        from jitree.hal.device_memory import DeviceMemory
+
+        return DeviceMemory(self)
 
     # Profiling and the end.
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from jitree.base.records import NamedTuple
-from jitree.dispatch.backtrace import describe
+from jitree.dispatch.backtrace import describe, is_of_user
 from jitree.dispatch.invocation import Invoker
 from jitree.dispatch.plain.calls import call_import
 from jitree.hal.observing import memory
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
 RUN: Final[CodeType] = Invoker._run.__code__
 """On the stack wherever a call goes on, on any thread: a generator's frame is one for the whole call."""
 _IMPORT: Final[CodeType] = call_import.__code__
-_PACKAGE: Final = str(Path(__file__).parent.parent)
-_TYPED: Final = frozenset(("<stdin>", "<string>"))
-"""Files of what was typed in or given on a command line."""
 
 
 class ObservedCall:
@@ -92,8 +88,3 @@ class Origins:
             self._calls[start] = found
             self.count += 1
         return found
-
-
-def is_of_user(file: str) -> bool:
-    """Whether code is neither ours nor made by us or by Python."""
-    return not file.startswith((_PACKAGE, "<")) or file in _TYPED or file.startswith("<ipython")

@@ -55,6 +55,9 @@ class LocalDevice(Device):
             for borrower in tuple(self.device_allocator.borrowers):
                 borrower.stop()
         super().replace_device_allocator(allocator)
+        if isinstance(allocator, HeapAllocator):
+            for borrower in tuple(allocator.borrowers):
+                borrower.resume()
 
     def _query(self, category: str, key: str) -> int | None:
         """Executable formats, concurrency, features."""

@@ -67,6 +67,7 @@ class StoragePool:
         self._blocks: dict[int, Block] = {}
         """By handle."""
         self._lent = 0
+        self._queue = queue
         words[HANDLE_POOL.word("queue")] = queue
         words[HANDLE_POOL.word("room")] = _NO_LIMIT
         words[HANDLE_POOL.word("zeroed")] = allocator.is_zeroed
@@ -99,6 +100,10 @@ class StoragePool:
     def stop(self) -> None:
         """Fast paths allocate no more: the device has another allocator now."""
         self._words[HANDLE_POOL.word("queue")] = 0
+
+    def resume(self) -> None:
+        """See :class:`~jitree.hal.allocator.Borrower`."""
+        self._words[HANDLE_POOL.word("queue")] = self._queue
 
     def supply(self, size: int, memory_type: int) -> None:
         """Lends blocks for a request, if there is none idle."""
@@ -160,6 +165,7 @@ class StoragePool:
     def close(self) -> None:
         """Gives idle blocks back and lends no more. What is still in use counts as freed."""
         self.stop()
+        self._queue = 0
         self.trim()
         self._table = cast("HandleTable", Borrowed(self._table))
         for account in range(_ACCOUNTS):

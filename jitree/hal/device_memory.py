@@ -1,0 +1,188 @@
+"""What is allocated on a device, and who asked for it.
+
+Totals are counted always. Who asked is known of memory that is allocated while :class:`DeviceMemory` is
+entered: the device has another allocator then, which asks the device's own and looks at Python's stack.
+"""
+
+from __future__ import annotations
+
+import sys
+from _thread import RLock
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+from weakref import ref
+
+from jitree.base.identity import Unique
+from jitree.base.records import NamedTuple
+from jitree.dispatch.backtrace import describe, is_of_user
+from jitree.dispatch.plain.calls import call_import
+from jitree.errors import FailedPreconditionError
+from jitree.hal.allocator import Allocator, AllocatorStatistics
+from jitree.hal.enums import BufferCompatibility
+
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+
+    from jitree.hal.buffer import Allocation, Buffer
+
+_IMPORT: Final = call_import.__code__
+_PYTHON: Final = "(Python)"
+
+
+class MemoryRow(NamedTuple):
+    """What one function has allocated for calls from one line."""
+
+    function: str
+    """Of a program, with its source where the module says it: ``module.f+0000001C at f.mlir:3:10``."""
+    call_site: str
+    """The line of Python: ``model.py:12 in main``."""
+    live: int
+    """Bytes that are still used: by results that something keeps, and by the state of programs."""
+    live_count: int
+    allocated: int
+    """Bytes so far."""
+    allocations: int
+
+
+class _Sums:
+    def __init__(self) -> None:
+        self.live = self.live_count = self.allocated = self.count = 0
+
+
+class Tracked(Protocol):
+    """A device, as far as this looks at it."""
+
+    uri: str
+    device_allocator: Allocator
+
+    def replace_device_allocator(self, allocator: Allocator) -> None: ...
+
+
+class DeviceMemory(Unique):
+    """The memory of a device at one moment; in a ``with`` block, what is allocated there and by whom."""
+
+    def __init__(self, device: Tracked) -> None:
+        self._device = device
+        self._own: Allocator = device.device_allocator
+        statistics = self._own.statistics
+        self.live: int = statistics.host.live + statistics.device.live
+        """Bytes that buffers have. As all totals, those of the moment when this was made."""
+        self.peak: int = statistics.host.peak + statistics.device.peak
+        """The most that they had at one time since the device was made, at most."""
+        self.allocated: int = statistics.host.allocated + statistics.device.allocated
+        """Bytes so far."""
+        self.reserved: int = self._own.reserved
+        """Bytes that were taken from the system, or the driver, so far."""
+        self.tracked_peak = 0
+        """The most that was used at one time of what was allocated in the ``with`` block."""
+        self._tracked = 0
+        self._lock = RLock()
+        """Memory may go while a thread has it."""
+        self._sums: dict[tuple[str, str], _Sums] = {}
+        self._kept: dict[ref[Allocation], tuple[_Sums, int]] = {}
+
+    @property
+    def rows(self) -> tuple[MemoryRow, ...]:
+        """By function and line, those with the most live memory first; of the ``with`` block."""
+        with self._lock:
+            rows = [
+                MemoryRow(*place, sums.live, sums.live_count, sums.allocated, sums.count)
+                for place, sums in self._sums.items()
+            ]
+        return tuple(sorted(rows, key=lambda row: (-row.live, -row.allocated)))
+
+    def __enter__(self) -> DeviceMemory:
+        device = self._device
+        if isinstance(device.device_allocator, _TrackingAllocator):
+            raise FailedPreconditionError(
+                f"the memory of {device.uri} is being tracked already; end that first"
+            )
+        self._own = device.device_allocator
+        device.replace_device_allocator(_TrackingAllocator(self._own, self._note))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Memory that was allocated inside goes on being counted when it goes."""
+        self._device.replace_device_allocator(self._own)
+
+    def _note(self, allocation: Allocation) -> None:
+        size, place = allocation.byte_length, asking()
+        with self._lock:
+            sums = self._sums.setdefault(place, _Sums())
+            sums.live, sums.live_count = sums.live + size, sums.live_count + 1
+            sums.allocated, sums.count = sums.allocated + size, sums.count + 1
+            self._tracked += size
+            self.tracked_peak = max(self.tracked_peak, self._tracked)
+            self._kept[ref(allocation, self._gone)] = sums, size
+
+    def _gone(self, allocation: ref[Allocation]) -> None:
+        with self._lock:
+            sums, size = self._kept.pop(allocation)
+            sums.live, sums.live_count = sums.live - size, sums.live_count - 1
+            self._tracked -= size
+
+    def __str__(self) -> str:
+        totals = f"{self.live} bytes live, {self.peak} at most, {self.allocated} allocated so far"
+        lines = [f"{self._device.uri}: {totals}, {self.reserved} reserved"]
+        lines += [
+            f"  {row.live} bytes live ({row.live_count} of {row.allocations}), {row.allocated} allocated: "
+            f"{row.function}, called from {row.call_site}"
+            for row in self.rows
+        ]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+class _TrackingAllocator(Allocator):
+    """Another allocator, of whose buffers it tells."""
+
+    def __init__(self, own: Allocator, note: Callable[[Allocation], None]) -> None:
+        self._own = own
+        self._note = note
+        self.is_zeroed = own.is_zeroed
+
+    def allocate(self, memory_type: int, usage: int, size: int, *, alignment: int = 64) -> Buffer:
+        buffer = self._own.allocate(memory_type, usage, size, alignment=alignment)
+        self._note(buffer.allocation)
+        return buffer
+
+    def import_host(
+        self,
+        view: memoryview,
+        memory_type: int,
+        usage: int,
+        release: Callable[[], object] | None = None,
+    ) -> Buffer | None:
+        """As the other does: it is no memory of the device's."""
+        return self._own.import_host(view, memory_type, usage, release)
+
+    def query_compatibility(
+        self, memory_type: int, usage: int, intended_usage: int, size: int
+    ) -> BufferCompatibility:
+        return self._own.query_compatibility(memory_type, usage, intended_usage, size)
+
+    def trim(self) -> None:
+        self._own.trim()
+
+    @property
+    def statistics(self) -> AllocatorStatistics:
+        return self._own.statistics
+
+
+def asking() -> tuple[str, str]:
+    """The function of a program and the line of Python for which this thread allocates."""
+    function, frame = "", None
+    caller: FrameType | None = sys._getframe(1)
+    while caller is not None and frame is None:
+        if caller.f_code is _IMPORT and not function:
+            function = describe(*next(caller.f_locals["machine"].locations(caller.f_locals["pc"])))
+        elif is_of_user(caller.f_code.co_filename):
+            frame = caller
+        caller = caller.f_back
+    place = (
+        f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}" if frame else "(no line)"
+    )
+    return function or _PYTHON, place
