@@ -17,11 +17,9 @@ from jitree.api.function import Function
 from jitree.api.incompatible import explained
 from jitree.api.load_order import imported_modules, load_order
 from jitree.api.module import Module, create_function
-from jitree.api.module_files import open_library_module, open_module_file
 from jitree.api.module_reference import parse_reference
-from jitree.api.resources import Resources
+from jitree.api.resources import DeviceChoice, Resources, open_devices
 from jitree.api.seeing import Observable
-from jitree.api.session_devices import DeviceChoice, open_devices
 from jitree.base.endings import Ended, require_interpreter
 from jitree.base.identity import Remade
 from jitree.base.memory import give_back_free_memory
@@ -42,7 +40,7 @@ from jitree.hal.device import Device
 from jitree.hal.local.interrupts import end_call
 from jitree.hal.watchdog import start as start_watchdog
 from jitree.hal.watchdog import watch_gate, watcher_of_calls
-from jitree.modules.hal.trace import write_to_stderr
+from jitree.modules.hal.state import write_to_stderr
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -278,6 +276,8 @@ class Session(Observable, Ended, Remade):
         session_arguments.require_path(path)
         if self._sandbox is not None:
             self._sandbox.refuse_code(path)
+        from jitree.api.module_files import open_library_module
+
         return self._register([open_library_module(path, create, parameters, self._instance.ref_types)])[0]
 
     def _read(self, source: Source | ModuleLike) -> ModuleLike:
@@ -288,6 +288,8 @@ class Session(Observable, Ended, Remade):
                 return BytecodeModule.load(sys.stdin.buffer.read(), "<standard input>")
             reference = parse_reference(source)
             if reference is not None:
+                from jitree.api.module_files import open_module_file
+
                 return open_module_file(reference, self._instance.ref_types)
         return BytecodeModule.load(source)
 

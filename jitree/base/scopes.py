@@ -35,6 +35,13 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable
 
+    class Caller(Protocol):
+        """What makes calls, all of which can be cancelled."""
+
+        def cancelled_here(self) -> StatusError | None:
+            """Why the call that this thread makes by it is to end."""
+
+
 Wake = Callable[[StatusError], object]
 
 _words: Final = (ctypes.c_int64 * 2)()
@@ -248,13 +255,6 @@ def deadline(seconds: float | None) -> AbstractContextManager[object]:
     if isnan(limit):
         raise InvalidArgumentError(f"timeout: expected a number of seconds but got {shown(seconds)}")
     return nullcontext() if limit == inf else Scope(limit)
-
-
-class Caller(Protocol):
-    """What makes calls, all of which can be cancelled."""
-
-    def cancelled_here(self) -> StatusError | None:
-        """Why the call that this thread makes by it is to end."""
 
 
 cancelled: Final[WeakSet[Caller]] = WeakSet()

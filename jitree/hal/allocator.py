@@ -16,6 +16,28 @@ from jitree.hal.enums import BufferCompatibility, MemoryType
 if TYPE_CHECKING:
     from jitree.hal.buffer import Allocation, Buffer
 
+    class Borrower(Protocol):
+        """Who borrows blocks of an allocator and hands them out itself."""
+
+        @property
+        def counts(self) -> Sequence[int]:
+            """What it has handed out: bytes handed out and taken back so far and the most that were out, of
+            the device's memory, then of the host's."""
+
+        @property
+        def live(self) -> int:
+            """Bytes that are handed out now."""
+
+        def limit(self, room: int) -> None:
+            """It may have handed out so many bytes at one time."""
+
+        def resume(self) -> None:
+            """Hands out memory again, after :meth:`stop`."""
+
+        def stop(self) -> None:
+            """The allocator is no longer its device's."""
+
+
 _HOST_LOCAL: Final = int(MemoryType.HOST_LOCAL)
 _UNSIGNED: Final = 2**64 - 1
 _PADDING: Final = 64
@@ -107,28 +129,6 @@ class Accounting:
 
     def snapshot(self) -> AllocatorStatistics:
         return AllocatorStatistics(self._host.copy(), self._device.copy())
-
-
-class Borrower(Protocol):
-    """Who borrows blocks of an allocator and hands them out itself."""
-
-    @property
-    def counts(self) -> Sequence[int]:
-        """What it has handed out: bytes handed out and taken back so far and the most that were out, of the
-        device's memory, then of the host's."""
-
-    @property
-    def live(self) -> int:
-        """Bytes that are handed out now."""
-
-    def limit(self, room: int) -> None:
-        """It may have handed out so many bytes at one time."""
-
-    def resume(self) -> None:
-        """Hands out memory again, after :meth:`stop`."""
-
-    def stop(self) -> None:
-        """The allocator is no longer its device's."""
 
 
 Block = tuple[int, int, object]

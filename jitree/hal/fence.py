@@ -13,7 +13,6 @@ from jitree.base.scopes import CURRENT
 from jitree.errors import StatusCode, StatusError, again
 from jitree.hal import watchdog
 from jitree.hal.enums import WaitMode
-from jitree.hal.producer import interrupt_all
 from jitree.hal.semaphore import (
     ReachedCallback,
     Semaphore,
@@ -111,6 +110,8 @@ class Fence(Unique):
 
     def interrupt(self, failure: StatusError, after: Fence | None = None) -> None:
         """Interrupts the work that is to signal it and what that waits for, but not what ``after`` does."""
+        from jitree.hal.producer import interrupt_all
+
         kept = () if after is None else pending_producers(after.timepoints, WaitMode.ALL)
         interrupt_all(pending_producers(self.timepoints, WaitMode.ALL), failure, kept)
 

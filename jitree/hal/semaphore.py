@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from numbers import Real
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jitree.base import scopes
 from jitree.base.arguments import integer, object_of
@@ -23,12 +23,14 @@ from jitree.base.identity import Unique
 from jitree.errors import CancelledError, InvalidArgumentError, StatusError, again
 from jitree.hal import watchdog
 from jitree.hal.enums import MAXIMUM_PAYLOAD, WaitMode
-from jitree.hal.producer import Producer, help_with, interrupt_all
 
 _LONGEST_ACQUIRE: Final = 1e6
 """Seconds; ``lock.acquire`` refuses time-outs that do not fit its clock."""
 _LOOP_SECONDS: Final = 0.1
 """Between looks whether the event loop, which this thread keeps from its turns, is to end a task."""
+
+if TYPE_CHECKING:
+    from jitree.hal.producer import Producer
 
 ReachedCallback = Callable[[StatusError | None], None]
 """Called once, with None when the value was reached and with the failure otherwise, on the thread that caused
@@ -317,11 +319,15 @@ def _wait(points: Sequence[tuple[Semaphore, int]], mode: WaitMode, deadline: flo
     except StatusError:
         raise
     except BaseException:  # from a signal handler
+        from jitree.hal.producer import interrupt_all
+
         interrupt_all(pending_producers(points, mode), CancelledError("the wait for it was interrupted"))
         raise
 
 
 def _sleep(points: Sequence[tuple[Semaphore, int]], mode: WaitMode, deadline: float | None) -> bool:
+    from jitree.hal.producer import help_with, interrupt_all
+
     pending = partial(pending_producers, points, mode)
     wake = allocate_lock()
     wake.acquire()

@@ -14,8 +14,7 @@ from jitree.hal.buffer import Allocation, Buffer
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.hal.executable import ExecutableLoader
 from jitree.modules.hal.module import RowModule
-from jitree.modules.hal.state import TraceSink
-from jitree.modules.hal.trace import write_to_stderr
+from jitree.modules.hal.state import TraceSink, write_to_stderr
 from jitree.modules.hal.values import text
 from jitree.regs.objects import VmBuffer
 

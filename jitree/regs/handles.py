@@ -41,6 +41,37 @@ if TYPE_CHECKING:
 
         def connect(self, handle_pool: ObjectPool) -> None: ...
 
+    class ObjectPool(Protocol):
+        """Who gives machine code the means to make objects of a table, and knows what it has made."""
+
+        @property
+        def record(self) -> int:
+            """For STATE.handle_pool."""
+
+        @property
+        def sweep(self) -> int:
+            """For STATE.sweep."""
+
+        @property
+        def live_count(self) -> int:
+            """Objects without a Python object."""
+
+        @property
+        def promised(self) -> int:
+            """The same, with those that machine code may make without asking."""
+
+        def withdraw(self) -> None:
+            """Machine code has to ask before it makes more."""
+
+        def make(self, address: int) -> object:
+            """The Python object of an entry, which knows it from then on (:meth:`HandleTable.adopt`)."""
+
+        def free(self, address: int) -> None:
+            """The last reference is gone."""
+
+        def drop(self, address: int) -> None:
+            """The last reference of one with LINK_POOLED is gone; it may be freed later."""
+
 
 CAPACITY: Final = 1 << 20
 """Live objects per table. Untouched entries cost address space only."""
@@ -65,38 +96,6 @@ class _Traits(NamedTuple):
     """``fill_entry(table, address)`` publishes the object's fields in its new entry."""
     leave: Callable[[Any, HandleTable], None] | None
     """``leave_entry(table)`` tells the object that its entry was freed."""
-
-
-class ObjectPool(Protocol):
-    """Who gives machine code the means to make objects of a table, and knows what it has made."""
-
-    @property
-    def record(self) -> int:
-        """For STATE.handle_pool."""
-
-    @property
-    def sweep(self) -> int:
-        """For STATE.sweep."""
-
-    @property
-    def live_count(self) -> int:
-        """Objects without a Python object."""
-
-    @property
-    def promised(self) -> int:
-        """The same, with those that machine code may make without asking."""
-
-    def withdraw(self) -> None:
-        """Machine code has to ask before it makes more."""
-
-    def make(self, address: int) -> object:
-        """The Python object of an entry, which knows it from then on (:meth:`HandleTable.adopt`)."""
-
-    def free(self, address: int) -> None:
-        """The last reference is gone."""
-
-    def drop(self, address: int) -> None:
-        """The last reference of one with LINK_POOLED is gone; it may be freed later."""
 
 
 class HandleTable:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from jitree.base.scopes import require_going_on
 from jitree.errors import CancelledError, ResourceExhaustedError
 from jitree.regs.bounds import MAXIMUM_FRAMES
-from jitree.regs.handles import HandleTable, ObjectPool
+from jitree.regs.handles import HandleTable
 from jitree.regs.layout import FRAME, PROMPT, STATE
 from jitree.regs.memory import MemoryBlock
 from jitree.regs.records import FunctionRecord, FunctionRecords
@@ -21,6 +21,7 @@ from jitree.regs.records import FunctionRecord, FunctionRecords
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from jitree.regs.handles import ObjectPool
     from jitree.regs.records import ModuleRecord
 
     class Awaited(Protocol):

@@ -18,7 +18,6 @@ from jitree.api.calls.declaration import WORKSPACE, Parameter, Signature
 from jitree.api.calls.refusal import refused
 from jitree.api.calls.tensor_packing import NUMBERS, ArrayTransfer, as_array, is_object, tensor_packer
 from jitree.api.calls.transfers import native_row
-from jitree.api.calls.writing import own_view, require_writable, writable_import
 from jitree.base.elements import is_masked
 from jitree.errors import InvalidArgumentError
 from jitree.hal.buffer import Buffer, BufferView
@@ -31,9 +30,8 @@ from jitree.vmfb.cconv import TYPE_NAMES, Item, Span
 if TYPE_CHECKING:
     from jitree.regs.ref_types import RefTypes
 
-
-class Packer(Protocol):
-    def pack(self, value: Any) -> object: ...
+    class Packer(Protocol):
+        def pack(self, value: Any) -> object: ...
 
 
 def packers(
@@ -67,17 +65,22 @@ class ReferencePacker:
     objects of the HAL and the VM are passed as they are. The program checks what it gets.
     """
 
-    __slots__ = ("_buffers", "_name", "_pack_list", "_ref_types", "_transfer", "_type", "_view_of")
+    __slots__ = (
+        "_buffers", "_name", "_pack_list", "_ref_types", "_require_writable", "_transfer", "_type",
+        "_view_of",
+    )  # fmt: skip
 
     def __init__(self, parameter: Parameter, transfer: ArrayTransfer, ref_types: RefTypes) -> None:
+        from jitree.api.calls.list_packing import list_packer
+        from jitree.api.calls.writing import own_view, require_writable, writable_import
+
         self._name = parameter.name
         self._type = parameter.type
+        self._require_writable = require_writable
         self._view_of = partial(own_view, transfer.view_of, transfer.device)
         self._transfer = transfer._replace(import_array=writable_import(transfer.import_array))
         self._ref_types = ref_types
         self._buffers = parameter.type == "!hal.buffer"
-        from jitree.api.calls.list_packing import list_packer
-
         self._pack_list = list_packer(parameter, self._pack)
 
     def pack(self, value: Any) -> object:
@@ -98,12 +101,12 @@ class ReferencePacker:
         if isinstance(value, (str, *NUMBERS)) and not isinstance(value, np.generic):
             raise refused(self._name, self._type, value)
         if isinstance(value, (BufferView, Buffer)):
-            return require_writable(value, self._name)
+            return self._require_writable(value, self._name)
         if is_object(value):
             return value
         exchange = self._transfer.device.array_exchange
         if exchange is not None and exchange.is_importable(value):
-            return require_writable(exchange.import_view(value), self._name)
+            return self._require_writable(exchange.import_view(value), self._name)
         if is_masked(value):
             raise refused(self._name, self._type, value)
         array = np.asarray(value) if isinstance(value, np.generic) else as_array(value)

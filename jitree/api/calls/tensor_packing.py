@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.api.array import Array
-from jitree.api.calls.conversion import convert_exactly, holds
 from jitree.api.calls.refusal import refused
 from jitree.api.calls.transfers import copy_to_device, copy_view, native_row
-from jitree.api.calls.writing import require_writable, rewritten, writable_import
 from jitree.base.elements import is_masked
 from jitree.base.identity import Unique
 from jitree.base.records import NamedTuple
 from jitree.errors import FailedPreconditionError, InvalidArgumentError
 from jitree.hal.buffer import BufferView
-from jitree.modules.hal.buffer_view import check_shape, check_view, compatible_elements, type_text
 from jitree.modules.hal.references import type_name
 from jitree.regs.ref_types import BUFFER_NAME, LIST_NAME, stated_type
 from jitree.types import BY_NAME, ENCODING_DENSE, ElementType
@@ -75,6 +72,8 @@ def pending_view(array: Array) -> BufferView:
 def tensor_packer(parameter: Parameter, tensor: DeclaredTensor, transfer: ArrayTransfer) -> TensorPacker:
     """The packer of a tensor, by what the program does with its memory."""
     if parameter.storage_of is not None:
+        from jitree.api.calls.writing import rewritten, writable_import
+
         transfer = transfer._replace(view_of=partial(rewritten, transfer.view_of))
     if parameter.consumed:
         return ConsumedPacker(parameter.name, tensor, transfer._replace(import_array=copy_to_device))
@@ -129,8 +128,7 @@ class TensorPacker:
             return view
         row = self._row
         if row is not None and type(value) is np.ndarray and value.dtype == self._dtype:
-            if value.shape != self._shape:
-                check_shape(value.shape, self._name, self._shape)
+            self._check_shape(value.shape)
             return self._import_array(value, row, self._transfer.device)
         return self._pack_other(value)
 
@@ -146,8 +144,7 @@ class TensorPacker:
             self.check(view)
             return view
         if isinstance(value, BufferView):  # as the program itself checks it
-            code = value.element_type if self._row is None else self._code
-            check_view(value, self._name, code, ENCODING_DENSE, self._shape)
+            self._check_view(value, value.element_type if self._row is None else self._code)
             return value
         if is_object(value):
             raise InvalidArgumentError(
@@ -189,16 +186,32 @@ class TensorPacker:
         if self._code == _I1.code and row.code != _I1.code:
             array, row = self._as_booleans(array, row), _I1
         self._check_elements(row.code)
-        check_shape(array.shape, self._name, self._shape)
+        self._check_shape(array.shape)
         return self._import_array(array, row, self._transfer.device)
 
     def check(self, view: BufferView) -> None:
         """INVALID_ARGUMENT unless the view of an array can be passed."""
         self._check_elements(view.element_type)
-        check_view(view, self._name, view.element_type, ENCODING_DENSE, self._shape)
+        self._check_view(view, view.element_type)
+
+    def _check_view(self, view: BufferView, code: int) -> None:
+        from jitree.modules.hal.buffer_view import check_view
+
+        check_view(view, self._name, code, ENCODING_DENSE, self._shape)
+
+    def _check_shape(self, shape: tuple[int, ...]) -> None:
+        if shape != self._shape:
+            from jitree.modules.hal.buffer_view import check_shape
+
+            check_shape(shape, self._name, self._shape)
 
     def _check_elements(self, code: int) -> None:
-        if self._row is not None and not holds(self._code, code):
+        if self._row is None or code == self._code:
+            return
+        from jitree.api.calls.conversion import holds
+        from jitree.modules.hal.buffer_view import type_text
+
+        if not holds(self._code, code):
             raise InvalidArgumentError(
                 f"{self._name} element type mismatch; expected {type_text(self._code)} but have "
                 f"{type_text(code)}"
@@ -206,6 +219,8 @@ class TensorPacker:
 
     def _as_booleans(self, array: npt.NDArray[Any], row: ElementType) -> npt.NDArray[Any]:
         """Integers of 8 bits that are all 0 or 1."""
+        from jitree.modules.hal.buffer_view import compatible_elements
+
         if not compatible_elements(row.code, self._code) or row.bits != _I1.bits:
             self._check_elements(row.code)
         numbers = array.view(np.uint8)
@@ -224,6 +239,8 @@ class TensorPacker:
         row = native_row(given.dtype)
         if row is None:
             raise refused(self._name, str(self._tensor), value)
+        from jitree.api.calls.conversion import convert_exactly, holds
+
         if isinstance(value, np.generic) and holds(self._code, row.code):
             return given
         return convert_exactly(given, self._dtype, self._name, str(self._tensor), value)
@@ -236,10 +253,14 @@ class StoragePacker(TensorPacker):
     __slots__ = ()
 
     def check(self, view: BufferView) -> None:
+        from jitree.api.calls.writing import require_writable
+
         super().check(view)
         require_writable(view, self._name)
 
     def pack(self, value: Any) -> object:
+        from jitree.api.calls.writing import require_writable
+
         view = super().pack(value)
         assert isinstance(view, BufferView)
         return require_writable(view, self._name)

@@ -23,15 +23,14 @@ from jitree.hal.local.executor.layout import FAILED_INTERRUPTED, JOB
 if TYPE_CHECKING:
     from jitree.base.callbacks import Callback
 
+    class Interruptible(Protocol):
+        interrupted: StatusError | None
+
+        def interrupt(self, failure: StatusError) -> None: ...
+        def finish(self) -> None: ...
+
 
 _LOOK_MICROSECONDS: Final = 30_000
-
-
-class Interruptible(Protocol):
-    interrupted: StatusError | None
-
-    def interrupt(self, failure: StatusError) -> None: ...
-    def finish(self) -> None: ...
 
 
 class _ThisThread(_local):

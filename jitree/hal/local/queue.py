@@ -28,19 +28,27 @@ from jitree.hal.enums import WaitMode
 from jitree.hal.fence import Fence
 from jitree.hal.local.interrupts import this_thread
 from jitree.hal.local.queue_record import CLOSED, QueueRecord
-from jitree.hal.producer import Producer
 from jitree.hal.profiling import Profiler
 from jitree.hal.semaphore import Timepoint, describe_missing, pending_producers
 
 if TYPE_CHECKING:
+    from jitree.hal.producer import Producer
     from jitree.hal.watching import Watchdog
 
+    class Executor(Protocol):
+        """Decides on which thread operations run."""
 
-class Post(Protocol):
-    """Where operations wait for a thread."""
+        def start(self, operation: Operation) -> StatusError | None:
+            """Called on the submitter's thread; returns the failure when the operation has run and failed."""
 
-    def withdraw(self, task: Operation) -> bool:
-        """Takes a task back; True for the one caller that may run it then."""
+        def start_deferred(self, operation: Operation) -> None:
+            """Called on the thread that reached the wait fence, which is not to be held up."""
+
+    class Post(Protocol):
+        """Where operations wait for a thread."""
+
+        def withdraw(self, task: Operation) -> bool:
+            """Takes a task back; True for the one caller that may run it then."""
 
 
 class Operation:
@@ -247,16 +255,6 @@ class Operation:
 
 
 UNKNOWN_COST: Final = -1
-
-
-class Executor(Protocol):
-    """Decides on which thread operations run."""
-
-    def start(self, operation: Operation) -> StatusError | None:
-        """Called on the submitter's thread; returns the failure when the operation has run and failed."""
-
-    def start_deferred(self, operation: Operation) -> None:
-        """Called on the thread that reached the wait fence, which is not to be held up."""
 
 
 class LocalQueue:

@@ -12,8 +12,7 @@ from jitree.dispatch.linking import TIERS_THAT_CALL_CODE
 from jitree.modules.hal.native.image import address
 from jitree.modules.hal.native.supply import IDLE, Supplier, supplied
 from jitree.modules.hal.references import HAL_TYPES, call_once, checked
-from jitree.modules.hal.state import HalState, Placement, TraceSink
-from jitree.modules.hal.trace import write_to_stderr
+from jitree.modules.hal.state import HalState, Placement, TraceSink, write_to_stderr
 from jitree.modules.import_rows import ImportRow, rows
 
 if TYPE_CHECKING:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-from jitree.errors import NotFoundError
+from jitree.errors import NotFoundError, StatusError
+from jitree.types import element_type
 
 if TYPE_CHECKING:
     from jitree.hal.buffer import BufferView
@@ -65,3 +67,22 @@ class HalState:
                 raise NotFoundError(f"device {device.id} is not one of this context's devices")
             cache = self._caches[device] = device.create_executable_cache("hal")
         return cache
+
+
+def write_to_stderr(key: str, views: Sequence[BufferView]) -> None:
+    """What happens to traced tensors unless the host wants them: ``=== key ===``, one line per tensor, an
+    empty line."""
+    lines = [f"=== {key} ===", *map(view_text, views), "", ""]
+    sys.stderr.write("\n".join(lines))
+
+
+def view_text(view: BufferView) -> str:
+    """``4xf32=1 2 3 4``; a reason in place of the elements when the host cannot read them."""
+    from jitree.base.host_tensor import HostTensor  # few programs trace
+
+    row = element_type(view.element_type)
+    try:
+        return HostTensor(row, view.shape, view.buffer.host_array()).text()
+    except StatusError as error:
+        shape = "".join(f"{size}x" for size in view.shape)
+        return f"{shape}{row.name}=<{error}>"
