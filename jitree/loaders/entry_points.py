@@ -47,13 +47,14 @@ class TabledExecutable(LocalExecutable):
         self._name = name
         self._entry_points = tuple(entries)
         self._ordinals = {e.name: i for i, e in enumerate(entries) if e.name is not None}
-        self._entries = array("q")
-        for ordinal, entry in enumerate(entries):
-            self._entries.frombytes(_ENTRY.pack(
-                entry.code, entry.environment, 0, entry.local_memory, entry.flags,
-                _UNKNOWN if entry.constant_count is None else entry.constant_count,
-                _UNKNOWN if entry.binding_count is None else entry.binding_count, ordinal, 0,
-            ))  # fmt: skip
+        self._entries = array("q", b"".join(
+            _ENTRY.pack(
+                code, environment, 0, local_memory, flags, _UNKNOWN if constants is None else constants,
+                _UNKNOWN if bindings is None else bindings, ordinal, 0,
+            )
+            for ordinal, (_, code, environment, local_memory, constants, bindings, flags)
+            in enumerate(entries)
+        ))  # fmt: skip
         self._first_entry: int = self._entries.buffer_info()[0]
 
     def fill_entry(self, table: HandleTable, address: int) -> None:

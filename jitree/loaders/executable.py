@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jitree.hal.command_layout import ENTRY_SEQUENTIAL
-from jitree.loaders.entry_points import EntryPoint, TabledExecutable
+from jitree.loaders.entry_points import TabledExecutable
 from jitree.loaders.environment import Environment
 from jitree.loaders.library import Library, SourceLocation
 
@@ -16,21 +16,7 @@ class NativeExecutable(TabledExecutable):
         self._library = library
         self._environment = environment
         self._image = image
-        super().__init__(
-            library.name,
-            [
-                EntryPoint(
-                    function.name,
-                    function.code,
-                    environment.address,
-                    function.local_memory,
-                    function.constant_count,
-                    function.binding_count,
-                    ENTRY_SEQUENTIAL if function.sequential else 0,
-                )
-                for function in library.functions
-            ],
-        )
+        super().__init__(library.name, library.functions)
 
     @property
     def library_version(self) -> int:
@@ -43,7 +29,7 @@ class NativeExecutable(TabledExecutable):
 
     def sequential(self, ordinal: int) -> bool:
         """Whether workgroups of one dispatch must not run at the same time."""
-        return self._library.functions[ordinal].sequential
+        return bool(self._library.functions[ordinal].flags & ENTRY_SEQUENTIAL)
 
     def source_location(self, ordinal: int) -> SourceLocation | None:
         """Where the function comes from, if the library was compiled with that."""

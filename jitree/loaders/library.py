@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from typing import Final, Protocol
+from collections.abc import Iterable
+from itertools import repeat
+from typing import Final, Protocol, TypeAlias
 
 from jitree.base.records import NamedTuple
 from jitree.errors import FailedPreconditionError, OutOfRangeError, UnavailableError
+from jitree.hal.command_layout import ENTRY_SEQUENTIAL
+from jitree.loaders.entry_points import EntryPoint
 
 QUERY_SYMBOL: Final = "iree_hal_executable_library_query"
 LOCAL_MEMORY_PAGE: Final = 4096
@@ -23,6 +27,10 @@ MAXIMUM_COUNT: Final = 64
 
 _QUERY: Final = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p)
 _SANITIZERS: Final = ("none", "address", "memory", "thread", "undefined behaviour")
+
+
+Row: TypeAlias = "list[int] | list[None]"
+"""A number for each function, or None for all: the library does not state it."""
 
 
 class LibraryMemory(Protocol):
@@ -67,7 +75,7 @@ _IMPORTS: Final = 8
 _EXPORTS: Final = 24
 _FUNCTIONS: Final = 32
 _ATTRIBUTES: Final = 40
-_FLAG_SEQUENTIAL: Final = 1
+assert ENTRY_SEQUENTIAL == 1  # as the flag of a library's function
 
 
 class SourceLocation(NamedTuple):
@@ -75,27 +83,14 @@ class SourceLocation(NamedTuple):
     line: int
 
 
-class LibraryFunction(NamedTuple):
-    """An exported function. Counts are None when the library does not state them."""
-
-    name: str | None
-    code: int
-    """Address."""
-    local_memory: int
-    """Bytes that each workgroup in flight needs."""
-    constant_count: int | None
-    binding_count: int | None
-    sequential: bool
-    """Workgroups of a dispatch must not run at the same time."""
-
-
 class Library:
     """The tables of a library in memory.
 
-    ``address`` is that of its struct, which the query function gave for ``layout.version``.
+    ``address`` is that of its struct, which the query function gave for ``layout.version``; every call of a
+    function gets ``environment``.
     """
 
-    def __init__(self, memory: LibraryMemory, address: int, layout: LibraryLayout) -> None:
+    def __init__(self, memory: LibraryMemory, address: int, layout: LibraryLayout, environment: int) -> None:
         self._memory = memory
         self._layout = layout
         self._fields = bytes(memory.read(address, layout.size, "the library struct"))
@@ -108,7 +103,7 @@ class Library:
             for symbol in self._pointers(symbols, count, "the import table")
         )
         """Symbols; a leading ``?`` marks an optional one."""
-        self.functions = self._read_functions()
+        self.functions = self._read_functions(environment)
 
     def source_location(self, function: int) -> SourceLocation | None:
         """Where the function comes from, if the library was compiled with that."""
@@ -154,36 +149,39 @@ class Library:
             )
         return self._memory.read_string(name, "the library name") if name else ""
 
-    def _read_functions(self) -> tuple[LibraryFunction, ...]:
+    def _read_functions(self, environment: int) -> list[EntryPoint]:
         layout, count = self._layout, self._u32(_EXPORTS)
         codes = self._pointers(self._pointer(_FUNCTIONS), count, "the function table")
-        names = self._pointer(layout.names)
-        name_table = self._pointers(names, count, "the function names") if names else (0,) * count
-        attributes, size = self._pointer(_ATTRIBUTES), layout.attributes_size
-        table = self._memory.read(attributes, size * count, "the function attributes") if attributes else None
-        functions = []
-        for ordinal, (code, name) in enumerate(zip(codes, name_table, strict=True)):
+        for ordinal, code in enumerate(codes):
             self._memory.check_code(code, f"function {ordinal} of the library")
-            text = self._memory.read_string(name, "the name of a function") if name else None
-            record = table[size * ordinal : size * (ordinal + 1)] if table is not None else None
-            functions.append(self._function(text or None, code, record))
-        return tuple(functions)
+        table = self._pointer(layout.names)
+        places = self._pointers(table, count, "the function names") if table else (0,) * count
+        read = self._memory.read_string
+        names = [read(place, "the name of a function") or None if place else None for place in places]
+        columns = self._read_attributes(count)
+        for name, constants, bindings in zip(names, *columns[1:3], strict=True):
+            if (constants or 0) > MAXIMUM_COUNT or (bindings or 0) > MAXIMUM_COUNT:
+                raise OutOfRangeError(
+                    f"function {name} of the executable library has {constants} constants and {bindings} "
+                    f"bindings; at most {MAXIMUM_COUNT} of each can be passed"
+                )
+        return list(map(EntryPoint, names, codes, repeat(environment), *columns))
 
-    def _function(self, name: str | None, code: int, record: memoryview | None) -> LibraryFunction:
-        layout = self._layout
-        if record is None:
-            local_memory = UNKNOWN_LOCAL_MEMORY if layout.constants < 0 else 0
-            return LibraryFunction(name, code, local_memory, None, None, False)
-        pages = int.from_bytes(record[layout.local_memory_pages : layout.local_memory_pages + 2], "little")
-        constants = record[layout.constants] if layout.constants >= 0 else None
-        bindings = record[layout.bindings] if layout.bindings >= 0 else None
-        if max(constants or 0, bindings or 0) > MAXIMUM_COUNT:
-            raise OutOfRangeError(
-                f"function {name} of the executable library has {constants} constants and {bindings} "
-                f"bindings; at most {MAXIMUM_COUNT} of each can be passed"
-            )
-        sequential = layout.flags >= 0 and bool(record[layout.flags] & _FLAG_SEQUENTIAL)
-        return LibraryFunction(name, code, pages * LOCAL_MEMORY_PAGE, constants, bindings, sequential)
+    def _read_attributes(self, count: int) -> tuple[Iterable[int], Row, Row, Iterable[int]]:
+        """Of each function the local memory, constants, bindings and ENTRY_*."""
+        layout, size = self._layout, self._layout.attributes_size
+        unknown, none = [None] * count, [0] * count
+        address = self._pointer(_ATTRIBUTES)
+        if not address:
+            return [UNKNOWN_LOCAL_MEMORY if layout.constants < 0 else 0] * count, unknown, unknown, none
+        table = self._memory.read(address, size * count, "the function attributes")
+        low, high = (table[layout.local_memory_pages + byte :: size] for byte in range(2))
+        return (
+            [(pages + (more << 8)) * LOCAL_MEMORY_PAGE for pages, more in zip(low, high, strict=True)],
+            unknown if layout.constants < 0 else table[layout.constants :: size].tolist(),
+            unknown if layout.bindings < 0 else table[layout.bindings :: size].tolist(),
+            none if layout.flags < 0 else [flags & ENTRY_SEQUENTIAL for flags in table[layout.flags :: size]],
+        )
 
     def _location(self, address: int) -> SourceLocation:
         record = self._memory.read(address, 16, "a source location")
@@ -216,7 +214,7 @@ def query_library(memory: LibraryMemory, query: int, environment: int) -> Librar
     for layout in LAYOUTS:
         address = function(layout.version, environment)
         if address:
-            return Library(memory, address, layout)
+            return Library(memory, address, layout, environment)
     versions = ", ".join(str(layout.version) for layout in reversed(LAYOUTS))
     raise FailedPreconditionError(
         f"the executable library has none of the versions {versions} that can be run; it was compiled by an "

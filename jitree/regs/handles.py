@@ -70,7 +70,10 @@ if TYPE_CHECKING:
             """The last reference is gone."""
 
         def drop(self, address: int) -> None:
-            """The last reference of one with LINK_POOLED is gone; it may be freed later."""
+            """The last reference of one is gone; it may be freed later."""
+
+        def settle(self) -> None:
+            """Frees what was dropped."""
 
 
 CAPACITY: Final = 1 << 20
@@ -214,13 +217,20 @@ class HandleTable:
         if self.bounds.objects is not None:
             self._require_room(self.bounds.objects, count)
         handles = np.array(self.reserve(count), np.int64)
-        numbers = handles - self.base >> 6
-        entries = self._entries()
-        for field, values in ({"count": 1} | fields).items():
-            width = np.int32 if ENTRY.types[field] == "i32" else np.int64
-            entries.view(width)[numbers, ENTRY.word(field)] = values
+        numbers = self.write(handles, {"count": 1} | fields)
         self._later.update((number, partial(make, index)) for index, number in enumerate(numbers.tolist()))
         return handles
+
+    def write(
+        self, handles: npt.NDArray[np.int64], fields: dict[str, npt.ArrayLike]
+    ) -> npt.NDArray[np.int64]:
+        """Writes fields of reserved entries: arrays, or what all have. Gives the entries' numbers."""
+        numbers: npt.NDArray[np.int64] = handles - self.base >> 6
+        entries = self._entries()
+        for field, values in fields.items():
+            width = np.int32 if ENTRY.types[field] == "i32" else np.int64
+            entries.view(width)[numbers, ENTRY.word(field)] = values
+        return numbers
 
     def _extend(self) -> int:
         self._require_entries(1)
@@ -348,18 +358,28 @@ class HandleTable:
         return obj
 
     def release_all(self, addresses: Iterable[int]) -> None:
-        """Drops one reference of each handle; nulls are skipped."""
+        """Drops one reference of each handle; nulls are skipped. What machine code has to free it frees at
+        once."""
         unused = []
+        are_dropped = False
         for address in addresses:
             number = (address - self.base) >> 6
-            if number in self._later and self.i32[number * _ENTRY_WORDS + _COUNT] == 1:
+            word = number * _ENTRY_WORDS
+            if number in self._later and self.i32[word + _COUNT] == 1:
                 del self._later[number]
                 unused.append(number)
+            elif address and self.i32[word + _COUNT] == 1 and self.i32[word + _OWNER] != OWNER_PYTHON:
+                assert self.handle_pool is not None
+                self.i32[word + _COUNT] = 0
+                self.handle_pool.drop(address)
+                are_dropped = True
             elif address:
                 self.release(address)
         if unused:
             self._entries()[unused] = 0
             self._free.extend(unused)
+        if are_dropped and self.handle_pool is not None:
+            self.handle_pool.settle()
 
     def _entries(self) -> npt.NDArray[np.uint8]:
         """A row of bytes for each entry."""

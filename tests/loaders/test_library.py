@@ -8,6 +8,7 @@ import struct
 import pytest
 
 from jitree.errors import FailedPreconditionError, OutOfRangeError, UnavailableError
+from jitree.hal.command_layout import ENTRY_SEQUENTIAL
 from jitree.loaders.cpu_data import CpuData, host_cpu_data
 from jitree.loaders.library import LAYOUTS, UNKNOWN_LOCAL_MEMORY, Library, LibraryLayout, query_library
 from tests.loaders.samples import NEEDS_X86_64, ON_X86_64
@@ -73,19 +74,20 @@ def layout_of(version: int) -> LibraryLayout:
 def test_every_version(version: int) -> None:
     layout = layout_of(version)
     assert layout.size == SIZES[version]
-    read = Library(library(version, ATTRIBUTES[version]), 0, layout)
+    read = Library(library(version, ATTRIBUTES[version]), 0, layout, 0x77)
     assert (read.name, read.imports) == ("library", ("?maybe",))
     first, second = read.functions
     assert (first.name, second.name, first.code, first.local_memory) == ("first", "second", 0x9000, 3 * 4096)
     known = version >= 5
     assert (first.constant_count, first.binding_count) == ((5, 7) if known else (None, None))
-    assert (first.sequential, second.sequential) == (version == 6, False)
+    assert (first.flags, second.flags) == (ENTRY_SEQUENTIAL if version == 6 else 0, 0)
+    assert first.environment == second.environment == 0x77
     assert (second.local_memory, second.constant_count) == (0, 0 if known else None)
 
 
 @pytest.mark.parametrize("version", SIZES)
 def test_absent_tables(version: int) -> None:
-    read = Library(library(version, None, names=False), 0, layout_of(version))
+    read = Library(library(version, None, names=False), 0, layout_of(version), 0x77)
     expected = UNKNOWN_LOCAL_MEMORY if version < 5 else 0
     assert [(f.name, f.local_memory, f.binding_count) for f in read.functions] == [(None, expected, None)] * 2
 
@@ -96,20 +98,20 @@ def test_sanitizers_are_refused(version: int, sanitizer: tuple[int, str]) -> Non
     memory = library(version, None)
     struct.pack_into("<I", memory.bytes, 0x200 + 20, sanitizer[0])
     with pytest.raises(UnavailableError, match=f"the {sanitizer[1]} sanitizer"):
-        Library(memory, 0, layout_of(version))
+        Library(memory, 0, layout_of(version), 0x77)
 
 
 def test_lying_header() -> None:
     memory = library(6, None)
     struct.pack_into("<I", memory.bytes, 0x200, 5)
     with pytest.raises(FailedPreconditionError, match="answers to version 6, but its header says 5"):
-        Library(memory, 0, layout_of(6))
+        Library(memory, 0, layout_of(6), 0x77)
 
 
 def test_too_many_bindings() -> None:
     memory = library(6, ATTRIBUTES[6][:11] + b"\x41" + ATTRIBUTES[6][12:])
     with pytest.raises(OutOfRangeError, match="5 constants and 65 bindings"):
-        Library(memory, 0, layout_of(6))
+        Library(memory, 0, layout_of(6), 0x77)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ def test_tables_outside_the_library(offset: int, value: int) -> None:
     memory = library(6, ATTRIBUTES[6])
     struct.pack_into("<I" if offset == 24 else "<Q", memory.bytes, offset, value)
     with pytest.raises(FailedPreconditionError):
-        Library(memory, 0, layout_of(6))
+        Library(memory, 0, layout_of(6), 0x77)
 
 
 def test_query_asks_for_each_version() -> None:

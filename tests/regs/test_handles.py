@@ -25,6 +25,7 @@ from jitree.regs.layout import (
     KIND_FIRST_REGISTERED,
     KIND_FREE,
     KIND_LIST,
+    OWNER_CODE,
     STATE,
     TYPE_OPAQUE,
 )
@@ -114,6 +115,33 @@ def test_machine_code_releases_through_the_list(table: HandleTable) -> None:
     table.drain(state)
     assert [reference() is None for reference in alive] == [True, True, False]
     assert state[STATE.word("released")] == 0
+
+
+class CountingPool:
+    """Of the methods of an ObjectPool those that letting go of references takes."""
+
+    def __init__(self) -> None:
+        self.dropped: list[int] = []
+        self.settled: list[list[int]] = []
+
+    def drop(self, address: int) -> None:
+        self.dropped.append(address)
+
+    def settle(self) -> None:
+        self.settled.append(self.dropped)
+        self.dropped = []
+
+
+def test_machine_code_frees_its_objects_all_at_once(table: HandleTable) -> None:
+    pool = CountingPool()
+    table.handle_pool = pool  # type: ignore[assignment]
+    objects = np.array(table.reserve(4), np.int64)
+    table.write(objects, {"owner": OWNER_CODE, "count": [1, 1, 2, 1], "kind": KIND_BUFFER})
+    mine = table.wrap(Thing())
+    table.release_all([int(objects[0]), mine, 0, int(objects[1]), int(objects[2])])
+    assert pool.settled == [objects[:2].tolist()]
+    assert [table.count(int(handle)) for handle in objects] == [0, 0, 1, 1]
+    assert table.kind(mine) == KIND_FREE
 
 
 def test_a_failing_entry_hook_leaves_nothing(table: HandleTable) -> None:
