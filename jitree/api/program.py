@@ -95,6 +95,10 @@ class Program:
         need, joined by ``+``: the same for the same contents, wherever they lie."""
         return "+".join(file.digest.hex() for file in self.modules + self.parameters)
 
+    def on(self, device: str | Iterable[str] | None) -> Program:
+        """The same program on another device."""
+        return _again(self.modules, _device_names(device), self.parameters, self.options)
+
     def open(self) -> Session:
         """The session of this program in this process: the first call makes it, others get the same one until
         it is closed. Forked children get another one.

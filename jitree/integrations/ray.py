@@ -1,0 +1,193 @@
+"""Programs on Ray: predictors for datasets, replicas for Serve. What they do is in :mod:`.batching`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from jitree.api.function import Function
+from jitree.api.program import Program
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from jitree.integrations.batching import Batcher, PaddedFunction
+
+
+def placed(program: Program) -> Program:
+    """The program on what Ray has given to this worker, if it names no device: the first of its GPUs
+    (``num_gpus``), else as many threads as it has processors (``num_cpus``)."""
+    import ray
+
+    if program.device is not None or not ray.is_initialized():
+        return program
+    if ray.get_gpu_ids():
+        return program.on("cuda://0")  # of CUDA_VISIBLE_DEVICES, which Ray sets
+    cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
+    return program.on(f"local-task://?threads={max(1, int(cpus))}")
+
+
+def functions(program: Program, names: str | Sequence[str]) -> list[Function]:
+    """Functions of a program by name, with or without that of their module."""
+    session = program.open()
+    found = []
+    for name in [names] if isinstance(names, str) else names:
+        owners = [module for module in session.modules.values() if name in module.names]
+        if "." in name:
+            found.append(session.lookup(name))
+        elif len(owners) == 1:
+            found.append(owners[0][name])
+        else:
+            raise NotFoundError(
+                f"{len(owners)} modules export '{name}'; write module.{name}, of {', '.join(session.modules)}"
+            )
+    return found
+
+
+class Predictor:
+    """For ``Dataset.map_batches``: calls a function with columns of a batch, and adds its results as columns.
+
+    ``dataset.map_batches(Predictor, fn_constructor_args=(program, "classify"), …)``; an instance will do.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        function: str | Sequence[str],
+        *,
+        inputs: Sequence[str] = (),
+        outputs: Sequence[str] = (),
+        sizes: Sequence[int] = (),
+        in_flight: int = 1,
+    ) -> None:
+        """``function``: its name, or those of one for each number of rows. ``inputs``: columns that it takes,
+        by default those that are named like its arguments, or all. ``outputs``: columns of its results.
+        ``sizes``: as of :class:`.PaddedFunction`. ``in_flight``: parts of a batch that are computed at once.
+        """
+        self._given = program, function
+        self._options: dict[str, Any] = {
+            "inputs": tuple(inputs), "outputs": tuple(outputs), "sizes": tuple(sizes), "in_flight": in_flight,
+        }  # fmt: skip
+        self._function: PaddedFunction | None = None
+        self._threads: ThreadPoolExecutor | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Predictor, *self._given, **self._options), ()
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """The columns of a batch that the function does not take, and its results."""
+        if self._function is None:
+            program, names = self._given
+            self._function = PaddedFunction(*functions(placed(program), names), sizes=self._options["sizes"])
+        inputs = self._inputs(batch)
+        results = self._computed(self._function, [batch[name] for name in inputs])
+        given = self._options["outputs"] or tuple(item.name for item in self._function.functions[0].results)
+        if len(given) != len(results):
+            raise InvalidArgumentError(f"outputs: {len(given)} names for {len(results)} results")
+        kept = {name: column for name, column in batch.items() if name not in inputs}
+        return kept | dict(zip(given, results, strict=True))
+
+    def _inputs(self, batch: Mapping[str, Any]) -> tuple[str, ...]:
+        assert self._function is not None
+        names = tuple(argument.name for argument in self._function.functions[0].arguments)
+        inputs: tuple[str, ...] = self._options["inputs"]
+        if not inputs:
+            inputs = names if set(names) <= set(batch) else tuple(batch)
+        if len(inputs) != len(names) or not set(inputs) <= set(batch):
+            raise InvalidArgumentError(
+                f"inputs: the function takes {len(names)} columns and the batch has {', '.join(batch)}; say "
+                "which are which"
+            )
+        return inputs
+
+    def _computed(self, function: PaddedFunction, columns: list[Any]) -> tuple[Any, ...]:
+        count, parts = len(columns[0]), self._options["in_flight"]
+        if parts < 2 or count < parts:
+            results = function(*columns)
+            return results if isinstance(results, tuple) else (results,)
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(parts, "jitree-predictor")
+        step = -(-count // parts)
+        if function.sizes:  # whole calls
+            step = -(-step // function.sizes[-1]) * function.sizes[-1]
+        starts = range(0, count, step)
+        made = self._threads.map(
+            lambda start: function(*(column[start : start + step] for column in columns)), starts
+        )
+        rows = [part if isinstance(part, tuple) else (part,) for part in made]
+        return tuple(np.concatenate(column) for column in zip(*rows, strict=True))
+
+
+class Replica:
+    """For Serve: ``serve.deployment(Replica).bind(program, "classify")``. Requests that come to a replica at
+    the same time share a batch; ``handle.predict.remote(image)`` gives the results of one, and HTTP takes
+    ``{"inputs": […]}`` and gives ``{"outputs": […]}``."""
+
+    def __init__(
+        self, program: Program, function: str | Sequence[str], *, sizes: Sequence[int] = (), **options: Any
+    ) -> None:
+        """``options`` are those of :class:`.Batcher`."""
+        self._program = placed(program)
+        self._names = function
+        self._sizes = sizes
+        self._options = options
+        self._batcher = self._create_batcher()
+        self._draining: set[asyncio.Task[None]] = set()
+
+    def _create_batcher(self) -> Batcher:
+        function = PaddedFunction(*functions(self._program, self._names), sizes=self._sizes)
+        return Batcher(function, **self._options)
+
+    async def predict(self, *items: Any, timeout: float | None = None) -> Any:
+        """As a call of :class:`.Batcher`."""
+        return await self._batcher(*items, timeout=timeout)
+
+    async def __call__(self, request: Any) -> dict[str, Any]:
+        """A request of HTTP."""
+        value = await request.json()
+        tensors = (argument.tensor for argument in functions(self._program, self._names)[0].arguments)
+        rows = [tensor.element_type for tensor in tensors if tensor is not None]
+        items = value.get("inputs") if isinstance(value, dict) else None
+        if not isinstance(items, list) or len(items) != len(rows):
+            raise InvalidArgumentError(f"expected a JSON object whose inputs are {len(rows)} arrays")
+        arrays = [np.asarray(item, row.dtype if row else None) for item, row in zip(items, rows, strict=True)]
+        results = await self.predict(*arrays)
+        results = results if isinstance(results, tuple) else (results,)
+        return {"outputs": [np.asarray(result).tolist() for result in results]}
+
+    def check_health(self) -> None:
+        """Serve asks, and replaces a replica that raises."""
+        if self._program.open() is not functions(self._program, self._names)[0].session:
+            raise FailedPreconditionError("the session of the replica has been closed")
+
+    async def reconfigure(self, user_config: Mapping[str, Any]) -> None:
+        """``user_config={"modules": [path], "parameters": [archive]}`` loads these; requests that were
+        accepted end on what was loaded before."""
+        modules = user_config.get("modules")
+        if not modules:
+            return
+        old, batcher = self._program, self._batcher
+        self._program = Program(
+            *modules,
+            device=old.device,
+            parameters=user_config.get("parameters", ()),
+            **dict(old.options),
+        )
+        try:
+            self._batcher = await asyncio.to_thread(self._create_batcher)
+        except BaseException:
+            self._program = old
+            raise
+        ending = asyncio.create_task(self._end(batcher, old))
+        self._draining.add(ending)
+        ending.add_done_callback(self._draining.discard)
+
+    async def _end(self, batcher: Batcher, program: Program) -> None:
+        await batcher.drain()
+        if program != self._program:
+            await asyncio.to_thread(program.open().close)
+
+    async def metrics(self) -> dict[str, int]:
+        return {**self._batcher.metrics, "waiting": self._batcher.waiting}

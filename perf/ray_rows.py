@@ -1,0 +1,103 @@
+"""Rows a second of `map_batches` on Ray against the same number of plain processes.
+
+python perf/ray_rows.py --rows=1000000 --processes=2        # needs pip install '.[ray]'
+
+Both are given blocks of rows that are made where they are used, and give back one number for each row.
+Starting processes and opening the program is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import jitree
+from jitree.integrations.ray import Predictor
+
+BLOCK = 8192
+
+
+def images(ids: Any) -> dict[str, Any]:
+    """Rows made of their numbers."""
+    ids = np.asarray(ids)
+    return {
+        "id": ids,
+        "image": ((ids[:, None] + np.arange(64)) % 17 / 16).astype(np.float32).reshape(-1, 8, 8),
+    }
+
+
+def answered(predictor: Predictor, batch: dict[str, Any]) -> dict[str, Any]:
+    made = predictor(images(batch["id"]))
+    return {"id": made["id"], "digit": made["output0"].argmax(1)}
+
+
+class Actor:
+    def __init__(self, program: jitree.Program) -> None:
+        self._predictor = Predictor(program, "classify", inputs=("image",))
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return answered(self._predictor, batch)
+
+
+def part(predictor: Predictor, start: int, end: int) -> dict[str, Any]:
+    return answered(predictor, {"id": np.arange(start, end)})
+
+
+def plain(program: jitree.Program, rows: int, processes: int) -> float:
+    predictor = Predictor(program, "classify", inputs=("image",))
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        work = partial(part, predictor)
+        list(pool.map(work, [0] * 4 * processes, [2] * 4 * processes))
+        begun = time.perf_counter()
+        starts = range(0, rows, BLOCK)
+        made = list(pool.map(work, starts, [min(start + BLOCK, rows) for start in starts]))
+        seconds = time.perf_counter() - begun
+    assert sum(len(block["id"]) for block in made) == rows
+    return rows / seconds
+
+
+def on_ray(program: jitree.Program, rows: int, processes: int) -> float:
+    import ray
+
+    ray.init(num_cpus=processes, include_dashboard=False, log_to_driver=False)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    source = ray.data.range(rows, override_num_blocks=-(-rows // BLOCK))
+    strategy = ray.data.ActorPoolStrategy(size=processes)
+    done = source.map_batches(
+        Actor, fn_constructor_args=(program,), compute=strategy, batch_size=BLOCK, num_cpus=1
+    )
+    count, first = 0, 0.0
+    warm = 0
+    for block in done.iter_batches(batch_size=None):
+        count += len(block["id"])
+        if not first:
+            first, warm = time.perf_counter(), count
+    seconds = time.perf_counter() - first
+    ray.shutdown()
+    assert count == rows
+    return (count - warm) / seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=2)
+    options = parser.parse_args()
+    examples = Path(__file__).resolve().parent.parent / "examples"
+    program = jitree.Program(examples / "digits" / "digits.llvm-cpu.vmfb", device="local-sync")
+    for _ in range(options.rounds):
+        alone = plain(program, options.rows, options.processes)
+        there = on_ray(program, options.rows, options.processes)
+        print(f"plain {alone:.0f} rows/s, Ray {there:.0f} rows/s, ratio {there / alone:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
