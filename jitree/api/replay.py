@@ -154,7 +154,7 @@ class ReplayingFunction(Function):
             is_repeated = is_repeated or any(kind.variants for kind in self._kinds.values())
             self._is_left = not is_repeated or self._anew > _MOST_ANEW
             self._is_settled = not self._is_left
-        if self._is_left:
+        if self._is_left and not self._is_settled:
             self._have_called(begun)
 
     def _are(self, arguments: tuple[Any, ...], last: _Last) -> bool:
