@@ -147,6 +147,13 @@ class ReplayingFunction(Function):
         self._has_run(begun, self._replays.pays(self._replays.submitted - before))
         return results
 
+    async def _invoke_async(self, /, *arguments: Any, **named: Any) -> Any:
+        begun, before = time.thread_time(), self._replays.submitted
+        results = await super()._invoke_async(*arguments, **named)
+        if not self._is_left:  # no recording makes awaited calls
+            self._has_run(begun, self._replays.pays(self._replays.submitted - before))
+        return results
+
     def _has_run(self, begun: float, is_repeated: bool) -> None:
         """No recording has made a call. Once none is likely to make the next ones, machine code does."""
         self._anew += 1

@@ -12,7 +12,7 @@ from jitree.api.calls.native.results import take_results
 from jitree.codegen.primitives import call, call_int, greater, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
-from jitree.modules.hal.native.fences import tick_of
+from jitree.modules.hal.native.fences import is_done_soon, tick_of
 from jitree.modules.hal.native.records import Entry, State, StreamRecord
 from jitree.regs.counting import retain
 from jitree.regs.layout import PATIENT, PROMPT
@@ -54,6 +54,11 @@ def take_signalled(
     """The results of a function whose fence, a reference to which is taken over, may not be reached yet: then
     arrays wait for it, or the caller has to, who finds it at ``awaited``. 0 with an exception set."""
     tick = tick_of(state.handle_pool, signal)
+    if tick > 0 and prompt != PATIENT and prompt != PROMPT:
+        thread = call(python.save_thread)
+        if is_done_soon(state.handle_pool.queue.stream, tick):
+            tick = 0
+        call(python.restore_thread, thread)
     if tick == 0 or (tick > 0 and prompt == PATIENT):
         if tick != 0 and record.lent:  # lent for as long as the call takes
             wait_for_device(python, state.handle_pool.queue.stream, tick)

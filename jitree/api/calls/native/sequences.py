@@ -5,13 +5,16 @@ Only numbers that every element type has a plain way for: others, and what does 
 
 from __future__ import annotations
 
-from jitree.api.calls.native.copies import SCATTERED, new_copy, refuse
+from jitree.api.calls.native.copies import SCATTERED, fits, has_stream, new_copy, pass_uploaded, refuse
 from jitree.api.calls.native.layout import FLOAT_AT, MAXIMUM_RANK, NO_NUMBERS, PASS_F64, PASS_I64
 from jitree.api.calls.native.numbers import float_of, rounded
 from jitree.api.calls.native.python import type_of
 from jitree.api.calls.native.records import Argument, CallRecord, Python
 from jitree.codegen.primitives import call, load32, load64, quotient, stack, store8, store64
 from jitree.codegen.record import place_of
+
+_MOST_UPLOADED = 1024
+"""Bytes of numbers that go to the memory of another device; more are left to Python."""
 
 
 def pass_numbers(python: Python, record: CallRecord, argument: Argument, value: int) -> bool:
@@ -28,16 +31,31 @@ def pass_numbers(python: Python, record: CallRecord, argument: Argument, value: 
         store64(dimensions + 8 * axis, size)
         count *= size
         item = item_of(python, item, 0)
+    if has_stream(record):
+        elements = stack(_MOST_UPLOADED)
+        return (
+            count * argument.item_size <= _MOST_UPLOADED
+            and fits(argument, argument.rank, dimensions)
+            and store_numbers(python, argument, value, dimensions, count, elements)
+            and pass_uploaded(python, record, argument, dimensions, elements)
+        )
     view = new_copy(python, record, argument, argument.rank, dimensions, SCATTERED)
     if not view:
         return False
+    if not store_numbers(python, argument, value, dimensions, count, view.address):
+        return refuse(record, view)
+    store64(argument.place, place_of(view))
+    return True
+
+
+def store_numbers(
+    python: Python, argument: Argument, value: int, dimensions: int, count: int, place: int
+) -> bool:
+    """Whether all elements of a nested list were numbers that fit."""
     for index in range(count):
         number = number_at(python, argument, value, dimensions, index, count)
-        if number == 0 or not store_number(
-            python, argument, number, view.address + index * argument.item_size
-        ):
-            return refuse(record, view)
-    store64(argument.place, place_of(view))
+        if number == 0 or not store_number(python, argument, number, place + index * argument.item_size):
+            return False
     return True
 
 
