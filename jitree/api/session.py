@@ -30,12 +30,7 @@ from jitree.dispatch.context import Context, ContextFlags, ModuleLike
 from jitree.dispatch.function import VmFunction as VmFunction
 from jitree.dispatch.host_module import HostModule, Signal
 from jitree.dispatch.tiers import WAITING_TIERS, default_tier
-from jitree.errors import (
-    AlreadyExistsError,
-    FailedPreconditionError,
-    InvalidArgumentError,
-    memory_errors,
-)
+from jitree.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, memory_errors
 from jitree.hal.device import Device
 from jitree.hal.local.interrupts import end_call
 from jitree.hal.watchdog import start as start_watchdog

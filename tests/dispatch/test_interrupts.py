@@ -35,7 +35,7 @@ ENDLESS = {
         ^end:
         return []
     """,
-    "turns of many slow instructions": "br ^a\n^a:\n" + "%i0 = sin.f32 %i0\n" * 400 + "br ^a",
+    "turns of many slow instructions": "br ^a\n^a:\n" + "%i0 = sin.f32 %i0\n" * 50 + "br ^a",
     "turns that write much": """
         %i2 = const.i64 4194304
         br ^a

@@ -126,7 +126,7 @@ def test_numbers_of_threads_that_cannot_be(registry: DriverRegistry) -> None:
     wrong: list[Any] = [1.5, "2", None]
     with registry.create_device("local-task://?threads=2") as device:
         for count in wrong:
-            with pytest.raises(InvalidArgumentError, match="is an integer, not"):
+            with pytest.raises(InvalidArgumentError, match="expected an integer but got"):
                 device.set_threads(count)
         assert device.threads == 2
 
