@@ -56,7 +56,7 @@ SELDOM = {
 """Not loaded before a first result of a program of tensors."""
 MOST_MODULES = 156
 
-FILES = sorted(PACKAGE.rglob("*.py"))
+FILES = dict.fromkeys(sorted(PACKAGE.rglob("*.py")))  # in order, and found quickly
 
 WRITTEN = [
     path
