@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jitree.hal.device_memory import DeviceMemory
     from jitree.hal.exchange import ArrayExchange
     from jitree.hal.objects import Channel, ChannelProvider, Event, File, FileSource
-    from jitree.hal.profiling import Profiler, ProfilingMode
+    from jitree.hal.profiling import Profiler, ProfilingMode, Timings
     from jitree.hal.replays import Replays
     from jitree.hal.stream_record import SharedStream
 
@@ -275,6 +275,8 @@ class Device(Unique, QueueOperations):
 
     def profiling_begin(self, mode: ProfilingMode, path: str | None = None) -> None:
         """Starts to measure queue operations. FAILED_PRECONDITION while measuring."""
+        if self.profiler.timings is None:
+            self.profiler.timings = self._timings()
         self.profiler.begin(mode, path)
 
     def profiling_flush(self) -> None:
@@ -284,6 +286,10 @@ class Device(Unique, QueueOperations):
     def profiling_end(self) -> None:
         """Flushes and stops; without a beginning nothing happens."""
         self.profiler.end()
+
+    def _timings(self) -> Timings | None:
+        """What times the driver's work, made for the first profile; None where its queues tell all."""
+        return None
 
     @abc.abstractmethod
     def close(self) -> None:

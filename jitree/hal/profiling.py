@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import abc
 import os
 import time
 from _thread import _local, allocate_lock, get_ident
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from jitree.base.arguments import natural, object_of
 from jitree.base.flags import Flags
@@ -53,6 +54,32 @@ class Measurement(NamedTuple):
     """Of the memory that a command is bound to, at most what it moves; stated once for each command."""
 
 
+class Timings(abc.ABC):
+    """What a driver times itself while its device is profiled: the one place where a profile takes a driver's
+    times from. A device makes it (:meth:`Device._timings`)."""
+
+    worker: ClassVar[str] = "thread"
+    """What the ``worker`` of a measurement is the number of."""
+    lost = 0
+    """Measurements that there was no room for, since the beginning."""
+
+    @abc.abstractmethod
+    def begin(self, mode: ProfilingMode) -> None:
+        """Forgets what there was. Without one of DISPATCHES single commands are not wanted."""
+
+    @abc.abstractmethod
+    def end(self) -> None:
+        """Times nothing more; waits for what has begun."""
+
+    @abc.abstractmethod
+    def measurements(self) -> Iterable[Measurement]:
+        """What is done so far; the same again after the end."""
+
+    @abc.abstractmethod
+    def after_fork(self) -> None:
+        """In a forked child nothing works."""
+
+
 class _ThisWork(_local):
     number = 0
     """Of the operation that runs here."""
@@ -69,12 +96,8 @@ class Profiler:
         self._waiting: dict[Producer, int] = {}
         self._here = _ThisWork()
         self.mode = ProfilingMode.NONE
-        self.more: Callable[[], Iterable[Measurement]] = tuple
-        """Gives what the device itself has noted."""
-        self.forked: Callable[[], object] = bool
-        """Is told of a fork."""
-        self.lost = 0
-        """Measurements that there was no room for."""
+        self.timings: Timings | None = None
+        """What the driver times itself."""
 
     def begin(self, mode: ProfilingMode, path: str | None) -> None:
         with self._lock:
@@ -82,12 +105,19 @@ class Profiler:
                 raise FailedPreconditionError("the device is being profiled already; end that first")
             self._path = None if path is None else object_of("path", path, str, os.PathLike)
             self.mode = ProfilingMode(natural("mode", mode))
-            self._measurements, self._submissions, self._waiting, self.lost = [], [(0, 0)], {}, 0
+            self._measurements, self._submissions, self._waiting = [], [(0, 0)], {}
+        if self.timings is not None:
+            try:
+                self.timings.begin(self.mode)
+            except BaseException:
+                self.mode = ProfilingMode.NONE
+                raise
 
     def after_fork(self) -> None:
         """In a forked child no thread holds the lock, whatever it says, nor works."""
         self._lock = allocate_lock()
-        self.forked()
+        if self.timings is not None:
+            self.timings.after_fork()
 
     def add(
         self, name: str, start: int, end: int, kind: str = OPERATION, submitted: int = 0, thread: int = 0
@@ -130,10 +160,15 @@ class Profiler:
     # -- results ---------------------------------------------------------------------------------------
 
     @property
+    def worker(self) -> str:
+        """What works: the word before the number of a thread, or of a stream."""
+        return Timings.worker if self.timings is None else self.timings.worker
+
+    @property
     def measurements(self) -> tuple[Measurement, ...]:
         """Since the last beginning; kept after the end."""
         with self._lock:
-            return (*self._measurements, *self.more())
+            return (*self._measurements, *(() if self.timings is None else self.timings.measurements()))
 
     def flush(self) -> None:
         """Writes the measurements as a trace that Chrome and Perfetto open, when there is a path."""
@@ -158,6 +193,8 @@ class Profiler:
 
     def end(self) -> None:
         if self.mode:
+            if self.timings is not None:
+                self.timings.end()
             self.flush()
             self.mode = ProfilingMode.NONE
 

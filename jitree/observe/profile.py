@@ -202,7 +202,8 @@ class Profile(Unique):
         return (sums.caller(name, self._whole) for name, sums in found.items())
 
     def _note(self, by: str) -> str:
-        lost = sum(device.profiler.lost for device in self._devices)
+        timings = (device.profiler.timings for device in self._devices)
+        lost = sum(each.lost for each in timings if each is not None)
         notes = [f"{lost} measurements were lost: there was no room for them"] if lost else []
         if by == "dispatch":
             notes += sorted({f"{device.id} measures {device.measures}" for device in self._devices})

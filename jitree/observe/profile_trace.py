@@ -95,7 +95,8 @@ class _Trace:
             place = numbers[id(device)], _QUEUE if is_operation else measured.worker
             if place not in tracks:
                 tracks.add(place)
-                yield _named("thread", *place, "queue" if is_operation else f"worker {measured.worker}")
+                worker = "" if is_operation else f"{device.profiler.worker} {measured.worker}"
+                yield _named("thread", *place, worker or "queue")
             ended = measured.start + measured.duration
             details = {"bytes": measured.bytes} if measured.bytes else {}
             yield self._slice(measured.name, place, measured.start, ended, **details)

@@ -14,7 +14,6 @@ from jitree.hal.heap import HeapAllocator
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import NOT_LOGGED
 from jitree.hal.local.queue_record import UNSUPPORTED, WATCHED
-from jitree.hal.profiling import DISPATCHES
 
 if TYPE_CHECKING:
     from jitree.hal.allocator import Allocator
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from jitree.hal.local.queue import LocalQueue
     from jitree.hal.observing import Observer
     from jitree.hal.operations import Order, Transfer
-    from jitree.hal.profiling import ProfilingMode
+    from jitree.hal.profiling import Timings
     from jitree.regs.handles import HandleTable
 
 
@@ -166,23 +165,11 @@ class LocalDevice(Device):
     def measures(self) -> str:
         return "each command by the clock of the threads that do it"
 
-    def profiling_begin(self, mode: ProfilingMode, path: str | None = None) -> None:
-        super().profiling_begin(mode, path)
-        if self._log is None:
-            from jitree.hal.local.event_log import EventLog
+    def _timings(self) -> Timings:
+        from jitree.hal.local.event_log import EventLog
 
-            self._log = EventLog(self.profiler)
-            self.profiler.more, self.profiler.forked = self._log.measurements, self._log.after_fork
-        self._log.open(bool(self.profiler.mode & DISPATCHES))
-        for queue in self._queues:
-            queue.record.tell(self._log.address)
-
-    def profiling_end(self) -> None:
-        if self._log is not None and self.profiler.mode:
-            for queue in self._queues:
-                queue.record.tell(0)
-            self._log.close()
-        super().profiling_end()
+        self._log = EventLog(self.profiler, [queue.record for queue in self._queues])
+        return self._log
 
     def close(self) -> None:
         for queue in self._queues:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from jitree.codegen.atomics import atomic_load, atomic_store
@@ -15,11 +15,12 @@ from jitree.hal.local.executor.layout import EVENT, EVENT_ROW, LOG, WHOLE_JOB
 from jitree.hal.local.executor.recipe import supported
 from jitree.hal.local.executor.records import Log, LoggedEvent
 from jitree.hal.observing import DISPATCH
-from jitree.hal.profiling import OPERATION, Measurement, Profiler
+from jitree.hal.profiling import DISPATCHES, OPERATION, Measurement, Profiler, ProfilingMode, Timings
 from jitree.regs.memory import MemoryBlock, address_of, zeroed
 
 if TYPE_CHECKING:
     from jitree.hal.local.executor.calling import NativeExecutor
+    from jitree.hal.local.queue_record import QueueRecord
 
 CAPACITY: Final = 1 << 23
 """Events: 512 MiB of memory if all are there."""
@@ -30,13 +31,14 @@ _LONG: Final = 10_000_000
 """Nanoseconds in which both clocks can be compared."""
 
 
-class EventLog:
-    """Open while the device is profiled. Jobs that have begun then are waited for when it closes."""
+class EventLog(Timings):
+    """Jobs that have begun are waited for at the end."""
 
-    def __init__(self, profiler: Profiler) -> None:
+    def __init__(self, profiler: Profiler, queues: Sequence[QueueRecord]) -> None:
         self._memory = zeroed(LOG.size, 128)
         self._log = Log(address_of(self._memory))
         self._profiler = profiler
+        self._queues = queues
         self._block: MemoryBlock | None = None
         self._clock: NativeExecutor | None = None
         self._begun = 0, 0
@@ -48,10 +50,11 @@ class EventLog:
         """Of the LOG record."""
         return address_of(self._memory)
 
-    def open(self, has_commands: bool) -> None:
-        """``has_commands``: single commands are wanted. Machine code and Python have two clocks: which of the
-        two executes lists is settled before the first event."""
-        self._has_commands = has_commands
+    def begin(self, mode: ProfilingMode) -> None:
+        """Machine code and Python have two clocks: which of the two executes lists is settled before the
+        first event."""
+        self._has_commands = bool(mode & DISPATCHES)
+        self.lost = 0
         try:
             self._clock = executor.require_native_executor() if supported() else None
         except UnavailableError:
@@ -62,13 +65,17 @@ class EventLog:
         atomic_store(log.jobs, 0)
         self._begun = self._moment()
         log.capacity, log.events = CAPACITY, LoggedEvent(self._block.address)
+        for queue in self._queues:
+            queue.tell(self.address)
 
-    def close(self) -> None:
+    def end(self) -> None:
+        for queue in self._queues:
+            queue.tell(0)
         log = self._log
         log.events = LoggedEvent(0)
         while atomic_load(log.users):
             time.sleep(_PAUSE)
-        self._profiler.lost = max(0, atomic_load(log.next) - CAPACITY)
+        self.lost = max(0, atomic_load(log.next) - CAPACITY)
         self._found = self._written()
         self._block = None
 
