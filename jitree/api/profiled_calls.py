@@ -14,7 +14,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.api.function import Function, Watcher
-from jitree.dispatch.backtrace import is_of_user
+from jitree.dispatch.backtrace import is_of_user, places_of
 from jitree.dispatch.engine import Engine, EngineEntry
 from jitree.dispatch.plain.calls import call_import
 from jitree.dispatch.plain.handlers import HANDLERS
@@ -94,8 +94,11 @@ class CallRecorder(CallNotes):
             return
         self.is_over = True
         self._invoker.engine = self._engine
+        called = {noted[0] for noted in self.noted}
         for function in self._functions:
             function.watch(None)
+            if function.full_name in called:
+                self.places[function.full_name] = next(iter(places_of(function.vm_function)), "")
         self._functions.clear()
         with _lock:
             _recorders.pop(self._table, None)

@@ -11,10 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 from jitree import errors
 from jitree.base.endings import Ending
 from jitree.cuda import executable_format, jit, ptx
-from jitree.cuda.executable_format import ExportDescription, KernelLocation
+from jitree.cuda.executable_format import ExportDescription
 from jitree.hal import recording
 from jitree.hal.command_layout import ENTRY_POINT
-from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters, PipelineLayout
+from jitree.hal.executable import (
+    Executable,
+    ExecutableLoader,
+    ExecutableParameters,
+    PipelineLayout,
+    SourceLocation,
+)
 
 if TYPE_CHECKING:
     from jitree.cuda.context import CudaContext
@@ -312,16 +318,13 @@ class CudaExecutable(Executable):
         """Threads of a block in x, y and z."""
         return self._kernels[ordinal].block
 
-    def source_location(self, ordinal: int) -> KernelLocation | None:
-        """Where the kernel comes from, if the executable was compiled with that."""
+    def source_location(self, ordinal: int) -> SourceLocation | None:
         return self._kernels[ordinal].export.location
 
-    def stage_locations(self, ordinal: int) -> dict[str, KernelLocation]:
-        """Source location by compilation stage, for executables with debug information."""
+    def stage_locations(self, ordinal: int) -> dict[str, SourceLocation]:
         return self._kernels[ordinal].export.stages
 
     def source_files(self) -> dict[str, bytes]:
-        """Contents by path of the sources that the executable carries."""
         return self._source_files
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from jitree.errors import InvalidArgumentError
+from jitree.hal.executable import SourceLocation
 from jitree.vmfb.flatbuffer import FlatBuffer, Table
 
 _LEGACY: Final = b"CUDA"
@@ -28,15 +29,6 @@ _MAXIMUM_SHARED_MEMORY: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class KernelLocation:
-    path: str
-    line: int
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}"
-
-
-@dataclass(frozen=True, slots=True)
 class ExportDescription:
     """One kernel. Counts are None when only the program's pipeline layout states them (``CUDA``)."""
 
@@ -51,8 +43,8 @@ class ExportDescription:
     binding_count: int | None
     binding_flags: tuple[int, ...]
     """One a binding, BINDING_*; empty when they are not stated."""
-    location: KernelLocation | None
-    stages: dict[str, KernelLocation]
+    location: SourceLocation | None
+    stages: dict[str, SourceLocation]
     """Source location by compilation stage, of modules with debug information."""
 
     def reads_only(self, binding: int) -> bool:
@@ -136,7 +128,7 @@ def _current_export(table: Table, image_count: int) -> ExportDescription:
     )
 
 
-def _stages(debug: Table) -> dict[str, KernelLocation]:
+def _stages(debug: Table) -> dict[str, SourceLocation]:
     stages = {}
     for table in debug.tables(2):
         location = _location(table.table(1))
@@ -196,8 +188,8 @@ def _dimensions(buffer: FlatBuffer, position: int) -> tuple[int, int, int]:
     return buffer.uint32(position), buffer.uint32(position + 4), buffer.uint32(position + 8)
 
 
-def _location(table: Table | None) -> KernelLocation | None:
-    return None if table is None else KernelLocation(table.text(0) or "", table.uint32(1))
+def _location(table: Table | None) -> SourceLocation | None:
+    return None if table is None else SourceLocation(table.text(0) or "", table.uint32(1))
 
 
 def _checked(exports: tuple[ExportDescription, ...]) -> tuple[ExportDescription, ...]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jitree.errors import StatusError
 from jitree.regs.machine import Machine
 from jitree.regs.records import FunctionRecord
 from jitree.vmfb.words import OPCODE
+
+if TYPE_CHECKING:
+    from jitree.dispatch.function import VmFunction
 
 _CALL_IMPORT: Final = OPCODE["call.import"]
 _NAMED_FRAMES: Final = 3
@@ -28,6 +31,13 @@ def describe(function: FunctionRecord, word: int) -> str:
     debug = record.module.debug
     locations = debug.locate(ordinal, offset) if debug is not None else []
     return f"{text} at {', '.join(locations)}" if locations else text
+
+
+def places_of(function: VmFunction) -> list[str]:
+    """Where a function comes from, as far as its module says it."""
+    module = getattr(function.module, "module", None)  # of bytecode
+    debug = getattr(module, "debug", None)
+    return [] if debug is None else debug.places(function.ordinal)
 
 
 def describe_call(name: str, machine: Machine) -> str:

@@ -48,6 +48,14 @@ class ExecutableParameters(NamedTuple):
     """One per function for ABI 0.2 to 0.4, else empty."""
 
 
+class SourceLocation(NamedTuple):
+    path: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}"
+
+
 class Executable(abc.ABC):
     """A loaded executable: functions by ordinal."""
 
@@ -78,6 +86,28 @@ class Executable(abc.ABC):
 
     @abc.abstractmethod
     def binding_count(self, ordinal: int) -> int | None: ...
+
+    def source_location(self, ordinal: int) -> SourceLocation | None:
+        """Where a function comes from, if the executable was compiled with that."""
+        return None
+
+    def stage_locations(self, ordinal: int) -> dict[str, SourceLocation]:
+        """… by stage of the compilation, with debug information."""
+        return {}
+
+    def source_files(self) -> dict[str, bytes]:
+        """Contents by path of the sources that the executable carries."""
+        return {}
+
+    def places(self, ordinal: int) -> list[str]:
+        """All that it says of where a function comes from: ``model.mlir:3``. Damage is told as the only
+        place: who asks has something more important to say."""
+        try:
+            location = self.source_location(ordinal)
+            stages = (f"{at} ({stage})" for stage, at in self.stage_locations(ordinal).items() if at.path)
+            return [*([str(location)] if location and location.path else ()), *stages]
+        except StatusError as error:
+            return [f"<damaged source locations: {error.message}>"]
 
 
 class LocalExecutable(Executable):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from jitree.hal.command_layout import ENTRY_SEQUENTIAL
+from jitree.hal.executable import SourceLocation
 from jitree.loaders.entry_points import TabledExecutable
 from jitree.loaders.environment import Environment
-from jitree.loaders.library import Library, SourceLocation
+from jitree.loaders.library import Library
 
 
 class NativeExecutable(TabledExecutable):
@@ -32,13 +33,10 @@ class NativeExecutable(TabledExecutable):
         return bool(self._library.functions[ordinal].flags & ENTRY_SEQUENTIAL)
 
     def source_location(self, ordinal: int) -> SourceLocation | None:
-        """Where the function comes from, if the library was compiled with that."""
         return self._library.source_location(ordinal)
 
     def stage_locations(self, ordinal: int) -> dict[str, SourceLocation]:
-        """Source location by compilation stage, for libraries with debug information."""
         return self._library.stage_locations(ordinal)
 
     def source_files(self) -> dict[str, bytes]:
-        """Contents by path of the sources that the library carries."""
         return self._library.source_files()

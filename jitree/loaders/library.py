@@ -15,6 +15,7 @@ from typing import Final, Protocol, TypeAlias
 from jitree.base.records import NamedTuple
 from jitree.errors import FailedPreconditionError, OutOfRangeError, UnavailableError
 from jitree.hal.command_layout import ENTRY_SEQUENTIAL
+from jitree.hal.executable import SourceLocation
 from jitree.loaders.entry_points import EntryPoint
 
 QUERY_SYMBOL: Final = "iree_hal_executable_library_query"
@@ -76,11 +77,6 @@ _EXPORTS: Final = 24
 _FUNCTIONS: Final = 32
 _ATTRIBUTES: Final = 40
 assert ENTRY_SEQUENTIAL == 1  # as the flag of a library's function
-
-
-class SourceLocation(NamedTuple):
-    path: str
-    line: int
 
 
 class Library:

@@ -70,10 +70,16 @@ class VmvxLoader(ExecutableLoader):
                 Worker, executable, self._modules, names, parameters.constants, on_vm, self._bounds
             )
             compiled = _compiled(tier, executable, rows, create)
-            loaded = VmvxExecutable(executable.name, rows, Workers(create, compiled), compiled)
+            places = partial(kernel_places, executable.module)
+            loaded = VmvxExecutable(executable.name, rows, Workers(create, compiled), compiled, places)
             if tier == _WAITS:
                 loaded.require_compiled()
             return loaded
+
+
+def kernel_places(module: ModuleTables, number: int) -> list[str]:
+    """Where a kernel comes from, if the executable says it."""
+    return [] if module.debug is None else module.debug.places(kernels(module)[number].ordinal)
 
 
 def _compiled(

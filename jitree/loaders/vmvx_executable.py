@@ -230,9 +230,12 @@ class VmvxExecutable(TabledExecutable):
         rows: Sequence[EntryPoint],
         workers: Workers,
         compiled: CompiledKernels | None = None,
+        places: Callable[[int], list[str]] | None = None,
     ) -> None:
-        """``rows`` lack code and environment; ``compiled`` takes over from the VM when it can."""
+        """``rows`` lack code and environment; ``compiled`` takes over from the VM when it can; ``places``:
+        see :meth:`Executable.places`."""
         self._workers = workers
+        self._places = places
         self._compiled = compiled
         self._own_functions = [
             _Function(workers, compiled, ordinal, f"{row.name} of executable '{name}'")
@@ -251,6 +254,9 @@ class VmvxExecutable(TabledExecutable):
         workers.entries = self._entries
         if compiled is not None:
             compiled.serve(self._entries)
+
+    def places(self, ordinal: int) -> list[str]:
+        return [] if self._places is None else self._places(ordinal)
 
     def require_compiled(self) -> None:
         """Has the kernels compiled now; dispatches wait for that."""

@@ -10,12 +10,15 @@ import os
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.identity import Unique
 from jitree.errors import FailedPreconditionError, InvalidArgumentError
+from jitree.hal.executable import prepared_executables
+from jitree.hal.observing import DISPATCH
 from jitree.hal.profiling import OPERATION, Measurement, ProfilingMode
 from jitree.observe.profile_rows import Durations, ProfileRow, ProfileTable
 from jitree.observe.profiled import CallNotes, DoneCommand, Noted, ProfiledCall, ProfiledImport
@@ -39,6 +42,8 @@ class Profile(Unique):
         self._devices: list[Device] = []
         self._measured: list[tuple[Device, Measurement]] = []
         self.begun = self._ended = 0
+        self.places: dict[str, str] = {}
+        """Lines of the source that dispatches and functions come from."""
         try:
             for device in devices:
                 device.profiling_begin(_MODE)
@@ -58,6 +63,7 @@ class Profile(Unique):
             device.finish_submitted()
             device.profiling_end()
             self._measured += [(device, measured) for measured in device.profiler.measurements]
+        self._find_places()
 
     def __enter__(self) -> Profile:
         return self
@@ -66,6 +72,16 @@ class Profile(Unique):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _find_places(self) -> None:
+        """Executables may be gone when a table is asked for."""
+        self.places = dict(self.notes.places)
+        dispatches = {measured.name for _, measured in self._measured if measured.kind == DISPATCH}
+        for executable in prepared_executables() if dispatches else ():
+            for number in range(executable.function_count):
+                name = executable.function_name(number)
+                if name in dispatches:
+                    self.places[name] = next(iter(executable.places(number)), "")
 
     # -- what was measured -----------------------------------------------------------------------------
 
@@ -112,6 +128,8 @@ class Profile(Unique):
         self.require_ended()
         make = {"dispatch": self._dispatches, "import": self._imports, "device operation": self._operations}
         rows = make[by]() if by in make else self._callers(by)
+        if by in ("dispatch", "function"):
+            rows = (replace(row, location=self.places.get(row.name) or None) for row in rows)
         return ProfileTable(by, sorted(rows, key=lambda row: -row.total), self._note(by))
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -119,7 +137,7 @@ class Profile(Unique):
         that they come from, and arrows from submissions to executions."""
         from jitree.observe.profile_trace import write
 
-        write(Noted(self.begun, self.calls, self.imports, self.measurements), path)
+        write(Noted(self.begun, self.calls, self.imports, self.measurements, self.places), path)
 
     def __str__(self) -> str:
         return str(self.table()) if self._ended else "<a profile that has not ended>"

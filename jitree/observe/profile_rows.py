@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from math import prod
 from statistics import median
-from typing import Final, overload
+from typing import Any, Final, overload
 
 from jitree.hal.observing import DISPATCH
 from jitree.observe.export_names import parse
@@ -44,9 +44,11 @@ class ProfileRow:
     """In calls: imports that Python makes, without what devices do there."""
     bytecode: float | None = None
     """In calls: the rest: bytecode, arguments and results."""
+    location: str | None = None
+    """Of a dispatch or a function: its first line in the source, where the module says it."""
 
 
-_COLUMNS: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
+_COLUMNS: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
     "calls": ("calls", "{:d}".format),
     "total": ("total ms", lambda seconds: f"{seconds * 1e3:.3f}"),
     "median": ("median us", lambda seconds: f"{seconds * 1e6:.2f}"),
@@ -60,6 +62,7 @@ _COLUMNS: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
     "device": ("device ms", lambda seconds: f"{seconds * 1e3:.3f}"),
     "python": ("python ms", lambda seconds: f"{seconds * 1e3:.3f}"),
     "bytecode": ("bytecode ms", lambda seconds: f"{seconds * 1e3:.3f}"),
+    "location": ("location", str),
 }
 
 

@@ -57,6 +57,8 @@ class _Trace:
 
     def _slice(self, name: str, place: tuple[int, int], begun: int, ended: int, **arguments: Any) -> Event:
         process, thread = place
+        if self._noted.places.get(name):
+            arguments |= {"location": self._noted.places[name]}
         event = {
             "ph": "X", "name": name, "pid": process, "tid": thread,
             "ts": self._time(begun), "dur": (ended - begun) / 1e3,

@@ -68,6 +68,8 @@ class CallNotes(abc.ABC):
         self.noted: list[tuple[Any, ...]] = []
         """The fields of a :class:`ProfiledCall` each; making one takes longer than all that is noted."""
         self.imports: list[ProfiledImport] = []
+        self.places: dict[str, str] = {}
+        """Of functions that were called, where the source says it; when it has stopped."""
 
     @abc.abstractmethod
     def stop(self) -> None:
@@ -95,3 +97,5 @@ class Noted(NamedTuple):
     calls: tuple[ProfiledCall, ...]
     imports: tuple[ProfiledImport, ...]
     measurements: tuple[tuple[Device, Measurement], ...]
+    places: dict[str, str]
+    """Of dispatches and functions, in the source."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.base.identity import Unique
-from jitree.hal.observing import memory
+from jitree.hal.observing import DISPATCH, memory
 from jitree.observe.changes import pieces
 from jitree.observe.export_names import TensorKind, flat
 from jitree.types import element_type
@@ -176,8 +176,10 @@ class ObservedDispatch(Unique):
         self.constants = step.constants
         self.inputs: tuple[ObservedTensor, ...] = ()
         self.outputs: tuple[ObservedTensor, ...] = ()
-        self.location = origin.location
-        """The function of the program that submitted it, with its source where the module says it."""
+        places = step.executable.places(step.function) if step.executable and step.kind == DISPATCH else ()
+        self.location = origin.location + (f"; compiled from {', '.join(places)}" if places else "")
+        """The function of the program that submitted it, with its source where the module says it; and what
+        the executable says of the dispatch's."""
         self.call_site = origin.call_site
         """The line of Python that called."""
 

@@ -93,6 +93,11 @@ def _lines(module: ModuleTables, flags: ParsedFlags) -> Iterator[str]:
 
         yield from executable_lines(module)
         return
+    if output == "locations":
+        from jitree.tools.dump_locations import location_lines
+
+        yield from location_lines(module)
+        return
     if output == "summary":
         yield from summary_lines(module)
         return

@@ -16,7 +16,7 @@ from jitree.loaders import elf_format, fatelf
 from jitree.loaders.elf_file import bad_elf, read_elf
 from jitree.vmfb.schema import ModuleTables
 
-_ELF: Final = b"\x7fELF"
+ELF: Final = b"\x7fELF"
 _CUDA: Final = (b"CUDA", b"CDA1")
 _SECTION_FLAGS: Final = {1: "W", 2: "A", 4: "X", 0x10: "M", 0x20: "S", 0x400: "T"}
 """Writable, in memory, code, mergeable, strings, one for each thread."""
@@ -30,7 +30,7 @@ def executable_lines(module: ModuleTables) -> Iterator[str]:
     damage: StatusError | None = None
     found = False
     for index, segment in enumerate(module.rodata):
-        if not _is_executable(segment.data):
+        if not is_executable(segment.data):
             continue
         found = True
         yield f"Executable in .rodata[{index}], {len(segment.data)} bytes:"
@@ -47,9 +47,9 @@ def executable_lines(module: ModuleTables) -> Iterator[str]:
         raise damage
 
 
-def _is_executable(data: memoryview) -> bool:
+def is_executable(data: memoryview) -> bool:
     start = bytes(data[:8])
-    return start.startswith((_ELF, *_CUDA)) or start[4:] in _CUDA or fatelf.is_fatelf(data)
+    return start.startswith((ELF, *_CUDA)) or start[4:] in _CUDA or fatelf.is_fatelf(data)
 
 
 def _lines(data: memoryview) -> Iterator[str]:
@@ -57,7 +57,7 @@ def _lines(data: memoryview) -> Iterator[str]:
         for row in fatelf.slices(data):
             yield f"FatELF slice for {row.name}, {row.size} bytes:"
             yield from _elf_lines(row.content(data))
-    elif bytes(data[:4]) == _ELF:
+    elif bytes(data[:4]) == ELF:
         yield from _elf_lines(data)
     else:
         yield from _cuda_lines(data)

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jitree.errors import StatusError
 from jitree.vmfb.flatbuffer import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _LOCATION_TABLE_TYPES: Final = 0
 _LOCATION_TABLE: Final = 1
@@ -29,15 +32,17 @@ _MAXIMUM_LINES: Final = 64
 class DebugDatabase:
     """Function names and source locations.
 
-    The source maps are used only if there is one per function: some releases store a single map under the
-    wrong function.
+    Source maps are found by the numbers of functions only if there is one for each: release 3.13 stores the
+    last function's alone, under the number of the first. Then they are found by names of exports.
     """
 
-    __slots__ = ("_function_count", "_maps", "_root")
+    __slots__ = ("_exports", "_function_count", "_maps", "_root")
 
-    def __init__(self, root: Table, function_count: int) -> None:
+    def __init__(self, root: Table, function_count: int, exports: Sequence[tuple[str, int]]) -> None:
+        """``exports``: names and numbers of functions."""
         self._root = root
         self._function_count = function_count
+        self._exports = exports
         self._maps: list[Table] | None = None
 
     @property
@@ -45,11 +50,6 @@ class DebugDatabase:
         """Entries of the location table. INVALID_ARGUMENT if the table is damaged."""
         found = self._root.vector(_LOCATION_TABLE, 4)
         return found[1] if found else 0
-
-    @property
-    def usable(self) -> bool:
-        """Whether there is a source map for each function. INVALID_ARGUMENT if the table is damaged."""
-        return len(self._source_maps()) == self._function_count
 
     def recorded_name(self, ordinal: int) -> str | None:
         """The name in the source map with the number of the function, right or wrong; None without one."""
@@ -62,7 +62,8 @@ class DebugDatabase:
     def function_name(self, ordinal: int) -> str | None:
         """The name in the source, None if not recorded."""
         try:
-            return self._source_maps()[ordinal].text(0) if self.usable else None
+            found = self._map(ordinal)
+            return None if found is None else found.text(0)
         except StatusError:
             return None  # asked for messages only; `locate` tells of the damage
 
@@ -73,7 +74,16 @@ class DebugDatabase:
         as the only entry, since the caller is about to report something more important.
         """
         try:
-            return self._locate(ordinal, offset) if self.usable else []
+            entries = self._entries(ordinal)
+            index = bisect_right(entries, offset, key=lambda entry: entry[0]) - 1
+            return [] if index < 0 else self._described([entries[index][1]])
+        except StatusError as error:
+            return [f"<damaged debug database: {error.message}>"]
+
+    def places(self, ordinal: int) -> list[str]:
+        """All locations of a function's instructions, in their order; else as :meth:`locate`."""
+        try:
+            return self._described([location for _, location in self._entries(ordinal)])
         except StatusError as error:
             return [f"<damaged debug database: {error.message}>"]
 
@@ -82,20 +92,24 @@ class DebugDatabase:
             self._maps = self._root.tables(_FUNCTIONS)
         return self._maps
 
-    def _locate(self, ordinal: int, offset: int) -> list[str]:
-        content = self._source_maps()[ordinal].content(1, _SOURCE_MAP_ENTRY.size)
-        if content is None:
-            return []
-        entries = list(_SOURCE_MAP_ENTRY.iter_unpack(content))
-        index = bisect_right(entries, offset, key=lambda entry: entry[0]) - 1
-        lines: list[str] = []
-        if index >= 0:
-            self._describe(entries[index][1], lines, set())
-        return lines
+    def _map(self, ordinal: int) -> Table | None:
+        maps = self._source_maps()
+        if len(maps) == self._function_count:
+            return maps[ordinal]
+        names = {name for name, number in self._exports if number == ordinal}
+        return next((found for found in maps if found.text(0) in names), None)
 
-    def _describe(self, location: int, lines: list[str], seen: set[int]) -> None:
-        """Appends the lines of a location and of those it refers to, depth first."""
-        pending = [location]
+    def _entries(self, ordinal: int) -> list[tuple[int, int]]:
+        """Offsets of instructions, and numbers of locations."""
+        found = self._map(ordinal)
+        content = None if found is None else found.content(1, _SOURCE_MAP_ENTRY.size)
+        return [] if content is None else list(_SOURCE_MAP_ENTRY.iter_unpack(content))
+
+    def _described(self, locations: Sequence[int]) -> list[str]:
+        """The lines of locations and of those that they refer to, depth first, each once."""
+        lines: list[str] = []
+        seen: set[int] = set()
+        pending = list(dict.fromkeys(reversed(locations)))
         while pending and len(lines) < _MAXIMUM_LINES:
             index = pending.pop()
             if index in seen:
@@ -105,7 +119,8 @@ class DebugDatabase:
             if table is None:
                 continue
             if kind == _FILE_LINE_COLUMN:
-                lines.append(f"{table.text(0) or '-'}:{table.int32(1)}:{table.int32(2)}")
+                if table.int32(1):  # 0: the whole file
+                    lines.append(f"{table.text(0) or '-'}:{table.int32(1)}:{table.int32(2)}")
             elif kind == _CALL_SITE:
                 pending += [table.int32(1), table.int32(0)]
             elif kind == _FUSED:
@@ -113,6 +128,7 @@ class DebugDatabase:
             elif kind == _NAME:
                 lines.append(table.text(0) or "-")
                 pending.append(table.int32(1))
+        return lines
 
     def _location(self, index: int) -> tuple[int, Table | None]:
         types = self._root.content(_LOCATION_TABLE_TYPES)

@@ -32,6 +32,8 @@ from jitree.vmfb.schema import (
 from jitree.vmfb.verify import require_whole
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jitree.vmfb.debug import DebugDatabase
 
 VERSIONS: Final = (15, 16, 17)
@@ -85,6 +87,7 @@ def _read_root(root: Table, archive: Archive) -> ModuleTables:
     if bytecode is None:
         bytecode = archive.flatbuffer[:0]
     functions = _read_functions(root, len(bytecode))
+    exports = _read_exports(root, len(functions))
     state = root.table(_STATE)
     debug = root.table(_DEBUG)
     return ModuleTables(
@@ -98,22 +101,22 @@ def _read_root(root: Table, archive: Archive) -> ModuleTables:
         ),
         dependencies=_read_dependencies(root),
         imports=_read_imports(root),
-        exports=_read_exports(root, len(functions)),
+        exports=exports,
         functions=functions,
         rodata=_read_rodata(root, archive),
         globals_size=_capacity(state, 0, "global byte capacity"),
         ref_global_count=_capacity(state, 1, "global ref count"),
         bytecode_version=bytecode_version,
         bytecode=bytecode,
-        debug=_debug_database(debug, len(functions)) if debug else None,
+        debug=_debug_database(debug, len(functions), exports) if debug else None,
         archive=archive,
     )
 
 
-def _debug_database(table: Table, function_count: int) -> DebugDatabase:
+def _debug_database(table: Table, function_count: int, exports: Sequence[Export]) -> DebugDatabase:
     from jitree.vmfb.debug import DebugDatabase  # most modules have none
 
-    return DebugDatabase(table, function_count)
+    return DebugDatabase(table, function_count, exports)
 
 
 def _read_bytecode_version(root: Table) -> tuple[int, int]:

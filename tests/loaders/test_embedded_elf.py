@@ -214,7 +214,8 @@ def test_imports(name: str) -> None:
 def test_failing_import() -> None:
     executable = load(sample("imp-3.13.0.so"), providers=(Provider(failure=42),))
     source, target = aligned(np.zeros(16, np.float32)), aligned(np.zeros(16, np.float32))
-    with pytest.raises(InternalError, match=r"disp of executable 'ex.*' returned 42 in workgroup"):
+    message = r"disp of executable 'ex.*' returned 42 in workgroup .*; compiled from imp.mlir:\d+$"
+    with pytest.raises(InternalError, match=message):
         run(executable, (16, 1, 1), [], source, target)
 
 

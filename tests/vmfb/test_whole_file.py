@@ -56,9 +56,13 @@ def test_damage_is_found_by_both_and_the_rest_is_right(path: Path, monkeypatch: 
             assert not found or found[0] in str(error)
             continue
         assert not found
-        if isinstance(module.debug, DebugDatabase) and module.debug.usable:
+        if isinstance(module.debug, DebugDatabase):
             for function in module.functions:
-                assert not any("damaged" in line for line in module.debug.locate(function.ordinal, 0))
+                for lines in (
+                    module.debug.locate(function.ordinal, 0),
+                    module.debug.places(function.ordinal),
+                ):
+                    assert not any("damaged" in line for line in lines)
 
 
 def module_with(slot: int, build: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:

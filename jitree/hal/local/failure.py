@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from jitree.base.callbacks import take_kept
 from jitree.base.records import NamedTuple
-from jitree.errors import CancelledError, InternalError
+from jitree.errors import CancelledError, InternalError, StatusError
 from jitree.hal.command_layout import COMMAND, ENTRY_POINT
 from jitree.hal.command_list import CommandList, check_workgroups
 from jitree.hal.executable import KeepsFailures
@@ -34,14 +34,18 @@ def function_failure(
     interrupt = take_kept()
     if interrupt is not None:
         return interrupt
-    executable, name, _ = dispatched_function(commands, row)
+    executable, name, ordinal = dispatched_function(commands, row)
+    places = executable.places(ordinal)
     if isinstance(executable, KeepsFailures):
         kept = executable.take_failure(result)
         if kept is not None:
+            if isinstance(kept, StatusError) and places:
+                kept.with_context(f"compiled from {', '.join(places)}")
             return kept
     return InternalError(
         f"{name} of executable '{executable.name}' returned {result} in workgroup {workgroup} of command "
-        f"{commands.first_row + row}"
+        f"{commands.first_row + row}",
+        *([f"compiled from {', '.join(places)}"] if places else ()),
     )
 
 
