@@ -8,9 +8,13 @@ so command lines and scripts that look for a code or a message find it.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from errno import ENOMEM
+from functools import wraps
+from typing import Any, TypeVar
+
+Work = TypeVar("Work", bound=Callable[..., Any])
 
 
 class StatusCode(enum.IntEnum):
@@ -210,3 +214,19 @@ def error_context(context: str) -> Iterator[None]:
     except StatusError as error:
         error.with_context(context)
         raise
+
+
+def folded(work: Work) -> Work:
+    """A function whose errors' tracebacks do not show frames of this package (:mod:`jitree.base.folding`)."""
+
+    @wraps(work)
+    def folding(*arguments: Any, **named: Any) -> Any:
+        try:
+            return work(*arguments, **named)
+        except BaseException as error:
+            from jitree.base.folding import fold
+
+            fold(error)
+            raise
+
+    return folding  # type: ignore[return-value]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from jitree.base.folding import keep_tracebacks
 from jitree.codegen.image.hashing import hashed
 from jitree.codegen.image.shipped import STAMP_FILE, STAMP_VARIABLE
 from jitree.tools import build_stamp
@@ -24,6 +25,8 @@ def quick_collections() -> None:
 
 
 def pytest_configure() -> None:
-    """Code that has changed since images were shipped is tested with images of its own, in the cache."""
+    """Code that has changed since images were shipped is tested with images of its own, in the cache. Failed
+    tests show where in the package."""
+    keep_tracebacks()
     if STAMP_VARIABLE not in os.environ and build_stamp.changed_since(Path(STAMP_FILE)):
         os.environ[STAMP_VARIABLE] = hashed((build_stamp.text("").encode(),)).hex()

@@ -12,7 +12,7 @@ import numpy as np
 
 from jitree.api.calls.transfers import to_numpy
 from jitree.api.implicit_transfer import ImplicitTransfer
-from jitree.errors import FailedPreconditionError, StatusCode, StatusError
+from jitree.errors import FailedPreconditionError, StatusCode, StatusError, folded
 from jitree.hal.buffer import BufferView
 from jitree.types import ENCODING_DENSE, ElementType, element_type
 
@@ -206,6 +206,7 @@ class Array(ImplicitTransfer):
         """Whether the elements are there (or will never be, because the call failed)."""
         return self._fence is None or self._fence.query() != StatusCode.DEFERRED
 
+    @folded
     def wait(self) -> Self:
         """Waits for the elements. Raises what the call that computes them failed with."""
         if self._fence is not None:
@@ -221,6 +222,7 @@ class Array(ImplicitTransfer):
 
     # -- the elements --------------------------------------------------------------------------------
 
+    @folded
     def to_host(self) -> npt.NDArray[Any]:
         """The elements as a numpy array over the same memory where the host sees it, else a copy."""
         known = self._known_elements()
@@ -347,6 +349,7 @@ class Array(ImplicitTransfer):
             raise TypeError("len() of an array of rank 0")
         return shape[0]
 
+    @folded
     def __getitem__(self, index: Any) -> Any:
         """Elements as numpy gives them. Of an array in device memory a part is read by itself, unless machine
         code reads all of it sooner."""
@@ -358,6 +361,7 @@ class Array(ImplicitTransfer):
                 return part
         return self._implicitly()[index]
 
+    @folded
     def __setitem__(self, index: Any, value: Any) -> None:
         """Writes elements on the device, by integers and slices, after all that this thread has submitted.
 

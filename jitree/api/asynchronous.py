@@ -16,7 +16,7 @@ from jitree.api.calls.transfers import copy_to_device
 from jitree.api.function import Function
 from jitree.base.scopes import Scope
 from jitree.dispatch.gate import CANCELS
-from jitree.errors import CancelledError, StatusError
+from jitree.errors import CancelledError, StatusError, folded
 from jitree.hal.fence import Fence
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ class AsynchronousFunction(Function):
             self._fail(error)
         return self.unpack(results)
 
+    @folded
     def submit(self, *arguments: Any, **named: Any) -> Any:
         """Submits the call and returns its results, which may still be computed."""
         if named and self.order.limits(named):
@@ -135,6 +136,7 @@ class PairedFunction(Function):
         """Submits the call and awaits its results."""
         return await self._counterpart.async_(*arguments, **named)
 
+    @folded
     def submit(self, *arguments: Any, **named: Any) -> Any:
         """Submits the call and returns its results, which may still be computed."""
         return self._counterpart.submit(*arguments, **named)

@@ -12,7 +12,7 @@ import numpy as np
 
 from jitree.api.lone_dispatch import LoneDispatch, save_reproduction
 from jitree.api.sides import FunctionSide, ModuleSide, Side, SideLike, arrays_of, require_apart, side_of
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError, folded
 from jitree.hal.observing import DISPATCH
 from jitree.observe.closeness import FarElement, Tolerance, compare, tolerance
 from jitree.observe.departures import ELSEWHERE, Compared, Comparison, Departure, ReadTensor, table
@@ -87,6 +87,7 @@ class Difference:
     __repr__ = __str__
 
 
+@folded
 def diff(
     a: SideLike,
     b: SideLike,

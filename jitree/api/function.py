@@ -18,7 +18,7 @@ from jitree.base.endings import require_interpreter
 from jitree.base.identity import Remade
 from jitree.base.scopes import deadline
 from jitree.dispatch.function import VmFunction as VmFunction
-from jitree.errors import InvalidArgumentError, StatusError
+from jitree.errors import InvalidArgumentError, StatusError, folded
 from jitree.hal.buffer import BufferView
 
 if TYPE_CHECKING:
@@ -226,10 +226,16 @@ class Function(Remade):
         ``timeout=`` is how many seconds it may take. INVALID_ARGUMENT, naming the argument, for what it does
         not take, DEADLINE_EXCEEDED, CANCELLED (``session.cancel()``); whatever the program fails with.
         """
-        if named and self.order.limits(named):
-            with self._limit(named):
-                return self(*arguments, **named)
-        return self.call_slowly(arguments, named)
+        try:
+            if named and self.order.limits(named):
+                with self._limit(named):
+                    return self(*arguments, **named)
+            return self.call_slowly(arguments, named)
+        except BaseException as error:
+            from jitree.base.folding import fold
+
+            fold(error)
+            raise
 
     def _limit(self, named: dict[str, Any]) -> AbstractContextManager[object]:
         """Takes the limit of a call from its arguments."""
@@ -303,11 +309,20 @@ class Function(Remade):
 
     async def async_(self, /, *arguments: Any, **named: Any) -> Any:
         """As a plain call, awaiting what the program waits for. Calls of one event loop begin in turn."""
+        try:
+            if named and self.order.limits(named):
+                with self._limit(named):
+                    return await self._call_async(*arguments, **named)
+            return await self._call_async(*arguments, **named)
+        except BaseException as error:
+            from jitree.base.folding import fold
+
+            fold(error)
+            raise
+
+    async def _call_async(self, /, *arguments: Any, **named: Any) -> Any:
         from jitree.api.call_gate import running_gate
 
-        if named and self.order.limits(named):
-            with self._limit(named):
-                return await self.async_(*arguments, **named)
         gate = running_gate()
         if gate is not None and not gate.is_open():
             await gate.pass_through()
@@ -333,6 +348,7 @@ class Function(Remade):
             self._fail(error)
         return self.unpack(results)
 
+    @folded
     def workspace_size(self, *shapes: Any, **named: Any) -> int:
         """The bytes that ``workspace=`` of a call with arguments of these shapes must have; 0 for functions
         that take no such memory.

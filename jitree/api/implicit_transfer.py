@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from jitree.errors import folded
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
@@ -21,6 +23,7 @@ class ImplicitTransfer(NDArrayOperatorsMixin):
     def _implicitly(self) -> npt.NDArray[Any]:
         """The elements, where they may come to the host without being asked for."""
 
+    @folded
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         host = self._implicitly()
         if dtype is not None and np.dtype(dtype) != host.dtype:

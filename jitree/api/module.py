@@ -9,7 +9,7 @@ from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX, TRANSIENTS, Signatu
 from jitree.api.calls.refusal import describe
 from jitree.api.function import Function
 from jitree.base.identity import Remade, Unique
-from jitree.errors import InvalidArgumentError, NotFoundError, StatusError
+from jitree.errors import InvalidArgumentError, NotFoundError, StatusError, folded
 
 if TYPE_CHECKING:
     from jitree.api.function import Owner
@@ -34,6 +34,7 @@ class Call(Unique):
         self.outputs: list[Any] = []
         """Results of the last one."""
 
+    @folded
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """As the function itself."""
         return self.function(*arguments, **named)
@@ -125,6 +126,7 @@ class Module(Remade):
             function = self._functions[name] = self._session.lookup(f"{self.name}.{local}")
         return function
 
+    @folded
     def __getattr__(self, name: str) -> Function:
         if name.startswith("_") or name not in self._names:
             raise AttributeError(

@@ -11,7 +11,7 @@ import numpy as np
 from jitree.api.array import Array, converter
 from jitree.api.calls.refusal import describe
 from jitree.base.identity import Unique
-from jitree.errors import InvalidArgumentError, UnavailableError
+from jitree.errors import InvalidArgumentError, UnavailableError, folded
 
 _TAKES: Final = {
     "cupy": ("cupy", "from_dlpack"),
@@ -52,6 +52,7 @@ class OtherKind(Unique):
         """Gives None for arrays that ``_take`` is to convert."""
         self.function = function
 
+    @folded
     def __call__(self, /, *arguments: Any, **named: Any) -> Any:
         """As the function."""
         return self._converted(self.function(*arguments, **named))

@@ -14,7 +14,8 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.api.function import Function, Watcher
-from jitree.dispatch.backtrace import is_of_user, places_of
+from jitree.base.folding import is_of_user
+from jitree.dispatch.backtrace import places_of
 from jitree.dispatch.engine import Engine, EngineEntry
 from jitree.dispatch.plain.calls import call_import
 from jitree.dispatch.plain.handlers import HANDLERS

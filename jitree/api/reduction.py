@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jitree.api.differences import diff
 from jitree.api.lone_dispatch import LoneDispatch, save_reproduction
 from jitree.api.sides import FunctionSide, ModuleSide, SideLike, side_of
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, NonFiniteError, StatusError
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, NonFiniteError, StatusError, folded
 from jitree.hal.observing import DISPATCH
 from jitree.observe.closeness import EXACT
 from jitree.observe.finite import DEFAULT, FiniteCheck
@@ -41,6 +41,7 @@ class _Progress(Onlooker):
             self.done = dispatch.ordinal
 
 
+@folded
 def reduce(
     a: SideLike,
     folder: str | os.PathLike[str],

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from jitree.errors import folded
+
 if TYPE_CHECKING:
     import os
 
@@ -31,6 +33,7 @@ class Observable(abc.ABC):
     finite_check: FiniteCheck | None = None
     """What looks for values that are not finite, if that was asked for."""
 
+    @folded
     def tap(
         self,
         pattern: str | Sequence[str] = "*",
@@ -58,6 +61,7 @@ class Observable(abc.ABC):
         self._require_open()
         return Taps(self._observed(), Selection(pattern, ordinals, module, function), keep, types, path)
 
+    @folded
     def profile(self) -> Profile:
         """Measures where time goes (``docs/profiling.md``) until the end of a ``with`` block, or
         :meth:`Profile.stop`.

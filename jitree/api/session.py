@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from jitree import errors
 from jitree.api import session_arguments
 from jitree.api.array import Array
 from jitree.api.builtin_modules import BUILTIN_MODULES, HAL, chosen, prepare_hal, start_hal
@@ -30,7 +31,7 @@ from jitree.dispatch.context import Context, ContextFlags, ModuleLike
 from jitree.dispatch.function import VmFunction as VmFunction
 from jitree.dispatch.host_module import HostModule, Signal
 from jitree.dispatch.tiers import WAITING_TIERS, default_tier
-from jitree.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, memory_errors
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, folded, memory_errors
 from jitree.hal.device import Device
 from jitree.hal.local.interrupts import end_call
 from jitree.hal.watchdog import start as start_watchdog
@@ -51,9 +52,6 @@ if TYPE_CHECKING:
     from jitree.params.provider import ParameterProvider
     from jitree.params.provider import Source as ParameterSource
     from jitree.vmfb.archive import Source
-
-STANDARD_INPUT: Final = "-"
-"""As a path to load from."""
 
 
 class Session(Observable, Ended, Remade):
@@ -76,6 +74,7 @@ class Session(Observable, Ended, Remade):
         session.made_by = device, {"sandbox": sandbox, **options}
         return session
 
+    @folded
     @memory_errors("creating a session")
     def __init__(
         self,
@@ -230,6 +229,7 @@ class Session(Observable, Ended, Remade):
     @overload
     def load(self, *sources: Source | ModuleLike) -> Module | tuple[Module, ...]: ...
 
+    @folded
     @memory_errors("loading modules")
     def load(self, *sources: Source | ModuleLike) -> Module | tuple[Module, ...]:
         """Loads compiled modules: paths (``-`` is the standard input), bytes-like objects, open binary files.
@@ -279,7 +279,7 @@ class Session(Observable, Ended, Remade):
         if isinstance(source, (BytecodeModule, HostModule)):
             return source
         if isinstance(source, str):
-            if source == STANDARD_INPUT:
+            if source == "-":  # standard input
                 return BytecodeModule.load(sys.stdin.buffer.read(), "<standard input>")
             reference = parse_reference(source)
             if reference is not None:
@@ -292,7 +292,7 @@ class Session(Observable, Ended, Remade):
         names = [module.name for module in self._context.modules]
         for module in loaded:
             if module.name in names:
-                raise AlreadyExistsError(
+                raise errors.AlreadyExistsError(
                     f"a module '{module.name}' is registered already; use another session for the second one"
                 )
             names.append(module.name)
@@ -320,16 +320,17 @@ class Session(Observable, Ended, Remade):
             self._functions[name] = self._seen(function)
         return function
 
-    def __getitem__(self, name: str) -> Function:
-        return self.lookup(name)
-
+    @folded
     def call(self, name: str, *arguments: Any, **named: Any) -> Any:
         """Calls ``module.function``; see :class:`Function`."""
         return self.lookup(name)(*arguments, **named)
 
+    @folded
     def prepare(self, name: str) -> Function:
         """The module's attribute, for many calls from any thread; see also :class:`Call`."""
         return self.lookup(name)
+
+    __getitem__ = prepare
 
     def call_direct(self, function: str | Function | VmFunction, *arguments: Any) -> list[Any]:
         """Calls a function with VM values (numbers, buffer views, fences, lists, None) and returns such.
@@ -345,6 +346,7 @@ class Session(Observable, Ended, Remade):
 
     # -- arrays ------------------------------------------------------------------------------------------
 
+    @folded
     def to_device(self, value: Any) -> Array:
         """An array on the session's first device, from a numpy array, a DLPack or buffer producer, a number
         or nested sequences. Large aligned numpy arrays are used in place on the CPU drivers, arrays in the
@@ -483,6 +485,7 @@ def _default_instance() -> Instance:
     return Instance()
 
 
+@folded
 def load(*sources: Source | ModuleLike, device: DeviceChoice = None, **options: Any) -> Any:
     """Loads modules into a new session, which lives as long as they are used; see :meth:`Session.load`.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -18,9 +17,6 @@ _CALL_IMPORT: Final = OPCODE["call.import"]
 _NAMED_FRAMES: Final = 3
 _SHOWN_FRAMES: Final = 64
 """Lines of a backtrace at either end; a runaway recursion has thousands of equal frames."""
-_PACKAGE: Final = os.path.dirname(os.path.dirname(__file__))
-_TYPED: Final = frozenset(("<stdin>", "<string>"))
-"""Files of what was typed in or given on a command line."""
 
 
 def describe(function: FunctionRecord, word: int) -> str:
@@ -83,8 +79,3 @@ def _native_callee(function: FunctionRecord, word: int) -> str | None:
     if code[word] != _CALL_IMPORT or code[word + 3] not in module.first_calls:
         return None
     return module.module.imports[code[word + 3]].full_name
-
-
-def is_of_user(file: str) -> bool:
-    """Whether code is neither ours nor made by us or by Python."""
-    return not file.startswith((_PACKAGE, "<")) or file in _TYPED or file.startswith("<ipython")

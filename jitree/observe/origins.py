@@ -8,8 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+from jitree.base.folding import is_of_user
 from jitree.base.records import NamedTuple
-from jitree.dispatch.backtrace import describe, is_of_user
+from jitree.dispatch.backtrace import describe
 from jitree.dispatch.invocation import Invoker
 from jitree.dispatch.plain.calls import call_import
 from jitree.hal.observing import memory

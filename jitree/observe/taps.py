@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Final, Literal, overload
 
 from jitree.base.arguments import shown
 from jitree.base.identity import Unique
-from jitree.errors import InvalidArgumentError, NotFoundError, OutOfRangeError, ResourceExhaustedError
+from jitree.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    OutOfRangeError,
+    ResourceExhaustedError,
+    folded,
+)
 from jitree.hal.observing import DISPATCH
 from jitree.observe import tensor_files
 from jitree.observe.export_names import TensorKind
@@ -230,6 +236,7 @@ class Taps(Onlooker, Sequence[ObservedDispatch]):
             for index, tensor in enumerate(tensors):
                 yield f"{call}{dispatch.name}{place}.{kind}{index}", tensor
 
+    @folded
     def require_some(self) -> None:
         """NOT_FOUND, with names that are near, if nothing was tapped."""
         if not self._dispatches:
@@ -256,6 +263,7 @@ class Taps(Onlooker, Sequence[ObservedDispatch]):
     def __enter__(self) -> Taps:
         return self
 
+    @folded
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:

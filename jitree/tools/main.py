@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 from jitree import __version__
+from jitree.base.folding import keep_tracebacks
 from jitree.tools.reporting import report
 
 COMMANDS: Final = {
@@ -49,6 +50,7 @@ def dispatch(arguments: Sequence[str]) -> int:
         sys.stderr.write(usage())
         return EXIT_FAILURE
     module = importlib.import_module(COMMANDS[command][0])
+    keep_tracebacks()
     code: int = guarded(module.main, arguments[1:])
     return code
 

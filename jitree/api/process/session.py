@@ -21,6 +21,7 @@ from jitree.errors import (
     InvalidArgumentError,
     NotFoundError,
     UnimplementedError,
+    folded,
 )
 from jitree.vmfb.archive import Source, loading, name_of
 
@@ -228,6 +229,7 @@ class ProcessFunction:
         self.full_name = full_name
         self.declaration = declaration
 
+    @folded
     def __call__(self, *arguments: Any, timeout: float | None = None) -> Any:
         return self.session.call(self.full_name, *arguments, timeout=timeout)
 

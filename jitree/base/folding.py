@@ -1,0 +1,65 @@
+"""Tracebacks that end at the line of the user that called, and go on where the user's code is called.
+
+``JITREE_TRACEBACK=full`` leaves them whole.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import TracebackType
+from typing import Final
+
+_VARIABLE: Final = "JITREE_TRACEBACK"
+_PACKAGE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
+_PACKAGES_OF_USERS: Final = ("site-packages", "dist-packages")
+_TYPED: Final = frozenset(("<stdin>", "<string>"))
+"""Files of what was typed in or given on a command line."""
+
+
+def is_of_user(file: str) -> bool:
+    """Whether code is neither ours nor made by us or by Python."""
+    return not file.startswith((_PACKAGE, "<")) or file in _TYPED or file.startswith("<ipython")
+
+
+def keep_tracebacks() -> None:
+    """This process shows where in the package an error was raised."""
+    os.environ.setdefault(_VARIABLE, "full")
+
+
+def fold(error: BaseException) -> None:
+    """Takes our frames out of the tracebacks of an error and of those that it comes from. A function that
+    then raises it by a bare ``raise`` does not come into it either."""
+    if os.environ.get(_VARIABLE) == "full" or sys.is_finalizing():
+        return
+    pending, seen = [error], set[int]()
+    while pending:
+        one = pending.pop()
+        seen.add(id(one))
+        one.__traceback__ = _of_user(one.__traceback__)
+        cause = one.__cause__
+        if cause is not None and _of_user(cause.__traceback__) is None and str(one).startswith(str(cause)):
+            one.__cause__ = cause.__cause__  # a kept failure that is raised again says the same twice
+        pending += [e for e in (one.__cause__, one.__context__) if e is not None and id(e) not in seen]
+
+
+def _of_user(trace: TracebackType | None) -> TracebackType | None:
+    """Without our frames, and without those of the standard library that they call."""
+    kept, is_ours = [], False
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not is_of_user(file):
+            is_ours = is_ours or file.startswith(_PACKAGE)
+        elif not (is_ours and _is_library(file)):
+            is_ours = False
+            kept.append(trace)
+        trace = trace.tb_next
+    found: TracebackType | None = None
+    for one in reversed(kept):
+        found = TracebackType(found, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return found
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith(_LIBRARY) and not file[len(_LIBRARY) :].startswith(_PACKAGES_OF_USERS)

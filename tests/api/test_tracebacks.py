@@ -1,0 +1,87 @@
+"""Tracebacks end at the user's line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitree
+from tests.api.programs import ASYNCHRONOUS, PROGRAMS
+from tests.assembler import Assembler
+
+SEEN = PROGRAMS / "seen.vmfb"
+
+
+@pytest.fixture(autouse=True)
+def folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JITREE_TRACEBACK", raising=False)
+
+
+@pytest.fixture
+def session() -> Iterator[jitree.Session]:
+    with jitree.Session(device="local-sync") as session:
+        yield session
+
+
+def lines_of(work: Callable[[], Any]) -> list[tuple[str, str]]:
+    """(file, function) from the work on."""
+    with pytest.raises(Exception) as caught:
+        work()
+    shown = traceback.extract_tb(caught.value.__traceback__)
+    return [(Path(frame.filename).name, frame.name) for frame in shown[1:]]
+
+
+HERE = Path(__file__).name
+END = [(HERE, "<lambda>")]
+"""The line that called."""
+
+
+def test_every_entry(session: jitree.Session) -> None:
+    function = session.load(SEEN).narrow
+    adder = session.load(ASYNCHRONOUS).add
+
+    async def awaited() -> None:
+        await adder.async_(1)
+
+    for work in (
+        lambda: function(1), lambda: function(1, 2, 3), lambda: function(x=1),
+        lambda: session.load("missing"), lambda: session["module.missing"], lambda: jitree.load("missing"),
+        lambda: jitree.Session("missing"),
+        lambda: session.to_device(object()), lambda: session.tap(types={0: "?"}),
+        lambda: jitree.diff("a", "b"),
+        lambda: jitree.reduce("a", "b"), lambda: session.call("module.missing"), lambda: adder.submit(1),
+        lambda: function.signature and session.modules["module"].missing,
+        lambda: function(np.ones(8, np.float32), timeout=-1),
+    ):  # fmt: skip
+        assert lines_of(work) == END
+    assert lines_of(lambda: asyncio.run(awaited()))[-1] == (HERE, "awaited")
+
+
+def test_functions_of_the_user_stay(session: jitree.Session) -> None:
+    """With what they call of the standard library; errors of their own and causes are folded, too."""
+
+    host = jitree.CustomModule("host")
+
+    @host.export
+    def twice(value: jitree.i32) -> jitree.i32:
+        return jitree.i32(json.loads("{"))
+
+    program = Assembler("m").import_function("host.twice", "0i_i")
+    program.function("f", "0i_i", "[%i1] = call @host.twice [%i0]\nreturn [%i1]")
+    session.load(program.build(), host)
+    function = session["m.f"]
+    found = lines_of(lambda: function(1))
+    assert found[:2] == [*END, (HERE, "twice")]
+    assert all(file in ("__init__.py", "decoder.py") for file, _ in found[2:]) and found[2:]
+
+
+def test_all_of_it(session: jitree.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JITREE_TRACEBACK", "full")
+    assert ("session.py", "load") in lines_of(lambda: session.load("missing"))
