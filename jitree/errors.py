@@ -8,6 +8,7 @@ so command lines and scripts that look for a code or a message find it.
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from errno import ENOMEM
@@ -216,16 +217,23 @@ def error_context(context: str) -> Iterator[None]:
         raise
 
 
+def fold(error: BaseException, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+    """Takes frames of this package out of the tracebacks of an error (:mod:`jitree.base.folding`). A function
+    that then raises it by a bare ``raise`` does not come into it either. At exit nothing can be imported."""
+    if not is_finalizing():
+        from jitree.base.folding import fold_tracebacks
+
+        fold_tracebacks(error)
+
+
 def folded(work: Work) -> Work:
-    """A function whose errors' tracebacks do not show frames of this package (:mod:`jitree.base.folding`)."""
+    """A function that does so with its errors."""
 
     @wraps(work)
     def folding(*arguments: Any, **named: Any) -> Any:
         try:
             return work(*arguments, **named)
         except BaseException as error:
-            from jitree.base.folding import fold
-
             fold(error)
             raise
 

@@ -18,7 +18,7 @@ from jitree.base.endings import require_interpreter
 from jitree.base.identity import Remade
 from jitree.base.scopes import deadline
 from jitree.dispatch.function import VmFunction as VmFunction
-from jitree.errors import InvalidArgumentError, StatusError, folded
+from jitree.errors import InvalidArgumentError, StatusError, fold, folded
 from jitree.hal.buffer import BufferView
 
 if TYPE_CHECKING:
@@ -232,8 +232,6 @@ class Function(Remade):
                     return self(*arguments, **named)
             return self.call_slowly(arguments, named)
         except BaseException as error:
-            from jitree.base.folding import fold
-
             fold(error)
             raise
 
@@ -315,8 +313,6 @@ class Function(Remade):
                     return await self._call_async(*arguments, **named)
             return await self._call_async(*arguments, **named)
         except BaseException as error:
-            from jitree.base.folding import fold
-
             fold(error)
             raise
 

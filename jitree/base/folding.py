@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from types import TracebackType
 from typing import Final
 
@@ -28,10 +27,9 @@ def keep_tracebacks() -> None:
     os.environ.setdefault(_VARIABLE, "full")
 
 
-def fold(error: BaseException) -> None:
-    """Takes our frames out of the tracebacks of an error and of those that it comes from. A function that
-    then raises it by a bare ``raise`` does not come into it either."""
-    if os.environ.get(_VARIABLE) == "full" or sys.is_finalizing():
+def fold_tracebacks(error: BaseException) -> None:
+    """Takes our frames out of the tracebacks of an error and of those that it comes from."""
+    if os.environ.get(_VARIABLE) == "full":
         return
     pending, seen = [error], set[int]()
     while pending:
