@@ -57,6 +57,7 @@ class Sandbox:
     """What a session asks when it is one."""
 
     allocator_class = HeapAllocator
+    why_refused = f"they are native code; {_REMEDY}"
 
     def __init__(self, limits: Limits | None, tier: str | None, modules: Sequence[HostModule]) -> None:
         self.limits = limits = Limits() if limits is None else check(limits)
@@ -116,7 +117,7 @@ class Sandbox:
                 names = ", ".join(f"'{module.name}'" for module in loaded)
                 raise PermissionDeniedError(
                     f"module {names} has executables of {' and '.join(self._refusing.asked)} and none that a "
-                    f"sandbox may run: they are native code; {_REMEDY}",
+                    f"sandbox may run: {self.why_refused}",
                     *error.contexts,
                 ) from error
             raise

@@ -132,8 +132,10 @@ def test_limits_reach_the_child() -> None:
 
 
 def test_what_a_child_cannot_have_is_refused() -> None:
-    with pytest.raises(UnimplementedError, match="parameters"):
-        jitree.Session("local-sync", sandbox="process", parameters={"w": IMAGE})
+    with pytest.raises(UnimplementedError, match="check_finite"):
+        jitree.Session("local-sync", sandbox="process", check_finite=True)
+    with pytest.raises(PermissionDeniedError, match="opens no files"):
+        jitree.Session("local-sync", sandbox="process", parameters="weights.irpa")
     with pytest.raises(UnimplementedError, match="instructions"):
         confined(limits={"instructions": 5})
     with pytest.raises(PermissionDeniedError, match="separate devices"):

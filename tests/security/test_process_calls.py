@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,17 +18,20 @@ import pytest
 
 import jitree
 from jitree.api.process import starting
+from jitree.api.process.serving import NativeSandbox
 from jitree.errors import (
     AbortedError,
     CancelledError,
     DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
+    PermissionDeniedError,
     StatusError,
     UnimplementedError,
 )
+from jitree.params import open_providers
 from tests.assembler import Assembler
-from tests.security.programs import PROGRAM, VMVX
+from tests.security.programs import DATA, PROGRAM, VMVX
 
 SHORT = 0.1
 TIMEOUT = 60
@@ -44,8 +48,9 @@ STATE = (
 )  # fmt: skip
 
 
-def confined(**limits: Any) -> Any:
-    return jitree.Session("local-sync", sandbox="process", limits=jitree.Limits(**limits))
+def confined(parameters: Any = (), **limits: Any) -> Any:
+    limited = jitree.Limits(**limits)
+    return jitree.Session("local-sync", sandbox="process", limits=limited, parameters=parameters)
 
 
 @pytest.fixture(scope="module")
@@ -269,3 +274,33 @@ def test_results_and_modules_take_no_descriptors(session: Any) -> None:
         results = [many.call("module.classify", IMAGE) for _ in range(40)]
         assert len(os.listdir("/proc/self/fd")) <= len(before) + 3
         assert all((result == results[0]).all() for result in results)
+
+
+def test_parameters_are_handed_over(tmp_path: Path) -> None:
+    """Also to the next child, and those of an archive that the host has opened."""
+    rng = np.random.default_rng(3)
+    arrays = {"w": rng.random((4, 3), np.float32), "b": rng.random(3, np.float32)}
+    files = [f"model={tmp_path / 'w.npz'}", f"model={tmp_path / 'b.npz'}"]
+    np.savez(tmp_path / "w.npz", w=arrays["w"])
+    np.savez(tmp_path / "b.npz", b=arrays["b"])
+    program = DATA / "parameters.vmfb"
+    x = rng.random((2, 4), np.float32)
+    scale: Any = {"scale": rng.random(3, np.float32)}
+    with jitree.Session("local-sync", parameters=scale | {"model": arrays}) as ordinary:
+        expected = np.asarray(ordinary.load(program).linear(x))
+    for parameters in (scale | {"model": arrays}, open_providers([*files, scale])):
+        for limits in ({}, {"memory": 1 << 24}):
+            with confined(parameters, **limits) as given:
+                given.load(program)
+                for _ in range(2):
+                    assert (given.modules["parameters"].linear(x) == expected).all()
+                    os.kill(given.pid, signal.SIGKILL)
+                    while given._worker.is_alive:
+                        time.sleep(0.001)
+
+
+def test_libraries_for_the_loader_of_the_system_are_refused() -> None:
+    sandbox = NativeSandbox(jitree.Limits())
+    assert not any(loader.query_support("system-elf-x86_64") for loader in sandbox.loaders)
+    error = sandbox.loaders[-1].refusal("system-elf-x86_64")
+    assert isinstance(error, PermissionDeniedError) and "link-embedded" in sandbox.why_refused

@@ -43,7 +43,7 @@ _X86_64: Final = {
     "clock_gettime": 228,
     "clock_nanosleep": 230, "set_robust_list": 273, "sigaltstack": 131, "getcpu": 309, "getrandom": 318,
     "memfd_create": 319, "membarrier": 324, "rseq": 334, "restart_syscall": 219, "gettimeofday": 96,
-    "uname": 63,
+    "uname": 63, "eventfd2": 290,
 }  # fmt: skip
 _AARCH64: Final = {
     "read": 63, "write": 64, "close": 57, "fstat": 80, "ppoll": 73, "lseek": 62, "mmap": 222,
@@ -53,7 +53,7 @@ _AARCH64: Final = {
     "futex": 98, "exit_group": 94,
     "clock_gettime": 113, "clock_nanosleep": 115, "set_robust_list": 99, "sigaltstack": 132, "getcpu": 168,
     "getrandom": 278, "memfd_create": 279, "membarrier": 283, "rseq": 293, "restart_syscall": 128,
-    "gettimeofday": 169, "uname": 160,
+    "gettimeofday": 169, "uname": 160, "eventfd2": 19,
 }  # fmt: skip
 _FCNTL: Final = {fcntl.F_GETFD, fcntl.F_SETFD, fcntl.F_GETFL, fcntl.F_DUPFD_CLOEXEC, 1033, 1034}
 """What ``fcntl`` may do: seal memory files, and not have a signal sent to another process."""
@@ -61,6 +61,8 @@ _SELF: Final = {0}
 """As the number of a thread: the calling one."""
 _FILES: Final = 12
 """What may be open: more than that many messages cannot be held."""
+_THREADS: Final = 256
+"""That it may have: the system counts those of all processes of the user, and does not limit root."""
 _LIMITED: Final = {
     "x86_64": {72: (1, _FCNTL), 203: (0, _SELF), 204: (0, _SELF)},
     "aarch64": {25: (1, _FCNTL), 122: (0, _SELF), 123: (0, _SELF)},
@@ -87,6 +89,7 @@ def confine(parent: int, memory: int | None, file_size: int) -> None:
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_NOFILE, _FILES)
     _limit(resource.RLIMIT_FSIZE, file_size)
+    _limit(resource.RLIMIT_NPROC, _threads_of_all() + _THREADS)
     if memory is not None:
         _limit(resource.RLIMIT_AS, _address_space() + memory)
     _require(library.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
@@ -138,6 +141,12 @@ def _limit(kind: int, value: int) -> None:
     _, most = resource.getrlimit(kind)
     value = value if most == resource.RLIM_INFINITY else min(value, most)
     resource.setrlimit(kind, (value, value))
+
+
+def _threads_of_all() -> int:
+    """Of the system, which the user's are among."""
+    with open("/proc/loadavg", "rb") as file:
+        return int(file.read().split()[3].split(b"/")[1])
 
 
 def _address_space() -> int:

@@ -51,7 +51,7 @@ def serve(connection: socket.socket, options: dict[str, Any], keeper: int) -> No
     try:
         kind, spare = (GuardedSandbox, GUARDS) if options["guard_pages"] else (NativeSandbox, SPARE)
         session = _session(options["device"], kind(limits))
-        memory = None if limits.memory is None else limits.memory + spare
+        memory = None if limits.memory is None else limits.memory + spare + options["given"]
         confine(keeper, memory, options["most"])
     except BaseException as error:
         send_failure(connection, error)
@@ -76,6 +76,9 @@ def send_failure(connection: socket.socket, error: BaseException) -> None:
 
 def _answer(session: Session, message: messages.Message, head: dict[str, Any]) -> list[memoryview]:
     request = message.head
+    if "parameters" in request:
+        session.parameter_providers = values.unpack_parameters(request["parameters"], message.data)
+        return []
     given = values.unpack(request["arguments"], message.data)
     if "load" in request:
         modules = session.load(*(array.data for array in given))
@@ -134,10 +137,15 @@ def _session(device: str, sandbox: Sandbox) -> Session:
 class NativeSandbox(Sandbox):
     """One that the system guards: executables may be native code. It compiles nothing."""
 
+    why_refused = (
+        "the system's loader would have to open them, and the process opens nothing; compile the program "
+        "with --iree-llvmcpu-link-embedded=true"
+    )
+
     def __init__(self, limits: Limits) -> None:
         super().__init__(limits, "fast", ())
-        native = create_loaders("fast")[:-1]
-        self.loaders = (*(Charging(loader, self._allocator, bool) for loader in native), *self.loaders)
+        embedded = create_loaders("fast")[0]
+        self.loaders = (Charging(embedded, self._allocator, self._refusing.asked.clear), *self.loaders)
 
 
 class GuardedSandbox(NativeSandbox):

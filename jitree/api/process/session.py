@@ -10,6 +10,7 @@ from jitree.api.limits import Limits, check, limited_content
 from jitree.api.process import values
 from jitree.api.process.worker import Child
 from jitree.api.sandbox import require_local
+from jitree.api.session_arguments import open_parameters
 from jitree.base.scopes import Scope, deadline
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.gate import CANCELS, ContextGate, Entrance
@@ -34,6 +35,7 @@ class ProcessSession:
         """PERMISSION_DENIED for devices of others, UNIMPLEMENTED for what the child could not have."""
         self._guard_pages = bool(options.pop("guard_pages", False))
         options.pop("zero_memory", None)  # it is, always
+        self._parameters = open_parameters(options.pop("parameters", ()), sandbox=True)
         given = [name for name, value in options.items() if value]
         if given:
             raise UnimplementedError(
@@ -159,7 +161,10 @@ class ProcessSession:
             last, self._worker = self._worker, None
             if last is not None:
                 last.end()
-            worker = Child(self._device, self._limits, self._guard_pages)
+            head, given = values.pack_parameters(self._parameters)
+            worker = Child(self._device, self._limits, self._guard_pages, sum(part.nbytes for part in given))
+            if self._parameters:
+                worker.ask(head, given, "while it was given parameters")
             for parts in self._sources:
                 self._load(worker, parts)
             self._worker = worker

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -11,6 +13,10 @@ from jitree.api.calls.tensor_packing import as_array
 from jitree.api.calls.transfers import native_row
 from jitree.api.process.messages import aligned
 from jitree.errors import DataLossError
+from jitree.params.arrays import array_entry
+from jitree.params.entry import splat_entry
+from jitree.params.index import ParameterIndex
+from jitree.params.provider import ParameterProvider
 from jitree.types import BY_NAME
 
 _MOST_DIMENSIONS: Final = 32
@@ -64,6 +70,34 @@ def unpack(rows: Any, data: memoryview) -> list[Any]:
             raise DataLossError(f"an array of shape {shape}: {error}") from None
         position += count * dtype.itemsize
     return values
+
+
+def pack_parameters(providers: Iterable[ParameterProvider]) -> tuple[dict[str, Any], list[memoryview]]:
+    """The head and the parts of a message with the parameters of a session."""
+    rows: list[Any] = []
+    parts: list[memoryview] = []
+    for provider in providers:
+        for entry in provider.index:
+            pattern = entry.pattern
+            rows.append([provider.scope, entry.key, entry.length, None if pattern is None else pattern.hex()])
+            if pattern is None:
+                parts.append(entry.contents())
+    return {"parameters": rows}, parts
+
+
+def unpack_parameters(rows: Any, data: memoryview) -> tuple[ParameterProvider, ...]:
+    """The parameters that the parent has sent."""
+    position, indices = 0, dict[str, ParameterIndex]()
+    for scope, key, length, pattern in rows:
+        if pattern is not None:
+            entry = splat_entry(key, bytes.fromhex(pattern), length)
+        else:
+            position = aligned(position)
+            array = np.frombuffer(data, np.uint8, length, position) if length else np.empty(0, np.uint8)
+            entry = replace(array_entry(key, array), tensor=None)
+            position += length
+        indices.setdefault(scope, ParameterIndex()).add(entry)
+    return tuple(ParameterProvider(scope, index) for scope, index in indices.items())
 
 
 def _described(row: Any) -> tuple[str, tuple[int, ...]]:

@@ -38,8 +38,10 @@ _WAIT: Final = 10.0
 class Child(Ended):
     """A confined process with a session. Another process, its keeper, ends it when we let go of its life."""
 
-    def __init__(self, device: str, limits: Limits, guard_pages: bool) -> None:
-        """UNAVAILABLE where the system cannot confine it, or it does not start."""
+    def __init__(self, device: str, limits: Limits, guard_pages: bool, given: int) -> None:
+        """``given``: bytes of parameters, for which it has room beside its limits.
+
+        UNAVAILABLE where the system cannot confine it, or it does not start."""
         sizes = [size for size in (limits.output, limits.memory) if size is not None]
         self._most = min(sizes, default=_LARGEST) + _HEAD
         self._parent = os.getpid()
@@ -47,6 +49,7 @@ class Child(Ended):
         rest = limits._replace(time=None, load_time=None, instructions=None)
         options = {
             "device": device, "limits": rest._asdict(), "most": self._most, "guard_pages": guard_pages,
+            "given": given,
         }  # fmt: skip
         self._socket, self._life = ask_for_child(json.dumps(options).encode())
         self.will_end()
