@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from jitree.dispatch.function import VmFunction
 
 _CALL_IMPORT: Final = OPCODE["call.import"]
+_ASSERTING: Final = (_CALL_IMPORT, OPCODE["fail"])
 _NAMED_FRAMES: Final = 3
 _SHOWN_FRAMES: Final = 64
 """Lines of a backtrace at either end; a runaway recursion has thousands of equal frames."""
@@ -64,6 +65,8 @@ def annotate(error: BaseException, machine: Machine) -> None:
     native = _native_callee(*frames[0]) if frames else None
     if isinstance(error, StatusError):
         error.backtrace += lines
+        for text in _ties(*frames[0]) if frames else ():
+            error.with_context(text)
         if native:
             error.with_context(f"while invoking host function {native}")
     elif lines:
@@ -79,3 +82,13 @@ def _native_callee(function: FunctionRecord, word: int) -> str | None:
     if code[word] != _CALL_IMPORT or code[word + 3] not in module.first_calls:
         return None
     return module.module.imports[code[word + 3]].full_name
+
+
+def _ties(function: FunctionRecord, word: int) -> list[str]:
+    """What an assertion that failed requires of the dimensions of arguments."""
+    if word >= len(function.code) or function.code[word] not in _ASSERTING:
+        return []
+    from jitree.vmfb.ties import tied
+
+    record = function.module
+    return tied(record.module, record.program, *record.program.location(word))
