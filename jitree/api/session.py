@@ -69,7 +69,9 @@ class Session(Observable, Ended, Remade):
 
     def __new__(cls, device: DeviceChoice = None, *, sandbox: object = False, **options: Any) -> Any:
         if sandbox == "process":
-            return session_arguments.process_session(device, options)
+            from jitree.api.process.session import ProcessSession
+
+            return ProcessSession(device, options)
         session = super().__new__(cls)
         session.made_by = device, {"sandbox": sandbox, **options}
         return session

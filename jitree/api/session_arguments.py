@@ -123,13 +123,6 @@ def create_sandbox(
     return Sandbox(limits, tier, listed("executable_modules", "host modules", modules, HostModule))
 
 
-def process_session(device: Any, options: dict[str, Any]) -> Any:
-    """A session in a separate process, with what is given to one."""
-    from jitree.api.process.session import ProcessSession
-
-    return ProcessSession(device, options.pop("limits", None), options)
-
-
 def host_array(value: Any) -> tuple[npt.NDArray[Any], ElementType]:
     """What is to be put on a device, and the element type that it has there."""
     if is_masked(value):

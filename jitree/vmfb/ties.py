@@ -53,7 +53,7 @@ def tied(module: ModuleTables, program: DecodedModule, ordinal: int, offset: int
     types = program.functions[ordinal].cconv.arguments
     start: _State = {slot: ("argument", index) for index, slot in enumerate(slots) if types[index] == "r"}
     names = [row.full_name for row in module.imports]
-    flow = _Flow(names, {block[0].offset: block for block in blocks}, start)
+    flow = _Origins(names, {block[0].offset: block for block in blocks}, start)
     if not flow.is_short:
         return []
     return [f"{_text(one)} has to equal {_text(other)}" for one, other in flow.required(offset)]
@@ -64,7 +64,7 @@ def _text(value: _Value) -> str:
     return f"dimension {axis} of argument {argument}"
 
 
-class _Flow:
+class _Origins:
     """What registers hold at the start of each block, whatever the way to it."""
 
     def __init__(self, imports: list[str], blocks: dict[int, list[InstructionRecord]], start: _State) -> None:

@@ -31,8 +31,9 @@ class ProcessSession:
     """What :class:`jitree.Session` is with ``sandbox="process"``. Results are numpy arrays that cannot be
     written, over memory that the child has shared."""
 
-    def __init__(self, device: Any, limits: Limits | None, options: dict[str, Any]) -> None:
+    def __init__(self, device: Any, options: dict[str, Any]) -> None:
         """PERMISSION_DENIED for devices of others, UNIMPLEMENTED for what the child could not have."""
+        limits = options.pop("limits", None)
         self._guard_pages = bool(options.pop("guard_pages", False))
         options.pop("zero_memory", None)  # it is, always
         self._parameters = open_parameters(options.pop("parameters", ()), sandbox=True)
