@@ -194,6 +194,13 @@ class Function(Remade):
         return self._vm_function.cconv
 
     @property
+    def passed(self) -> tuple[list[tuple[str, str]], ...]:
+        """Of the arguments and of the results, the declared types and what the convention makes of each."""
+        convention = self._vm_function.convention
+        pairs = (self.arguments, convention.arguments), (self.results, convention.results)
+        return tuple([(row.type, str(item)) for row, item in zip(*pair, strict=False)] for pair in pairs)
+
+    @property
     def reflection(self) -> dict[str, str]:
         """Attributes that the compiler attached."""
         return dict(self._vm_function.attrs)

@@ -10,7 +10,8 @@ import numpy as np
 from jitree.api.array import Array
 from jitree.api.calls import packing, tensor_packing
 from jitree.api.calls.number_packing import NUMBER_BITS
-from jitree.api.calls.transfers import copy_to_device, to_numpy
+from jitree.api.calls.transfers import copy_to_device, native_row, to_numpy
+from jitree.api.function import Function
 from jitree.base import elements
 from jitree.errors import InvalidArgumentError, StatusError
 from jitree.hal.buffer import Buffer, BufferView
@@ -25,15 +26,39 @@ from jitree.types import BY_NAME, ENCODING_DENSE, element_type
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from jitree.api.calls.declaration import Parameter
-    from jitree.api.function import Function
+    from jitree.api.process.session import ProcessFunction
     from jitree.hal.device import Device
-    from jitree.vmfb.cconv import Item
 
 _BYTE: Final = BY_NAME["ui8"]
 _LIST_TYPES: Final = {
     LIST_I8: "i8", LIST_I16: "i16", LIST_I32: "i32", LIST_I64: "i64", LIST_F32: "f32", LIST_F64: "f64",
 }  # fmt: skip
+
+
+def prepare(
+    function: Function | ProcessFunction, arguments: Sequence[hv.HostValue]
+) -> PreparedCall | ConfinedCall:
+    """A call of a function of a session of any kind."""
+    if isinstance(function, Function):
+        return PreparedCall(function, arguments)
+    return ConfinedCall(function, arguments)
+
+
+class ConfinedCall:
+    """A call of a function in a separate process, which has devices and objects for itself."""
+
+    def __init__(self, function: ProcessFunction, arguments: Sequence[hv.HostValue]) -> None:
+        self._function = function
+        self._arguments = [hv.python_value(value) for value in arguments]
+
+    def call(self) -> list[Any]:
+        results = self._function(*self._arguments)
+        return [results] if len(self._function.passed[1]) == 1 else list(results or ())
+
+    def to_host(self, results: Sequence[Any]) -> list[hv.HostValue]:
+        """Results as host values."""
+        kinds = result_kinds(self._function)
+        return [_plain_to_host(value, kind) for value, kind in zip(results, kinds, strict=True)]
 
 
 class PreparedCall:
@@ -118,21 +143,18 @@ class _in_call:
             error.with_context(f"`{self._function.declaration}`")
 
 
-def argument_kinds(function: Function) -> list[str]:
+def argument_kinds(function: Function | ProcessFunction) -> list[str]:
     """The kind (see SCALAR_TYPES) of every argument that the user gives."""
-    return _kinds(function.signature.arguments, function.vm_function.convention.arguments)
+    return _kinds(function.passed[0])
 
 
-def result_kinds(function: Function) -> list[str]:
+def result_kinds(function: Function | ProcessFunction) -> list[str]:
     """The kind (see SCALAR_TYPES) of every result."""
-    return _kinds(function.signature.results, function.vm_function.convention.results)
+    return _kinds(function.passed[1])
 
 
-def _kinds(parameters: Sequence[Parameter], items: Sequence[Item]) -> list[str]:
-    return [
-        parameter.type if item == "i" and parameter.type in SCALAR_TYPES else str(item)
-        for parameter, item in zip(parameters, items, strict=False)
-    ]
+def _kinds(passed: Sequence[tuple[str, str]]) -> list[str]:
+    return [declared if item == "i" and declared in SCALAR_TYPES else item for declared, item in passed]
 
 
 # -- arguments ---------------------------------------------------------------------------------------
@@ -193,6 +215,19 @@ def _vm_result(value: Any, item: str) -> Any:
         half = 1 << NUMBER_BITS[item] - 1
         return (value + half) % (2 * half) - half
     return value
+
+
+def _plain_to_host(value: Any, kind: str) -> hv.HostValue:
+    if not isinstance(value, np.ndarray):
+        return hv.NULL if value is None else _scalar_to_host(value, kind)
+    row = native_row(value.dtype)
+    assert row is not None  # the session has made it of one
+    data = (
+        elements.pack_integers(value.reshape(-1).astype(np.int16), row)
+        if elements.is_packed(row)
+        else hv.to_bytes(value)
+    )
+    return hv.HostTensor(row, value.shape, data)
 
 
 def _scalar_to_host(value: int | float, kind: str) -> hv.Scalar:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
-import numpy as np
-
 from jitree.errors import InvalidArgumentError, error_context
 from jitree.tools import host_values as hv
 from jitree.tools.flags import ParsedFlags
@@ -78,17 +76,4 @@ def inputs_of(program: Any, flags: ParsedFlags) -> list[Any]:
             values: Sequence[hv.HostValue] = parse_values(
                 flags.texts("input"), argument_kinds(function), files
             )
-    return [_python_value(value) for value in values]
-
-
-def _python_value(value: hv.HostValue) -> Any:
-    match value:
-        case hv.Scalar():
-            return value.value
-        case hv.HostTensor():
-            if value.element_type.bits % 8:
-                return value.values.reshape(value.shape)
-            return np.ascontiguousarray(value.data).view(value.element_type.dtype).reshape(value.shape)
-        case hv.Null() | hv.Ignored():
-            return None
-    raise InvalidArgumentError("programs that are compared take tensors and numbers")
+    return [hv.python_value(value) for value in values]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from jitree.errors import InvalidArgumentError
@@ -16,8 +16,16 @@ if TYPE_CHECKING:
     from jitree.api.session import Session
 
 
+_KINDS: Final = {None: False, "false": False, "0": False, "": True, "true": True, "1": True}
+
+
 def is_confined(flags: ParsedFlags) -> bool:
-    return "sandbox" in flags.values and (flags.boolean("sandbox") or bool(flags.texts("limit")))
+    return "sandbox" in flags.values and bool(_sandbox(flags) or flags.texts("limit"))
+
+
+def _sandbox(flags: ParsedFlags) -> bool | str:
+    text = flags.optional("sandbox")
+    return _KINDS.get(text, str(text))
 
 
 def open_session(flags: ParsedFlags, stack: ExitStack, parameters: Mapping[str, str]) -> Session:
@@ -32,8 +40,8 @@ def open_session(flags: ParsedFlags, stack: ExitStack, parameters: Mapping[str, 
     if parameters:
         uris = [f"{uri}?{urlencode(parameters)}" if uri == "local-task" else uri for uri in uris]
     session = Session(
-        uris,
-        sandbox=flags.boolean("sandbox"),
+        uris if len(uris) > 1 else uris[0],
+        sandbox=_sandbox(flags),
         limits=limits,
         parameters=open_providers(flags.texts("parameters"), Mode(flags.text("parameter_mode"))),
         tier=flags.text("tier") or None,

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from jitree.base.elements import Bytes
 from jitree.base.host_tensor import HostTensor as HostTensor
+from jitree.errors import InvalidArgumentError
 
 
 class Scalar(NamedTuple):
@@ -57,6 +58,22 @@ HostValue = Scalar | Null | Ignored | HostTensor | HostBuffer | HostList | Opaqu
 
 NULL: Final = Null()
 IGNORED: Final = Ignored()
+
+
+def python_value(value: HostValue) -> Any:
+    """An argument that is no object of this process: an array, a number or None."""
+    match value:
+        case Scalar():
+            return value.value
+        case HostTensor():
+            if value.element_type.bits % 8:
+                return value.values.astype(value.element_type.dtype).reshape(value.shape)
+            return np.ascontiguousarray(value.data).view(value.element_type.dtype).reshape(value.shape)
+        case Null() | Ignored():
+            return None
+    raise InvalidArgumentError(
+        "only tensors and numbers can be given to programs that are compared or run in a separate process"
+    )
 
 
 def to_bytes(array: npt.NDArray[Any]) -> Bytes:

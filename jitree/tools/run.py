@@ -41,7 +41,7 @@ def main(flags: ParsedFlags) -> int:
 
 
 def _run(program: OpenedProgram, flags: ParsedFlags, files: ValueFiles) -> int:
-    from jitree.tools.calling import PreparedCall, argument_kinds
+    from jitree.tools.calling import argument_kinds, prepare
 
     with error_context("creating run context"):
         function = find_function(program, flags.text("function"))
@@ -49,7 +49,7 @@ def _run(program: OpenedProgram, flags: ParsedFlags, files: ValueFiles) -> int:
         inputs = parse_values(flags.texts("input"), argument_kinds(function), files)
     sys.stdout.write(f"EXEC @{function.name}\n")
     sys.stdout.flush()
-    prepared = PreparedCall(function, inputs)
+    prepared = prepare(function, inputs)
     session = program.session
     with profiling(session, flags), looking_into(session, flags), deadline(flags.number("timeout")):
         called = prepared.call()

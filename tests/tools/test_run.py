@@ -90,6 +90,32 @@ def test_a_whole_process() -> None:
     assert outcome.stdout == "EXEC @two\nresult[0]: hal.buffer_view\n4xf32=2 4 6 8\nresult[1]: i32=7\n"
 
 
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        ("e2_f32", ["2x2xf32=1 2 3 -4.5"]),
+        ("e1_i4", ["3xi4=1 -2 7"]),
+        ("e1_bf16", ["2xbf16=1.5 -2"]),
+        ("s_i64", ["-9223372036854775808"]),
+        ("two", ["4xf32=1 2 3 4", "3"]),
+        ("s_f16", ["1.5"]),
+    ],
+)
+def test_a_separate_process_prints_the_same(function: str, inputs: list[str]) -> None:
+    flags = [f"--function={function}", *(f"--input={text}" for text in inputs)]
+    plain, confined = run_echo(*flags), run_echo("--sandbox=process", *flags)
+    assert (confined.code, confined.stdout) == (plain.code, plain.stdout)
+
+
+def test_a_separate_process_refuses_what_stays_in_it() -> None:
+    flags = ["--sandbox=process", "--function=e1_f32", "--input=1xf32"]
+    for refused in ("--tap=*", "--check_finite", "--profile=x.json"):
+        outcome = run_echo(*flags, refused)
+        assert outcome.code == 1 and "UNIMPLEMENTED" in outcome.stderr
+    outcome = run_echo("--sandbox=maybe", *flags[1:])
+    assert "is not one of process" in outcome.stderr
+
+
 def test_flags_from_a_file_and_positional_module(tmp_path: Path) -> None:
     flags = tmp_path / "flags.txt"
     flags.write_text("--function=s_i32\n# a comment\n--input=5\n--device=local-sync\n")

@@ -84,7 +84,8 @@ def _answer(session: Session, message: messages.Message, head: dict[str, Any]) -
         modules = session.load(*(array.data for array in given))
         found = modules if isinstance(modules, tuple) else (modules,)
         head["modules"] = [
-            [module.name, {name: module[name].declaration for name in module}] for module in found
+            [module.name, {name: [module[name].declaration, *module[name].passed] for name in module}]
+            for module in found
         ]
         return []
     results = session.lookup(request["call"])(*given)

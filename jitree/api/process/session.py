@@ -26,6 +26,9 @@ from jitree.errors import (
 )
 from jitree.vmfb.archive import Source, loading, name_of
 
+_Functions = dict[str, tuple[str, list[tuple[str, str]], list[tuple[str, str]]]]
+"""By name, declarations and what :attr:`jitree.api.function.Function.passed` gives."""
+
 
 class ProcessSession:
     """What :class:`jitree.Session` is with ``sandbox="process"``. Results are numpy arrays that cannot be
@@ -109,16 +112,14 @@ class ProcessSession:
         self._loaded += data.nbytes
         return data
 
-    def _load(self, worker: Child, parts: list[memoryview]) -> list[tuple[str, dict[str, str]]]:
+    def _load(self, worker: Child, parts: list[memoryview]) -> list[tuple[str, _Functions]]:
         head: dict[str, Any] = {"load": True, "arguments": [["ui8", [part.nbytes]] for part in parts]}
         with Scope(self._limits.load_time):
             answer = worker.ask(head, parts, "while modules were loaded")
-        found: list[tuple[str, dict[str, str]]] = []
+        found: list[tuple[str, _Functions]] = []
         for item in _listed(worker, answer.head.get("modules")):
             match item:
-                case [str(name), dict(functions)] if all(
-                    isinstance(text, str) for text in functions.values()
-                ):
+                case [str(name), dict(functions)] if all(map(_is_described, functions.values())):
                     found.append((name, functions))
                 case _:
                     raise _wrong(worker)
@@ -154,7 +155,9 @@ class ProcessSession:
             "sandbox=True, or without a sandbox"
         )
 
-    explain = check_finite = tap
+    explain = check_finite = profile = tap
+    finite_check = None
+    devices = ()
 
     def _alive(self) -> Child:
         """The child; a new one with the modules that were loaded if the last one has ended."""
@@ -203,7 +206,7 @@ class _Gate(ContextGate):
 class ProcessModule:
     """A module that the child has loaded; its functions are attributes and items."""
 
-    def __init__(self, session: ProcessSession, name: str, functions: dict[str, str]) -> None:
+    def __init__(self, session: ProcessSession, name: str, functions: _Functions) -> None:
         self.session = session
         self.name = name
         self._functions = functions
@@ -219,7 +222,7 @@ class ProcessModule:
         if name not in self._functions:
             known = ", ".join(self._functions) or "none"
             raise NotFoundError(f"no function '{name}' exported by module '{self.name}'; there are: {known}")
-        return ProcessFunction(self.session, f"{self.name}.{name}", self._functions[name])
+        return ProcessFunction(self.session, self.name, name, *self._functions[name])
 
     def __getattr__(self, name: str) -> ProcessFunction:
         if name.startswith("_") or name not in self._functions:
@@ -230,14 +233,35 @@ class ProcessModule:
 class ProcessFunction:
     """A function of such a module."""
 
-    def __init__(self, session: ProcessSession, full_name: str, declaration: str) -> None:
+    def __init__(
+        self,
+        session: ProcessSession,
+        module: str,
+        name: str,
+        declaration: str,
+        *passed: list[tuple[str, str]],
+    ) -> None:
         self.session = session
-        self.full_name = full_name
+        self.name = name
+        self.full_name = f"{module}.{name}"
         self.declaration = declaration
+        self.passed = passed
+        """As :attr:`jitree.api.function.Function.passed`."""
 
     @folded
     def __call__(self, *arguments: Any, timeout: float | None = None) -> Any:
         return self.session.call(self.full_name, *arguments, timeout=timeout)
+
+
+def _is_described(row: Any) -> bool:
+    """Whether it is the declaration of a function, and the types and letters of its arguments and results."""
+    match row:
+        case [str(), [*arguments], [*results]]:
+            return all(
+                isinstance(pair, list) and [type(text) for text in pair] == [str, str]
+                for pair in (*arguments, *results)
+            )
+    return False
 
 
 def _listed(worker: Child, value: Any) -> list[Any]:
