@@ -14,10 +14,13 @@ from _thread import allocate_lock
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
+from jitree.base import scopes
 from jitree.cuda.semaphore import CudaSemaphore
-from jitree.errors import CancelledError, FailedPreconditionError, StatusError
+from jitree.errors import CancelledError, FailedPreconditionError, StatusError, again
+from jitree.hal.enums import WaitMode
 from jitree.hal.fence import Fence
-from jitree.hal.semaphore import Countdown, ReachedCallback, Timepoint
+from jitree.hal.producer import Producer
+from jitree.hal.semaphore import Countdown, ReachedCallback, Timepoint, pending_producers
 
 Action = Callable[[], object]
 """Submits device work to the stream; called with the stream's lock held and its context current."""
@@ -31,28 +34,71 @@ class Stepwise(abc.ABC):
 
 
 class DeferredOperation:
-    """One queue operation."""
+    """One queue operation, a :class:`jitree.hal.producer.Producer`. It ends with the deadline of the block
+    that it was submitted in, and with the call that waits for it."""
 
-    __slots__ = ("__weakref__", "action", "name", "signal", "timepoints", "wait")
+    __slots__ = (
+        "__weakref__", "action", "interrupted", "limit", "name", "signal", "timepoints", "wait", "waiting",
+    )  # fmt: skip
 
-    def __init__(self, name: str, wait: Fence, signal: Fence | None, action: Action | None) -> None:
+    def __init__(
+        self, waiting: DeferredWork, name: str, wait: Fence, signal: Fence | None, action: Action | None
+    ) -> None:
         """``action`` None: the fences are all there is."""
+        self.waiting = waiting
+        self.limit = scopes.limit()
+        self.interrupted: StatusError | None = None
+        """Why it is not to be submitted any more."""
         self.name = name
         self.wait = wait
         self.signal = signal
         self.action = action
         self.timepoints: Sequence[Timepoint] = ()
 
-    def fail(self, failure: StatusError) -> None:
-        """Ends the operation without doing its work."""
-        self.action = None
+    def announce(self) -> None:
+        """Makes it known to those who wait for the signal fence, and to the deadline."""
         if self.signal is not None:
-            self.signal.fail(failure)
+            for semaphore, value in self.signal.timepoints:
+                semaphore.expect(value, self)
+        if self.limit is not None:
+            self.limit.watch(self.interrupt)
+
+    def settle(self) -> None:
+        """It has been submitted, or has failed."""
+        if self.limit is not None:
+            self.limit.unwatch(self.interrupt)
+        if self.signal is not None:
+            for semaphore, value in self.signal.timepoints:
+                semaphore.settle(value, self)
+
+    def run_here(self, deadline: float | None) -> bool:
+        return False  # it waits for what no thread here does
+
+    def prerequisites(self) -> Sequence[Producer]:
+        return pending_producers(self.wait.timepoints, WaitMode.ALL)
+
+    def interrupt(self, failure: StatusError) -> None:
+        self.interrupted = failure
+        if self.waiting.claim(self):
+            self.stop_waiting()
+            self.cancel(again(failure))
+
+    def describe(self) -> str:
+        return f"{self.name}, which waits for its wait fence"
+
+    def stop_waiting(self) -> None:
+        for timepoint in self.timepoints:
+            timepoint.cancel()
+        self.timepoints = ()
 
     def cancel(self, failure: StatusError) -> None:
-        """As :meth:`fail`, when the submitter has gone on: what no fence carries becomes a warning."""
-        self.fail(failure)
-        if self.signal is None:
+        """Ends the operation without doing its work, when the submitter has gone on: what no fence carries
+        becomes a warning."""
+        self.action = None
+        self.settle()
+        if self.signal is not None:
+            self.signal.fail(failure)
+        else:
             warnings.warn(
                 f"{self.name} without a signal fence failed: {failure}", RuntimeWarning, stacklevel=2
             )
@@ -92,9 +138,17 @@ class DeferredWork:
                     target=_run, args=(self._ready,), name=f"{self._name} deferred work", daemon=True
                 )
                 self._thread.start()
+        operation.announce()
         operation.timepoints = when_scheduled(
             operation.wait, lambda failure: self._schedule(operation, failure)
         )
+
+    def claim(self, operation: DeferredOperation) -> bool:
+        """Takes an operation off the list. Only the thread that does so goes on with it."""
+        with self._lock:
+            is_there = operation in self._waiting
+            self._waiting.pop(operation, None)
+        return is_there
 
     def close(self) -> None:
         """Cancels what waits, submits what is ready, and ends the worker."""
@@ -103,8 +157,7 @@ class DeferredWork:
             waiting, self._waiting = tuple(self._waiting), {}
             thread, self._thread = self._thread, None
         for operation in waiting:
-            for timepoint in operation.timepoints:
-                timepoint.cancel()
+            operation.stop_waiting()
             operation.cancel(
                 CancelledError(f"{operation.name}: the device was closed before its wait fence was reached")
             )
@@ -115,10 +168,8 @@ class DeferredWork:
 
     def _schedule(self, operation: DeferredOperation, failure: StatusError | None) -> None:
         """The wait fence was reached, promised or failed, on whatever thread did that."""
-        with self._lock:
-            if operation not in self._waiting:
-                return
-            del self._waiting[operation]
+        if not self.claim(operation):
+            return
         if failure is not None and operation.signal is None:
             operation.cancel(failure)
         else:  # not here: fences of a long chain would call each other

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from jitree.base.scopes import CURRENT
 from jitree.cuda.api import Handle
 from jitree.cuda.deferred import Action, DeferredOperation, DeferredWork, Stepwise
 from jitree.cuda.semaphore import CudaSemaphore, SignallingStream
@@ -42,7 +43,7 @@ class CudaQueue:
         failure = None if wait is None else wait.failure
         if failure is None:
             if wait is not None and not is_scheduled(wait):
-                self._deferred.defer(DeferredOperation(name, wait, signal, action))
+                self._deferred.defer(DeferredOperation(self._deferred, name, wait, signal, action))
                 return
             failure = self._enter(name, wait, signal, action)
             if failure is None:
@@ -139,10 +140,13 @@ class CudaQueue:
         """On the worker thread, when every wait is reached or promised."""
         action, operation.action = operation.action, None
         operation.timepoints = ()
-        failure = operation.wait.failure
+        failure = operation.interrupted or operation.wait.failure
         if failure is None:
+            CURRENT.set(operation.limit)
             failure = self._enter(operation.name, operation.wait, operation.signal, action)
-        if failure is not None:
+        if failure is None:
+            operation.settle()
+        else:
             operation.cancel(failure)
 
 

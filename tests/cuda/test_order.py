@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from jitree.base import scopes
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.semaphore import CudaSemaphore
 from jitree.errors import (
@@ -101,6 +102,44 @@ def test_deferred_work_is_submitted_by_the_worker(fake: FakeDriver, device: Cuda
         assert done.wait(TIMEOUT) == StatusCode.OK
     assert threads.started <= 2 and device._queue.waiting_count == 0
     assert (device.read_buffer(buffer) == 3).all()
+
+
+@pytest.mark.parametrize("how", ["deadline", "passed", "interrupt"])
+def test_what_was_deferred_ends_with_its_call(fake: FakeDriver, device: CudaDevice, how: str) -> None:
+    """It touches no memory any more, also when what it waited for comes."""
+    buffer = allocate(device)
+    fill(device, buffer, None, None, 1)
+    host, first, last = (Fence.create(device) for _ in range(3))
+    with scopes.deadline({"deadline": 0.01, "passed": 0}.get(how, TIMEOUT)):
+        fill(device, buffer, host, first, 2)
+        fill(device, buffer, first, last, 3)
+        if how == "interrupt":
+            last.interrupt(CancelledError("it is over"))
+    failure = CancelledError if how == "interrupt" else DeadlineExceededError
+    for fence in (first, last):
+        with pytest.raises(failure):
+            fence.wait(TIMEOUT)
+    assert device._queue.waiting_count == 0
+    host.signal()
+    fill(device, buffer, None, last := Fence.create(device), 4)
+    assert last.wait(TIMEOUT) == StatusCode.OK
+    assert (device.read_buffer(buffer) == 4).all()
+    assert not any(semaphore.producer(value) for semaphore, value in first.timepoints)
+
+
+def test_a_deadline_leaves_what_was_submitted_elsewhere(fake: FakeDriver, device: CudaDevice) -> None:
+    buffer = allocate(device)
+    host, done = Fence.create(device), Fence.create(device)
+    fill(device, buffer, host, done, 2)
+    with scopes.deadline(0):
+        pass
+    with scopes.Scope(TIMEOUT) as limit:
+        fill(device, buffer, done, late := Fence.create(device), 3)
+    host.signal()
+    assert late.wait(TIMEOUT) == StatusCode.OK
+    assert (device.read_buffer(buffer) == 3).all()
+    device._queue.close()  # its worker has ended what it did
+    assert not limit.is_used, "nothing is left that it would end"
 
 
 def test_a_promise_is_enough_for_what_was_deferred(fake: FakeDriver, device: CudaDevice) -> None:
