@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import os
+import pickle
 import signal
 import socket
 import struct
@@ -259,6 +261,13 @@ def test_hostile_values_are_refused(rows: Any) -> None:
     assert all(array.size == 0 for array in found)
 
 
+def test_texts_that_cannot_be_printed_are_refused() -> None:
+    messages.require_text({"error": [3, "\u00e9", [], []]})
+    for head in ({"error": [3, "\ud800", [], []]}, {"modules": [["m", {"\udfff": ""}]]}):
+        with pytest.raises(DataLossError):
+            messages.require_text(head)
+
+
 def test_values_pass_unchanged() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sent = [IMAGE, None, 5, 2.5, np.zeros((0, 3), np.int64), np.array(7, np.uint8), IMAGE.T]
@@ -302,3 +311,19 @@ def test_mutants_of_native_modules_never_harm_the_parent() -> None:
     campaign = Campaign(5)
     campaign.run(12)
     assert campaign.outcomes.total() == 12 and len(campaign.outcomes) > 1
+
+
+def test_what_only_calls_in_this_process_can_do_is_a_status(session: Any) -> None:
+    function = session.prepare("module.classify")
+    for attempt in (
+        lambda: function(input0=IMAGE),
+        lambda: function(IMAGE, out=np.zeros(10, np.float32)),
+        lambda: function.submit(IMAGE),
+        lambda: function.async_(IMAGE),
+        lambda: pickle.dumps(function),
+        lambda: copy.copy(session),
+    ):
+        with pytest.raises(UnimplementedError):
+            attempt()
+    with pytest.raises(InvalidArgumentError, match="name: expected"):
+        session.lookup(5)

@@ -78,6 +78,14 @@ def receive(source: socket.socket, most: int) -> Message | None:
         os.close(files[0])
 
 
+def require_text(head: dict[str, Any]) -> None:
+    """DATA_LOSS for halves of characters, which JSON may name: printing such a text fails."""
+    try:
+        json.dumps(head, ensure_ascii=False).encode()
+    except ValueError:
+        raise DataLossError("a message with a text that is none") from None
+
+
 def _read(file: int, most: int) -> Message:
     if fcntl.fcntl(file, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
         raise DataLossError("a message that its sender can still change")

@@ -10,7 +10,8 @@ from jitree.api.limits import Limits, check, limited_content
 from jitree.api.process import values
 from jitree.api.process.worker import Child
 from jitree.api.sandbox import require_local
-from jitree.api.session_arguments import open_parameters
+from jitree.api.session_arguments import open_parameters, require_name
+from jitree.base.identity import Unique
 from jitree.base.scopes import Scope, deadline
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.gate import CANCELS, ContextGate, Entrance
@@ -30,7 +31,7 @@ _Functions = dict[str, tuple[str, list[tuple[str, str]], list[tuple[str, str]]]]
 """By name, declarations and what :attr:`jitree.api.function.Function.passed` gives."""
 
 
-class ProcessSession:
+class ProcessSession(Unique):
     """What :class:`jitree.Session` is with ``sandbox="process"``. Results are numpy arrays that cannot be
     written, over memory that the child has shared."""
 
@@ -139,6 +140,7 @@ class ProcessSession:
         return None if not results else results[0] if len(results) == 1 else tuple(results)
 
     def lookup(self, name: str) -> ProcessFunction:
+        require_name(name)
         module, _, function = name.partition(".")
         if module not in self._modules:
             raise NotFoundError(
@@ -146,7 +148,7 @@ class ProcessSession:
             )
         return self._modules[module][function]
 
-    __getitem__ = lookup
+    __getitem__ = prepare = lookup
 
     def tap(self, *arguments: Any, **named: Any) -> NoReturn:
         """UNIMPLEMENTED: what dispatches make stays in the process."""
@@ -203,7 +205,7 @@ class _Gate(ContextGate):
         """There are no direct calls to allow."""
 
 
-class ProcessModule:
+class ProcessModule(Unique):
     """A module that the child has loaded; its functions are attributes and items."""
 
     def __init__(self, session: ProcessSession, name: str, functions: _Functions) -> None:
@@ -230,7 +232,7 @@ class ProcessModule:
         return self[name]
 
 
-class ProcessFunction:
+class ProcessFunction(Unique):
     """A function of such a module."""
 
     def __init__(
@@ -249,8 +251,21 @@ class ProcessFunction:
         """As :attr:`jitree.api.function.Function.passed`."""
 
     @folded
-    def __call__(self, *arguments: Any, timeout: float | None = None) -> Any:
+    def __call__(self, *arguments: Any, timeout: float | None = None, **named: Any) -> Any:
+        """UNIMPLEMENTED for arguments by name, and what else only calls in this process take."""
+        if named:
+            raise UnimplementedError(
+                f"{', '.join(named)}: calls in a separate process take arguments in order, and `timeout`"
+            )
         return self.session.call(self.full_name, *arguments, timeout=timeout)
+
+    def submit(self, *arguments: Any, **named: Any) -> NoReturn:
+        """UNIMPLEMENTED: calls wait for their results."""
+        raise UnimplementedError(
+            "calls in a separate process wait for their results; asyncio.to_thread makes them elsewhere"
+        )
+
+    async_ = submit
 
 
 def _is_described(row: Any) -> bool:

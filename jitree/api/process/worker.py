@@ -79,6 +79,8 @@ class Child(Ended):
         try:
             with self._ending_with(scopes.current()):
                 message = messages.receive(self._socket, self._most)
+                if message is not None:
+                    messages.require_text(message.head)
         except DataLossError as error:
             self.end()
             raise AbortedError(
