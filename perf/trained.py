@@ -1,0 +1,196 @@
+"""Times trained models that people use: jitree on a portable VMVX file, against onnxruntime on the ONNX file
+and iree.runtime on a file that is compiled for this processor.
+
+    python perf/trained.py [--threads 1] [--seconds 2] [--only REGEX] [--folder DIRECTORY] [--dispatches 5]
+
+The models come with packages of the index (magika, rapidocr-onnxruntime, ddddocr); those that are not
+installed are left out. Each is compiled once and kept in the folder. A figure is the median time of the other
+runtime over that of jitree for numpy arrays in and out, all measured alternately in one run (above 1: jitree
+is faster); `error` is the largest difference from onnxruntime's result over the largest value of that.
+`--dispatches` lists those with the most time. Needs the extra `compile` with `iree-base-compiler[onnx]`,
+onnxruntime, and the packages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from comparison import alternate, summary
+
+import jitree
+from jitree.tools import cache_warm
+
+_COMPILER_SECONDS = 600
+_LOCAL = "--iree-hal-target-device=local"
+_BACKEND = "--iree-hal-local-target-device-backends="
+_TARGETS = {
+    "vmvx": (_LOCAL, f"{_BACKEND}vmvx"),
+    "llvm-cpu": (_LOCAL, f"{_BACKEND}llvm-cpu", "--iree-llvmcpu-target-cpu=host"),
+}
+
+
+class Model(NamedTuple):
+    """An ONNX file of a package, and the shape of its one input."""
+
+    package: str
+    file: str
+    shape: tuple[int, ...]
+
+
+MODELS = {
+    "magika": Model("magika", "models/standard_v3_3/model.onnx", (1, 2048)),
+    "PP-OCR cls": Model(
+        "rapidocr_onnxruntime", "models/ch_ppocr_mobile_v2.0_cls_infer.onnx", (1, 3, 48, 192)
+    ),
+    "PP-OCR rec": Model("rapidocr_onnxruntime", "models/ch_PP-OCRv4_rec_infer.onnx", (1, 3, 48, 160)),
+    "PP-OCR det": Model("rapidocr_onnxruntime", "models/ch_PP-OCRv4_det_infer.onnx", (1, 3, 160, 160)),
+    "ddddocr": Model("ddddocr", "common.onnx", (1, 1, 64, 128)),
+}
+
+
+def installed(only: str) -> Iterator[tuple[str, Path, tuple[int, ...]]]:
+    for name, model in MODELS.items():
+        found = importlib.util.find_spec(model.package)
+        if not re.search(only, name):
+            continue
+        if found is None or found.origin is None:
+            print(f"{name}: {model.package} is not installed")
+            continue
+        yield name, Path(found.origin).parent / model.file, model.shape
+
+
+def with_shape(source: Path, shape: tuple[int, ...], target: Path) -> None:
+    """Writes the model for one shape, and has its results' as they are: ddddocr's file has others."""
+    import onnx
+    import onnxruntime
+
+    model = onnx.load(source)
+    (argument,) = model.graph.input
+    for dimension, size in zip(argument.type.tensor_type.shape.dim, shape, strict=True):
+        dimension.dim_value = size
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    element = onnx.helper.tensor_dtype_to_np_dtype(argument.type.tensor_type.elem_type)
+    results = session.run(None, {argument.name: np.zeros(shape, element)})
+    for output, result in zip(model.graph.output, results, strict=True):
+        kind = output.type.tensor_type.elem_type
+        output.CopyFrom(onnx.helper.make_tensor_value_info(output.name, kind, result.shape))
+    del model.graph.value_info[:]
+    onnx.save(model, target)
+
+
+def run(*command: str) -> None:
+    subprocess.run(command, check=True, timeout=_COMPILER_SECONDS)
+
+
+def compiled(folder: Path, name: str, source: Path, shape: tuple[int, ...]) -> dict[str, Path]:
+    """The files of a model by kind; one that the compiler refuses is not among them."""
+    stem = folder / re.sub(r"\W+", "_", name)
+    files = {"onnx": stem.with_suffix(".onnx")}
+    if not files["onnx"].exists():
+        with_shape(source, shape, files["onnx"])
+    program = stem.with_suffix(".mlir")
+    if not program.exists():
+        run("iree-import-onnx", str(files["onnx"]), "--opset-version=17", "-o", str(program))
+    for target, flags in _TARGETS.items():
+        module = stem.with_suffix(f".{target}.vmfb")
+        try:
+            if not module.exists():
+                run("iree-compile", str(program), "-o", str(module), *flags)
+            files[target] = module
+        except (subprocess.SubprocessError, OSError) as error:
+            print(f"{name}: no {target} module: {error}")
+    return files
+
+
+def of_onnxruntime(model: Path, value: np.ndarray[Any, Any], threads: int) -> Callable[[], Any]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return lambda: session.run(None, {name: value})[0]
+
+
+def of_iree(module: Path, value: np.ndarray[Any, Any], threads: int) -> Callable[[], Any]:
+    import iree.runtime
+
+    iree.runtime.flags.parse_flags(f"--task_topology_group_count={threads}")
+    context = iree.runtime.SystemContext(
+        config=iree.runtime.Config("local-sync" if threads == 1 else "local-task")
+    )
+    loaded = iree.runtime.VmModule.mmap(context.instance, str(module))
+    context.add_vm_module(loaded)
+    name = next(name for name in loaded.function_names if "$async" not in name and name[:2] != "__")
+    function = context.modules[loaded.name][name]
+    return lambda: function(value).to_host()
+
+
+def of_jitree(session: jitree.Session, module: Path, value: np.ndarray[Any, Any]) -> Callable[[], Any]:
+    loaded = session.load(module)
+    function = loaded[next(name for name in loaded.names if "$async" not in name)]
+    return lambda: np.asarray(function(value))
+
+
+def argument(shape: tuple[int, ...], name: str) -> np.ndarray[Any, Any]:
+    random = np.random.default_rng(0)
+    if name == "magika":
+        return random.integers(0, 256, shape, np.int32)
+    return random.standard_normal(shape).astype(np.float32)
+
+
+def measure(
+    name: str, files: dict[str, Path], value: np.ndarray[Any, Any], options: argparse.Namespace
+) -> dict[str, float]:
+    """The ratio to each other runtime."""
+    with contextlib.redirect_stdout(sys.stderr):
+        cache_warm.main([str(files["vmvx"])])
+    device = "local-sync" if options.threads == 1 else f"local-task://?threads={options.threads}"
+    with jitree.Session(device) as session:
+        own = of_jitree(session, files["vmvx"], value)
+        calls = {"jitree": own, "onnxruntime": of_onnxruntime(files["onnx"], value, options.threads)}
+        if "llvm-cpu" in files:
+            calls["llvm-cpu"] = of_iree(files["llvm-cpu"], value, options.threads)
+        expected, result = calls["onnxruntime"](), own()
+        error = np.abs(result - expected).max() / np.abs(expected).max()
+        times = dict(zip(calls, alternate(list(calls.values()), options.seconds), strict=True))
+        texts = (f"{runtime} {seconds * 1e3:8.2f} ms" for runtime, seconds in times.items())
+        print(f"{name:12s}", "  ".join(texts), f" error {error:.1e}", flush=True)
+        if options.dispatches:
+            with session.profile() as profile:
+                own()
+            print("\n".join(str(profile.table()).splitlines()[: options.dispatches + 1]), flush=True)
+    return {runtime: seconds / times["jitree"] for runtime, seconds in times.items() if runtime != "jitree"}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="times trained models")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--folder", type=Path, default=Path("trained-models"))
+    parser.add_argument("--dispatches", type=int, default=0)
+    options = parser.parse_args()
+    options.folder.mkdir(exist_ok=True)
+    ratios: dict[str, list[float]] = {}
+    for name, source, shape in installed(options.only):
+        files = compiled(options.folder, name, source, shape)
+        if "vmvx" in files:
+            for runtime, ratio in measure(name, files, argument(shape, name), options).items():
+                ratios.setdefault(runtime, []).append(ratio)
+    for runtime, found in ratios.items():
+        print(f"against {runtime}: {summary(found)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
