@@ -17,6 +17,9 @@ X = np.arange(4, dtype=np.float32)
 ARRAY_TO_ARRAY = {"iree.abi.declaration": "sync func @f(%x: tensor<4xf32>) -> (%y: tensor<4xf32>)"}
 NUMBER_TO_NUMBER = {"iree.abi.declaration": "sync func @f(%x: i32) -> (%y: i32)"}
 
+CALLS = max(_POSTPONED.values()) + 1
+"""After so many, machine code calls any function, however slow the processor was."""
+
 _HAS_GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 needs_machine_code = pytest.mark.skipif(
     sys.implementation.name != "cpython" or not _HAS_GIL,
@@ -28,7 +31,7 @@ def direct(function: Function, *arguments: Any) -> Function:
     """The function, which machine code calls from the third call on, or later where a call took long: the
     processor may have been slow, and the garbage of other tests may have been collected in it."""
     function(*arguments)
-    for _ in range(max(_POSTPONED.values()) - 1):
+    for _ in range(CALLS - 2):
         function(*arguments)
         if function.is_direct:
             break

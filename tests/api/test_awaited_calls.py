@@ -15,7 +15,7 @@ from jitree import Function, HostExport, HostModule, Session
 from jitree.dispatch.pending import Pending
 from jitree.errors import AbortedError, DataLossError
 from jitree.regs.layout import GATE
-from tests.api.direct import X, direct, live, needs_machine_code
+from tests.api.direct import CALLS, X, direct, live, needs_machine_code
 from tests.api.programs import ARITHMETIC, ASYNCHRONOUS
 from tests.assembler import Assembler
 
@@ -86,7 +86,7 @@ def test_awaited_calls_become_direct(session: Session) -> None:
     add = session.load(ARITHMETIC).add
 
     async def main() -> None:
-        for number in range(12):
+        for number in range(CALLS):
             assert np.array_equal(await add.async_(X, input1=X + number), X + X + number)
 
     asyncio.run(main())

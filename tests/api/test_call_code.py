@@ -27,7 +27,7 @@ from jitree.api.calls.native.owners import LARGE
 from jitree.errors import StatusCode, StatusError
 from jitree.hal.fence import Fence
 from jitree.regs.layout import GATE
-from tests.api.direct import X, direct, needs_machine_code
+from tests.api.direct import CALLS, X, direct, needs_machine_code
 from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, ECHO, OUTPUTS, STATE
 
 pytestmark = needs_machine_code
@@ -266,7 +266,7 @@ def test_no_way_of_calling_leaves_references(session: Session) -> None:
                session.context.table, session.context.invoker]  # fmt: skip
     left = {}
     for name, call in every_way(session).items():
-        for _ in range(5):
+        for _ in range(CALLS):
             call()
         gc.collect()
         session.trim()
@@ -357,7 +357,7 @@ def test_what_is_donated_is_not_lost_when_the_call_is_refused(session: Session) 
     double = session.load(OUTPUTS).double_first
     small = np.arange(4, dtype=np.int32)
     array = session.to_device(small)
-    for _ in range(4):  # by the slow path first
+    for _ in range(CALLS):  # by the slow path first
         with pytest.raises(StatusError, match="input1"):
             double(donate(array), "x")
         assert not array.is_donated

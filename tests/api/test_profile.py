@@ -17,6 +17,7 @@ from jitree import Session
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
 from jitree.observe.profile import covered, merged
 from jitree.observe.profile_rows import operations
+from tests.api.direct import CALLS
 from tests.api.programs import ASYNCHRONOUS, PROGRAMS
 
 SEEN = PROGRAMS / "seen.vmfb"
@@ -82,14 +83,14 @@ def test_parts_of_calls_add_up(session: Session) -> None:
 def test_machine_code_goes_on_making_calls() -> None:
     with Session(device="local-sync", tier="fast") as session:
         session.load(SEEN)
-        for _ in range(6):
+        for _ in range(CALLS):
             call(session)
         with session.profile() as profile:
             for _ in range(3):
                 call(session)
         assert not profile.imports and profile.table("function")[0].calls == 3
         assert Counter(row.calls for row in profile.rows) == {3: 3}
-        for _ in range(6):
+        for _ in range(CALLS):
             call(session)
         assert session[NAME].is_direct, "as before"
 
