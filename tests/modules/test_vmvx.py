@@ -202,6 +202,8 @@ def test_fill() -> None:
         ({1: -1}, OutOfRangeError),
         ({5: 13}, OutOfRangeError),
         ({1: 2**63 - 1}, OutOfRangeError),
+        ({2: 0, 6: 0, 8: 2**32 - 1, 9: 2**32 - 1, 3: 0, 7: 0}, InvalidArgumentError),
+        ({2: 0, 6: 0, 8: 5}, InvalidArgumentError),
         ({0: None}, InvalidArgumentError),
         ({4: None}, InvalidArgumentError),
         ({4: VmBuffer.alias(bytes(64))}, PermissionDeniedError),
@@ -387,6 +389,21 @@ def test_tiles_that_are_refused(name: str) -> None:
         attempt(1, tile=1)
     with pytest.raises(OutOfRangeError):
         attempt(1, tile=3)
+
+
+def test_work_is_not_more_than_the_result_has_room_for() -> None:
+    """A stride of zero makes any number of tiles or elements of one; each of these once took years."""
+    one, many = (buffer(np.full(4, 7), np.int32), 0, 0, 0), 2**32 - 1
+    with pytest.raises(InvalidArgumentError, match="operand 0 would be written more than once"):
+        call("fill.2d.x32", 0, *one[:3], many, 4)
+    with pytest.raises(InvalidArgumentError, match="operand 1 would be written more than once"):
+        call("pack", *one, *one, 0, 0, many, many, 2, 2, 0, 3)
+    tiles, tile = (buffer(np.zeros(4), np.float32), 0, 0), (many, 4, 1, 1, 1, 1, 1)
+    with pytest.raises(InvalidArgumentError, match="operand 2 would be written more than once"):
+        call("mmt4d", *tiles, *tiles, *tiles, *tile)
+    out = buffer(np.zeros(6), np.int32)
+    call("unpack", *one, out, 0, 3, 1, many, many, 2, 2, 2, 3, 3)
+    assert contents(out, np.int32).tolist() == [7] * 6
 
 
 @pytest.mark.parametrize("product", [0x100, 0x200])

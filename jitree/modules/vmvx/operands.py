@@ -16,7 +16,7 @@ from jitree.regs.layout import ACCESS_WRITE, COMPILED_DONE
 from jitree.regs.objects import VmBuffer
 
 OK = COMPILED_DONE
-SIZE, STRIDE, OUTSIDE, READ_ONLY, FLAGS, TILES = 1, 2, 3, 4, 5, 6
+SIZE, STRIDE, OUTSIDE, READ_ONLY, FLAGS, TILES, AGAIN = 1, 2, 3, 4, 5, 6, 7
 OPERAND = 8
 """One more for each operand before the one that is meant."""
 SIZE_LIMIT = 1 << 32
@@ -32,6 +32,7 @@ _REASONS: Final[dict[int, tuple[type[StatusError], str]]] = {
     OUTSIDE: (OutOfRangeError, "an element that it touches is outside of operand {}"),
     READ_ONLY: (PermissionDeniedError, "operand {} is read-only"),
     FLAGS: (InvalidArgumentError, "unknown flags"),
+    AGAIN: (InvalidArgumentError, "elements of operand {} would be written more than once"),
     TILES: (InvalidArgumentError, "the matrix does not fit into the tiles"),
 }
 
@@ -103,10 +104,14 @@ def writable(
     operand: int, entry: Entry, width: int, offset: int, stride0: int, stride1: int, size0: int, size1: int,
     block: int,
 ) -> int:  # fmt: skip
-    """As :func:`readable`, of one that is written to."""
+    """As :func:`readable`, of what is written: not more elements than there are, since a stride of zero lets
+    one instruction work for years."""
     if entry.access & ACCESS_WRITE == 0:
         return READ_ONLY + OPERAND * operand
-    return readable(operand, entry, width, offset, stride0, stride1, size0, size1, block)
+    status = readable(operand, entry, width, offset, stride0, stride1, size0, size1, block)
+    if status == OK and width * product(product(size0, size1), block) > entry.length:
+        return AGAIN + OPERAND * operand
+    return status
 
 
 def call(name: str, kernel: Callable[..., int], cconv: str, arguments: Sequence[object]) -> None:

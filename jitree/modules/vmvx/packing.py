@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from jitree.codegen.elements import Bytes, Words
-from jitree.codegen.primitives import greater, lesser
+from jitree.codegen.primitives import greater, lesser, quotient
 from jitree.errors import InvalidArgumentError
 from jitree.modules.vmvx.operands import (
     FLAGS,
@@ -106,14 +106,15 @@ def unpack(
         return status
     packed_address = packed.address + width * packed_offset
     plain_address = plain.address + width * plain_offset
-    for p in range(outer0):
-        for q in range(outer1):
-            for a in range(tile0):
+    # Tiles that hold nothing of the matrix may be any number, where strides are zero.
+    for p in range(lesser(outer0, quotient(size0 + tile0 - 1, tile0))):
+        for q in range(lesser(outer1, quotient(size1 + tile1 - 1, tile1))):
+            for a in range(lesser(tile0, size0 - p * tile0)):
                 row, column = p * tile0 + a, q * tile1
                 line = packed_address + width * (p * packed_stride0 + q * packed_stride1 + a * tile1)
                 target = plain_address + width * (row * plain_stride0 + column * plain_stride1)
                 stored, cells = Words(line), Words(target)
-                for b in range(inside(row, column, tile1, size0, size1)):
+                for b in range(lesser(tile1, size1 - column)):
                     cells[b * plain_stride1] = stored[b]
     return OK
 
