@@ -216,11 +216,13 @@ class CudaFunctionTable:
 
     __slots__ = (
         "__weakref__", "_blocks", "_entries", "_first_entry", "_name_rows", "_text", "kernels", "name",
-        "names",
+        "names", "parameters",
     )  # fmt: skip
 
     def __init__(self, kernels: Sequence[CudaKernel]) -> None:
         self.kernels = tuple(kernels)
+        self.parameters: ExecutableParameters | None = None
+        """As of the executable."""
         self.name = kernels[0].export.name if kernels else "empty"
         self._blocks = array("i")
         for kernel in kernels:
@@ -283,6 +285,15 @@ class CudaExecutable(Executable):
     @property
     def name(self) -> str:
         return self.functions.name
+
+    @property
+    def parameters(self) -> ExecutableParameters | None:
+        """Kept by the table, as command lists keep that."""
+        return self.functions.parameters
+
+    @parameters.setter
+    def parameters(self, parameters: ExecutableParameters | None) -> None:
+        self.functions.parameters = parameters
 
     @property
     def function_count(self) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from jitree import Session
+from jitree import LoneDispatch, Session
 from jitree.cuda.device import CudaDevice
 from jitree.errors import NonFiniteError
 from jitree.observe import tensors
@@ -153,3 +153,14 @@ def test_other_sessions_of_the_device_are_not_told_of(either: CudaDevice) -> Non
         with one.tap() as taps:
             assert scaled(other) == scaled(one)
         assert len(taps) == 2
+
+
+def test_a_dispatch_alone(session: Session, either: CudaDevice, tmp_path: Path) -> None:
+    """Its executable, its memory and what it made; a GPU makes the same of them in another device."""
+    alone = LoneDispatch.of_call(session["module.scale"], [X, X], 0)
+    alone.save(tmp_path)
+    again = LoneDispatch.load(tmp_path)
+    assert again.name == FIRST and len(again.bindings) == 2
+    assert [made.tolist() for made in again.expected()] == [(2 * X).tolist()]
+    if not isinstance(either.context.api.driver, FakeDriver):
+        assert again.run()[0].tobytes() == again.expected()[0].tobytes()
