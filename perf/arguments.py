@@ -23,6 +23,8 @@ import ml_dtypes
 import numpy as np
 from comparison import alternate
 
+sys.path.pop(0)  # this folder, where its cuda.py would hide the package cuda
+
 import jitree
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -78,8 +80,9 @@ def _repeated(function: Any, *arguments: Any) -> Callable[[], Any]:
 
 
 def rows(session: jitree.Session, other: jitree.Session) -> Iterator[Row]:
-    here = session.load(PROGRAMS / "arguments.vmfb")
-    there = other.load(PROGRAMS / "arguments_async.vmfb")
+    target = "_cuda" if session.device.uri.startswith("cuda") else ""
+    here = session.load(PROGRAMS / f"arguments{target}.vmfb")
+    there = other.load(PROGRAMS / f"arguments_async{target}.vmfb")
     array = np.arange(16, dtype=np.float32)
     x, y, away = session.to_device(array), session.to_device(array), other.to_device(array)
     add, single = partial(here.add, x, y), partial(here.single, 1.0, 2.0)
@@ -116,7 +119,7 @@ def rows(session: jitree.Session, other: jitree.Session) -> Iterator[Row]:
     if importlib.util.find_spec("torch") is not None:
         import torch
 
-        tensor = torch.arange(16, dtype=torch.float32)
+        tensor = torch.arange(16, dtype=torch.float32, device="cuda" if target else "cpu")
         yield "to torch", add, partial(here.add.to("torch"), x, y)
         yield "three of torch", partial(here.three, x, y, x), partial(here.three, tensor, tensor, tensor)
 

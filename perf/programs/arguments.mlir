@@ -1,7 +1,8 @@
 // Programs for perf/arguments.py: arguments of other kinds than arrays of the same session, no work.
 // iree-compile 3.13.0 --iree-hal-target-device=local --iree-hal-local-target-device-backends=llvm-cpu
 //   --iree-llvmcpu-target-cpu=generic --iree-vm-bytecode-module-strip-source-map arguments.mlir -o arguments.vmfb
-// With --iree-execution-model=async-external: arguments_async.vmfb
+// With --iree-execution-model=async-external: arguments_async.vmfb; with --iree-hal-target-device=cuda --iree-cuda-target=sm_80 instead
+//   of the first three flags: arguments_cuda.vmfb, arguments_async_cuda.vmfb
 module @arguments {
 
   func.func @add(%x: tensor<16xf32>, %y: tensor<16xf32>) -> tensor<16xf32> {
