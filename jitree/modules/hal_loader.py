@@ -11,7 +11,6 @@ from jitree.hal.executable import Executable, ExecutableCache, ExecutableLoader,
 from jitree.hal.local import executor
 from jitree.modules.hal.executable import parameters_of
 from jitree.modules.hal.module import RowModule
-from jitree.modules.hal.values import text
 from jitree.regs.objects import VmBuffer
 
 if TYPE_CHECKING:
@@ -42,19 +41,11 @@ class LoaderState(ExecutableCache):
         self.device = module.device
 
 
-def query_support(cache: ExecutableCache, executable_format: VmBuffer) -> int:
-    return int(cache.can_prepare_format(text(executable_format)))
-
-
 def load(
     cache: ExecutableCache, executable_format: VmBuffer, data: VmBuffer, constants: VmBuffer | None
 ) -> Executable:
     """NOT_FOUND when no loader takes the format; INVALID_ARGUMENT for constants that are not whole words."""
     return cache.prepare_executable(parameters_of(executable_format, data, constants))
-
-
-def lookup_function(cache: ExecutableCache, executable: Executable, name: VmBuffer) -> int:
-    return executable.lookup(text(name))
 
 
 def dispatch(

@@ -12,8 +12,12 @@ from importlib import import_module
 from typing import Any, Final
 
 from jitree.base.records import NamedTuple
+from jitree.modules.hal.values import text, unsigned64
 
 _NOTHING: Final = "-"
+
+Parameter = tuple[str, str | None]
+"""(name, reference type)"""
 
 
 class ImportRow(NamedTuple):
@@ -28,7 +32,8 @@ class ImportRow(NamedTuple):
     """``buffer: hal.buffer, offset, fence: hal.fence?, [slot, target: hal.buffer?], …``: names in order,
     references with their type, ``?`` where null is allowed, a span in brackets."""
     function: str
-    """``hal.fence.join`` in this folder, or ``.signal``, a method of the first argument."""
+    """``hal.fence.fail`` in this folder, also with its arguments in parentheses; ``.signal``, a method of the
+    first argument; or an expression of the parameters, ``= buffer.byte_length``."""
     fast_path: str = ""
     """``fences.fence_join 1``: a function in ``hal/native`` and its constants; empty if there is none."""
 
@@ -38,11 +43,40 @@ class ImportRow(NamedTuple):
 
     def implementation(self) -> Callable[..., Any]:
         """What is called with the module's state and the arguments."""
-        module, _, name = self.function.rpartition(".")
-        if module:
-            function: Callable[..., Any] = getattr(import_module(f"{__package__}.{module}"), name)
-            return function
-        return lambda state, first, *others: getattr(first, name)(*others)
+        if self.function.startswith("= "):
+            return _rearranged(self.parameters, self.function[2:])
+        path, is_stated, arguments = self.function.partition("(")
+        module, _, name = path.rpartition(".")
+        if not module:
+            return lambda state, first, *others: getattr(first, name)(*others)
+        function: Callable[..., Any] = getattr(import_module(f"{__package__}.{module}"), name)
+        return _rearranged(self.parameters, f"call({arguments}", function) if is_stated else function
+
+
+@cache
+def _rearranged(
+    parameters: str, expression: str, call: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    names = ["span" if isinstance(item, list) else item[0] for item in parse_parameters(parameters)]
+    scope = {"call": call, "text": text, "unsigned64": unsigned64}
+    function: Callable[..., Any] = eval(f"lambda {', '.join(['state', *names])}: {expression}", scope)
+    return function
+
+
+def parse_parameters(text: str) -> list[Parameter | list[Parameter]]:
+    """The parameters of a row; a span is a list."""
+    items: list[Parameter | list[Parameter]] = []
+    span: list[Parameter] | None = None
+    for piece in text.split(",") if text else ():
+        piece = piece.strip()
+        name, _, kind = piece.strip("[]").partition(":")
+        if piece.startswith("["):
+            span = []
+            items.append(span)
+        (items if span is None else span).append((name.strip(), kind.strip() or None))
+        if piece.endswith("]"):
+            span = None
+    return items
 
 
 def read_table(file: str) -> Iterator[list[str]]:

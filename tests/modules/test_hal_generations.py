@@ -21,8 +21,7 @@ from jitree.errors import (
 from jitree.hal.buffer import Buffer
 from jitree.modules import releases
 from jitree.modules.hal.module import HalModule
-from jitree.modules.hal.references import parse_parameters
-from jitree.modules.import_rows import ImportRow, rows
+from jitree.modules.import_rows import ImportRow, parse_parameters, rows
 from jitree.regs.objects import VmBuffer
 from tests.assembler import Assembler
 from tests.modules.helpers import ANY, Hal, content, text

@@ -15,8 +15,8 @@ from jitree.hal.buffer import BufferView
 from jitree.hal.executable import ExecutableParameters
 from jitree.hal.objects import Channel
 from jitree.modules.hal.module import HalModule
-from jitree.modules.hal.references import HAL_TYPES, call_once, checked, parse_parameters
-from jitree.modules.import_rows import ImportRow, rows
+from jitree.modules.hal.references import HAL_TYPES, call_once, checked
+from jitree.modules.import_rows import ImportRow, parse_parameters, rows
 from jitree.regs.objects import VmBuffer
 from jitree.vmfb.cconv import Span, parse
 from tests.assembler import Assembler

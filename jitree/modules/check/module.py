@@ -60,12 +60,6 @@ def expect_almost_eq(
     _report(report, almost_equal(read(lhs, device), read(rhs, device), atol, rtol))
 
 
-def expect_almost_eq_within(
-    report: FailureSink, device: Device, lhs: BufferView, rhs: BufferView, tolerance: float
-) -> None:
-    expect_almost_eq(report, device, lhs, rhs, tolerance, 0.0)
-
-
 def expect_almost_eq_default(report: FailureSink, device: Device, lhs: BufferView, rhs: BufferView) -> None:
     expect_almost_eq(report, device, lhs, rhs, default_tolerance(lhs.element_type), 0.0)
 

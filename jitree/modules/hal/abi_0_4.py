@@ -17,9 +17,8 @@ from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import CommandBuffer, Reference
 from jitree.hal.device import Device
 from jitree.hal.executable import DescriptorSetLayout, Executable, PipelineLayout
-from jitree.modules.hal import command_buffer, executable
+from jitree.modules.hal import command_buffer
 from jitree.modules.hal.state import MAXIMUM_CONSTANTS, HalState, Pushed
-from jitree.regs.objects import VmBuffer
 
 MAXIMUM_BINDINGS: Final = 32
 """Of one set."""
@@ -49,18 +48,6 @@ def pipeline_layout_create(
     _check_constants(0, constant_count)
     declared = {(index, row[0]) for index, layout in enumerate(sets) for row in layout.bindings}
     return PipelineLayout(constant_count, tuple(sorted(declared)))
-
-
-def executable_create(
-    state: HalState,
-    device: Device,
-    executable_format: VmBuffer,
-    data: VmBuffer,
-    constants: VmBuffer | None,
-    layouts: Sequence[PipelineLayout],
-) -> Executable:
-    """One layout per function, in their order."""
-    return executable.prepare(state, device, executable_format, data, constants, layouts)
 
 
 def push_constants(

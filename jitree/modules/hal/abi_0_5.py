@@ -7,32 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jitree.dispatch.pending import Pending
 from jitree.hal.command_buffer import CommandBuffer
 from jitree.hal.device import Device
-from jitree.hal.executable import Executable
 from jitree.hal.fence import Fence
-from jitree.modules.hal import executable, fence
 from jitree.modules.hal.state import HalState
-from jitree.regs.objects import VmBuffer
-
-
-def fence_join(state: HalState, fences: Sequence[Fence | None]) -> Fence | None:
-    return fence.join(state, 0, fences)
-
-
-def fence_await(state: HalState, timeout_millis: int, fences: Sequence[Fence | None]) -> int | Pending:
-    return fence.await_(state, timeout_millis, 0, fences)
-
-
-def executable_create(
-    state: HalState,
-    device: Device,
-    executable_format: VmBuffer,
-    data: VmBuffer,
-    constants: VmBuffer | None,
-) -> Executable:
-    return executable.prepare(state, device, executable_format, data, constants)
 
 
 def queue_execute(
@@ -52,7 +30,7 @@ def queue_execute(
     for index, commands in enumerate(command_buffers):
         commands.check_submission(index > 0 or wait is not None)
     for commands in earlier:
-        done = fence.create(state, device, 0)
+        done = Fence.create(device)
         device.queue_execute(queue_affinity, wait, done, commands)
         wait = done
     device.queue_execute(queue_affinity, wait, signal, last)

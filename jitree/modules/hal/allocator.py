@@ -18,12 +18,6 @@ _MAXIMUM_CANDIDATES: Final = 64
 """Devices that a placement policy is asked about at once."""
 
 
-def allocate(
-    state: HalState, allocator: Allocator, queue_affinity: int, memory_types: int, usage: int, size: int
-) -> Buffer:
-    return allocator.allocate(memory_types, usage, size)
-
-
 def import_(
     state: HalState,
     allocator: Allocator,

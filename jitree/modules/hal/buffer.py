@@ -45,10 +45,6 @@ def assert_(
     )
 
 
-def length(state: HalState, buffer: Buffer) -> int:
-    return buffer.byte_length
-
-
 def load(state: HalState, source: Buffer, offset: int, length: int) -> int:
     """1 to 4 bytes, little endian, extended with zeros. Waits for nothing."""
     data = _scalar(source, offset, length, MemoryAccess.READ)
@@ -74,12 +70,3 @@ def _scalar(buffer: Buffer, offset: int, length: int, access: int) -> memoryview
     if not buffer.allowed_access & access:
         raise PermissionDeniedError(f"the buffer does not allow access {names(MemoryAccess(access))}")
     return buffer.host_view()[offset : offset + length]
-
-
-def allocation_discard(state: HalState, buffer: Buffer) -> int:
-    """1 when that was the last owner; the memory stays until the program deallocates it."""
-    return int(buffer.discard())
-
-
-def allocation_is_terminal(state: HalState, buffer: Buffer) -> int:
-    return int(buffer.is_terminal())

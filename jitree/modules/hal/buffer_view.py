@@ -112,22 +112,6 @@ def type_text(code: int) -> str:
     return f"{element_type(code).name} ({unsigned32(code):08x})"
 
 
-def buffer(state: HalState, view: BufferView) -> Buffer:
-    return view.buffer
-
-
-def element_type_(state: HalState, view: BufferView) -> int:
-    return view.element_type
-
-
-def encoding_type(state: HalState, view: BufferView) -> int:
-    return view.encoding
-
-
-def rank(state: HalState, view: BufferView) -> int:
-    return len(view.shape)
-
-
 def dim(state: HalState, view: BufferView, index: int) -> int:
     """0 for a dimension that the view does not have."""
     return view.shape[index] if 0 <= index < len(view.shape) else 0

@@ -28,7 +28,3 @@ def create(
         count,
         flags,
     )
-
-
-def rank_and_count(state: HalState, channel: Channel) -> tuple[int, int]:
-    return channel.rank, channel.count

@@ -12,8 +12,6 @@ from jitree.hal.enums import DispatchFlags
 from jitree.hal.executable import Executable
 from jitree.hal.objects import Channel
 from jitree.modules.hal.state import HalState
-from jitree.modules.hal.values import text
-from jitree.regs.objects import VmBuffer
 
 Binding = tuple[int, int, Buffer | None, int, int]
 """(reserved, slot, buffer, offset, length)"""
@@ -29,79 +27,6 @@ _LAST_KIND: Final = 8
 _REDUCING_KINDS: Final = (1, 4, 5)
 """Kinds of collectives: all_gather, all_reduce, all_to_all, broadcast, reduce, reduce_scatter, send, recv,
 send_recv. all_reduce, reduce and reduce_scatter reduce."""
-
-
-def begin_debug_group(state: HalState, commands: CommandBuffer, label: VmBuffer) -> None:
-    commands.begin_debug_group(text(label))
-
-
-def advise_buffer(
-    state: HalState,
-    commands: CommandBuffer,
-    buffer: Buffer | None,
-    flags: int,
-    argument0: int,
-    argument1: int,
-    slot: int,
-) -> None:
-    commands.advise_buffer((slot, buffer, 0, -1), flags, argument0, argument1)
-
-
-def flush_buffer(
-    state: HalState, commands: CommandBuffer, slot: int, target: Buffer | None, offset: int, length: int
-) -> None:
-    commands.flush_buffer((slot, target, offset, length))
-
-
-def invalidate_buffer(
-    state: HalState, commands: CommandBuffer, slot: int, target: Buffer | None, offset: int, length: int
-) -> None:
-    commands.invalidate_buffer((slot, target, offset, length))
-
-
-def fill_buffer(
-    state: HalState,
-    commands: CommandBuffer,
-    target: Buffer | None,
-    offset: int,
-    length: int,
-    slot: int,
-    pattern: int,
-    pattern_length: int,
-    flags: int = 0,
-) -> None:
-    commands.fill_buffer((slot, target, offset, length), pattern, pattern_length, flags)
-
-
-def update_buffer(
-    state: HalState,
-    commands: CommandBuffer,
-    source: VmBuffer,
-    source_offset: int,
-    target: Buffer | None,
-    offset: int,
-    length: int,
-    slot: int,
-    flags: int = 0,
-) -> None:
-    commands.update_buffer(source.view, source_offset, (slot, target, offset, length), flags)
-
-
-def copy_buffer(
-    state: HalState,
-    commands: CommandBuffer,
-    source_slot: int,
-    target_slot: int,
-    source: Buffer | None,
-    source_offset: int,
-    target: Buffer | None,
-    target_offset: int,
-    length: int,
-    flags: int = 0,
-) -> None:
-    commands.copy_buffer(
-        (source_slot, source, source_offset, length), (target_slot, target, target_offset, length), flags
-    )
 
 
 def collective(

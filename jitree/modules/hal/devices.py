@@ -8,23 +8,14 @@ from jitree.errors import StatusError
 from jitree.modules.hal.values import text
 
 if TYPE_CHECKING:
-    from jitree.hal.allocator import Allocator
     from jitree.hal.device import Device
     from jitree.modules.hal.state import HalState
     from jitree.regs.objects import VmBuffer
 
 
-def devices_count(state: HalState) -> int:
-    return len(state.devices)
-
-
 def devices_get(state: HalState, index: int) -> Device | None:
     """Null when there is no such device: programs walk the devices until one fits."""
     return state.devices[index] if 0 <= index < len(state.devices) else None
-
-
-def device_allocator(state: HalState, device: Device) -> Allocator:
-    return device.device_allocator
 
 
 def device_query_i64(state: HalState, device: Device, category: VmBuffer, key: VmBuffer) -> tuple[int, int]:

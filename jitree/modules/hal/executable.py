@@ -20,17 +20,6 @@ if TYPE_CHECKING:
 def create(
     state: HalState,
     device: Device,
-    queue_affinity: int,
-    executable_format: VmBuffer,
-    data: VmBuffer,
-    constants: VmBuffer | None,
-) -> Executable:
-    return prepare(state, device, executable_format, data, constants)
-
-
-def prepare(
-    state: HalState,
-    device: Device,
     executable_format: VmBuffer,
     data: VmBuffer,
     constants: VmBuffer | None,
@@ -69,7 +58,3 @@ def constant_words(constants: VmBuffer | None) -> tuple[int, ...]:
     if constants.length % 4:
         raise InvalidArgumentError(f"executable constants of {constants.length} bytes; they are 32-bit words")
     return struct.unpack(f"<{constants.length // 4}I", constants.view)
-
-
-def lookup_function(state: HalState, executable: Executable, name: VmBuffer) -> int:
-    return executable.lookup(text(name))

@@ -8,7 +8,6 @@ from typing import Final
 
 from jitree import errors
 from jitree.dispatch.pending import Pending
-from jitree.hal.device import Device
 from jitree.hal.fence import Fence, wait_fences
 from jitree.modules.hal.state import HalState
 
@@ -20,19 +19,6 @@ _FOREVER: Final = 0xFFFFFFFF
 """Milliseconds; -1 as the program writes it."""
 
 
-def create(state: HalState, device: Device, flags: int) -> Fence:
-    return Fence(((device.create_semaphore(0), 1),))
-
-
-def join(state: HalState, flags: int, fences: Sequence[Fence | None]) -> Fence | None:
-    return Fence.join(fences)
-
-
-def query(state: HalState, fence: Fence) -> int:
-    """0 reached, 17 (DEFERRED) pending, else the code of the failure."""
-    return int(fence.query())
-
-
 def fail(state: HalState, fence: Fence, status: int) -> None:
     code = status & _STATUS_MASK
     if code == _OK:
@@ -40,7 +26,11 @@ def fail(state: HalState, fence: Fence, status: int) -> None:
     fence.fail(errors.status_error(code, "the program failed the fence"))
 
 
-def await_(state: HalState, timeout_millis: int, flags: int, fences: Sequence[Fence | None]) -> int | Pending:
+create = Fence.create
+join = Fence.join
+
+
+def await_(timeout_millis: int, fences: Sequence[Fence | None]) -> int | Pending:
     """0 when all are reached, 4 when the time ran out first. A failed fence fails the call."""
     if len(fences) > MAXIMUM_AWAITED:
         raise errors.ResourceExhaustedError(f"waiting for {len(fences)} fences; at most {MAXIMUM_AWAITED}")

@@ -8,14 +8,12 @@ them in front of the implementation, at the cost of a set look-up each.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from jitree.errors import InternalError, InvalidArgumentError
+from jitree.modules.import_rows import ImportRow, Parameter, parse_parameters
 from jitree.regs.ref_types import BUFFER_NAME, stated_type
 from jitree.vmfb.cconv import Span, parse
-
-if TYPE_CHECKING:
-    from jitree.modules.import_rows import ImportRow
 
 HAL_TYPES: Final = (
     "hal.allocator", "hal.buffer", "hal.buffer_view", "hal.channel", "hal.command_buffer",
@@ -56,26 +54,6 @@ _ACCEPTED: Final = {
 }  # fmt: skip
 
 
-_Parameter = tuple[str, str | None]
-"""(name, reference type)"""
-
-
-def parse_parameters(text: str) -> list[_Parameter | list[_Parameter]]:
-    """The parameters of a row; a span is a list."""
-    items: list[_Parameter | list[_Parameter]] = []
-    span: list[_Parameter] | None = None
-    for piece in text.split(",") if text else ():
-        piece = piece.strip()
-        name, _, kind = piece.strip("[]").partition(":")
-        if piece.startswith("["):
-            span = []
-            items.append(span)
-        (items if span is None else span).append((name.strip(), kind.strip() or None))
-        if piece.endswith("]"):
-            span = None
-    return items
-
-
 def call_once(row: ImportRow, state: object, *arguments: Any) -> object:
     """Calls a row's function after the same tests as :func:`checked`, with nothing prepared."""
     for argument, parameter in zip(arguments, parse_parameters(row.parameters), strict=True):
@@ -88,7 +66,7 @@ def call_once(row: ImportRow, state: object, *arguments: Any) -> object:
     return row.implementation()(state, *arguments)
 
 
-def _test(full_name: str, value: object, parameter: _Parameter) -> None:
+def _test(full_name: str, value: object, parameter: Parameter) -> None:
     name, kind = parameter
     if kind is not None and type(value) not in _ACCEPTED[kind]:
         _ACCEPTED[kind].accept(value, full_name, name)
@@ -115,9 +93,7 @@ def checked(row: ImportRow) -> Callable[..., Any]:
     return scope["call"]  # type: ignore[no-any-return]
 
 
-def _tests(
-    full_name: str, value: str, parameter: _Parameter, scope: dict[str, Any], indent: str
-) -> list[str]:
+def _tests(full_name: str, value: str, parameter: Parameter, scope: dict[str, Any], indent: str) -> list[str]:
     name, kind = parameter
     accepted = "of_" + (kind or "").replace(".", "_").replace("?", "_or_null")
     scope[accepted] = _ACCEPTED[kind or ""]
@@ -127,7 +103,7 @@ def _tests(
     ]
 
 
-def _span_tests(full_name: str, name: str, span: list[_Parameter], scope: dict[str, Any]) -> list[str]:
+def _span_tests(full_name: str, name: str, span: list[Parameter], scope: dict[str, Any]) -> list[str]:
     lines: list[str] = []
     for index, parameter in enumerate(span):
         if parameter[1] is not None:
@@ -136,7 +112,7 @@ def _span_tests(full_name: str, name: str, span: list[_Parameter], scope: dict[s
     return [f"    for item in {name}:", *lines] if lines else []
 
 
-def _check_shape(row: ImportRow, parameters: list[_Parameter | list[_Parameter]]) -> None:
+def _check_shape(row: ImportRow, parameters: list[Parameter | list[Parameter]]) -> None:
     """The declared parameters must be those of the calling convention: a slip in a table must not hide."""
     expected = [
         list(item.characters) if isinstance(item, Span) else item for item in parse(row.cconv).arguments
@@ -153,5 +129,5 @@ def _check_shape(row: ImportRow, parameters: list[_Parameter | list[_Parameter]]
         raise InternalError(f"parameters of import {row.name} do not match its convention {row.cconv}")
 
 
-def _is_reference(parameter: _Parameter) -> bool:
+def _is_reference(parameter: Parameter) -> bool:
     return parameter[1] is not None
