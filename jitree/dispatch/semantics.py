@@ -8,9 +8,10 @@ table, so a row here cannot disagree with it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 from jitree.base.records import NamedTuple
 from jitree.codegen.vector_math import binary64, functions
@@ -22,6 +23,7 @@ FAMILIES: Final[tuple[ModuleType, ...]] = (
     semantics_integer, semantics_float, semantics_conversion, functions, binary64,
 )  # fmt: skip
 
+_WIDTH: Final = re.compile("(?<=_[if])(32|64)")
 _REFUSALS: Final = ("signed_division", "unsigned_division", "exact", "exact_32", "count")
 
 
@@ -48,16 +50,21 @@ def _math_name(row: Instruction) -> str | None:
     return name if width in ("f32", "f64") and name in MATH else None
 
 
+def _function(name: str) -> Any:
+    """The function of an instruction, or the one for all widths of its operands."""
+    found = (getattr(family, each, None) for each in (name, _WIDTH.sub("", name)) for family in FAMILIES)
+    return next(filter(None, found), None)
+
+
 def _find(row: Instruction) -> Semantic | None:
     kinds = [operand.kind.removeprefix("r.") for operand in row.operands]
-    for family in FAMILIES:
-        function = getattr(family, row.mnemonic.replace(".", "_"), None)
-        if function is not None:
-            stated = zip(kinds, function.__annotations__.values(), strict=True)
-            *arguments, result = (kind.replace("f", "i") if name == "int" else kind for kind, name in stated)
-            called = set(function.__code__.co_names)
-            refusals = [kind for kind in _REFUSALS if f"require_{kind}" in called]
-            return Semantic(function, tuple(arguments), result, None, *refusals)
+    function = _function(row.mnemonic.replace(".", "_"))
+    if function is not None:
+        stated = zip(kinds, function.__annotations__.values(), strict=True)
+        *arguments, result = (kind.replace("f", "i") if name == "int" else kind for kind, name in stated)
+        called = set(function.__code__.co_names)
+        refusals = [kind for kind in _REFUSALS if f"require_{kind}" in called]
+        return Semantic(function, tuple(arguments), result, None, *refusals)
     name = _math_name(row)
     return Semantic(MATH[name], tuple(kinds[:-1]), kinds[-1], name) if name is not None else None
 

@@ -1,4 +1,5 @@
-"""What conversion instructions mean: one function per mnemonic, dots written as underscores."""
+"""What conversion instructions mean: a function each. Its name is the mnemonic with underscores
+for dots, without the widths where it is the same for all."""
 
 from __future__ import annotations
 
@@ -150,17 +151,9 @@ def cast_f64_ui64(x: float) -> int:
     return _rounded_integer(round_half_away(x))
 
 
-def bitcast_i32_f32(x: int) -> int:
+def bitcast_i_f(x: int) -> int:
     return x
 
 
-def bitcast_f32_i32(x: int) -> int:
-    return x
-
-
-def bitcast_i64_f64(x: int) -> int:
-    return x
-
-
-def bitcast_f64_i64(x: int) -> int:
+def bitcast_f_i(x: int) -> int:
     return x

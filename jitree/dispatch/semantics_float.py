@@ -1,4 +1,5 @@
-"""What floating-point instructions mean: one function per mnemonic, dots written as underscores.
+"""What floating-point instructions mean: a function each. Its name is the mnemonic with underscores
+for dots, without the widths where it is the same for all.
 
 Every operation rounds to nearest even in its own width. Where an argument or a result is an ``int`` it is the
 bits of a float, so that signalling NaNs and NaN signs pass unchanged.
@@ -101,27 +102,15 @@ def neg_f64(x: int) -> int:
     return x ^ (-0x8000000000000000)
 
 
-def ceil_f32(x: float) -> float:
+def ceil_f(x: float) -> float:
     return round_up(x)
 
 
-def floor_f32(x: float) -> float:
+def floor_f(x: float) -> float:
     return round_down(x)
 
 
-def round_f32(x: float) -> float:
-    return round_half_away(x)
-
-
-def ceil_f64(x: float) -> float:
-    return round_up(x)
-
-
-def floor_f64(x: float) -> float:
-    return round_down(x)
-
-
-def round_f64(x: float) -> float:
+def round_f(x: float) -> float:
     return round_half_away(x)
 
 
@@ -156,97 +145,49 @@ def rsqrt_f64(x: float) -> float:
     return divide(1.0, square_root(x))
 
 
-def min_f32(lhs: float, rhs: float) -> float:
+def min_f(lhs: float, rhs: float) -> float:
     return rhs if rhs < lhs else lhs
 
 
-def max_f32(lhs: float, rhs: float) -> float:
+def max_f(lhs: float, rhs: float) -> float:
     return rhs if lhs < rhs else lhs
 
 
-def min_f64(lhs: float, rhs: float) -> float:
-    return rhs if rhs < lhs else lhs
-
-
-def max_f64(lhs: float, rhs: float) -> float:
-    return rhs if lhs < rhs else lhs
-
-
-def cmp_eq_f32_o(lhs: float, rhs: float) -> int:
+def cmp_eq_f_o(lhs: float, rhs: float) -> int:
     return 1 if lhs == rhs else 0
 
 
-def cmp_eq_f32_u(lhs: float, rhs: float) -> int:
+def cmp_eq_f_u(lhs: float, rhs: float) -> int:
     return 0 if lhs < rhs or lhs > rhs else 1
 
 
-def cmp_ne_f32_o(lhs: float, rhs: float) -> int:
+def cmp_ne_f_o(lhs: float, rhs: float) -> int:
     return 1 if lhs != rhs else 0
 
 
-def cmp_ne_f32_u(lhs: float, rhs: float) -> int:
+def cmp_ne_f_u(lhs: float, rhs: float) -> int:
     return 1 if lhs != rhs else 0
 
 
-def cmp_lt_f32_o(lhs: float, rhs: float) -> int:
+def cmp_lt_f_o(lhs: float, rhs: float) -> int:
     return 1 if lhs < rhs else 0
 
 
-def cmp_lt_f32_u(lhs: float, rhs: float) -> int:
+def cmp_lt_f_u(lhs: float, rhs: float) -> int:
     return 0 if lhs >= rhs else 1
 
 
-def cmp_lte_f32_o(lhs: float, rhs: float) -> int:
+def cmp_lte_f_o(lhs: float, rhs: float) -> int:
     return 1 if lhs <= rhs else 0
 
 
-def cmp_lte_f32_u(lhs: float, rhs: float) -> int:
+def cmp_lte_f_u(lhs: float, rhs: float) -> int:
     return 0 if lhs > rhs else 1
 
 
-def cmp_nan_f32(x: float) -> int:
+def cmp_nan_f(x: float) -> int:
     return 1 if x != x else 0
 
 
-def cmp_eq_f64_o(lhs: float, rhs: float) -> int:
-    return 1 if lhs == rhs else 0
-
-
-def cmp_eq_f64_u(lhs: float, rhs: float) -> int:
-    return 0 if lhs < rhs or lhs > rhs else 1
-
-
-def cmp_ne_f64_o(lhs: float, rhs: float) -> int:
-    return 1 if lhs != rhs else 0
-
-
-def cmp_ne_f64_u(lhs: float, rhs: float) -> int:
-    return 1 if lhs != rhs else 0
-
-
-def cmp_lt_f64_o(lhs: float, rhs: float) -> int:
-    return 1 if lhs < rhs else 0
-
-
-def cmp_lt_f64_u(lhs: float, rhs: float) -> int:
-    return 0 if lhs >= rhs else 1
-
-
-def cmp_lte_f64_o(lhs: float, rhs: float) -> int:
-    return 1 if lhs <= rhs else 0
-
-
-def cmp_lte_f64_u(lhs: float, rhs: float) -> int:
-    return 0 if lhs > rhs else 1
-
-
-def cmp_nan_f64(x: float) -> int:
-    return 1 if x != x else 0
-
-
-def select_f32(cond: int, if_true: int, if_false: int) -> int:
-    return if_true if cond != 0 else if_false
-
-
-def select_f64(cond: int, if_true: int, if_false: int) -> int:
+def select_f(cond: int, if_true: int, if_false: int) -> int:
     return if_true if cond != 0 else if_false

@@ -1,4 +1,5 @@
-"""What integer instructions mean: one function per mnemonic, dots written as underscores.
+"""What integer instructions mean: a function each. Its name is the mnemonic with underscores
+for dots, without the widths where it is the same for all.
 
 Arithmetic wraps. Operands and results are in the signed range of their width.
 """
@@ -143,35 +144,19 @@ def fma_i64_exact(a: int, b: int, c: int) -> int:
     return i64(a * b + c)
 
 
-def not_i32(x: int) -> int:
+def not_i(x: int) -> int:
     return ~x
 
 
-def and_i32(lhs: int, rhs: int) -> int:
+def and_i(lhs: int, rhs: int) -> int:
     return lhs & rhs
 
 
-def or_i32(lhs: int, rhs: int) -> int:
+def or_i(lhs: int, rhs: int) -> int:
     return lhs | rhs
 
 
-def xor_i32(lhs: int, rhs: int) -> int:
-    return lhs ^ rhs
-
-
-def not_i64(x: int) -> int:
-    return ~x
-
-
-def and_i64(lhs: int, rhs: int) -> int:
-    return lhs & rhs
-
-
-def or_i64(lhs: int, rhs: int) -> int:
-    return lhs | rhs
-
-
-def xor_i64(lhs: int, rhs: int) -> int:
+def xor_i(lhs: int, rhs: int) -> int:
     return lhs ^ rhs
 
 
@@ -220,7 +205,7 @@ def abs_i64(x: int) -> int:
     return i64(-x) if x < 0 else x
 
 
-def min_i32_s(lhs: int, rhs: int) -> int:
+def min_i_s(lhs: int, rhs: int) -> int:
     return rhs if rhs < lhs else lhs
 
 
@@ -228,7 +213,7 @@ def min_i32_u(lhs: int, rhs: int) -> int:
     return rhs if u32(rhs) < u32(lhs) else lhs
 
 
-def max_i32_s(lhs: int, rhs: int) -> int:
+def max_i_s(lhs: int, rhs: int) -> int:
     return rhs if lhs < rhs else lhs
 
 
@@ -236,31 +221,23 @@ def max_i32_u(lhs: int, rhs: int) -> int:
     return rhs if u32(lhs) < u32(rhs) else lhs
 
 
-def min_i64_s(lhs: int, rhs: int) -> int:
-    return rhs if rhs < lhs else lhs
-
-
 def min_i64_u(lhs: int, rhs: int) -> int:
     return rhs if u64(rhs) < u64(lhs) else lhs
-
-
-def max_i64_s(lhs: int, rhs: int) -> int:
-    return rhs if lhs < rhs else lhs
 
 
 def max_i64_u(lhs: int, rhs: int) -> int:
     return rhs if u64(lhs) < u64(rhs) else lhs
 
 
-def cmp_eq_i32(lhs: int, rhs: int) -> int:
+def cmp_eq_i(lhs: int, rhs: int) -> int:
     return 1 if lhs == rhs else 0
 
 
-def cmp_ne_i32(lhs: int, rhs: int) -> int:
+def cmp_ne_i(lhs: int, rhs: int) -> int:
     return 1 if lhs != rhs else 0
 
 
-def cmp_lt_i32_s(lhs: int, rhs: int) -> int:
+def cmp_lt_i_s(lhs: int, rhs: int) -> int:
     return 1 if lhs < rhs else 0
 
 
@@ -268,33 +245,13 @@ def cmp_lt_i32_u(lhs: int, rhs: int) -> int:
     return 1 if u32(lhs) < u32(rhs) else 0
 
 
-def cmp_nz_i32(x: int) -> int:
+def cmp_nz_i(x: int) -> int:
     return 1 if x != 0 else 0
-
-
-def cmp_eq_i64(lhs: int, rhs: int) -> int:
-    return 1 if lhs == rhs else 0
-
-
-def cmp_ne_i64(lhs: int, rhs: int) -> int:
-    return 1 if lhs != rhs else 0
-
-
-def cmp_lt_i64_s(lhs: int, rhs: int) -> int:
-    return 1 if lhs < rhs else 0
 
 
 def cmp_lt_i64_u(lhs: int, rhs: int) -> int:
     return 1 if u64(lhs) < u64(rhs) else 0
 
 
-def cmp_nz_i64(x: int) -> int:
-    return 1 if x != 0 else 0
-
-
-def select_i32(cond: int, if_true: int, if_false: int) -> int:
-    return if_true if cond != 0 else if_false
-
-
-def select_i64(cond: int, if_true: int, if_false: int) -> int:
+def select_i(cond: int, if_true: int, if_false: int) -> int:
     return if_true if cond != 0 else if_false
