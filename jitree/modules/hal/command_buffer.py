@@ -30,19 +30,12 @@ send_recv. all_reduce, reduce and reduce_scatter reduce."""
 
 
 def collective(
-    state: HalState,
     commands: CommandBuffer,
     channel: Channel,
     operation: int,
     parameter: int,
-    send_slot: int,
-    receive_slot: int,
-    send: Buffer | None,
-    receive: Buffer | None,
-    send_offset: int,
-    send_length: int,
-    receive_offset: int,
-    receive_length: int,
+    send: Reference,
+    receive: Reference,
     element_count: int,
 ) -> None:
     """INVALID_ARGUMENT for a reduction or a buffer that the kind of operation does not have."""
@@ -50,16 +43,10 @@ def collective(
     if kind > _LAST_KIND or (reduction != 0) != (kind in _REDUCING_KINDS):
         raise InvalidArgumentError(f"collective of kind {kind} with reduction {reduction}")
     sends, receives = kind != _RECEIVE, kind != _SEND
-    if (send is not None and not sends) or (receive is not None and not receives):
+    if (send[1] is not None and not sends) or (receive[1] is not None and not receives):
         raise InvalidArgumentError(f"collective of kind {kind} with a buffer that it does not use")
-    commands.collective(
-        channel,
-        operation,
-        parameter,
-        (send_slot, send, send_offset, send_length) if sends else None,
-        (receive_slot, receive, receive_offset, receive_length) if receives else None,
-        element_count,
-    )
+    given = send if sends else None, receive if receives else None
+    commands.collective(channel, operation, parameter, *given, element_count)
 
 
 def dispatch(

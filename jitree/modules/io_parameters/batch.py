@@ -14,6 +14,9 @@ from jitree.hal.fence import Fence
 Operation = Callable[[Fence | None, Fence | None], None]
 """Submits itself between a wait and a signal fence."""
 
+Where = tuple[Device, int, Fence | None, Fence | None]
+"""Device, affinity of its queues, what to wait for, what to signal."""
+
 _READ: Final = int(MemoryAccess.READ)
 _WRITE: Final = int(MemoryAccess.WRITE)
 _FILL_LENGTHS: Final = (1, 2, 4)

@@ -13,14 +13,12 @@ from jitree.errors import FailedPreconditionError, InvalidArgumentError, Permiss
 from jitree.hal.buffer import Buffer
 from jitree.hal.device import Device
 from jitree.hal.enums import BufferUsage
-from jitree.hal.fence import Fence
 from jitree.modules.hal.module import RowModule
 from jitree.modules.io_parameters.agreement import ReadingProgram, require_agreement
-from jitree.modules.io_parameters.batch import Batch
+from jitree.modules.io_parameters.batch import Batch, Where
 from jitree.modules.io_parameters.providers import ScopeProvider
-from jitree.modules.io_parameters.requests import ParameterRequest, resolve, scope_name
+from jitree.modules.io_parameters.requests import ParameterRequest, Tables, resolve, scope_name
 from jitree.regs.list import VmList
-from jitree.regs.objects import VmBuffer
 
 if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext
@@ -41,27 +39,14 @@ class ParametersState:
         """Number of the reference type ``hal.buffer``: of what lists of loaded parameters hold."""
 
 
-def load(
-    state: ParametersState,
-    device: Device,
-    queue_affinity: int,
-    wait: Fence | None,
-    signal: Fence | None,
-    scope: VmBuffer | None,
-    target_affinity: int,
-    memory_types: int,
-    usage: int,
-    key_table: VmBuffer,
-    key_data: VmBuffer,
-    spans: VmBuffer,
-) -> VmList:
+def load(state: ParametersState, where: Where, tables: Tables, memory_types: int, usage: int) -> VmList:
     """A list of one buffer a span. Memory that the device can use where it is, such as a mapped file, is not
     copied when the program promises to leave it as it is (usage SHARING_IMMUTABLE): what a variable starts
     with may be changed in place, by kernels that would fault on read-only pages."""
-    with Batch(device, queue_affinity, wait, signal) as batch:
-        requests = resolve(state.providers, scope, key_table, key_data, spans)
-        require_agreement(state.program, scope_name(scope), requests)
-        buffers = [_load(device, batch, request, memory_types, usage) for request in requests]
+    with Batch(*where) as batch:
+        requests = resolve(state.providers, tables)
+        require_agreement(state.program, scope_name(tables), requests)
+        buffers = [_load(where[0], batch, request, memory_types, usage) for request in requests]
         batch.submit()
     loaded = VmList(state.buffer_type, len(buffers))
     for buffer in buffers:
@@ -87,22 +72,11 @@ def _load(device: Device, batch: Batch, request: ParameterRequest, memory_types:
     return buffer
 
 
-def gather(
-    state: ParametersState,
-    device: Device,
-    queue_affinity: int,
-    wait: Fence | None,
-    signal: Fence | None,
-    scope: VmBuffer | None,
-    target: Buffer,
-    key_table: VmBuffer,
-    key_data: VmBuffer,
-    spans: VmBuffer,
-) -> None:
+def gather(state: ParametersState, where: Where, tables: Tables, target: Buffer) -> None:
     """Copies ranges of parameters into one buffer."""
-    with Batch(device, queue_affinity, wait, signal) as batch:
-        requests = resolve(state.providers, scope, key_table, key_data, spans)
-        require_agreement(state.program, scope_name(scope), requests)
+    with Batch(*where) as batch:
+        requests = resolve(state.providers, tables)
+        require_agreement(state.program, scope_name(tables), requests)
         for request in requests:
             target.range(request.buffer_offset, request.length)
             _read(batch, request, target)
@@ -117,25 +91,14 @@ def _read(batch: Batch, request: ParameterRequest, target: Buffer) -> None:
         batch.read(parameter.contents()[start : start + length].toreadonly(), target, offset)
 
 
-def scatter(
-    state: ParametersState,
-    device: Device,
-    queue_affinity: int,
-    wait: Fence | None,
-    signal: Fence | None,
-    source: Buffer,
-    scope: VmBuffer | None,
-    key_table: VmBuffer,
-    key_data: VmBuffer,
-    spans: VmBuffer,
-) -> None:
+def scatter(state: ParametersState, where: Where, tables: Tables, source: Buffer) -> None:
     """Copies ranges of a buffer into parameters.
 
     FAILED_PRECONDITION for a splat, PERMISSION_DENIED for a parameter that was not opened for writing; then
     none is written.
     """
-    with Batch(device, queue_affinity, wait, signal) as batch:
-        for parameter, start, offset, length in resolve(state.providers, scope, key_table, key_data, spans):
+    with Batch(*where) as batch:
+        for parameter, start, offset, length in resolve(state.providers, tables):
             if parameter.pattern is not None:
                 raise FailedPreconditionError(
                     f"parameter '{parameter.key}' is a repeated pattern, which cannot be written to"

@@ -17,6 +17,10 @@ _SPAN: Final = struct.Struct("<QQQ")
 """parameter offset, buffer offset, length"""
 
 
+Tables = tuple[VmBuffer | None, VmBuffer, VmBuffer, VmBuffer]
+"""Name of a scope, table of keys, the keys, spans."""
+
+
 class ParameterRequest(NamedTuple):
     """Bytes of a parameter and where in the program's buffer they belong."""
 
@@ -26,22 +30,16 @@ class ParameterRequest(NamedTuple):
     length: int
 
 
-def resolve(
-    providers: Sequence[ScopeProvider],
-    scope: VmBuffer | None,
-    key_table: VmBuffer,
-    key_data: VmBuffer,
-    spans: VmBuffer,
-) -> list[ParameterRequest]:
+def resolve(providers: Sequence[ScopeProvider], tables: Tables) -> list[ParameterRequest]:
     """One request for each span.
 
     INVALID_ARGUMENT for tables of wrong size, OUT_OF_RANGE for keys outside the key data and for ranges that
     a parameter does not have, NOT_FOUND for scopes and keys.
     """
-    name = scope_name(scope)
+    name = scope_name(tables)
     provider = find_provider(providers, name)
     requests = []
-    for key, (parameter_offset, buffer_offset, length) in _rows(key_table, key_data, spans):
+    for key, (parameter_offset, buffer_offset, length) in _rows(*tables[1:]):
         parameter = provider.get(key)
         if parameter_offset + length > parameter.length:
             raise OutOfRangeError(
@@ -52,7 +50,8 @@ def resolve(
     return requests
 
 
-def scope_name(scope: VmBuffer | None) -> str:
+def scope_name(tables: Tables) -> str:
+    scope = tables[0]
     return "" if scope is None else _text(scope.view)
 
 
