@@ -75,5 +75,4 @@ class _Alarms:
 
 _alarms: Final = _Alarms()
 arm: Final = _alarms.arm
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_alarms.after_fork)
+os.register_at_fork(after_in_child=_alarms.after_fork)

@@ -43,5 +43,4 @@ def _after_fork() -> None:
         )
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)

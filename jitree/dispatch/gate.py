@@ -236,5 +236,4 @@ def _is_free(gate: ContextGate) -> bool:
     return True
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)

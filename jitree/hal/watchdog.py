@@ -116,5 +116,4 @@ def _after_fork() -> None:
         current = type(current)(current.seconds, current.write, _asked)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)

@@ -21,7 +21,7 @@ from jitree.errors import (
 )
 from jitree.hal.enums import WaitMode
 from jitree.hal.fence import Fence
-from jitree.hal.local import executor, interrupts
+from jitree.hal.local import executor, interrupts, workers
 from jitree.hal.local.executor.calling import FUNCTION_TABLE, LOOK_IN
 from jitree.hal.local.executor.layout import JOB
 from jitree.hal.local.interrupts import watch
@@ -29,7 +29,7 @@ from jitree.hal.local.queue import LocalQueue
 from jitree.hal.local.task import WorkerExecutor
 from jitree.hal.local.thread_team import Team
 from jitree.hal.local.topology import unpinned
-from jitree.hal.local.workers import EventParking, Parking, WorkerPool
+from jitree.hal.local.workers import Parking, WorkerPool
 from jitree.hal.profiling import Profiler
 from jitree.hal.semaphore import Semaphore, wait_for
 from tests.hal.helpers import TIMEOUT, Meeting, wait_until
@@ -271,7 +271,7 @@ class Gate:
     def parking(self) -> Parking:
         gate = self
 
-        class Gated(EventParking):
+        class Gated(Parking):
             def wait(self) -> None:
                 super().wait()
                 assert gate.open.wait(TIMEOUT)
@@ -283,12 +283,13 @@ class Gate:
         return Gated()
 
 
-def test_a_burst_costs_its_submitter_one_wake_up() -> None:
+def test_a_burst_costs_its_submitter_one_wake_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are woken by the threads that come, as far as there is work: four tasks that need each
     other."""
     gate = Gate()
     gate.open.set()
-    pool = WorkerPool("test-pool", unpinned(4), gate.parking)
+    monkeypatch.setattr(workers, "Parking", gate.parking)
+    pool = WorkerPool("test-pool", unpinned(4))
     for turn in range(4):
         barrier = threading.Barrier(4, timeout=TIMEOUT)
         tasks = [Meeting(barrier) for _ in range(4)]

@@ -16,10 +16,9 @@ import pytest
 from jitree.errors import FailedPreconditionError, StatusCode, StatusError
 from jitree.hal.driver import DriverRegistry
 from jitree.hal.fence import Fence
-from jitree.hal.local import workers
 from jitree.hal.local.task import TaskDevice
 from jitree.hal.local.topology import Topology
-from jitree.hal.local.workers import EventParking, Parking, SemaphoreParking, WorkerPool
+from jitree.hal.local.workers import WorkerPool
 from tests.hal.helpers import TIMEOUT, allocate, finish, new_threads
 
 LARGE = 8_000_000
@@ -45,22 +44,16 @@ def nothing() -> None:
     pass
 
 
-@pytest.fixture(params=[EventParking, SemaphoreParking])
-def parking(request: pytest.FixtureRequest) -> Callable[[], Parking]:
-    factory: Callable[[], Parking] = request.param
-    return factory
-
-
-def make_pool(count: int, parking: Callable[[], Parking] | None = None) -> WorkerPool:
-    return WorkerPool("test-worker", Topology((None,) * count), parking)
+def make_pool(count: int) -> WorkerPool:
+    return WorkerPool("test-worker", Topology((None,) * count))
 
 
 def thread_count(name: str) -> int:
     return sum(thread.name.startswith(name) for thread in threading.enumerate())
 
 
-def test_tasks_run_on_workers_as_many_as_needed(parking: Callable[[], Parking]) -> None:
-    pool = make_pool(3, parking)
+def test_tasks_run_on_workers_as_many_as_needed() -> None:
+    pool = make_pool(3)
     assert thread_count("test-worker") == 0, "threads start when needed"
     names = []
     for _ in range(20):
@@ -73,9 +66,9 @@ def test_tasks_run_on_workers_as_many_as_needed(parking: Callable[[], Parking]) 
     assert thread_count("test-worker") == 0
 
 
-def test_tasks_overlap(parking: Callable[[], Parking]) -> None:
+def test_tasks_overlap() -> None:
     """Three tasks that wait for each other need three threads."""
-    pool, barrier = make_pool(3, parking), threading.Barrier(3, timeout=TIMEOUT)
+    pool, barrier = make_pool(3), threading.Barrier(3, timeout=TIMEOUT)
 
     def wait() -> None:
         barrier.wait()
@@ -87,9 +80,9 @@ def test_tasks_overlap(parking: Callable[[], Parking]) -> None:
     pool.close()
 
 
-def test_no_wake_up_is_lost(parking: Callable[[], Parking]) -> None:
+def test_no_wake_up_is_lost() -> None:
     """Many short tasks from several threads, with pauses in which workers park."""
-    pool, rounds = make_pool(2, parking), 60
+    pool, rounds = make_pool(2), 60
 
     def post(pause: float) -> None:
         for _ in range(rounds):
@@ -107,8 +100,8 @@ def test_no_wake_up_is_lost(parking: Callable[[], Parking]) -> None:
     pool.close()
 
 
-def test_close_finishes_what_runs_and_cancels_the_rest(parking: Callable[[], Parking]) -> None:
-    pool, started, go = make_pool(1, parking), threading.Event(), threading.Event()
+def test_close_finishes_what_runs_and_cancels_the_rest() -> None:
+    pool, started, go = make_pool(1), threading.Event(), threading.Event()
 
     def block() -> None:
         started.set()
@@ -173,12 +166,6 @@ def test_workers_are_pinned() -> None:
     assert seen == [{processor}]
     assert len(os.sched_getaffinity(0)) >= 1
     pool.close()
-
-
-def test_parking_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(workers.make_parking(), EventParking)
-    monkeypatch.delattr(os, "eventfd")
-    assert isinstance(workers.make_parking(), SemaphoreParking)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

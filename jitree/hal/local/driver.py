@@ -22,9 +22,8 @@ class LocalDriver(Driver):
         from jitree.hal.local.topology import available_processors
 
         self._check(device_id)
-        machine = os.uname().machine if hasattr(os, "uname") else "unknown"
         return (
-            f"  {self.description}\n  architecture: {machine}\n"
+            f"  {self.description}\n  architecture: {os.uname().machine}\n"
             f"  processors available to this process: {available_processors()}\n"
         )
 

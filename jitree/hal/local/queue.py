@@ -358,8 +358,7 @@ def _after_fork() -> None:
         queue.profiler.after_fork()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class _ThisSubmitter(_local):

@@ -71,7 +71,7 @@ def check_threads(count: int) -> int:
 
 def available_processors() -> int:
     """Processors this process may use: its affinity, limited by the quota of its cgroup (rounded up)."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = len(os.sched_getaffinity(0))
     from pathlib import Path  # 3 ms to import: not for devices without workers
 
     quota = cgroup_quota(Path(_CGROUP_ROOT), Path(_CGROUP_MEMBERSHIP))
@@ -184,7 +184,7 @@ def _pinned(name: str, text: str) -> Topology:
         raise InvalidArgumentError(
             f"local-task: {name}='{text}' is not a list of processor numbers"
         ) from None
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    allowed = os.sched_getaffinity(0)
     unknown = sorted(set(processors) - allowed)
     if unknown or len(processors) > MAXIMUM_WORKERS:
         raise OutOfRangeError(

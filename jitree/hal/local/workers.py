@@ -31,45 +31,19 @@ class Task(Protocol):
         """Called instead of :meth:`run` when the pool closes first."""
 
 
-class Parking(Protocol):
+class Parking:
     """Where a thread sleeps."""
-
-    def wait(self) -> None:
-        """Until :meth:`wake`, which may have been called before."""
-
-    def wake(self) -> None: ...
-
-
-class EventParking:
-    """By an eventfd."""
 
     def __init__(self) -> None:
         self._descriptor = os.eventfd(0, os.EFD_CLOEXEC)
         self._ending = Ending(partial(os.close, self._descriptor))
 
     def wait(self) -> None:
+        """Until :meth:`wake`, which may have been called before."""
         os.eventfd_read(self._descriptor)
 
     def wake(self) -> None:
         os.eventfd_write(self._descriptor, 1)
-
-
-class SemaphoreParking:
-    """For systems without eventfd."""
-
-    def __init__(self) -> None:
-        self._semaphore = threading.Semaphore(0)
-
-    def wait(self) -> None:
-        self._semaphore.acquire()
-
-    def wake(self) -> None:
-        self._semaphore.release()
-
-
-def make_parking() -> Parking:
-    """The best that the system has."""
-    return EventParking() if hasattr(os, "eventfd") else SemaphoreParking()
 
 
 class _Shared:
@@ -79,10 +53,9 @@ class _Shared:
     one if it leaves any. So a burst of tasks costs its submitter one wake-up.
     """
 
-    def __init__(self, name: str, topology: Topology, parking: Callable[[], Parking]) -> None:
+    def __init__(self, name: str, topology: Topology) -> None:
         self.name = name
         self.topology = topology
-        self.new_parking = parking
         self.lock = allocate_lock()
         self.tasks: OrderedDict[Task, None] = OrderedDict()
         self.threads: dict[int, threading.Thread] = {}
@@ -206,8 +179,8 @@ class WorkerPool:
     start anew; what the parent's threads were running there does not finish in the child.
     """
 
-    def __init__(self, name: str, topology: Topology, parking: Callable[[], Parking] | None = None) -> None:
-        self._shared = _Shared(name, topology, parking or make_parking)
+    def __init__(self, name: str, topology: Topology) -> None:
+        self._shared = _Shared(name, topology)
         self._ending = Ending(carefully(partial(_drop, self._shared)))
         self._closed = False
         _pools.add(self)
@@ -276,7 +249,7 @@ class WorkerPool:
         """In the child no thread but the forking one exists: start over, with the tasks that were waiting."""
         left, stopping = self._shared.tasks, self._shared.stopping
         self._ending.cancel()
-        self._shared = _Shared(self.name, self.topology, self._shared.new_parking)
+        self._shared = _Shared(self.name, self.topology)
         self._shared.stopping = stopping
         self._ending = Ending(carefully(partial(_drop, self._shared)))
         for task in left:
@@ -290,10 +263,10 @@ def _drop(shared: _Shared) -> None:
 
 
 def _work(shared: _Shared, place: int, processor: int | None) -> None:
-    if processor is not None and hasattr(os, "sched_setaffinity"):
+    if processor is not None:
         os.sched_setaffinity(0, {processor})  # the calling thread
     _this_thread.shared = shared
-    parking = shared.new_parking()
+    parking = Parking()
     shared.arrive()
     while True:
         task = shared.take(place, parking)
@@ -323,5 +296,4 @@ def _restart_all() -> None:
 
 
 atexit.register(_close_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_restart_all)
+os.register_at_fork(after_in_child=_restart_all)
