@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jitree import errors
 from jitree.tools import devices
-from jitree.tools.benchmark_dispatches import dispatch_rows
 from jitree.tools.benchmark_machine import machine_context, machine_header
 from jitree.tools.benchmark_measure import Benchmark, MeasuringPlan, measure, parse_duration
-from jitree.tools.benchmark_report import ReportLayout, render
-from jitree.tools.benchmark_rows import BenchmarkRow, aggregates
+from jitree.tools.benchmark_report import BenchmarkRow, ReportLayout, aggregates, render
 from jitree.tools.flag_table import flag_set
 from jitree.tools.flags import ParsedFlags, command
 from jitree.tools.profiling import profiling, wants_device_profile
@@ -31,6 +29,30 @@ if TYPE_CHECKING:
 
     Call = Callable[[], Any]
     Start = Callable[[], tuple[list[Any], Fence]]
+
+
+def dispatch_rows(
+    function: Function, batch: Callable[[], object], calls: int, batch_size: int
+) -> list[BenchmarkRow]:
+    """Of ``--dispatch_statistics``: each dispatch with its time in one call, in a pass of as many calls
+    as were measured."""
+    batches = max(1, calls // batch_size)
+    calls = batches * batch_size
+    with function.session.profile() as profile:
+        for _ in range(batches):
+            batch()
+    table = profile.table()
+    if not len(table):
+        print(f"jitree: no dispatch was measured: {table.note or 'the program has none'}", file=sys.stderr)
+    whole = sum(row.total for row in table)
+    rows = []
+    for row in table:
+        name = f"BM_{function.name}/{row.name}"
+        counters = {"calls": row.calls / calls, "percent": 100 * row.total / whole}
+        busy = row.total * (row.threads or 1.0)
+        rows.append(BenchmarkRow(name, name, calls, row.total / calls, busy / calls, counters=counters))
+    return rows
+
 
 FLAGS: Final = flag_set(
     "benchmark",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from jitree.errors import InvalidArgumentError, StatusError
-from jitree.tools.benchmark_rows import BenchmarkRow
+from jitree.tools.benchmark_report import BenchmarkRow
 from jitree.tools.element_parsing import parse_float
 from jitree.tools.reporting import error_line
 

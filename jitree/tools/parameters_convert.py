@@ -13,9 +13,8 @@ from jitree.params.index import nearest
 from jitree.params.irpa_writer import plan, write
 from jitree.tools.flag_table import flag_set
 from jitree.tools.flags import ParsedFlags, command
-from jitree.tools.parameters_create import output_path
+from jitree.tools.parameters_create import find_type, output_path, parse_pattern
 from jitree.tools.parameters_table import ParameterRow, table
-from jitree.tools.parameters_values import find_type, parse_pattern
 
 _ZERO: Final = b"\0"
 

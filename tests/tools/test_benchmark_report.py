@@ -8,14 +8,15 @@ import pytest
 
 from jitree.tools.benchmark_machine import machine_context, machine_header
 from jitree.tools.benchmark_report import (
+    BenchmarkRow,
     ReportLayout,
+    aggregates,
     console_report,
     csv_report,
     human_number,
     json_report,
     time_text,
 )
-from jitree.tools.benchmark_rows import BenchmarkRow, aggregates
 
 NAME = "BM_two/process_time/real_time"
 
