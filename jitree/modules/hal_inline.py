@@ -15,7 +15,7 @@ from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.hal.executable import ExecutableLoader
 from jitree.modules.hal.module import RowModule
 from jitree.modules.hal.state import TraceSink, write_to_stderr
-from jitree.modules.hal.values import text
+from jitree.modules.values import text
 from jitree.regs.objects import VmBuffer
 
 if TYPE_CHECKING:

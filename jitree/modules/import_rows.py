@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from jitree.base.records import NamedTuple
-from jitree.modules.hal.values import text, unsigned64
+from jitree.modules.values import text, unsigned64
 
 _NOTHING: Final = "-"
 

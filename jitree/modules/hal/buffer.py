@@ -8,7 +8,7 @@ from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType, names
 from jitree.modules.hal.state import HalState
-from jitree.modules.hal.values import text
+from jitree.modules.values import text
 from jitree.regs.objects import VmBuffer
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
 from jitree.hal.buffer import Buffer, BufferView
-from jitree.modules.hal.values import text, unsigned32
+from jitree.modules.values import text, unsigned32
 from jitree.types import INTEGER_CLASSES, element_type
 
 if TYPE_CHECKING:

@@ -1,16 +1,58 @@
-"""``hal.devices.*`` and ``hal.device.*`` without the queue operations."""
+"""``hal.devices.*``, ``hal.device.*`` without queue operations, and what devices make: channels and files."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jitree.errors import StatusError
-from jitree.modules.hal.values import text
+from jitree.errors import PermissionDeniedError, StatusError
+from jitree.hal.enums import MemoryAccess, names
+from jitree.modules.values import text
 
 if TYPE_CHECKING:
     from jitree.hal.device import Device
+    from jitree.hal.objects import Channel, File
     from jitree.modules.hal.state import HalState
     from jitree.regs.objects import VmBuffer
+
+
+def channel_create(
+    state: HalState,
+    device: Device,
+    queue_affinity: int,
+    flags: int,
+    identifier: VmBuffer | None,
+    group: VmBuffer | None,
+    rank: int,
+    count: int,
+) -> Channel:
+    """-1 and null: from the host's environment."""
+    return device.create_channel(
+        queue_affinity,
+        None if identifier is None else bytes(identifier),
+        None if group is None else text(group),
+        rank,
+        count,
+        flags,
+    )
+
+
+def file_from_memory(
+    state: HalState,
+    device: Device,
+    queue_affinity: int,
+    access: int,
+    source: VmBuffer,
+    offset: int,
+    length: int,
+    flags: int,
+) -> File:
+    """A file over the bytes of a host buffer, for reading only."""
+    if access != MemoryAccess.READ:
+        raise PermissionDeniedError(
+            "a file over memory of the program can only be read; asked for access "
+            f"{names(MemoryAccess(access))}"
+        )
+    return device.import_file(queue_affinity, access, source.view.toreadonly(), offset, length, flags)
 
 
 def devices_get(state: HalState, index: int) -> Device | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jitree.errors import InvalidArgumentError
 from jitree.hal.enums import CachingMode
 from jitree.hal.executable import Executable, ExecutableParameters, PipelineLayout
-from jitree.modules.hal.values import text
+from jitree.modules.values import text
 
 if TYPE_CHECKING:
     from jitree.hal.device import Device

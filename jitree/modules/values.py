@@ -1,4 +1,4 @@
-"""Values of the VM as the HAL takes them."""
+"""Values of the VM as host modules take them."""
 
 from __future__ import annotations
 
