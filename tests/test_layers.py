@@ -6,7 +6,8 @@ import ast
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -80,10 +81,20 @@ def rank(part: str) -> int:
     raise AssertionError(f"jitree/{part} has no place in the list of layers")
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
 def imported_names(path: Path) -> set[str]:
     """What a file imports of jitree anywhere, also inside functions and for type checking."""
+    return names_in(path, ast.walk(tree(path)))
+
+
+def names_in(path: Path, nodes: Iterable[ast.AST]) -> set[str]:
     names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: relative import"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
@@ -102,8 +113,19 @@ def imported_parts(path: Path) -> set[str]:
 
 def imported_files(path: Path) -> set[Path]:
     """The files of jitree that a file imports from."""
+    return files_of(path, imported_names(path))
+
+
+def run_files(path: Path) -> set[Path]:
+    """The files that run before a file does, and so those of the packages that they are in."""
+    found = files_of(path, names_in(path, tree(path).body))
+    packages = {folder / "__init__.py" for file in found for folder in file.parents}
+    return (found | packages & FILES.keys()) - {path, *(folder / "__init__.py" for folder in path.parents)}
+
+
+def files_of(path: Path, names: set[str]) -> set[Path]:
     found = set()
-    for name in imported_names(path):
+    for name in names:
         base = ROOT.joinpath(*name.split("."))
         candidates = [base.with_suffix(".py"), base / "__init__.py"]
         candidates += [base.parent.with_suffix(".py"), base.parent / "__init__.py"]
@@ -123,11 +145,12 @@ def test_imports_only_upwards(path: Path) -> None:
         assert rank(imported) < rank(importer), f"{importer} imports {imported}, which is not above it"
 
 
-def test_no_files_import_each_other() -> None:
+@pytest.mark.parametrize("imported", [imported_files, run_files])
+def test_no_files_import_each_other(imported: Callable[[Path], set[Path]]) -> None:
     """Files can be put into an order in which each imports only from those before it, also for type checking
-    and inside folders."""
+    and inside folders, and any of them can be the first that a program imports."""
     try:
-        tuple(TopologicalSorter({path: imported_files(path) for path in FILES}).static_order())
+        tuple(TopologicalSorter({path: imported(path) for path in FILES}).static_order())
     except CycleError as error:
         circle = " -> ".join(str(path.relative_to(ROOT)) for path in reversed(error.args[1]))
         pytest.fail(f"files import each other in a circle: {circle}")
@@ -136,7 +159,7 @@ def test_no_files_import_each_other() -> None:
 def test_no_two_classes_have_one_name() -> None:
     """A file may state a class twice: for type checkers, and as it runs."""
     files = {
-        path: {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)}
+        path: {node.name for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef)}
         for path in FILES
         if part_of(path) != "compat"  # whose names are another package's
     }
