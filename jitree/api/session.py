@@ -306,9 +306,8 @@ class Session(Observable, Ended, Remade):
 
     def _builtins_for(self, loaded: Sequence[ModuleLike], present: Sequence[str]) -> list[HostModule]:
         """The builtin modules that modules import from and that are not among those ``present``."""
-        wanted = set().union(*map(imported_modules, loaded))
-        names = [name for name in self._builtins if name in wanted and name not in present]
-        return [BUILTIN_MODULES[name](self) for name in names]
+        wanted = set().union(*map(imported_modules, loaded)).difference(present)
+        return [BUILTIN_MODULES[name](self) for name in self._builtins if name in wanted]
 
     # -- calling -----------------------------------------------------------------------------------------
 
