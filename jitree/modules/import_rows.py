@@ -59,7 +59,8 @@ def _rearranged(
 ) -> Callable[..., Any]:
     names = ["span" if isinstance(item, list) else item[0] for item in parse_parameters(parameters)]
     scope = {"call": call, "text": text, "unsigned64": unsigned64}
-    function: Callable[..., Any] = eval(f"lambda {', '.join(['state', *names])}: {expression}", scope)
+    source = f"lambda {', '.join(['state', *names])}: {expression}"
+    function: Callable[..., Any] = eval(compile(source, "<row of imports.tsv>", "eval"), scope)
     return function
 
 
