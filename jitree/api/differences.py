@@ -132,6 +132,7 @@ def _two_programs(
     comparison = Comparison(allowed, is_one_program=True)
     found = _in_lock_step(one, other, inputs, comparison, (None, None))
     if comparison.mismatch is None and not any(found.alone):
+        _name_reader(found, comparison, one, inputs)
         return found
     outlines = Outline(), Outline()
     for side, outline in zip((one, other), outlines, strict=True):
@@ -151,6 +152,29 @@ def _two_programs(
         others = {sketch.ordinal: sketch.name for sketch in outline.sketches if sketch.ordinal not in met}
         names[:] = [f"{name} (dispatch {ordinal})" for ordinal, name in others.items()]
     return found
+
+
+def _name_reader(
+    found: Difference, comparison: Comparison, one: ModuleSide | FunctionSide, inputs: Sequence[Any]
+) -> None:
+    """Where a constant departs and all that is made agrees: which dispatch reads the element."""
+    first, place = found.first, comparison.constant_place
+    if first is None or first is not comparison.constants or place is None or first.ordinal is None:
+        return
+    from jitree.api.constant_readers import first_reader
+
+    with one.open() as function:
+        reader = first_reader(function, inputs, first.ordinal, *place)
+    if reader is None:
+        found.first = first._replace(reason=f"{first.reason}; it is bound here, who reads it is not known")
+        return
+    found.first = first._replace(
+        dispatch=reader.name,
+        other=reader.name,
+        ordinals=(reader.ordinal, reader.ordinal),
+        reason=f"{first.reason}; this dispatch reads it",
+        location=reader.location,
+    )
 
 
 def _pinned(

@@ -105,14 +105,28 @@ class LoneDispatch:
 
     def run(self, device: str | None = None) -> list[Array]:
         """Runs it, on its own device unless another is named, and gives what it makes, as in the program."""
+        blocks = self.run_whole(device)
+        return [_typed(_part(blocks, MemorySpan(*span)), kind) for span, kind in self._facts["outputs"]]
+
+    def run_whole(self, device: str | None = None) -> list[Array]:
+        """As :meth:`run`, with all of its memory as it is then."""
         from jitree.api.session import Instance
 
         opened = Instance.default().create_device(device or self._facts["device"])
         try:
-            blocks = self._run_on(opened)
+            return self._run_on(opened)
         finally:
             opened.close()
-        return [_typed(_part(blocks, MemorySpan(*span)), kind) for span, kind in self._facts["outputs"]]
+
+    def bytes_at(self, block: int, places: Array) -> Array:
+        """Some bytes of its memory before it runs."""
+        return np.array(self._blocks[block][places])
+
+    def with_bytes(self, block: int, places: Array, values: Array) -> LoneDispatch:
+        """The same dispatch on memory with other bytes."""
+        blocks = [np.array(one) if number == block else one for number, one in enumerate(self._blocks)]
+        blocks[block][places] = values
+        return LoneDispatch(self._facts, self._executable, blocks, self._expected)
 
     def _run_on(self, device: Device) -> list[Array]:
         facts = self._facts
@@ -173,7 +187,7 @@ class LoneDispatch:
     def of_call(cls, function: Function, inputs: Sequence[Any], ordinal: int | None) -> LoneDispatch:
         """The dispatch of a number in a call, which is made for it. None: the last one that begins, where the
         call fails. FAILED_PRECONDITION if there is none, or its program was not loaded by this session."""
-        capture = _Capture(ordinal)
+        capture = CapturedDispatch(ordinal)
         with function.session.looked_at(capture):
             try:
                 function(*inputs)
@@ -184,18 +198,10 @@ class LoneDispatch:
         if facts is None:
             which = "no dispatch" if ordinal is None else f"no dispatch {ordinal}"
             raise FailedPreconditionError(f"the call of '{function.full_name}' has {which}")
-        if capture.parameters is None:
-            raise FailedPreconditionError(f"the executable of {facts['name']} was loaded by another program")
-        parameters = capture.parameters
-        facts |= {
-            "device": function.device.uri,
-            "format": parameters.format,
-            "specialization": list(parameters.constants),
-        }
-        return cls(facts, bytes(parameters.data), capture.blocks, capture.expected)
+        return capture.dispatch(function)
 
 
-class _Capture(Onlooker):
+class CapturedDispatch(Onlooker):
     """Copies the memory of one dispatch before it runs, and what it makes."""
 
     def __init__(self, ordinal: int | None) -> None:
@@ -233,6 +239,25 @@ class _Capture(Onlooker):
             return
         self.facts["outputs"] = [[self._span(tensor.extent), tensor.type] for tensor in dispatch.outputs]
         self.expected = [np.array(tensor.array) for tensor in dispatch.outputs]
+
+    def dispatch(self, function: Function) -> LoneDispatch:
+        """What was captured. FAILED_PRECONDITION where another program has loaded its executable."""
+        assert self.facts is not None
+        parameters = self.parameters
+        if parameters is None:
+            raise FailedPreconditionError(
+                f"the executable of {self.facts['name']} was loaded by another program"
+            )
+        facts = self.facts | {
+            "device": function.device.uri,
+            "format": parameters.format,
+            "specialization": list(parameters.constants),
+        }
+        return LoneDispatch(facts, bytes(parameters.data), self.blocks, self.expected)
+
+    def span_of(self, address: int) -> tuple[int, int]:
+        """The block that an address lies in, and its place there."""
+        return self._span((address, 1))[:2]
 
     def _span(self, extent: Extent) -> MemorySpan:
         address, length = extent

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from jitree.base.records import NamedTuple
 from jitree.observe.closeness import Closeness, FarElement, Tolerance, compare
 from jitree.observe.export_names import TensorKind
@@ -114,6 +116,8 @@ class Comparison:
         self._constants: set[tuple[object, object]] = set()
         self.constants: Departure | None = None
         """The first departure in what no dispatch made, though what is made of it may agree."""
+        self.constant_place: tuple[int, range] | None = None
+        """… its binding, and the bytes of the element there."""
 
     def meet(self, number: int, one: Arrival, other: Arrival) -> bool:
         """Both wait. As :data:`jitree.observe.lockstep.Compare`."""
@@ -184,6 +188,9 @@ class Comparison:
                     a.name, b.name, (a.ordinal, b.ordinal), f"input {number}", left.type, place, (),
                     f"it comes from {ELSEWHERE}; what dispatches make agrees", a.location, a.call_site,
                 )  # fmt: skip
+                size = (len(place.bits[0]) - 2) // 2
+                number = int(np.ravel_multi_index(place.coordinate, pair[2])) if pair and pair[2] else 0
+                self.constant_place = left.binding, range(number * size, (number + 1) * size)
                 return
 
 

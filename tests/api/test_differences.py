@@ -37,9 +37,9 @@ MATMUL, SOFTMAX = (
 ELEMENTS = "4x8xf32=" + " ".join(map(repr, X.ravel().tolist()))
 
 
-def weights(data: bytes, layer: int) -> int:
-    """Where the weights of a layer begin, as `chain.mlir` has them."""
-    text = (PROGRAMS / "chain.mlir").read_text().split('"0x')[layer + 1].split('"')[0]
+def weights(data: bytes, layer: int, source: str = "chain.mlir") -> int:
+    """Where the weights of a layer begin, as the source has them."""
+    text = (PROGRAMS / source).read_text().split('"0x')[layer + 1].split('"')[0]
     place = data.index(bytes.fromhex(text))
     return place
 
@@ -97,6 +97,21 @@ def test_a_weight_whose_change_is_rounded_away_is_found(tmp_path: Path) -> None:
     weight = d.first if d.first.operand == "input 1" else d.first.inputs[1].first
     assert weight is not None and weight.coordinate == (0, 0)
     assert int(weight.bits[1], 16) - int(weight.bits[0], 16) == 1
+
+
+def test_which_dispatch_reads_a_constant_is_found(tmp_path: Path) -> None:
+    """All weights are bound to each; and what is made of the one that departs may be the same."""
+    packed, other = PROGRAMS / "packed.vmfb", tmp_path / "other.vmfb"
+    for layer, (row, column) in enumerate(((5, 3), (0, 0), (15, 15))):
+        data = bytearray(packed.read_bytes())
+        data[weights(bytes(data), layer, "packed.mlir") + 4 * (16 * row + column)] ^= 1
+        other.write_bytes(data)
+        sides = (packed, "local-sync"), (other, "local-sync")
+        d = jitree.diff(*sides, inputs=[np.full((4, 16), 1e-9, np.float32)])
+        assert d.first is not None and d.first.ordinal == 2 * layer and "_matmul_" in d.first.dispatch
+        if d.first.operand == "input 1":
+            assert d.first.coordinate == (256 * layer + 16 * row + column,)
+            assert d.first.reason.endswith("this dispatch reads it")
 
 
 def test_two_compilations_are_aligned_by_their_values(tmp_path: Path) -> None:

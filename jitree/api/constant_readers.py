@@ -1,0 +1,81 @@
+"""Which dispatch reads an element of a constant: programs bind all of their constants to each dispatch.
+
+Each one that binds the element is run alone, with other bits there. The first that then makes something else
+reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from jitree.api.lone_dispatch import CapturedDispatch
+from jitree.hal.observing import DISPATCH
+from jitree.observe.observation import Onlooker
+
+if TYPE_CHECKING:
+    from jitree.api.function import Function
+    from jitree.hal.observing import DeviceStep
+    from jitree.observe.regions import Types
+    from jitree.observe.tensors import ObservedDispatch
+
+_LARGEST: Final = 64 << 20
+"""Bytes of memory of a dispatch that is run alone."""
+
+
+def first_reader(
+    function: Function, inputs: Sequence[Any], ordinal: int, binding: int, place: range
+) -> ObservedDispatch | None:
+    """The first dispatch, from that of a number on, that reads bytes at a ``place`` of what is bound to that
+    one as ``binding``. None if it is not found: none does, or more memory is bound than is copied."""
+    reader = _ConstantReader(function, ordinal, binding, place)
+    with function.session.looked_at(reader):
+        function(*inputs)
+    return reader.found
+
+
+class _ConstantReader(Onlooker):
+    def __init__(self, function: Function, ordinal: int, binding: int, place: range) -> None:
+        self._function = function
+        self._first = ordinal
+        self._binding = binding
+        self._place = place
+        self._address = 0
+        self._number: int | None = None
+        self.found: ObservedDispatch | None = None
+
+    def is_about(self, step: DeviceStep, ordinal: int | None) -> None:
+        if step.kind != DISPATCH or ordinal is None or ordinal < self._first or self._number is not None:
+            return
+        if ordinal == self._first:
+            self._address = step.operands[self._binding][0] + self._place.start
+        bound = any(start <= self._address < start + length for start, length in step.operands)
+        if bound and sum(length for _, length in step.operands) <= _LARGEST and self._reads(step, ordinal):
+            self._number = ordinal
+
+    def _reads(self, step: DeviceStep, ordinal: int) -> bool:
+        captured = CapturedDispatch(ordinal)
+        captured.is_about(step, ordinal)
+        dispatch = captured.dispatch(self._function)
+        block, start = captured.span_of(self._address)
+        changed = np.arange(start, start + len(self._place))
+        expected = dispatch.run_whole()
+        return any(
+            _differ(expected, dispatch.with_bytes(block, changed, other).run_whole(), block, changed)
+            for other in (np.full(changed.size, 0xFF, np.uint8), ~dispatch.bytes_at(block, changed))
+        )
+
+    def types(self, dispatch: ObservedDispatch) -> Types:
+        return {}
+
+    def looks_at(self, dispatch: ObservedDispatch) -> None:
+        if self._number is not None and dispatch.ordinal == self._number:
+            self.found = self.found or dispatch
+
+
+def _differ(expected: Sequence[Any], found: Sequence[Any], block: int, changed: Any) -> bool:
+    """Whether two runs have left other memory, but for the bytes that were changed before."""
+    found[block][changed] = expected[block][changed]
+    return any((one != other).any() for one, other in zip(expected, found, strict=True))
