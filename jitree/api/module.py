@@ -172,9 +172,8 @@ def create_function(session: Owner, vm_function: VmFunction) -> Function:
         stated = {key: text for key, text in counterpart.attrs.items() if key.startswith(TRANSIENTS)}
         signature = signature_of(vm_function.name, vm_function.convention, {**stated, **vm_function.attrs})
         return PairedFunction(session, vm_function, signature)
-    replays = session.device.replays
-    if replays is not None and len(session.devices) == 1:
+    if session.device.replays is not None and len(session.devices) == 1:
         from jitree.api.replay import ReplayingFunction
 
-        return ReplayingFunction(session, vm_function, signature, replays)
+        return ReplayingFunction(session, vm_function, signature)
     return Function(session, vm_function, signature)

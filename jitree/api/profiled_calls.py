@@ -67,8 +67,8 @@ class CallRecorder(CallNotes):
         self._invoker = invoker
         self._table = id(invoker.table)
         self._functions: list[Function] = []
-        self._codes: dict[CodeType, bool] = {}
-        """Whether they are of the user's."""
+        self._codes: dict[int, tuple[CodeType, bool]] = {}
+        """Code by identity, since its hash reads all of it, and whether it is of the user's."""
         self.is_over = False
         with _lock:
             if self._table in _recorders:
@@ -115,14 +115,15 @@ class CallRecorder(CallNotes):
         stack, known, room = [], self._codes, _MOST_FRAMES
         while frame is not None and room:
             code = frame.f_code
-            is_shown = known.get(code)
-            if is_shown is None:
-                is_shown = known[code] = is_of_user(code.co_filename)
-            if is_shown:
+            if id(code) not in known:
+                known[id(code)] = code, is_of_user(code.co_filename)
+            if known[id(code)][1]:
                 stack.append((code, frame.f_lasti))
                 room -= 1
             frame = frame.f_back
         begun = perf_counter_ns()
+        if self.before is not None and self.before(function, begun):
+            begun = perf_counter_ns()
         try:
             return work()
         finally:

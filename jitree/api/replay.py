@@ -58,10 +58,8 @@ class ReplayingFunction(Function):
         "_writes_to_arguments",
     )
 
-    def __init__(
-        self, session: Owner, vm_function: VmFunction, signature: Signature, replays: Replays
-    ) -> None:
-        self._replays = replays
+    def __init__(self, session: Owner, vm_function: VmFunction, signature: Signature) -> None:
+        self._replays = cast("Replays", session.device.replays)
         super().__init__(session, vm_function, signature)
         self._anew = 0
         """Calls since the last one that a recording made."""
@@ -250,6 +248,11 @@ class ReplayingFunction(Function):
     def leave_machine_code(self) -> None:
         super().leave_machine_code()
         self._is_settled = self._watcher is not None or not self._is_left
+
+    def twin(self) -> Function:
+        twin = cast(ReplayingFunction, super().twin())
+        twin._kinds, twin._is_left = self._kinds, self._is_left
+        return twin
 
     def forget(self) -> None:
         """Drops the recordings, with the memory that they keep."""

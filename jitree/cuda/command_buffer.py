@@ -115,7 +115,7 @@ class CudaCommandBuffer(ListCommandBuffer):
         plan = bound.plan
         if bound.retained:
             stream.retain(bound.retained)
-        if measures_dispatches(stream.profiler.mode):
+        if measures_dispatches(stream.measures):
             stream.flush()
             run_profiled(stream, plan, self.commands.collectives, bound.block)
         elif not bound.key and plan.segment is not None:

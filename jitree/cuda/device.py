@@ -39,15 +39,16 @@ from jitree.hal.enums import (
 )
 from jitree.hal.exchange import HostTransfers
 from jitree.hal.fence import Fence
-from jitree.hal.local.queue_record import PROFILED
 from jitree.hal.objects import Channel
 from jitree.hal.operations import Transfer
-from jitree.hal.profiling import Profiler, ProfilingMode
+from jitree.hal.profiling import Profiler
 from jitree.hal.semaphore import Semaphore
 
 if TYPE_CHECKING:
+    from jitree.cuda.timings import CudaTimings
     from jitree.hal.observing import Observer
     from jitree.hal.operations import Order
+    from jitree.hal.profiling import Timings
     from jitree.hal.stream_record import SharedStream
     from jitree.regs.handles import HandleTable
 
@@ -82,6 +83,7 @@ class CudaDevice(Ended, Device):
         self._replays = CudaReplays(self.stream, self._own_allocator)
         self._own_allocator.relieve = self._replays.drop_idle
         self._queue = CudaQueue(self.stream, uri)
+        self._timed: CudaTimings | None = None
         self._is_ended = False
         _devices.add(self)
         self.will_end()
@@ -287,20 +289,17 @@ class CudaDevice(Ended, Device):
 
     @property
     def measures(self) -> str:
-        return "launches by events around each, without graphs and without recordings; calls take longer"
+        return "nothing yet" if self._timed is None else self._timed.describe()
 
-    def profiling_begin(self, mode: ProfilingMode, path: str | None = None) -> None:
-        super().profiling_begin(mode, path)
-        self.stream.share.record.hold(PROFILED)
+    def _timings(self) -> Timings:
+        from jitree.cuda.timings import CudaTimings
+
+        self._timed = CudaTimings(self.stream)
+        return self._timed
 
     def profiling_flush(self) -> None:
         self.stream.wait(None)
         super().profiling_flush()
-
-    def profiling_end(self) -> None:
-        self.stream.wait(None)
-        super().profiling_end()
-        self.stream.share.record.release(PROFILED)
 
     def close(self) -> None:
         """As :meth:`Device.close`; arrays that are still there keep their memory, but nothing computes."""

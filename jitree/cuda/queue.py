@@ -61,12 +61,11 @@ class CudaQueue:
         with stream.lock:
             stream.begin()
             try:
-                profiler = stream.profiler
-                if not profiler.mode:
+                if not stream.measures:
                     return action()
                 start = now()
                 result = action()
-                profiler.add(name, start, now())
+                stream.profiler.add(name, start, now())
                 return result
             finally:
                 stream.end()

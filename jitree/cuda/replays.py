@@ -46,7 +46,7 @@ class CudaReplays:
 
     @property
     def are_usable(self) -> bool:
-        return self.is_device_allocator and not self._stream.profiler.mode
+        return self.is_device_allocator and not self._stream.measures
 
     @property
     def submitted(self) -> int:

@@ -84,6 +84,8 @@ class Stream:
         self.context = context
         self.api = context.api
         self.profiler = profiler
+        self.measures = 0
+        """The mode of a profile for which Python measures what is submitted."""
         self.lock = threading.RLock()
         """Held by the thread that submits."""
         context.enter()

@@ -52,6 +52,8 @@ class Measurement(NamedTuple):
     """Number of the thread, or of the stream, that worked."""
     bytes: int = 0
     """Of the memory that a command is bound to, at most what it moves; stated once for each command."""
+    weight: float = 1.0
+    """How many such, with those that were not timed, it stands for."""
 
 
 class Timings(abc.ABC):
@@ -78,6 +80,18 @@ class Timings(abc.ABC):
     @abc.abstractmethod
     def after_fork(self) -> None:
         """In a forked child nothing works."""
+
+
+class CostlyTimings(Timings):
+    """Makes calls longer by more than some per cent: the profile of a session pauses it most of the time."""
+
+    @abc.abstractmethod
+    def pause(self) -> None:
+        """Times nothing more until :meth:`resume`. Both wait for what has begun."""
+
+    @abc.abstractmethod
+    def resume(self) -> None:
+        """Times what is submitted from now on."""
 
 
 class _ThisWork(_local):

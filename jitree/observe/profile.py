@@ -19,7 +19,7 @@ from jitree.base.identity import Unique
 from jitree.errors import FailedPreconditionError, InvalidArgumentError
 from jitree.hal.executable import prepared_executables
 from jitree.hal.observing import DISPATCH
-from jitree.hal.profiling import OPERATION, Measurement, ProfilingMode
+from jitree.hal.profiling import OPERATION, CostlyTimings, Measurement, ProfilingMode
 from jitree.observe.profile_rows import Durations, ProfileRow, ProfileTable
 from jitree.observe.profiled import CallNotes, DoneCommand, Noted, ProfiledCall, ProfiledImport
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from jitree.hal.device import Device
+    from jitree.observe.sampling import Sampler, Samples
 
 BY: Final = ("dispatch", "function", "import", "call site", "device operation")
 _MODE: Final = ProfilingMode.QUEUE_OPERATIONS | ProfilingMode.DISPATCH_COUNTERS
@@ -42,12 +43,20 @@ class Profile(Unique):
         self._devices: list[Device] = []
         self._measured: list[tuple[Device, Measurement]] = []
         self.begun = self._ended = 0
+        self._sampler: Sampler | None = None
         self.places: dict[str, str] = {}
         """Lines of the source that dispatches and functions come from."""
         try:
             for device in devices:
                 device.profiling_begin(_MODE)
                 self._devices.append(device)
+            timings = (device.profiler.timings for device in self._devices)
+            costly = [each for each in timings if isinstance(each, CostlyTimings)]
+            if costly:
+                from jitree.observe import sampling
+
+                self._sampler = sampling.Sampler(costly)
+                notes.before = self._sampler.before
         except BaseException:
             self.stop()
             raise
@@ -61,8 +70,14 @@ class Profile(Unique):
         self.notes.stop()
         for device in self._devices:
             device.finish_submitted()
+        if self._sampler is not None:
+            self._sampler.stop()
+        for device in self._devices:
             device.profiling_end()
-            self._measured += [(device, measured) for measured in device.profiler.measurements]
+            measurements: Iterable[Measurement] = device.profiler.measurements
+            if self.samples is not None and device.profiler.timings:
+                measurements = self.samples.weighed(device.profiler.measurements)
+            self._measured += [(device, measured) for measured in measurements]
         self._find_places()
 
     def __enter__(self) -> Profile:
@@ -93,6 +108,11 @@ class Profile(Unique):
     def require_ended(self) -> None:
         if not self._ended:
             raise FailedPreconditionError("the profile has not ended; ask after the with block, or stop() it")
+
+    @cached_property
+    def samples(self) -> Samples | None:
+        """The calls whose work was timed; None for all."""
+        return None if self._sampler is None else self._sampler.samples(self.calls)
 
     @property
     def imports(self) -> tuple[ProfiledImport, ...]:
@@ -169,6 +189,7 @@ class Profile(Unique):
                 max(part.start + part.duration for part in every),
                 sum(part.duration for part in every),
                 max(part.bytes for part in every),
+                every[0].weight,
             )
             for every in parts.values()
         ]
@@ -177,9 +198,9 @@ class Profile(Unique):
         found: dict[tuple[str, str], Durations] = defaultdict(Durations)
         for command in self.commands:
             sums = found[command.name, command.kind]
-            sums.times.append(command.ended - command.begun)
-            sums.bytes += command.bytes
-            sums.busy += command.busy
+            sums.add(command.ended - command.begun, command.weight)
+            sums.bytes += command.weight * command.bytes
+            sums.busy += command.weight * command.busy
         return (sums.command(name, kind, self._whole) for (name, kind), sums in found.items())
 
     def _operations(self) -> Iterator[ProfileRow]:
@@ -187,17 +208,18 @@ class Profile(Unique):
         done = merged((command.begun, command.ended) for command in self.commands)
         for _, measured in self._measured:
             if measured.kind == OPERATION:
-                sums = found[measured.name]
-                sums.times.append(measured.duration)
-                sums.waited += max(0, measured.start - measured.submitted) if measured.submitted else 0
+                sums, weight = found[measured.name], measured.weight
+                sums.add(measured.duration, weight)
+                if measured.submitted:
+                    sums.waited += weight * max(0, measured.start - measured.submitted)
                 if measured.name == "execute":
-                    sums.gaps += measured.duration - covered(done, span(measured))
+                    sums.gaps += weight * (measured.duration - covered(done, span(measured)))
         return (sums.operation(name, self._whole) for name, sums in found.items())
 
     def _imports(self) -> Iterator[ProfileRow]:
         found: dict[str, Durations] = defaultdict(Durations)
         for each in self.imports:
-            found[each.name].times.append(each.ended - each.begun)
+            found[each.name].add(each.ended - each.begun)
         return (sums.row(name, self._whole) for name, sums in found.items())
 
     def _callers(self, by: str) -> Iterator[ProfileRow]:
@@ -213,16 +235,19 @@ class Profile(Unique):
         python = {thread: merged([*spans, *work[thread]]) for thread, spans in imports.items()}
         for call in self.calls:
             sums, whole = found[call.site if by == "call site" else call.function], (call.begun, call.ended)
-            sums.times.append(call.ended - call.begun)
+            sums.add(call.ended - call.begun)
+            weight = 1.0 if self.samples is None else self.samples.weight(call)
             worked = covered(device.get(call.thread, []), whole)
-            sums.device += worked
-            sums.python += max(0, covered(python.get(call.thread, []), whole) - worked)
+            sums.device += weight * worked
+            sums.python += weight * max(0, covered(python.get(call.thread, []), whole) - worked)
         return (sums.caller(name, self._whole) for name, sums in found.items())
 
     def _note(self, by: str) -> str:
         timings = (device.profiler.timings for device in self._devices)
         lost = sum(each.lost for each in timings if each is not None)
         notes = [f"{lost} measurements were lost: there was no room for them"] if lost else []
+        if self.samples is not None and self.samples.timed < self.samples.all:
+            notes.append(f"{self.samples.timed} of {self.samples.all} calls were timed on devices, for all")
         if by == "dispatch":
             notes += sorted({f"{device.id} measures {device.measures}" for device in self._devices})
         if by == "import":

@@ -120,20 +120,25 @@ class Durations:
     """What is added up for one row; nanoseconds."""
 
     def __init__(self) -> None:
-        self.times: list[int] = []
-        self.bytes = self.busy = self.waited = self.gaps = self.device = self.python = 0
+        self._times: list[int] = []
+        self._count = self._total = 0.0
+        self.bytes = self.busy = self.waited = self.gaps = self.device = self.python = 0.0
+
+    def add(self, time: int, weight: float = 1.0) -> None:
+        """``weight``: how many such it stands for."""
+        self._times.append(time)
+        self._count += weight
+        self._total += weight * time
 
     def row(self, name: str, whole: int) -> ProfileRow:
-        total = sum(self.times)
+        times, total = self._times, self._total
         share = total / whole if whole else 0.0
-        return ProfileRow(
-            name, len(self.times), total / 1e9, median(self.times) / 1e9, max(self.times) / 1e9, share
-        )
+        return ProfileRow(name, round(self._count), total / 1e9, median(times) / 1e9, max(times) / 1e9, share)
 
     def command(self, name: str, kind: str, whole: int) -> ProfileRow:
         """Of a dispatch, or a transfer in a command buffer."""
-        row, total = self.row(name, whole), max(sum(self.times), 1)
-        row = replace(row, bytes=self.bytes, threads=self.busy / total)
+        row, total = self.row(name, whole), max(self._total, 1)
+        row = replace(row, bytes=round(self.bytes), threads=self.busy / total)
         if self.bytes:
             row = replace(row, gigabytes_per_second=self.bytes / total)
         work = operations(name) if kind == DISPATCH else 0
@@ -143,7 +148,7 @@ class Durations:
         return replace(self.row(name, whole), waited=self.waited / 1e9, gaps=self.gaps / 1e9)
 
     def caller(self, name: str, whole: int) -> ProfileRow:
-        rest = sum(self.times) - self.device - self.python
+        rest = self._total - self.device - self.python
         row = self.row(name, whole)
         return replace(row, device=self.device / 1e9, python=self.python / 1e9, bytecode=max(rest, 0) / 1e9)
 

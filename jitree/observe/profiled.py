@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jitree.base.records import NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import CodeType
 
     from jitree.hal.device import Device
@@ -59,6 +60,8 @@ class DoneCommand(NamedTuple):
     busy: int
     """Nanoseconds of all threads together."""
     bytes: int
+    weight: float
+    """How many such it stands for."""
 
 
 class CallNotes(abc.ABC):
@@ -70,6 +73,8 @@ class CallNotes(abc.ABC):
         self.imports: list[ProfiledImport] = []
         self.places: dict[str, str] = {}
         """Of functions that were called, where the source says it; when it has stopped."""
+        self.before: Callable[[str, int], bool] | None = None
+        """Is told of each call and when it begins; whether that took a moment."""
 
     @abc.abstractmethod
     def stop(self) -> None:

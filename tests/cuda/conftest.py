@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jitree.codegen.image import cache
-from jitree.cuda import jit
+from jitree.cuda import jit, timings
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.driver import CudaDriver
 from jitree.errors import UnavailableError
@@ -37,7 +37,8 @@ def cubins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def fake() -> FakeDriver:
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    monkeypatch.setattr(timings, "tracer", lambda: None)  # which knows real GPUs only
     fake = FakeDriver()
     fake.kernels.update(KERNELS)
     fake_native.serve(fake)

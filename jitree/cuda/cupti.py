@@ -1,0 +1,205 @@
+"""What a GPU did, and when, from CUPTI's activity records: graphs, recordings and machine code remain.
+
+CUPTI comes with the CUDA toolkit and with other packages (``nvidia-cuda-cupti``). Without it launches are
+measured by events around each (:mod:`jitree.cuda.profile`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from _thread import allocate_lock
+from functools import cache
+from typing import Any, Final
+
+from jitree.base.records import NamedTuple
+from jitree.hal.observing import DISPATCH
+from jitree.hal.profiling import now
+
+MEMCPY: Final = 1
+MEMSET: Final = 2
+DRIVER: Final = 4
+KERNEL: Final = 10
+"""CUPTI_ACTIVITY_KIND_…"""
+_KINDS: Final = (KERNEL, MEMCPY, MEMSET, DRIVER)
+_NAMES: Final = {MEMCPY: "copy", MEMSET: "fill"}
+OWN_KERNELS: Final = {"jitree_copy": "copy", "jitree_fill": "fill"}
+_BUFFER: Final = 4 << 20
+"""Bytes that CUPTI gets at a time: 20,000 kernels."""
+_FORCED: Final = 1
+"""CUPTI_ACTIVITY_FLAG_FLUSH_FORCED"""
+_READINGS: Final = 5
+_KIND: Final = struct.Struct("<I")
+RECORDS: Final = {
+    KERNEL: struct.Struct("<16xQQ8xI4xI40xI8xQ"),
+    MEMCPY: struct.Struct("<8xQQQI4xII"),
+    MEMSET: struct.Struct("<8xQQQI4xII"),
+    DRIVER: struct.Struct("<8xQQ4xII"),
+}
+"""The same from CUDA 9 (CUpti_ActivityKernel4) to 13: of kernels beginning, end, device, stream, launch and
+name; of transfers bytes, beginning, end, device, stream, launch; of calls of the driver beginning, end,
+thread, launch."""
+
+
+class Work(NamedTuple):
+    """A kernel or a transfer; times are CUPTI's."""
+
+    name: str
+    kind: str
+    begun: int
+    ended: int
+    device: int
+    stream: int
+    launch: int
+    """Number of the call of the driver: all kernels of a graph have one."""
+    bytes: int
+
+
+class DriverCall(NamedTuple):
+    """A call of the driver."""
+
+    begun: int
+    thread: int
+    """The lower half of its number."""
+
+
+class Records(NamedTuple):
+    """What CUPTI has told."""
+
+    work: list[Work]
+    launches: dict[int, DriverCall]
+    """By number."""
+    offset: int
+    """Nanoseconds from CUPTI's clock to ours."""
+    dropped: int
+
+
+@cache
+def tracer() -> Tracer | None:
+    """Of this process; None without CUPTI."""
+    try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        path = load_nvidia_dynamic_lib("cupti").abs_path
+    except Exception:  # too old to know it, or none is installed: each version has another exception
+        path = "libcupti.so"
+    try:
+        return Tracer(ctypes.CDLL(path))
+    except OSError:
+        return None
+
+
+class Tracer:
+    """CUPTI's records. Buffers that are full wait until somebody asks, since to read them takes time."""
+
+    def __init__(self, cupti: Any) -> None:
+        self._cupti = cupti
+        self._lock = allocate_lock()
+        self._users = 0
+        self._recording = 0
+        """How many of them have not paused."""
+        self._memory: dict[int, ctypes.Array[ctypes.c_uint64]] = {}
+        self._complete: list[tuple[int, int]] = []
+        """Address and length."""
+        self._request, self._completed = _REQUEST(self._give), _COMPLETED(self._take)
+
+    def start(self) -> bool:
+        """Whether it records from now on: not if another tool uses CUPTI."""
+        with self._lock:
+            cupti = self._cupti
+            if not self._users and cupti.cuptiActivityRegisterCallbacks(self._request, self._completed):
+                return False
+            if not self._recording and any(cupti.cuptiActivityEnable(kind) for kind in _KINDS):
+                self._disable()
+                return False
+            self._users += 1
+            self._recording += 1
+            return True
+
+    def pause(self) -> None:
+        """One of those who use it needs no records until it resumes; its device is idle."""
+        with self._lock:
+            self._recording -= 1
+            if not self._recording:
+                self._cupti.cuptiActivityFlushAll(0)  # else the ends of kernels are as late as the next flush
+                self._disable()
+
+    def resume(self) -> None:
+        with self._lock:
+            self._recording += 1
+            if self._recording == 1:
+                for kind in _KINDS:
+                    self._cupti.cuptiActivityEnable(kind)
+
+    def stop(self) -> Records:
+        """All since the first of those who use it now has begun. The one who stops has paused, and its device
+        is idle."""
+        with self._lock:
+            offset = self._offset()
+            self._cupti.cuptiActivityFlushAll(_FORCED)
+            work, launches = list[Work](), dict[int, DriverCall]()
+            for address, length in self._complete:
+                self._read(address, length, work, launches)
+            self._users -= 1
+            if not self._users:
+                for address, _ in self._complete:
+                    del self._memory[address]
+                self._complete = []
+            dropped = ctypes.c_size_t()
+            self._cupti.cuptiActivityGetNumDroppedRecords(None, 0, ctypes.byref(dropped))
+            return Records(work, launches, offset, dropped.value)
+
+    def _disable(self) -> None:
+        for kind in _KINDS:
+            self._cupti.cuptiActivityDisable(kind)
+
+    def _offset(self) -> int:
+        """From the closest of several readings of both clocks."""
+        readings, stamp = [], ctypes.c_uint64()
+        for _ in range(_READINGS):
+            before = now()
+            self._cupti.cuptiGetTimestamp(ctypes.byref(stamp))
+            after = now()
+            readings.append((after - before, (before + after) // 2 - stamp.value))
+        return min(readings)[1]
+
+    # -- called by CUPTI, on any thread ------------------------------------------------------------------
+
+    def _give(self, buffer: Any, size: Any, most: Any) -> None:
+        memory = (ctypes.c_uint64 * (_BUFFER // 8))()
+        address = ctypes.addressof(memory)
+        self._memory[address] = memory
+        buffer[0], size[0], most[0] = address, _BUFFER, 0
+
+    def _take(self, context: int, stream: int, address: int, size: int, length: int) -> None:
+        self._complete.append((address, length))
+
+    # ------------------------------------------------------------------------------------------------------
+
+    def _read(self, address: int, length: int, work: list[Work], launches: dict[int, DriverCall]) -> None:
+        memory, record = self._memory[address], ctypes.c_void_p()
+        following = self._cupti.cuptiActivityGetNextRecord
+        while not following(ctypes.c_void_p(address), ctypes.c_size_t(length), ctypes.byref(record)):
+            place = (record.value or 0) - address
+            (kind,) = _KIND.unpack_from(memory, place)
+            if kind not in RECORDS:
+                continue
+            fields = RECORDS[kind].unpack_from(memory, place)
+            if kind == DRIVER:
+                begun, _, thread, number = fields
+                launches[number] = DriverCall(begun, thread)
+            elif kind == KERNEL:
+                *rest, name = fields
+                text = ctypes.string_at(name).decode(errors="replace")
+                work.append(Work._make((text, OWN_KERNELS.get(text, DISPATCH), *rest, 0)))
+            else:
+                size, *rest = fields
+                work.append(Work._make((_NAMES[kind], _NAMES[kind], *rest, size)))
+
+
+_REQUEST: Final = ctypes.CFUNCTYPE(
+    None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
+)
+_COMPLETED: Final = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t
+)

@@ -1,0 +1,117 @@
+"""The times of a GPU in a profile: CUPTI's records, or events around single launches where it is missing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from jitree.cuda.cupti import OWN_KERNELS, Records, Work, tracer
+from jitree.hal.local.queue_record import PROFILED
+from jitree.hal.observing import DISPATCH
+from jitree.hal.profiling import DISPATCHES, OPERATION, CostlyTimings, Measurement, ProfilingMode, now
+
+if TYPE_CHECKING:
+    from jitree.cuda.cupti import Tracer
+    from jitree.cuda.stream import Stream
+
+_LOWER_HALF: Final = 0xFFFFFFFF
+
+
+class CudaTimings(CostlyTimings):
+    """Of one device. With CUPTI, graphs, recordings and machine code go on; with events they do not."""
+
+    worker = "stream"
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._mode = ProfilingMode.NONE
+        self._tracer: Tracer | None = None
+        self._begun = 0
+        self._is_paused = False
+        self._measured: tuple[Measurement, ...] = ()
+
+    def describe(self) -> str:
+        """What it measures, or has measured."""
+        if self._tracer is not None:
+            return "kernels and transfers of the process on the GPU, by CUPTI's records of them"
+        return (
+            "launches by events around each, which adds some us to it, without graphs and recordings; with "
+            "nvidia-cuda-cupti installed it has the GPU's own times"
+        )
+
+    def begin(self, mode: ProfilingMode) -> None:
+        self._mode, self._measured, self._tracer, self.lost = mode, (), None, 0
+        if mode & DISPATCHES:
+            self._stream.context.enter()
+            found = tracer()
+            if found is not None and found.start():
+                self._tracer = found
+        self._begun, self._is_paused = now(), self._tracer is None
+        self.resume()
+
+    def resume(self) -> None:
+        if not self._is_paused:
+            return
+        self._stream.wait(None)
+        self._is_paused = False
+        if self._tracer is not None:
+            self._tracer.resume()
+        else:
+            self._stream.measures = self._mode
+            self._stream.share.record.hold(PROFILED)
+
+    def pause(self) -> None:
+        self._stream.wait(None)
+        if self._is_paused:
+            return
+        self._is_paused = True
+        if self._tracer is not None:
+            self._tracer.pause()
+        else:
+            self._stream.measures = 0
+            self._stream.share.record.release(PROFILED)
+
+    def end(self) -> None:
+        self.pause()
+        if self._tracer is not None:
+            records = self._tracer.stop()
+            self.lost = records.dropped
+            self._measured = tuple(self._measurements(records))
+
+    def measurements(self) -> Iterable[Measurement]:
+        """With CUPTI, once it has ended; events are the profiler's as they come."""
+        return self._measured
+
+    def after_fork(self) -> None:
+        """CUPTI knows nothing of the child."""
+        self._tracer, self._is_paused = None, True
+
+    def _measurements(self, records: Records) -> Iterator[Measurement]:
+        """Of each call of the driver what it has launched, from its first beginning to its last end, and each
+        kernel and transfer."""
+        ordinal, offset = self._stream.context.ordinal, records.offset
+        threads = {identity & _LOWER_HALF: identity for identity in sys._current_frames()}
+        spans: dict[int, tuple[str, int, int]] = {}
+        for work in records.work:
+            if work.device != ordinal or work.begun + offset < self._begun:
+                continue
+            launch = records.launches.get(work.launch)
+            submitted = launch.begun + offset if launch is not None else 0
+            thread = threads.get(launch.thread, 0) if launch is not None else 0
+            yield _step(work, offset, submitted, thread)
+            name = "execute" if work.kind == DISPATCH or work.launch in spans else work.kind
+            _, begun, ended = spans.get(work.launch, ("", work.begun, work.ended))
+            spans[work.launch] = name, min(begun, work.begun), max(ended, work.ended)
+        for number, (name, begun, ended) in spans.items():
+            launch = records.launches.get(number)
+            submitted = launch.begun + offset if launch is not None else 0
+            thread = threads.get(launch.thread, 0) if launch is not None else 0
+            yield Measurement(name, begun + offset, ended - begun, OPERATION, submitted, thread, job=number)
+
+
+def _step(work: Work, offset: int, submitted: int, thread: int) -> Measurement:
+    return Measurement(
+        OWN_KERNELS.get(work.name, work.name), work.begun + offset, work.ended - work.begun, work.kind,
+        submitted, thread, job=work.launch, worker=work.stream, bytes=work.bytes,
+    )  # fmt: skip

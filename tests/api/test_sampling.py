@@ -1,0 +1,102 @@
+"""Which calls a profile times where timing is costly, and what they stand for; the clock is the test's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from jitree.hal.profiling import CostlyTimings, Measurement, ProfilingMode
+from jitree.observe import sampling
+from jitree.observe.profiled import ProfiledCall
+from jitree.observe.sampling import Sampler
+
+CALL = 200_000
+"""Nanoseconds."""
+
+
+class Timed(CostlyTimings):
+    """Knows whether it works."""
+
+    def __init__(self) -> None:
+        self.works = True
+        self.changes = 0
+
+    def begin(self, mode: ProfilingMode) -> None: ...
+
+    def end(self) -> None: ...
+
+    def measurements(self) -> Iterable[Measurement]:
+        return ()
+
+    def after_fork(self) -> None: ...
+
+    def pause(self) -> None:
+        assert self.works
+        self.works, self.changes = False, self.changes + 1
+
+    def resume(self) -> None:
+        assert not self.works
+        self.works, self.changes = True, self.changes + 1
+
+
+class Calls:
+    """Makes calls of the thread 1, one after the other."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.time = 1
+        self.timed = list[bool]()
+        self.calls = list[ProfiledCall]()
+        self.measurements = list[Measurement]()
+        monkeypatch.setattr(sampling, "perf_counter_ns", lambda: self.time)
+        self.timings = Timed()
+        self.sampler = Sampler([self.timings])
+
+    def make(self, function: str, count: int) -> None:
+        for _ in range(count):
+            self.sampler.before(function, self.time)
+            begun, ended = self.time, self.time + CALL
+            self.time = ended + 1000
+            self.calls.append(ProfiledCall(function, [], 1, begun, ended))
+            self.timed.append(self.timings.works)
+            if self.timings.works:
+                self.work(f"dispatch of {function}", begun, 1)
+
+    def work(self, name: str, submitted: int, thread: int) -> None:
+        self.measurements.append(Measurement(name, submitted + 10, 100, "dispatch", submitted, thread))
+
+    def sums(self) -> dict[str, float]:
+        self.sampler.stop()
+        found = dict[str, float]()
+        for each in self.sampler.samples(self.calls).weighed(self.measurements):
+            found[each.name] = found.get(each.name, 0) + each.weight
+        return found
+
+
+def test_some_calls_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Calls(monkeypatch)
+    calls.make("f", 1000)
+    assert calls.timed[0] and 10 < sum(calls.timed) < 40 and calls.timings.changes < 20
+    assert any(calls.timed[-400:]), "not only the first ones"
+    calls.make("g", 1)
+    assert calls.timed[-1], "the first call of each function"
+    calls.make("g", 99)
+    assert calls.sums() == {"dispatch of f": pytest.approx(1000), "dispatch of g": pytest.approx(100)}
+
+
+def test_few_calls_are_all_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Calls(monkeypatch)
+    calls.make("f", 4)
+    calls.work("by a thread that helps", 5, 99)
+    assert calls.sums() == {"dispatch of f": 4, "by a thread that helps": 1}
+    assert calls.timings.changes == 1 and not calls.timings.works
+
+
+def test_calls_that_are_timed_in_part_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread closes the window before a call has ended."""
+    calls = Calls(monkeypatch)
+    begun = calls.time
+    calls.make("f", 100)
+    calls.calls.append(ProfiledCall("f", [], 2, begun, calls.time))
+    calls.work("dispatch of the long one", begun, 2)
+    assert calls.sums() == {"dispatch of f": pytest.approx(101)}

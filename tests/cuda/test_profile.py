@@ -1,0 +1,117 @@
+"""What a profile knows of a GPU: CUPTI's records, here of a fake; events where there is no CUPTI; both on a
+GPU."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from time import perf_counter_ns
+
+import numpy as np
+import pytest
+
+from jitree import Session
+from jitree.api.calls.native import image as calls_image
+from jitree.codegen import image
+from jitree.cuda import timings
+from jitree.cuda.cupti import DRIVER, KERNEL, MEMCPY, Tracer
+from jitree.cuda.device import CudaDevice
+from jitree.dispatch.fast.image import LOOP
+from jitree.hal.local import executor
+from jitree.modules.hal.native.image import RECIPE
+from tests.cuda.fake import FakeDriver
+from tests.cuda.fake_cupti import CLOCK, FakeCupti
+from tests.cuda.programs import PROGRAM_KERNELS, STATELESS
+
+X = np.arange(8, dtype=np.float32)
+FIRST, SECOND = "scale_dispatch_0_elementwise_8_f32", "scale_dispatch_1_elementwise_8_f32"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def machine_code() -> None:
+    for recipe in (RECIPE, LOOP, calls_image.RECIPE):
+        image.wait(recipe)
+    executor.require_native_executor()
+
+
+@pytest.fixture
+def library(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeCupti:
+    library = FakeCupti()
+    tracer = Tracer(library)
+    monkeypatch.setattr(timings, "tracer", lambda: tracer)
+    return library
+
+
+@pytest.fixture
+def session(fake: FakeDriver, device: CudaDevice) -> Iterator[Session]:
+    fake.kernels.update(PROGRAM_KERNELS)
+    with Session(device=device) as session:
+        session.load(STATELESS)
+        yield session
+
+
+def test_kernels_come_from_the_records(library: FakeCupti, fake: FakeDriver, session: Session) -> None:
+    scale = session["module.scale"]
+    for _ in range(6):
+        scale(X, X)
+    launches = fake.count("cuLaunchKernel")
+    with session.profile() as profile:
+        scale(X, X)
+        begun = perf_counter_ns() + CLOCK
+        library.add(DRIVER, begun, begun + 5, threading.get_ident() & 0xFFFFFFFF, 7)
+        library.add(KERNEL, begun + 1000, begun + 3000, 0, 1, 7, name=FIRST)
+        library.add(KERNEL, begun + 3500, begun + 4000, 0, 1, 7, name=SECOND)
+        library.add(MEMCPY, 64, begun + 5000, begun + 6000, 0, 1, 8)
+        library.add(KERNEL, begun + 5000, begun + 9000, 1, 1, 9, name="of another GPU")
+        library.add(KERNEL, begun - 10**10, begun, 0, 1, 9, name="before the profile")
+        assert library.enabled
+    assert not library.enabled and fake.count("cuLaunchKernel") == launches, "graphs and machine code remain"
+    rows = {row.name: (row.calls, round(row.total * 1e9)) for row in profile.rows}
+    assert rows == {FIRST: (1, 2000), SECOND: (1, 500), "copy": (1, 1000)}
+    assert "CUPTI" in profile.rows.note
+    operations = {row.name: row for row in profile.table("device operation")}
+    execute = operations["execute"]
+    assert round(execute.total * 1e9) == 3000 and round((execute.gaps or 0) * 1e9) == 500
+    assert 0 < (execute.waited or 0) < 1e-5 and set(operations) == {"execute", "copy"}
+    with session.profile() as empty:
+        scale(X, X)
+    assert not len(empty.rows)
+
+
+def test_two_devices_and_two_profiles(library: FakeCupti, fake: FakeDriver, session: Session) -> None:
+    with CudaDevice(fake, 0) as other_device, Session(device=other_device) as other:
+        other.load(STATELESS)
+        with session.profile() as outer:
+            with other.profile() as inner:
+                begun = perf_counter_ns() + CLOCK
+                library.add(KERNEL, begun, begun + 10, 0, 1, 1, name=FIRST)
+            begun = perf_counter_ns() + CLOCK
+            library.add(KERNEL, begun, begun + 10, 0, 1, 2, name=SECOND)
+    assert [row.name for row in inner.rows] == [FIRST]
+    assert {row.name for row in outer.rows} == {FIRST, SECOND}
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_events_where_records_cannot_be_had(
+    library: FakeCupti, session: Session, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    library.refuses = True
+    if not is_there:
+        monkeypatch.setattr(timings, "tracer", lambda: None)
+    with session.profile() as profile:
+        session["module.scale"](X, X)
+    assert {FIRST, SECOND} <= {row.name for row in profile.rows}
+    assert "nvidia-cuda-cupti" in profile.rows.note
+
+
+def test_on_a_gpu(gpu: CudaDevice) -> None:
+    with Session(device=gpu) as session:
+        scale = session.load(STATELESS).scale
+        for _ in range(10):
+            plain = [np.asarray(result).tobytes() for result in scale(X, X)]
+        with session.profile() as profile:
+            for _ in range(10):
+                assert [np.asarray(result).tobytes() for result in scale(X, X)] == plain
+        calls = {row.name: row.calls for row in profile.rows}
+        assert calls[FIRST] == calls[SECOND] == 10
+        assert 0 < sum(row.total for row in profile.rows) < profile.total
