@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
+from weakref import ref
 
 from jitree import errors
 from jitree.base.endings import Ending
@@ -216,13 +217,13 @@ class CudaFunctionTable:
 
     __slots__ = (
         "__weakref__", "_blocks", "_entries", "_first_entry", "_name_rows", "_text", "kernels", "name",
-        "names", "parameters",
+        "names", "owner",
     )  # fmt: skip
 
     def __init__(self, kernels: Sequence[CudaKernel]) -> None:
         self.kernels = tuple(kernels)
-        self.parameters: ExecutableParameters | None = None
-        """As of the executable."""
+        self.owner: Callable[[], CudaExecutable | None] = _none
+        """Gives the executable, as long as it is there."""
         self.name = kernels[0].export.name if kernels else "empty"
         self._blocks = array("i")
         for kernel in kernels:
@@ -272,6 +273,7 @@ class CudaExecutable(Executable):
     ) -> None:
         self.context = context
         self.functions = CudaFunctionTable(kernels)
+        self.functions.owner = ref(self)
         self._kernels = tuple(kernels)
         self._source_files = source_files
         self._ordinals = {kernel.export.name: ordinal for ordinal, kernel in enumerate(kernels)}
@@ -285,15 +287,6 @@ class CudaExecutable(Executable):
     @property
     def name(self) -> str:
         return self.functions.name
-
-    @property
-    def parameters(self) -> ExecutableParameters | None:
-        """Kept by the table, as command lists keep that."""
-        return self.functions.parameters
-
-    @parameters.setter
-    def parameters(self, parameters: ExecutableParameters | None) -> None:
-        self.functions.parameters = parameters
 
     @property
     def function_count(self) -> int:
@@ -337,6 +330,10 @@ class CudaExecutable(Executable):
 
     def source_files(self) -> dict[str, bytes]:
         return self._source_files
+
+
+def _none() -> None:
+    """No executable."""
 
 
 def _known(count: int | None) -> int:

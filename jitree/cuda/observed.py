@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from jitree.cuda import submissions, transfer
 from jitree.cuda.commands import KIND_COLLECTIVE, CudaCommandList
@@ -23,6 +23,7 @@ from jitree.hal.operations import Copy
 if TYPE_CHECKING:
     from jitree.base.elements import Bytes
     from jitree.cuda.command_buffer import Bound
+    from jitree.cuda.executable import CudaFunctionTable
     from jitree.cuda.queue import CudaQueue
     from jitree.hal.operations import Transfer
 
@@ -107,6 +108,7 @@ class ObservedCommands(_ObservedWork):
                 self._run_together(collectives)
             else:
                 step = step_of(commands, number, row, ranges, dispatches, self._look)
+                step.executable = step.executable and cast("CudaFunctionTable", step.executable).owner()
                 dispatches += step.kind == DISPATCH
                 self._perform([step], self._action(kind, step))
         self._run_together(collectives)
