@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.base.endings import Ending
 from jitree.cuda import nccl
-from jitree.cuda.rendezvous import environment_provider
 from jitree.errors import FailedPreconditionError, InvalidArgumentError
 from jitree.hal import checks
+from jitree.hal.groups.rendezvous import environment_provider
 from jitree.hal.objects import Channel, ChannelProvider
 
 if TYPE_CHECKING:

@@ -12,7 +12,13 @@ import numpy as np
 
 from jitree.api.function import Function
 from jitree.api.program import Program
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from jitree.errors import (
+    AlreadyExistsError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+)
+from jitree.hal.groups.stores import PolledStore
 from jitree.integrations.batching import Batcher, PaddedFunction
 
 
@@ -191,3 +197,24 @@ class Replica:
 
     async def metrics(self) -> dict[str, int]:
         return {**self._batcher.metrics, "waiting": self._batcher.waiting}
+
+
+class RayStore(PolledStore):
+    """Keys that the members of a job on Ray share, for ``StoreProvider``. ``job`` tells groups apart: another
+    name for each."""
+
+    def __init__(self, job: str, timeout: float = 300.0) -> None:
+        super().__init__(timeout)
+        self._job = job
+
+    def set(self, key: str, value: bytes, /) -> None:
+        from ray.experimental.internal_kv import _internal_kv_put
+
+        if _internal_kv_put(f"{self._job}/{key}", value, overwrite=False):
+            raise AlreadyExistsError(f"'{key}' of job '{self._job}' is set already; take another name")
+
+    def look(self, key: str) -> bytes | None:
+        from ray.experimental.internal_kv import _internal_kv_get
+
+        value = _internal_kv_get(f"{self._job}/{key}")
+        return None if value is None else bytes(value)

@@ -13,7 +13,6 @@ from jitree.cuda import channel as channels
 from jitree.cuda import nccl
 from jitree.cuda.channel import CudaChannel
 from jitree.cuda.device import CudaDevice
-from jitree.cuda.rendezvous import FixedProvider
 from jitree.errors import (
     AbortedError,
     FailedPreconditionError,
@@ -25,6 +24,7 @@ from jitree.errors import (
 )
 from jitree.hal.buffer import Buffer
 from jitree.hal.fence import Fence
+from jitree.hal.groups.rendezvous import FixedProvider
 from tests.cuda.fake import FakeDriver, FakeKernel
 from tests.cuda.fake_nccl import FakeNccl
 from tests.hal.test_observing import Recorder

@@ -21,7 +21,7 @@ from jitree.hal.objects import ChannelProvider
 from tests.cuda.fake import FakeDriver
 from tests.cuda.fake_nccl import FakeNccl
 from tests.cuda.programs import DATA
-from tests.cuda.test_rendezvous import free_port
+from tests.hal.groups.test_rendezvous import free_port
 
 PROGRAM = DATA / "collectives.vmfb"
 MEMBERS = 2

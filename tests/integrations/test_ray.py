@@ -119,6 +119,20 @@ def test_threads_and_devices_are_those_that_ray_gives(ray: Any) -> None:
     assert made == ["local-task://?threads=2", "local-sync"]
 
 
+def test_members_find_each_other_by_the_store_of_ray(ray: Any) -> None:
+    from jitree.errors import DeadlineExceededError
+    from jitree.hal.groups.stores import StoreProvider
+    from jitree.integrations.ray import RayStore
+
+    def member(rank: int) -> bytes:
+        return StoreProvider(RayStore("job", 60), rank, 2).exchange_default_id(b"id of %d" % rank)
+
+    task = ray.remote(num_cpus=1)(member)
+    assert ray.get([task.remote(rank) for rank in range(2)]) == [b"id of 0"] * 2
+    with pytest.raises(DeadlineExceededError, match="member 1 of 2 has not come"):
+        StoreProvider(RayStore("other", 0.01), 0, 2).exchange_default_id(b"")
+
+
 def test_a_deployment(ray: Any) -> None:
     from ray import serve
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from jitree.cuda.rendezvous import EnvironmentProvider, FixedProvider, MpiProvider, exchange
 from jitree.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
+from jitree.hal.groups.rendezvous import EnvironmentProvider, FixedProvider, MpiProvider, exchange
 
 
 def free_port() -> int:

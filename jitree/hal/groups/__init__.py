@@ -1,0 +1,1 @@
+"""Groups of devices: how members find each other, and what they do together."""

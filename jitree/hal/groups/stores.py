@@ -1,0 +1,111 @@
+"""The id of a channel through a store of keys: of torch (``TCPStore``), of Ray, or a folder."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Final, Protocol
+
+from jitree.errors import AlreadyExistsError, DeadlineExceededError, StatusError, UnavailableError
+from jitree.hal.objects import ChannelProvider
+
+_RETRY_SECONDS: Final = 0.02
+
+
+class Store(Protocol):
+    """What the members of a job share."""
+
+    def set(self, key: str, value: bytes, /) -> None: ...
+
+    def get(self, key: str, /) -> bytes:
+        """Waits until another has set it, and raises what says that it took too long."""
+
+
+class StoreProvider(ChannelProvider):
+    """Members that share a store: ``StoreProvider(TCPStore(host, port, …), rank, count)``. A member that does
+    not come in the time of the store is an error of all others."""
+
+    def __init__(self, store: Store, rank: int, count: int) -> None:
+        self._store = store
+        self._rank = rank
+        self._count = count
+        self._exchanges = 0
+
+    def query_default_rank_and_count(self) -> tuple[int, int]:
+        return self._rank, self._count
+
+    def exchange_default_id(self, identifier: bytes) -> bytes:
+        """Rank 0 gives its id to all others, and goes on when all have it; so do they. DEADLINE_EXCEEDED or
+        UNAVAILABLE when one does not come. Call it in the same order everywhere."""
+        self._exchanges += 1
+        name = f"jitree/channel/{self._exchanges}"
+        if self._rank == 0:
+            self._store.set(f"{name}/id", identifier)
+            for rank in range(1, self._count):
+                self._get(f"{name}/{rank}", f"member {rank} of {self._count} has not come")
+            self._store.set(f"{name}/all", b"1")
+            return identifier
+        found = self._get(f"{name}/id", "member 0 has not given it")
+        self._store.set(f"{name}/{self._rank}", b"1")
+        self._get(f"{name}/all", "not all members have come")
+        return found
+
+    def _get(self, key: str, failure: str) -> bytes:
+        try:
+            return bytes(self._store.get(key))
+        except StatusError as error:
+            raise error.with_context(f"exchanging the id of a channel: {failure}") from None
+        except (RuntimeError, OSError) as error:  # of torch, which has a class of its own in each release
+            raise UnavailableError(
+                f"exchanging the id of a channel: {failure}; the store says: {error}"
+            ) from error
+
+
+class PolledStore:
+    """A store in which a key is looked for again and again."""
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+
+    def look(self, key: str) -> bytes | None:
+        raise NotImplementedError
+
+    def get(self, key: str, /) -> bytes:
+        deadline = time.monotonic() + self._timeout
+        while (value := self.look(key)) is None:
+            if time.monotonic() > deadline:
+                raise DeadlineExceededError(f"'{key}' was not set within {self._timeout} s")
+            time.sleep(_RETRY_SECONDS)
+        return value
+
+
+class FolderStore(PolledStore):
+    """A folder that all members see, such as one of a network file system; a new one for each job."""
+
+    def __init__(self, path: str | os.PathLike[str], timeout: float = 300.0) -> None:
+        super().__init__(timeout)
+        self._path = os.fspath(path)
+        os.makedirs(self._path, exist_ok=True)
+
+    def _file(self, key: str) -> str:
+        return os.path.join(self._path, key.replace("/", "-"))
+
+    def set(self, key: str, value: bytes, /) -> None:
+        """ALREADY_EXISTS for a key that is set: by an earlier job, or a second member of the rank."""
+        path = self._file(key)
+        temporary = f"{path}.{os.getpid()}"
+        with open(temporary, "wb") as file:
+            file.write(value)
+        try:
+            os.link(temporary, path)  # whole or not at all, and once
+        except FileExistsError:
+            raise AlreadyExistsError(f"'{path}' is there already; take a new folder for each job") from None
+        finally:
+            os.unlink(temporary)
+
+    def look(self, key: str) -> bytes | None:
+        try:
+            with open(self._file(key), "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None

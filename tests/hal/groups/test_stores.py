@@ -1,0 +1,58 @@
+"""Members that find each other by a store of keys."""
+
+from __future__ import annotations
+
+import datetime
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jitree.errors import AlreadyExistsError, DeadlineExceededError, UnavailableError
+from jitree.hal.groups.stores import FolderStore, StoreProvider
+
+
+def exchanged(stores: list[Any]) -> list[list[bytes]]:
+    """What each member gets in two exchanges."""
+
+    def member(rank: int) -> list[bytes]:
+        provider = StoreProvider(stores[rank], rank, len(stores))
+        assert provider.query_default_rank_and_count() == (rank, len(stores))
+        return [provider.exchange_default_id(b"%d of %d" % (number, rank)) for number in range(2)]
+
+    with ThreadPoolExecutor(len(stores)) as threads:
+        return list(threads.map(member, range(len(stores))))
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    stores = [FolderStore(tmp_path / "job", 60) for _ in range(3)]
+    assert exchanged(stores) == [[b"0 of 0", b"1 of 0"]] * 3
+    with pytest.raises(AlreadyExistsError, match="take a new folder for each job"):
+        StoreProvider(stores[0], 0, 3).exchange_default_id(b"")
+    assert not list(tmp_path.glob("job/*.*"))
+
+
+def test_members_that_do_not_come(tmp_path: Path) -> None:
+    """All others raise: also those that have the id when a third one is missing."""
+    providers = [StoreProvider(FolderStore(tmp_path, 0.2), rank, 3) for rank in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        made = [threads.submit(provider.exchange_default_id, b"") for provider in providers]
+        for member in made:
+            with pytest.raises(DeadlineExceededError, match="exchanging the id of a channel"):
+                member.result(60)
+    with pytest.raises(DeadlineExceededError, match="member 0 has not given it"):
+        StoreProvider(FolderStore(tmp_path / "other", 0.01), 1, 2).exchange_default_id(b"")
+
+
+def test_stores_of_torch() -> None:
+    torch = pytest.importorskip("torch.distributed")
+    seconds = datetime.timedelta(seconds=60)
+    first = torch.TCPStore("127.0.0.1", 0, 2, True, seconds, wait_for_workers=False)
+    second = torch.TCPStore("127.0.0.1", first.port, 2, False, seconds, wait_for_workers=False)
+    assert exchanged([first, second]) == [[b"0 of 0", b"1 of 0"]] * 2
+    second.set_timeout(datetime.timedelta(milliseconds=10))
+    late = StoreProvider(second, 1, 2)
+    late._exchanges = 7
+    with pytest.raises(UnavailableError, match="member 0 has not given it"):
+        late.exchange_default_id(b"")
