@@ -12,7 +12,7 @@ from jitree.hal.objects import ChannelProvider
 _RETRY_SECONDS: Final = 0.02
 
 
-class Store(Protocol):
+class KeyStore(Protocol):
     """What the members of a job share."""
 
     def set(self, key: str, value: bytes, /) -> None: ...
@@ -25,7 +25,7 @@ class StoreProvider(ChannelProvider):
     """Members that share a store: ``StoreProvider(TCPStore(host, port, …), rank, count)``. A member that does
     not come in the time of the store is an error of all others."""
 
-    def __init__(self, store: Store, rank: int, count: int) -> None:
+    def __init__(self, store: KeyStore, rank: int, count: int) -> None:
         self._store = store
         self._rank = rank
         self._count = count
