@@ -48,9 +48,9 @@ class ElfImage:
         value = self._symbols.get(name)
         return None if value is None else self.bias + value
 
-    def check_code(self, address: int, what: str) -> None:
-        """FAILED_PRECONDITION unless ``address`` is in an executable segment."""
-        load = self._file.load_with(address - self.bias, 1, what)
+    def check_code(self, address: int, size: int, what: str) -> None:
+        """FAILED_PRECONDITION unless the bytes at ``address`` are in one executable segment."""
+        load = self._file.load_with(address - self.bias, size, what)
         if not load.flags & elf.PF_X:
             raise bad_elf(f"{what} at {address - self.bias:#x} is not in an executable segment")
 
@@ -60,7 +60,7 @@ class ElfImage:
         start = address - self._mapping.address
         return self._view[start : start + size]
 
-    def read_string(self, address: int, what: str) -> str:
+    def read_string(self, address: int, what: str) -> bytes:
         """Text up to its NUL, which must lie in the same segment."""
         load = self._file.load_with(address - self.bias, 1, what)
         start, end = address - self._mapping.address, load.end - self._file.low
@@ -68,7 +68,7 @@ class ElfImage:
         while True:
             text, terminator, _ = bytes(self._view[start : min(start + length, end)]).partition(b"\0")
             if terminator:
-                return text.decode("utf-8", "replace")
+                return text
             if start + length >= end:
                 raise bad_elf(f"{what} at {address - self.bias:#x} has no end")
             length *= 8
@@ -101,7 +101,7 @@ class ElfImage:
             functions.append(int.from_bytes(array[start : start + word], "little"))
         for function in functions:
             if function not in _SKIPPED_INITIALISERS:
-                self.check_code(function, "an initialiser")
+                self.check_code(function, 1, "an initialiser")
                 _INITIALISER(function)()
 
 

@@ -46,7 +46,7 @@ class EmbeddedElfLoader(ExecutableLoader):
                 raise NotFoundError(
                     f"the embedded ELF library does not export {QUERY_SYMBOL}; it is not an IREE executable"
                 )
-            image.check_code(query, "the query function")
+            image.check_code(query, 1, "the query function")
             return link_library(image, query, parameters.constants, self._providers)
 
 

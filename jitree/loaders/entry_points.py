@@ -6,7 +6,8 @@ import struct
 from array import array
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from itertools import accumulate, chain, count, repeat
+from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.records import NamedTuple
 from jitree.errors import NotFoundError, OutOfRangeError, UnavailableError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _ENTRY: Final = struct.Struct("<3q6i")
 assert _ENTRY.size == ENTRY_POINT.size
 _UNKNOWN: Final = -1
+_NONE: Final[tuple[tuple[Any, ...], ...]] = ((),) * 7
 
 
 class EntryPoint(NamedTuple):
@@ -46,15 +48,13 @@ class TabledExecutable(LocalExecutable):
     def __init__(self, name: str, entries: Sequence[EntryPoint]) -> None:
         self._name = name
         self._entry_points = tuple(entries)
-        self._ordinals = {e.name: i for i, e in enumerate(entries) if e.name is not None}
-        self._entries = array("q", b"".join(
-            _ENTRY.pack(
-                code, environment, 0, local_memory, flags, _UNKNOWN if constants is None else constants,
-                _UNKNOWN if bindings is None else bindings, ordinal, 0,
-            )
-            for ordinal, (_, code, environment, local_memory, constants, bindings, flags)
-            in enumerate(entries)
-        ))  # fmt: skip
+        names, codes, environments, memory, *counts, flags = zip(*entries, strict=True) if entries else _NONE
+        constants, bindings = ([_UNKNOWN if number is None else number for number in row] for row in counts)
+        self._ordinals = {name: ordinal for ordinal, name in enumerate(names) if name is not None}
+        zeros = repeat(0)
+        self._entries = array("q", b"".join(map(
+            _ENTRY.pack, codes, environments, zeros, memory, flags, constants, bindings, count(), zeros
+        )))  # fmt: skip
         self._first_entry: int = self._entries.buffer_info()[0]
 
     def fill_entry(self, table: HandleTable, address: int) -> None:
@@ -66,16 +66,12 @@ class TabledExecutable(LocalExecutable):
     def _names(self) -> tuple[array[int], array[int]]:
         """(address, length) of each function's name, length -1 where a look-up would not find it; and the
         bytes."""
-        parts = [
-            (e.name or "").encode() if e.name is not None and self._ordinals[e.name] == ordinal else None
-            for ordinal, e in enumerate(self._entry_points)
-        ]
-        text = array("B", b"".join(part or b"" for part in parts))
-        rows, position = array("q"), text.buffer_info()[0]
-        for part in parts:
-            rows.extend((position, -1 if part is None else len(part)))
-            position += len(part or b"")
-        return rows, text
+        parts = [(entry[0] or "").encode() for entry in self._entry_points]
+        text = array("B", b"".join(parts))
+        places = accumulate(map(len, parts), initial=text.buffer_info()[0])
+        known = frozenset(self._ordinals.values())
+        lengths = [len(part) if ordinal in known else -1 for ordinal, part in enumerate(parts)]
+        return array("q", chain.from_iterable(zip(places, lengths, strict=False))), text
 
     @property
     def name(self) -> str:

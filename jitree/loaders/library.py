@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Final, Protocol, TypeAlias
 
@@ -39,9 +39,9 @@ class LibraryMemory(Protocol):
 
     def read(self, address: int, size: int, what: str) -> memoryview: ...
 
-    def read_string(self, address: int, what: str) -> str: ...
+    def read_string(self, address: int, what: str) -> bytes: ...
 
-    def check_code(self, address: int, what: str) -> None: ...
+    def check_code(self, address: int, size: int, what: str) -> None: ...
 
 
 class LibraryLayout(NamedTuple):
@@ -94,10 +94,7 @@ class Library:
         self.name = self._read_header()
         self.constant_count = self._u32(layout.constant_count)
         count, symbols = self._u32(_IMPORTS), self._pointer(_IMPORTS + 8)
-        self.imports = tuple(
-            memory.read_string(symbol, "the name of an import")
-            for symbol in self._pointers(symbols, count, "the import table")
-        )
+        self.imports = tuple(self._strings(self._pointers(symbols, count, "the import table"), "imports"))
         """Symbols; a leading ``?`` marks an optional one."""
         self.functions = self._read_functions(environment)
 
@@ -114,8 +111,10 @@ class Library:
         record = self._memory.read(table + 24 * function, 24, "a stage location table")
         count, names, locations = struct.unpack("<IxxxxQQ", record)
         return {
-            self._memory.read_string(name, "the name of a stage"): self._location(locations + 16 * index)
-            for index, name in enumerate(self._pointers(names, count, "the stage names"))
+            name: self._location(locations + 16 * index)
+            for index, name in enumerate(
+                self._strings(self._pointers(names, count, "the stage names"), "stages")
+            )
         }
 
     def source_files(self) -> dict[str, bytes]:
@@ -143,17 +142,17 @@ class Library:
                 f"the executable library was compiled for the {kind} sanitizer, which this process does not "
                 "run; compile without sanitizer"
             )
-        return self._memory.read_string(name, "the library name") if name else ""
+        return self._strings([name], "the library")[0] if name else ""
 
     def _read_functions(self, environment: int) -> list[EntryPoint]:
         layout, count = self._layout, self._u32(_EXPORTS)
         codes = self._pointers(self._pointer(_FUNCTIONS), count, "the function table")
-        for ordinal, code in enumerate(codes):
-            self._memory.check_code(code, f"function {ordinal} of the library")
+        if codes:
+            first = min(codes)
+            self._memory.check_code(first, max(codes) - first + 1, "the functions of the library")
         table = self._pointer(layout.names)
         places = self._pointers(table, count, "the function names") if table else (0,) * count
-        read = self._memory.read_string
-        names = [read(place, "the name of a function") or None if place else None for place in places]
+        names = [name or None for name in self._strings(places, "functions")]
         columns = self._read_attributes(count)
         for name, constants, bindings in zip(names, *columns[1:3], strict=True):
             if (constants or 0) > MAXIMUM_COUNT or (bindings or 0) > MAXIMUM_COUNT:
@@ -183,6 +182,19 @@ class Library:
         record = self._memory.read(address, 16, "a source location")
         line, length, path = struct.unpack("<IIQ", record)
         return SourceLocation(self._text(path, length), line)
+
+    def _strings(self, places: Sequence[int], what: str) -> list[str]:
+        """The names at addresses, all of one segment; empty ones at null."""
+        what, known = f"the names of {what}", [place for place in places if place]
+        if not known:
+            return [""] * len(places)
+        first, last = min(known), max(known)
+        end = last + len(self._memory.read_string(last, what))
+        texts = bytes(self._memory.read(first, end + 1 - first, what))
+        return [
+            str(texts[place - first : texts.index(0, place - first)], "utf-8", "replace") if place else ""
+            for place in places
+        ]
 
     def _text(self, address: int, length: int) -> str:
         if not length:

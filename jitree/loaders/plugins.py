@@ -62,7 +62,7 @@ class PluginLibrary(ImportProvider):
             raise errors.NotFoundError(
                 f"the library does not export {QUERY_SYMBOL}; it is no executable plugin"
             )
-        library.check_code(query, "the query function")
+        library.check_code(query, 1, "the query function")
         table = _QUERY(query)(VERSION, None)
         if not table:
             raise errors.FailedPreconditionError(
@@ -73,7 +73,7 @@ class PluginLibrary(ImportProvider):
         )
         self.name = self._read_header(header)
         for function in (load, unload, resolve):
-            library.check_code(function, "a function of the plugin")
+            library.check_code(function, 1, "a function of the plugin")
         self._resolve = _RESOLVE(resolve)
         self._self = ctypes.c_void_p()
         environment = array("Q", (0, allocator_address()))
@@ -110,7 +110,7 @@ class PluginLibrary(ImportProvider):
                 "the executable plugin was compiled for a sanitizer that this process does not run; compile "
                 "without sanitizer"
             )
-        return self._library.read_string(name, "the plugin's name") if name else ""
+        return str(self._library.read_string(name, "the plugin's name"), "utf-8", "replace") if name else ""
 
 
 def _unload(unload: Callable[[int], None], plugin: ctypes.c_void_p, library: object) -> None:

@@ -101,17 +101,17 @@ class SharedObject:
         self._range(address, size, what)
         return memoryview(ctypes.string_at(address, size))
 
-    def read_string(self, address: int, what: str) -> str:
+    def read_string(self, address: int, what: str) -> bytes:
         """Text up to its NUL, which must lie in the same mapping."""
         available = self._range(address, 1, what).end - address
         text, nul, _ = ctypes.string_at(address, available).partition(b"\0")
         if not nul:
             raise FailedPreconditionError(f"the library cannot be loaded: {what} at {address:#x} has no end")
-        return text.decode("utf-8", "replace")
+        return text
 
-    def check_code(self, address: int, what: str) -> None:
-        """FAILED_PRECONDITION unless ``address`` is in executable memory of the library."""
-        if not self._range(address, 1, what).executable:
+    def check_code(self, address: int, size: int, what: str) -> None:
+        """FAILED_PRECONDITION unless the bytes at ``address`` are in one executable range of the library."""
+        if not self._range(address, size, what).executable:
             raise FailedPreconditionError(
                 f"the library cannot be loaded: {what} at {address:#x} is not in an executable segment"
             )

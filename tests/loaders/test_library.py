@@ -36,10 +36,10 @@ class FakeMemory:
             raise FailedPreconditionError(what)
         return memoryview(self.bytes)[address : address + size]
 
-    def read_string(self, address: int, what: str) -> str:
-        return self.bytes[address : self.bytes.index(0, address)].decode()
+    def read_string(self, address: int, what: str) -> bytes:
+        return bytes(self.bytes[address : self.bytes.index(0, address)])
 
-    def check_code(self, address: int, what: str) -> None:
+    def check_code(self, address: int, size: int, what: str) -> None:
         if address < self.CODE:
             raise FailedPreconditionError(what)
 

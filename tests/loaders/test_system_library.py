@@ -148,7 +148,7 @@ def test_memory_outside_the_library_is_not_read() -> None:
     library = SharedObject.from_bytes(sample(MUL))
     query = library.symbol("iree_hal_executable_library_query")
     assert query is not None
-    library.check_code(query, "the query function")
+    library.check_code(query, 1, "the query function")
     assert library.symbol("unknown") is None
     with pytest.raises(FailedPreconditionError, match=r"a table \(8 bytes at 0x10\) is outside its segments"):
         library.read(16, 8, "a table")
