@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
@@ -25,10 +25,12 @@ from jitree.modules.hal.native.layout import (
     sections,
 )
 from jitree.regs.layout import ENTRY, KIND_STORAGE, OWNER_CODE
-from jitree.regs.memory import address_of, zeroed
+from jitree.regs.memory import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy.typing as npt
 
     from jitree.hal.allocator import Block
     from jitree.hal.device import Device
@@ -53,6 +55,7 @@ _ACCOUNTS: Final = 2
 _ACCOUNT_WORDS: Final = ACCOUNT_SIZE // 8
 _FIRST_POOL: Final = STORAGE_POOLS // 8
 _SCALE: Final = RECORDING.word("scale")
+_NEXT: Final = RECORDING.word("next")
 
 
 class StoragePool:
@@ -189,7 +192,7 @@ class ArenaPool:
         self._place = HANDLE_POOL.word("arenas")
         self._scale = 1
         self._expected = _ARENAS
-        self._memory: dict[int, np.ndarray[Any, Any]] = {}
+        self._memory: dict[int, npt.NDArray[np.int64]] = {}
         self._size = 0
         """Bytes of all of it."""
 
@@ -200,11 +203,9 @@ class ArenaPool:
         size = RECORDING.size + sum(sections(self._scale).values())
         wanted = max(self._expected, len(self._memory)) // self._scale
         count = min(wanted, (_MOST_ARENA_BYTES - self._size) // size)
-        arenas = zeroed(max(1, count) * size).reshape(-1, size)
-        self._lay_out(arenas)
-        for memory in arenas:
-            self._memory[address_of(memory)] = memory
-        self._size += arenas.size
+        arenas = np.empty((max(1, count), size // 8), np.int64)  # written before they are read
+        self._memory.update(zip(self._lay_out(arenas), arenas, strict=True))
+        self._size += arenas.nbytes
 
     def expect(self, count: int) -> None:
         """The program records so many command buffers, as far as one can say."""
@@ -213,48 +214,40 @@ class ArenaPool:
     def enlarge(self, recording: int) -> None:
         """What was recorded at an address did not fit: from now on there is more room."""
         memory = self._memory[recording]
-        if _words(memory)[_SCALE] != self._scale or self._scale == LARGEST_SCALE:
+        if memory[_SCALE] != self._scale or self._scale == LARGEST_SCALE:
             return
         self._scale *= _GROWTH
         idle, self._words[self._place] = self._words[self._place], 0
         while idle:
             memory = self._memory.pop(idle)
-            self._size -= len(memory)
-            idle = int(_words(memory)[RECORDING.word("next")])
+            self._size -= memory.nbytes
+            idle = int(memory[_NEXT])
 
     def give_back(self, recording: int) -> None:
         """An arena that is free again. A smaller one than are made now is not used any more."""
         memory = self._memory[recording]
-        if _words(memory)[_SCALE] == self._scale:
-            self._push(memory)
+        if memory[_SCALE] == self._scale:
+            memory[_NEXT] = self._words[self._place]
+            self._words[self._place] = recording
         else:
             del self._memory[recording]
-            self._size -= len(memory)
+            self._size -= memory.nbytes
 
-    def _push(self, memory: np.ndarray[Any, Any]) -> None:
-        _words(memory)[RECORDING.word("next")] = self._words[self._place]
-        self._words[self._place] = address_of(memory)
-
-    def _lay_out(self, arenas: np.ndarray[Any, Any]) -> None:
-        """Writes what is in each of them, of which the list begins with the first one."""
-        words = _words(arenas)
-        addresses = address_of(arenas) + arenas.shape[1] * np.arange(len(arenas))
+    def _lay_out(self, words: npt.NDArray[np.int64]) -> list[int]:
+        """Writes what is in each of them, of which the list begins with the first one. Their addresses."""
+        addresses = address_of(words) + words.strides[0] * np.arange(len(words))
         positions = addresses + RECORDING.size
         places = {}
         for name, size in sections(self._scale).items():
             places[name] = positions
             positions = positions + size
+        first = RECORDING.size // 8
+        words[:, : first + LIST.size // 8] = 0
         words[:, _SCALE] = self._scale
         for field in ("list", "slots", "kept"):
             words[:, RECORDING.word(field)] = places[field]
-        first = RECORDING.size // 8
         for field in ("rows", "addresses", "lengths", "constants", "data", "patches"):
             words[:, first + LIST.word(field)] = places[field]
-        words[:-1, RECORDING.word("next")] = addresses[1:]
-        words[-1, RECORDING.word("next")] = self._words[self._place]
+        words[:, _NEXT] = [*addresses[1:], self._words[self._place]]
         self._words[self._place] = int(addresses[0])
-
-
-def _words(memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The RECORDING that an arena begins with, and what is after it."""
-    return memory.view(np.int64)
+        return addresses.tolist()
