@@ -72,12 +72,14 @@ class VmBuffer(Unique):
         """Handles of buffers over parts of bytes that cannot be written, given by first bytes and lengths."""
         whole: Bytes = np.frombuffer(source, np.uint8)
 
-        def make(index: int) -> VmBuffer:
-            return cls.alias(whole[starts[index] : starts[index] + lengths[index]])
+        first = address_of(whole)
 
-        addresses = starts + int(whole.__array_interface__["data"][0])
+        def make(table: HandleTable, handle: int) -> VmBuffer:
+            address, length = table.extent(handle)
+            return cls.alias(whole[address - first : address - first + length])
+
         return table.wrap_later(len(starts), make, {
-            "kind": KIND_BUFFER, "address": addresses, "length": lengths, "access": ACCESS_READ,
+            "kind": KIND_BUFFER, "address": starts + first, "length": lengths, "access": ACCESS_READ,
         })  # fmt: skip
 
     def show(self, data: Bytes) -> None:

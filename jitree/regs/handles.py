@@ -19,9 +19,8 @@ dropped, never one that is dropped twice.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from weakref import WeakSet
 
 import numpy as np
@@ -69,8 +68,8 @@ if TYPE_CHECKING:
         def free(self, address: int) -> None:
             """The last reference is gone."""
 
-        def drop(self, address: int) -> None:
-            """The last reference of one is gone; it may be freed later."""
+        def drop(self, addresses: Iterable[int]) -> None:
+            """The last references of these are gone; they may be freed later."""
 
         def settle(self) -> None:
             """Frees what was dropped."""
@@ -88,6 +87,8 @@ _LINK: Final = ENTRY.word("link")
 _RELEASED: Final = STATE.word("released")
 _ENTRY_WORDS: Final = ENTRY.size // 4
 _POISON: Final = bytes(ENTRY.size)
+_FEW: Final = 8
+"""References that are quicker dropped one by one."""
 assert KIND_FREE == 0
 
 
@@ -99,6 +100,9 @@ class _Traits(NamedTuple):
     """``fill_entry(table, address)`` publishes the object's fields in its new entry."""
     leave: Callable[[Any, HandleTable], None] | None
     """``leave_entry(table)`` tells the object that its entry was freed."""
+
+
+_Make: TypeAlias = "Callable[[HandleTable, int], object]"
 
 
 class HandleTable:
@@ -147,7 +151,7 @@ class HandleTable:
         self._aliases: set[int] = set()
         """Further handles of objects that have one: machine code made them before it knew."""
         self._free: list[int] = []
-        self._later: dict[int, Callable[[], object]] = {}
+        self._later: dict[int, _Make] = {}
         """By number: what makes the objects of :meth:`wrap_later` that nobody has asked for."""
         self._traits: dict[type, _Traits] = {}
         self.deferred: deque[Iterable[int]] = deque()
@@ -205,12 +209,10 @@ class HandleTable:
                 raise
         return address
 
-    def wrap_later(
-        self, count: int, make: Callable[[int], object], fields: dict[str, npt.ArrayLike]
-    ) -> npt.NDArray[np.int64]:
+    def wrap_later(self, count: int, make: _Make, fields: dict[str, npt.ArrayLike]) -> npt.NDArray[np.int64]:
         """New references to ``count`` objects without ``leave_entry``, of which machine code needs no more
-        than the ``fields`` of their entries: arrays, or what all have. ``make`` makes one by its position
-        when Python asks for it.
+        than the ``fields`` of their entries: arrays, or what all have. ``make`` makes one when Python asks
+        for it, given the table and the handle.
 
         RESOURCE_EXHAUSTED when the table is full.
         """
@@ -218,7 +220,7 @@ class HandleTable:
             self._require_room(self.bounds.objects, count)
         handles = np.array(self.reserve(count), np.int64)
         numbers = self.write(handles, {"count": 1} | fields)
-        self._later.update((number, partial(make, index)) for index, number in enumerate(numbers.tolist()))
+        self._later.update(dict.fromkeys(numbers.tolist(), make))
         return handles
 
     def write(
@@ -345,7 +347,7 @@ class HandleTable:
             if count <= 0:
                 if self.i64[((address - self.base) >> 3) + _LINK] == LINK_POOLED:
                     assert self.handle_pool is not None
-                    self.handle_pool.drop(address)
+                    self.handle_pool.drop((address,))
                     return
                 self._free_entry(address)
                 if self.deferred:
@@ -357,29 +359,31 @@ class HandleTable:
         self.release(address)
         return obj
 
-    def release_all(self, addresses: Iterable[int]) -> None:
-        """Drops one reference of each handle; nulls are skipped. What machine code has to free it frees at
-        once."""
-        unused = []
-        are_dropped = False
-        for address in addresses:
-            number = (address - self.base) >> 6
-            word = number * _ENTRY_WORDS
-            if number in self._later and self.i32[word + _COUNT] == 1:
-                del self._later[number]
-                unused.append(number)
-            elif address and self.i32[word + _COUNT] == 1 and self.i32[word + _OWNER] != OWNER_PYTHON:
-                assert self.handle_pool is not None
-                self.i32[word + _COUNT] = 0
-                self.handle_pool.drop(address)
-                are_dropped = True
-            elif address:
-                self.release(address)
-        if unused:
-            self._entries()[unused] = 0
-            self._free.extend(unused)
-        if are_dropped and self.handle_pool is not None:
+    def release_all(self, addresses: Sequence[int]) -> None:
+        """Drops one reference of each handle; nulls are skipped. Of many, what goes with it goes at once."""
+        for address in self._release_last(np.array(addresses)) if len(addresses) > _FEW else addresses:
+            self.release(address)
+
+    def _release_last(self, handles: npt.NDArray[np.int64]) -> list[int]:
+        """Drops the references of objects that have no other, and that machine code frees, or that Python has
+        not made. The rest of the handles."""
+        handles = handles[handles != 0]
+        numbers = handles - self.base >> 6
+        entries = self._entries().view(np.int32)
+        only = entries[numbers, _COUNT] == 1
+        later = only & np.array([number in self._later for number in numbers.tolist()])
+        of_code = only & (entries[numbers, _OWNER] != OWNER_PYTHON)
+        unused = numbers[later].tolist()
+        for number in unused:
+            del self._later[number]
+        self._free.extend(unused)
+        entries[unused] = 0
+        if self.handle_pool is not None and of_code.any():
+            entries[numbers[of_code], _COUNT] = 0
+            self.handle_pool.drop(handles[of_code].tolist())
             self.handle_pool.settle()
+        rest: list[int] = handles[~(later | of_code)].tolist()
+        return rest
 
     def _entries(self) -> npt.NDArray[np.uint8]:
         """A row of bytes for each entry."""
@@ -402,7 +406,7 @@ class HandleTable:
     def drain_deferred(self) -> None:
         """Drops the references that objects held which died outside the table's control."""
         while self.deferred:
-            self.release_all(self.deferred.popleft())
+            self.release_all([*self.deferred.popleft()])
 
     def _free_entry(self, address: int) -> None:
         number = (address - self.base) >> 6
@@ -440,6 +444,11 @@ class HandleTable:
         self.i64[word + _ADDRESS] = data
         self.i64[word + _LENGTH] = length
 
+    def extent(self, address: int) -> tuple[int, int]:
+        """What :meth:`set_extent` has published."""
+        word = (address - self.base) >> 3
+        return self.i64[word + _ADDRESS], self.i64[word + _LENGTH]
+
     def set_word(self, address: int, field: str, value: int) -> None:
         """Publishes any other field of ENTRY."""
         if ENTRY.types[field] == "i32":
@@ -454,7 +463,7 @@ class HandleTable:
         number = (address - self.base) >> 6
         obj = self._objects[number]
         if obj is None and self._later and (make := self._later.pop(number, None)) is not None:
-            obj = self._objects[number] = make()
+            obj = self._objects[number] = make(self, address)
             self._addresses[id(obj)] = address
             _ = self._traits.get(type(obj)) or self._learn(obj)
         elif obj is None and self.handle_pool is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -124,8 +125,8 @@ class CountingPool:
         self.dropped: list[int] = []
         self.settled: list[list[int]] = []
 
-    def drop(self, address: int) -> None:
-        self.dropped.append(address)
+    def drop(self, addresses: Iterable[int]) -> None:
+        self.dropped += addresses
 
     def settle(self) -> None:
         self.settled.append(self.dropped)
@@ -135,12 +136,16 @@ class CountingPool:
 def test_machine_code_frees_its_objects_all_at_once(table: HandleTable) -> None:
     pool = CountingPool()
     table.handle_pool = pool  # type: ignore[assignment]
-    objects = np.array(table.reserve(4), np.int64)
-    table.write(objects, {"owner": OWNER_CODE, "count": [1, 1, 2, 1], "kind": KIND_BUFFER})
+    objects = np.array(table.reserve(8), np.int64)
+    table.write(objects, {"owner": OWNER_CODE, "count": [1, 1, 2, 1, 1, 1, 1, 1], "kind": KIND_BUFFER})
     mine = table.wrap(Thing())
-    table.release_all([int(objects[0]), mine, 0, int(objects[1]), int(objects[2])])
-    assert pool.settled == [objects[:2].tolist()]
-    assert [table.count(int(handle)) for handle in objects] == [0, 0, 1, 1]
+    later = VmBuffer.parts(table, memoryview(b"data"), np.arange(2), np.ones(2, np.int64))
+    table.retain(int(later[1]))
+    table.release_all([*objects[:3].tolist(), mine, 0, *objects[4:].tolist(), *later.tolist()])
+    assert pool.settled == [np.delete(objects, [2, 3]).tolist()]
+    assert [table.count(int(handle)) for handle in objects] == [0, 0, 1, 1, 0, 0, 0, 0]
+    assert [table.kind(int(handle)) for handle in later] == [KIND_FREE, KIND_BUFFER]
+    assert bytes(table.take(int(later[1]))) == b"a"  # type: ignore[call-overload]
     assert table.kind(mine) == KIND_FREE
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import ref
@@ -137,8 +137,10 @@ class HandlePool:
         """Refills what is empty. Called when a fast path gave up, for whatever reason."""
         words = self._words
         if not words[_BLANK] and self._table.room >= 2 * _BLANK_BATCH:
-            for address in self._table.reserve(_BLANK_BATCH):
-                self._push_blank(address)
+            blank = np.array(self._table.reserve(_BLANK_BATCH))
+            self._table.write(blank, {"owner": OWNER_CODE, "link": [*blank[1:], 0]})
+            words[_BLANK] = int(blank[0])
+            self._promised += _BLANK_BATCH
         self._arenas.supply()
         if not words[_EXECUTE]:
             native = executor.native_executor()
@@ -228,13 +230,6 @@ class HandlePool:
             self._storage.close()
         self._table = cast("HandleTable", Borrowed(self._table))
 
-    def _push_blank(self, address: int) -> None:
-        word = (address - self._table.base) >> 3
-        self._table.i32[2 * word + _OWNER] = OWNER_CODE
-        self._table.i64[word + _LINK] = self._words[_BLANK]
-        self._words[_BLANK] = address
-        self._promised += 1
-
     # -- from entries to objects -----------------------------------------------------------------------
 
     def free(self, address: int) -> None:
@@ -243,10 +238,11 @@ class HandlePool:
         if self._words[_RELEASED]:
             self._free_released()
 
-    def drop(self, address: int) -> None:
-        """See :meth:`ObjectPool.drop`. Machine code frees it when a pool is empty."""
-        self._table.i64[((address - self._table.base) >> 3) + _LINK] = self._words[_DEAD]
-        self._words[_DEAD] = address
+    def drop(self, addresses: Iterable[int]) -> None:
+        """See :meth:`ObjectPool.drop`. Machine code frees them when a pool is empty."""
+        for address in addresses:
+            self._table.i64[((address - self._table.base) >> 3) + _LINK] = self._words[_DEAD]
+            self._words[_DEAD] = address
 
     def settle(self) -> None:
         """Frees what was dropped."""
