@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base.arguments import object_of
+from jitree.base.records import NamedTuple
 from jitree.dispatch import sites
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.function import BytecodeFunction, HostFunction
@@ -22,7 +22,8 @@ from jitree.vmfb.schema import Import
 if TYPE_CHECKING:
     from jitree.dispatch.function import VmFunction
     from jitree.regs.machine import Machine
-    from jitree.regs.records import FirstCall, FunctionRecords, SiteCall
+    from jitree.regs.records import FunctionRecords, SiteCall
+    from jitree.vmfb.program import DecodedModule
 
     class Linker(Protocol):
         """The context that a module is linked in."""
@@ -87,65 +88,27 @@ class BytecodeInstance:
         return function
 
     def link(self, context: Linker) -> None:
-        record = self.record
+        record, calls_code = self.record, context.tier in TIERS_THAT_CALL_CODE
         for ordinal, item in enumerate(self.module.imports):
             target = context.resolve(item)
-            if isinstance(target, HostTarget):
+            if target is None:
+                continue
+            cconv = target.export.cconv if isinstance(target, HostTarget) else _convention(target)
+            if item.cconv is None and not _is_nullary(cconv):
                 record.link(ordinal, None)
-                record.first_calls[ordinal] = self._first_call(ordinal, target, context.tier)
-            elif target is not None and item.cconv is None and not _is_nullary(_convention(target)):
+                record.first_calls[ordinal] = partial(_refuse, item.full_name, cconv)
+            elif isinstance(target, HostTarget):
                 record.link(ordinal, None)
-                record.first_calls[ordinal] = _unusable(item, _convention(target))
-            elif target is not None:
+                site = _HostSite(ordinal, self.module.program, target, calls_code)
+                record.first_calls[ordinal] = partial(_call_unprepared, site, _UNPREPARED)
+                if address := site.code():
+                    record.link_compiled(ordinal, address)
+            else:
                 record.link(ordinal, target)
         if context.tier == "native":
             from jitree.dispatch.native import tiering
 
             tiering.wait(record)
-
-    def _first_call(self, ordinal: int, target: HostTarget, tier: str) -> FirstCall:
-        """Links machine code that is there. Site calls are bound after some calls: most sites run seldom, or
-        have machine code soon.
-
-        They find the state that they belong to in the machine, which runs a function of it: a state that its
-        own site calls referred to would be freed by the garbage collector only. So would the program if one
-        of these functions referred to itself: each is given the one that follows.
-        """
-        item = self.module.imports[ordinal]
-        if item.cconv is None and not _is_nullary(target.export.cconv):
-            return _unusable(item, target.export.cconv)
-        site_of = self.module.program.site
-        compiled = target.export.compiled if tier in TIERS_THAT_CALL_CODE else None
-        if compiled is not None and (address := compiled()):
-            self.record.link_compiled(ordinal, address)
-
-        def call_unprepared(following: FirstCall, index: int, machine: Machine) -> bool:
-            machine.module.sites[index] = partial(following, index)
-            if compiled is not None and (address := compiled()):
-                machine.module.link_compiled(ordinal, address)
-            return sites.call_once(machine, site_of(index), target)
-
-        def bind(index: int, machine: Machine) -> bool:
-            call = sites.bind(site_of(index), target)
-            if compiled is not None:
-                call = link_compiled(index, compiled, call)
-            machine.module.sites[index] = call
-            return call(machine)
-
-        def link_compiled(index: int, compiled: Callable[[], int], call: SiteCall) -> SiteCall:
-            def call_until_compiled(machine: Machine) -> bool:
-                address = compiled()
-                if address:
-                    machine.module.link_compiled(ordinal, address)
-                    machine.module.sites[index] = call
-                return call(machine)
-
-            return call_until_compiled
-
-        first: FirstCall = bind
-        for _ in range(1 + _UNPREPARED):
-            first = partial(call_unprepared, first)
-        return first
 
     def free(self) -> None:
         self.record.release(self._table)
@@ -159,15 +122,52 @@ def _convention(function: FunctionRecord) -> str:
     return function.module.module.functions[function.ordinal].cconv
 
 
-def _unusable(item: Import, cconv: str) -> FirstCall:
-    """Calls of an import that states no signature, of a function that needs one."""
+def _refuse(name: str, cconv: str, index: int, machine: Machine) -> bool:
+    """A call of an import that states no signature, of a function that needs one."""
+    raise InvalidArgumentError(
+        f"import '{name}' states no signature; the function has '{cconv}' and cannot be called"
+    )
 
-    def call(index: int, machine: Machine) -> bool:
-        raise InvalidArgumentError(
-            f"import '{item.full_name}' states no signature; the function has '{cconv}' and cannot be called"
-        )
 
-    return call
+class _HostSite(NamedTuple):
+    """What call sites of a host function need. They find the state that they belong to in the machine, which
+    runs a function of it: a state that its own site calls referred to would be freed by the garbage collector
+    only."""
+
+    ordinal: int
+    program: DecodedModule
+    target: HostTarget
+    calls_code: bool
+
+    def code(self) -> int:
+        """The address of machine code that does the same, 0 while there is none."""
+        compiled = self.target.export.compiled
+        return compiled() if self.calls_code and compiled is not None else 0
+
+
+def _call_unprepared(site: _HostSite, more: int, index: int, machine: Machine) -> bool:
+    """One of the first calls, of which there are ``more``. Site calls are bound after them: most sites run
+    seldom, or have machine code soon."""
+    following = partial(_call_unprepared, site, more - 1) if more else partial(_bind, site)
+    machine.module.sites[index] = partial(following, index)
+    if address := site.code():
+        machine.module.link_compiled(site.ordinal, address)
+    return sites.call_once(machine, site.program.site(index), site.target)
+
+
+def _bind(site: _HostSite, index: int, machine: Machine) -> bool:
+    call = sites.bind(site.program.site(index), site.target)
+    if site.calls_code and site.target.export.compiled is not None:
+        call = partial(_call_until_compiled, site, index, call)
+    machine.module.sites[index] = call
+    return call(machine)
+
+
+def _call_until_compiled(site: _HostSite, index: int, call: SiteCall, machine: Machine) -> bool:
+    if address := site.code():
+        machine.module.link_compiled(site.ordinal, address)
+        machine.module.sites[index] = call
+    return call(machine)
 
 
 class HostInstance:
