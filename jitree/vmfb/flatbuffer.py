@@ -196,20 +196,30 @@ class TableColumns:
     """The tables of one vector, in a FlatBuffer that has been verified as a whole (``verify.py``).
 
     A column has a number for each of them; places are bytes of the FlatBuffer, 0 where a table has no such
-    field.
+    field, or where there is no table at a place.
     """
 
-    def __init__(self, parent: Table, slot: int) -> None:
-        self._buffer = parent.buffer
-        data, length = self._buffer.data, self._buffer.length
-        self._words: npt.NDArray[Any] = np.frombuffer(data, np.uint32, length // 4)
-        self._halves: npt.NDArray[Any] = np.frombuffer(data, np.uint16, length // 2)
+    def __init__(self, buffer: FlatBuffer, tables: Column) -> None:
+        """``tables``: places."""
+        self._buffer = buffer
+        self._words: npt.NDArray[Any] = np.frombuffer(buffer.data, np.uint32, buffer.length // 4)
+        self._halves: npt.NDArray[Any] = np.frombuffer(buffer.data, np.uint16, buffer.length // 2)
+        self._tables = tables
+        vtables = tables - self._words.view(np.int32)[tables >> 2]
+        self._layouts: Column = np.where(tables > 0, vtables, 0) >> 1
+        self._sizes = np.where(tables > 0, self._halves[self._layouts], 0)
+
+    @staticmethod
+    def of(parent: Table, slot: int) -> TableColumns:
+        """The elements of a vector of tables; none when the field is absent."""
         start, count = parent.vector(slot, 4) or (0, 0)
-        places = np.arange(start, start + 4 * count, 4)
-        self._tables: Column = places + self._words[places >> 2]
-        vtables = self._tables - self._words.view(np.int32)[self._tables >> 2]
-        self._layouts: Column = vtables >> 1
-        self._sizes = self._halves[self._layouts]
+        content = parent.buffer.data[start : start + 4 * count]
+        offsets = np.frombuffer(content, np.uint32) if count else np.zeros(0, np.uint32)
+        return TableColumns(parent.buffer, np.arange(start, start + 4 * count, 4) + offsets)
+
+    def inner(self, slot: int) -> TableColumns:
+        """The table in a field of each."""
+        return TableColumns(self._buffer, self.targets(slot))
 
     def __len__(self) -> int:
         return len(self._tables)
@@ -238,12 +248,18 @@ class TableColumns:
         """How many elements the vectors at places have."""
         return np.where(vectors > 0, self._words[vectors >> 2], 0)
 
-    def texts(self, slot: int) -> list[str]:
-        """A field's text, empty without one."""
+    def uint32(self, slot: int, default: int) -> list[int]:
+        """A field's number."""
+        places = self.places(slot)
+        numbers: list[int] = np.where(places > 0, self._words[places >> 2], default).tolist()
+        return numbers
+
+    def texts(self, slot: int) -> list[str | None]:
+        """A field's text, None without one."""
         targets, data = self.targets(slot), self._buffer.data
         texts = [
             bytes(data[place : place + length])
             for place, length in zip((targets + 4).tolist(), self.lengths(targets).tolist(), strict=True)
         ]
         known = {text: str(text, "utf-8", "backslashreplace") for text in set(texts)}
-        return [known[text] for text in texts]
+        return [known[text] if place else None for text, place in zip(texts, targets.tolist(), strict=True)]

@@ -165,17 +165,15 @@ def _read_dependencies(root: Table) -> tuple[Dependency, ...]:
 
 
 def _read_imports(root: Table) -> tuple[Import, ...]:
+    tables = TableColumns.of(root, _IMPORTS)
+    signatures = tables.inner(1)
+    rows = zip(tables.texts(0), signatures.texts(0), signatures.places(1), tables.uint32(2, 1), strict=True)
     imports = []
-    for index, table in enumerate(root.tables(_IMPORTS)):
-        signature = table.table(1)
-        imports.append(
-            Import(
-                full_name=_required_text(table, 0, f"imports[{index}] full name"),
-                cconv=signature.text(0) if signature else None,
-                attrs=_read_attrs(signature, 1) if signature else {},
-                optional=bool(table.uint32(2, default=1) & _OPTIONAL),
-            )
-        )
+    for index, (name, cconv, attrs, flags) in enumerate(rows):
+        if not name:
+            raise InvalidArgumentError(f"imports[{index}] full name missing or empty")
+        found = _read_attrs(signatures.table(index), 1) if attrs else {}
+        imports.append(Import(name, cconv, found, bool(flags & _OPTIONAL)))
     return tuple(imports)
 
 
@@ -195,13 +193,13 @@ def _read_exports(root: Table, function_count: int) -> tuple[Export, ...]:
 def _read_functions(root: Table, bytecode_size: int) -> FunctionRows:
     content = root.content(_DESCRIPTORS, _DESCRIPTOR.itemsize)
     descriptors = np.frombuffer(b"" if content is None else content, _DESCRIPTOR)
-    signatures = TableColumns(root, _SIGNATURES)
+    signatures = TableColumns.of(root, _SIGNATURES)
     if len(signatures) != len(descriptors):
         raise InvalidArgumentError(
             f"{len(signatures)} function signatures for {len(descriptors)} descriptors"
         )
     columns = {name: descriptors[name].astype(np.int64) for name in _DESCRIBED}
-    conventions = signatures.texts(0)
+    conventions = [text or "" for text in signatures.texts(0)]
 
     def make(ordinal: int) -> FunctionRow:
         signature = signatures.table(ordinal)
@@ -237,7 +235,7 @@ def _check_descriptor(function: FunctionRow, bytecode_size: int) -> None:
 
 
 def _read_rodata(root: Table, archive: Archive) -> RodataRows:
-    tables = TableColumns(root, _RODATA)
+    tables = TableColumns.of(root, _RODATA)
     embedded = tables.targets(2)
     starts, lengths = tables.uint64(3), tables.uint64(4)
     available = max(len(archive.data) - archive.rodata_base, 0)

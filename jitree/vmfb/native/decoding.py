@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -33,6 +34,7 @@ FIRST_MOVING_VERSION: Final = 16
 be moved must not have it. Compilers of earlier ones set it at the last use, whatever that is."""
 _MOST_TAGS: Final = 1 << 16
 _MOST_PARTS: Final = 16
+_CACHED_CONVENTIONS: Final = 1024
 _START, _END = (FUNCTION_ROW.word(field) for field in ("start", "end"))
 
 
@@ -152,10 +154,11 @@ class Decoding:
         place = self._convention_places.get(key)
         if place is None:
             place = self._convention_places[key] = len(self._conventions)
-            self._conventions.extend(_encoded(cconv, slots or ()))
+            self._conventions.extend(_encoded(cconv, tuple(slots or ())))
         return place
 
 
+@lru_cache(maxsize=_CACHED_CONVENTIONS)
 def _encoded(cconv: CallingConvention, slots: Sequence[RegisterSlot]) -> list[int]:
     """A CONVENTION record and all that follows it."""
     items: list[int] = []
