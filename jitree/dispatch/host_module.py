@@ -90,13 +90,8 @@ class HostModule:
 
     def _table(self) -> dict[str, dict[str, HostExport]]:
         if self._by_name is None:
-            self._by_name = by_name(self.exports())
+            table: dict[str, dict[str, HostExport]] = {}
+            for export in self.exports():
+                table.setdefault(export.name, {})[export.cconv] = export
+            self._by_name = table
         return self._by_name
-
-
-def by_name(exports: Iterable[HostExport]) -> dict[str, dict[str, HostExport]]:
-    """Functions by name and calling convention."""
-    table: dict[str, dict[str, HostExport]] = {}
-    for export in exports:
-        table.setdefault(export.name, {})[export.cconv] = export
-    return table

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from jitree.dispatch.host_export import HostExport
-from jitree.dispatch.host_module import HostModule, Signal, by_name
+from jitree.dispatch.host_module import HostModule, Signal
 from jitree.dispatch.linking import TIERS_THAT_CALL_CODE
 from jitree.modules.hal.native.image import address
 from jitree.modules.hal.native.supply import IDLE, Supplier, supplied
@@ -21,14 +21,24 @@ if TYPE_CHECKING:
     from jitree.regs.ref_types import RefTypes
 
 
+_tables: Final[dict[type, dict[str, dict[str, HostExport]]]] = {}
+"""By class: all its modules have the same functions."""
+
+
 class RowModule(HostModule):
     """A host module whose functions are rows of ``imports.tsv``."""
 
     def exports(self) -> Iterable[HostExport]:
-        return map(_export, rows(self.name))
+        return map(_export, self.rows())
+
+    def rows(self) -> Iterable[ImportRow]:
+        return rows(self.name)
 
     def _table(self) -> dict[str, dict[str, HostExport]]:
-        return _table_of(self.name)
+        kind = type(self)
+        if kind not in _tables:
+            _tables[kind] = super()._table()
+        return _tables[kind]
 
     def register_types(self, ref_types: RefTypes) -> None:
         ref_types.declare(HAL_TYPES)
@@ -101,12 +111,6 @@ class CheckedExport(HostExport):
 
     def _supplied(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return function if self.compiled is None else supplied(self._row.name, function)
-
-
-@cache
-def _table_of(name: str) -> dict[str, dict[str, HostExport]]:
-    """The functions of all modules of that name."""
-    return by_name(map(_export, rows(name)))
 
 
 @cache
