@@ -361,7 +361,9 @@ class HandleTable:
 
     def release_all(self, addresses: Sequence[int]) -> None:
         """Drops one reference of each handle; nulls are skipped. Of many, what goes with it goes at once."""
-        for address in self._release_last(np.array(addresses)) if len(addresses) > _FEW else addresses:
+        for address in (
+            self._release_last(np.array(addresses, np.int64)) if len(addresses) > _FEW else addresses
+        ):
             self.release(address)
 
     def _release_last(self, handles: npt.NDArray[np.int64]) -> list[int]:
@@ -371,7 +373,7 @@ class HandleTable:
         numbers = handles - self.base >> 6
         entries = self._entries().view(np.int32)
         only = entries[numbers, _COUNT] == 1
-        later = only & np.array([number in self._later for number in numbers.tolist()])
+        later = only & np.array([number in self._later for number in numbers.tolist()], bool)
         of_code = only & (entries[numbers, _OWNER] != OWNER_PYTHON)
         unused = numbers[later].tolist()
         for number in unused:

@@ -142,6 +142,7 @@ def test_machine_code_frees_its_objects_all_at_once(table: HandleTable) -> None:
     later = VmBuffer.parts(table, memoryview(b"data"), np.arange(2), np.ones(2, np.int64))
     table.retain(int(later[1]))
     table.release_all([*objects[:3].tolist(), mine, 0, *objects[4:].tolist(), *later.tolist()])
+    table.release_all([0] * 20)
     assert pool.settled == [np.delete(objects, [2, 3]).tolist()]
     assert [table.count(int(handle)) for handle in objects] == [0, 0, 1, 1, 0, 0, 0, 0]
     assert [table.kind(int(handle)) for handle in later] == [KIND_FREE, KIND_BUFFER]
