@@ -110,7 +110,7 @@ class HeapAllocator(LendingAllocator):
         if not view.c_contiguous:
             raise InvalidArgumentError("only contiguous memory can be imported")
         array = np.frombuffer(view, np.uint8) if view.nbytes else np.empty(0, np.uint8)
-        address: int = array.ctypes.data
+        address: int = array.__array_interface__["data"][0]
         if address % ALIGNMENT and view.nbytes:
             return None
         return Buffer(Allocation(

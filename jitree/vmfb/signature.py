@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -73,12 +73,10 @@ def read_signatures(module: ModuleTables) -> Signatures:
     the function as context.
     """
     numbers = [module.functions.columns[name].tolist() for name in _DECISIVE]
-    found: dict[tuple[Any, ...], int] = {}
-    kinds = [
-        found.setdefault(key, len(found)) for key in zip(module.functions.conventions, *numbers, strict=True)
-    ]
-    first = dict(zip(reversed(kinds), range(len(kinds) - 1, -1, -1), strict=True))
-    functions = [module.functions[first[kind]] for kind in range(len(found))]
+    keys = list(zip(module.functions.conventions, *numbers, strict=True))
+    first = dict(zip(reversed(keys), reversed(range(len(keys))), strict=True))
+    found = {key: kind for kind, key in enumerate(dict.fromkeys(keys))}
+    functions = [module.functions[first[key]] for key in found]
     for function in functions:
         try:
             _check_descriptor(module, function)
@@ -86,7 +84,8 @@ def read_signatures(module: ModuleTables) -> Signatures:
             raise error.with_context(f"function '{module.function_name(function.ordinal)}'") from None
     rule = choose_entry_rule(module)
     return Signatures(
-        [_signature(module, function, rule) for function in functions], np.array(kinds, np.int64)
+        [_signature(module, function, rule) for function in functions],
+        np.array([found[key] for key in keys], np.int64),
     )
 
 

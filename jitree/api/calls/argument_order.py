@@ -40,7 +40,7 @@ class ArgumentOrder:
 
     def _ordered(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         given = names = self._names
-        keywords = " and ".join(name for name in (WORKSPACE, OUT) if name in named)
+        keywords = [name for name in (WORKSPACE, OUT) if name in named]
         storage: dict[str, Any] = {}
         if WORKSPACE in named and WORKSPACE not in names:
             storage[self._require_workspace()] = named.pop(WORKSPACE)
@@ -51,8 +51,8 @@ class ArgumentOrder:
         if storage:
             given = tuple(name for name in names if name not in storage)
             if len(arguments) > len(given):
-                what = f"expected {len(given)} arguments and {keywords} but passed {len(arguments)}"
-                raise InvalidArgumentError(what)
+                what = f"expected {len(given)} arguments and {' and '.join(keywords)}"
+                raise InvalidArgumentError(f"{what} but passed {len(arguments)}")
         values = {**storage, **dict(zip(given, arguments, strict=False))}
         for name, value in named.items():
             if name in values:
@@ -66,9 +66,9 @@ class ArgumentOrder:
                 f"the program needs memory for what it computes in between; pass {WORKSPACE}="
                 "session.empty(function.workspace_size(...), numpy.uint8)"
             )
-        missing = ", ".join(name for name in names if name not in values)
+        missing = [name for name in names if name not in values]
         if missing:
-            what = f"expected {len(names)} arguments but passed {len(values)}; missing: {missing}"
+            what = f"expected {len(names)} arguments but passed {len(values)}; missing: {', '.join(missing)}"
             raise InvalidArgumentError(what)
         return (*map(values.__getitem__, names), *arguments[len(given) :])
 
