@@ -9,7 +9,7 @@ from jitree.errors import FailedPreconditionError, IncompatibleError, NotFoundEr
 from jitree.hal.executable import ExecutableLoader, ExecutableParameters
 from jitree.loaders.cpu_data import host_cpu_data
 from jitree.loaders.elf_format import host_architecture
-from jitree.loaders.elf_image import load_image
+from jitree.loaders.elf_image import ElfImage, load_image
 from jitree.loaders.environment import Environment, ImportProvider
 from jitree.loaders.executable import NativeExecutable
 from jitree.loaders.fatelf import select_slice
@@ -35,19 +35,24 @@ class EmbeddedElfLoader(ExecutableLoader):
 
     def try_load(self, parameters: ExecutableParameters) -> NativeExecutable:
         """Maps and links the library; for the statuses see README.md."""
-        architecture = host_architecture()
-        if architecture is None:
-            raise IncompatibleError("embedded ELF libraries cannot be loaded on this machine's architecture")
         with error_context(f"loading an executable of format '{parameters.format}'"):
-            data = memoryview(parameters.data).cast("B")
-            image = load_image(select_slice(data, architecture), architecture)
-            query = image.symbol(QUERY_SYMBOL)
-            if query is None:
-                raise NotFoundError(
-                    f"the embedded ELF library does not export {QUERY_SYMBOL}; it is not an IREE executable"
-                )
-            image.check_code(query, 1, "the query function")
+            image, query = open_library(memoryview(parameters.data).cast("B"))
             return link_library(image, query, parameters.constants, self._providers)
+
+
+def open_library(data: memoryview) -> tuple[ElfImage, int]:
+    """A library in memory, and the address of its query function."""
+    architecture = host_architecture()
+    if architecture is None:
+        raise IncompatibleError("embedded ELF libraries cannot be loaded on this machine's architecture")
+    image = load_image(select_slice(data, architecture), architecture)
+    query = image.symbol(QUERY_SYMBOL)
+    if query is None:
+        raise NotFoundError(
+            f"the embedded ELF library does not export {QUERY_SYMBOL}; it is not an IREE executable"
+        )
+    image.check_code(query, 1, "the query function")
+    return image, query
 
 
 def link_library(

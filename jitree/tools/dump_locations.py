@@ -11,12 +11,10 @@ from collections.abc import Iterable, Iterator
 from jitree.cuda import executable_format
 from jitree.errors import StatusError
 from jitree.loaders import fatelf, vmvx_images
-from jitree.loaders.elf_file import bad_elf
-from jitree.loaders.elf_format import host_architecture
-from jitree.loaders.elf_image import load_image
+from jitree.loaders.embedded_elf import open_library
 from jitree.loaders.environment import Environment
 from jitree.loaders.executable import NativeExecutable
-from jitree.loaders.library import QUERY_SYMBOL, query_library
+from jitree.loaders.library import query_library
 from jitree.loaders.vmvx import kernel_places
 from jitree.loaders.vmvx_kernels import kernels
 from jitree.tools.dump_executables import ELF, is_executable
@@ -62,14 +60,7 @@ def _native(data: memoryview) -> Named:
             stages = [f"{place} ({stage})" for stage, place in export.stages.items()]
             yield export.name, [*([str(export.location)] if export.location else ()), *stages]
         return
-    architecture = host_architecture()
-    if architecture is None:
-        raise bad_elf("libraries cannot be loaded on this processor")
-    image = load_image(fatelf.select_slice(data, architecture), architecture)
-    query = image.symbol(QUERY_SYMBOL)
-    if query is None:
-        raise bad_elf(f"it does not export {QUERY_SYMBOL}")
-    image.check_code(query, "the query function")
+    image, query = open_library(data)
     environment = Environment(())
     executable = NativeExecutable(query_library(image, query, environment.address), environment, image)
     for number in range(executable.function_count):
