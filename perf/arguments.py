@@ -99,7 +99,8 @@ def rows(session: jitree.Session, other: jitree.Session) -> Iterator[Row]:
     submitted()
     yield "another session", add, partial(here.add, x, submitted())
     yield "out", partial(here.into, x, y), partial(here.into, x, out=y)
-    yield "out, numpy", partial(here.into, x, y), partial(here.into, x, out=np.asarray(y))
+    if not target:  # a GPU does not write to memory of the host
+        yield "out, numpy", partial(here.into, x, y), partial(here.into, x, out=np.asarray(y))
     donations = _Donations(session, array)
     yield "donated", partial(donations.plain, here.twice), partial(donations.donated, here.next)
     yield "consumed", partial(donations.plain, here.twice), partial(donations.plain, here.next)
