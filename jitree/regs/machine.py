@@ -65,6 +65,7 @@ _STATE_FRAME: Final = STATE.word("frame")
 _STATE_MODULE: Final = STATE.word("module")
 _STATE_RELEASED: Final = STATE.word("released")
 _STATE_FUEL: Final = STATE.word("fuel")
+_STATE_GRANT: Final = STATE.word("grant")
 _STATE_LOOKED: Final = STATE.word("looked")
 _STATE_TIME: Final = STATE.word("time")
 _STATE_PROMPT: Final = STATE.word("prompt")
@@ -76,7 +77,10 @@ STATE_ENTRY: Final = slice(_STATE_PC, _STATE_MODULE + 1)
 """The words of STATE that say where machine code goes on."""
 
 FUEL: Final = 1 << 8
-"""Branches and calls after which machine code first looks at the clock. From then on it follows the time."""
+"""Branches and calls, at most, between a look of Python and that of machine code at the clock, which follows
+the time from then on."""
+FIRST_FUEL: Final = 1
+"""What a new machine begins with: blocks may be long."""
 TIME: Final = 30_000_000
 """Nanoseconds after which machine code must let Python look after signals."""
 FIRST_TIME: Final = 4_000_000
@@ -119,7 +123,7 @@ class Machine:
         self.state[STATE.word("values_limit")] = base + _REFS_AT
         self.state[STATE.word("refs_limit")] = base + _SIZE
         self.state[STATE.word("frames_limit")] = base + end
-        self.state[STATE.word("grant")] = FUEL
+        self.state[_STATE_GRANT] = FIRST_FUEL
         self.fill_fuel()
         self.limit_time(FIRST_TIME)
         self.limit_stack(STACK)
@@ -336,7 +340,7 @@ class Machine:
 
     def fill_fuel(self) -> None:
         """As :meth:`refuel`, halted or not."""
-        self.state[_STATE_FUEL] = FUEL
+        self.state[_STATE_FUEL] = min(FUEL, self.state[_STATE_GRANT])
         self.state[_STATE_LOOKED] = 0
         self.state[_STATE_TIME] = PROMPT_TIME if self.state[_STATE_PROMPT] == PROMPT else TIME
 

@@ -11,7 +11,11 @@ from jitree.base.scopes import RINGS, ring
 from jitree.codegen.primitives import load64
 from jitree.regs import fuel
 from jitree.regs.fuel import FuelState
+from jitree.regs.handles import HandleTable
 from jitree.regs.layout import SLOW_DONE, SLOW_LOOK, SLOW_REFUSED, STATE, TICK_SHIFT
+from jitree.regs.machine import FUEL, Machine
+from jitree.regs.records import FunctionRecords
+from jitree.regs.ref_types import RefTypes
 
 CLOCK, PYTHON = 1001, 1002
 MILLISECOND = 1_000_000
@@ -107,3 +111,14 @@ def test_python_is_asked_at_once_when_somebody_has_rung(code: Code) -> None:
         ring()
         list(code.grants(1, 10))
         assert code.asked == number
+
+
+def test_what_a_branch_takes_is_not_forgotten_when_python_has_looked() -> None:
+    """A block may take milliseconds: 256 of them would run before anything could end the call."""
+    machine = Machine(HandleTable(RefTypes(), capacity=16), FunctionRecords())
+    given = [machine.state[STATE.word("fuel")]]
+    for granted in (3, 1 << 13):
+        machine.state[STATE.word("grant")] = granted
+        machine.fill_fuel()
+        given.append(machine.state[STATE.word("fuel")])
+    assert given == [1, 3, FUEL]

@@ -39,9 +39,9 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
     if rng.random() < 0.3:
         return mutant(data, rng)
     begin = data.index(b"\x7fELF")
-    changed, span = bytearray(data), min(rng.choice((64, 512, 4096, 1 << 30)), len(data) - begin)
+    changed, span = bytearray(data), rng.choice((64, 512, 4096, 1 << 30))
     for _ in range(rng.choice((1, 1, 2, 4, 16))):
-        place, kind = begin + rng.randrange(span), rng.random()
+        place, kind = begin + rng.randrange(min(span, len(changed) - begin)), rng.random()
         if kind < 0.6:
             changed[place] = rng.choice((rng.randrange(256), changed[place] ^ 1 << rng.randrange(8), 0, 255))
         else:

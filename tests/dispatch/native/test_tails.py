@@ -74,6 +74,7 @@ def test_a_nest_is_entered_wherever_it_is(fuel: int, shared: bool, monkeypatch: 
     native = compile_here(MATMUL)
     assert len(native.places(0)) == 1 and len(native.places(0, "tails")) == 2
     monkeypatch.setattr(machine, "FUEL", fuel)
+    monkeypatch.setattr(machine, "FIRST_FUEL", fuel)
     monkeypatch.setattr(machine, "TIME", 0)
     looks = Looks(monkeypatch)
     for one, other in zip(_run("auto", shared), expected, strict=True):
@@ -86,6 +87,7 @@ def test_a_nest_is_entered_wherever_it_is(fuel: int, shared: bool, monkeypatch: 
 def test_nests_that_no_guard_lets_pass_are_not_stepped_through(monkeypatch: pytest.MonkeyPatch) -> None:
     compile_here(MATMUL)
     monkeypatch.setattr(machine, "FUEL", 400)
+    monkeypatch.setattr(machine, "FIRST_FUEL", 400)
     monkeypatch.setattr(machine, "TIME", 0)
     looks = Looks(monkeypatch)
     _run("auto", True)
