@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -125,6 +125,7 @@ class ModuleText:
     def __init__(self) -> None:
         self._lines: dict[str, None] = {}
         self._metadata: dict[str, str] = {}
+        self._tables: dict[str, str] = {}
 
     def declare(self, line: str) -> None:
         """A line outside of functions."""
@@ -138,6 +139,13 @@ class ModuleText:
         """``@name`` of a function of LLVM."""
         self.declare(f"declare {result} @{name}({', '.join(arguments)})")
         return f"@{name}"
+
+    def table(self, rows: Sequence[int]) -> str:
+        """The address of constants of 64 bits."""
+        items = ", ".join(f"i64 {row}" for row in rows)
+        name = self._tables.setdefault(items, f"@table.{len(self._tables)}")
+        self.declare(f"{name} = internal unnamed_addr constant [{len(rows)} x i64] [ {items} ]")
+        return name
 
     def metadata(self, text: str) -> str:
         """The number (``!n``) of a metadata node; nodes that begin with ``distinct`` are never shared."""

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
+from jitree.base.records import NamedTuple
+from jitree.codegen.forks import spread
 from jitree.codegen.image.generated import Generated, Pipeline, Unit
 from jitree.dispatch.native.generate import PROGRAM, resumable
 from jitree.dispatch.native.lower import lower
-from jitree.dispatch.native.prelude import NEVER_ASK
-from jitree.dispatch.native.source import decode
+from jitree.dispatch.native.source import ModuleSource, decode
 from jitree.loaders.vmvx_layout import symbol
 from jitree.loaders.vmvx_text import Kernel, list_changes, texts
 
 KERNELS: Final = Pipeline(1, loop_vectorization=False, slp_vectorization=False, loop_unrolling=False)
 """Of kernels whose loops are all nests: these come in vectors already, the rest is straight-line code."""
-_WORTH_SPLITTING: Final = 6
-"""Kernels that are worth two units, which are compiled at the same time."""
+_TOGETHER: Final = 8
+"""Kernels that are lowered and compiled together, beside others: LLVM's time grows faster than the number."""
+
+
+class _KernelPart(NamedTuple):
+    refusals: Mapping[int, str]
+    loops: Mapping[int, tuple[str, ...]]
+    units: Sequence[Unit]
 
 
 def generate(data: bytes, ordinals: bytes) -> Generated:
@@ -27,25 +35,32 @@ def generate(data: bytes, ordinals: bytes) -> Generated:
     The notes say why others were not."""
     source = decode(data)
     wanted = array("i", ordinals)
-    lowered = lower(source, (), wanted, NEVER_ASK, roots=wanted)
-    refusals = dict(lowered.refusals)
-    chosen = [ordinal for ordinal in wanted if ordinal in lowered.needs]
     changes = sorted(set(list_changes(source.words, source.instruction_words)))
-    if changes:
-        refusals |= dict.fromkeys(chosen, f"{', '.join(changes)} in the executable")
-        chosen = []
-    kernels = [Kernel(ordinal, f"f{ordinal}", lowered.needs[ordinal]) for ordinal in chosen]
-    nests = [kernel for kernel in kernels if kernel.ordinal not in lowered.scalar]
-    units = [
-        _unit(lowered.text, part, pipeline)
-        for part, pipeline in (
-            *((part, KERNELS) for part in _parts(nests)),
-            ([kernel for kernel in kernels if kernel.ordinal in lowered.scalar], PROGRAM),
-        )
-        if part
-    ]
-    notes = json.dumps({"refusals": refusals, "loops": lowered.loops})
-    return Generated(units, tuple(map(symbol, chosen)), notes.encode())
+    reason = f"{', '.join(changes)} in the executable" if changes else ""
+    count = -(-len(wanted) // _TOGETHER)
+    parts = spread(partial(_part, source, reason), [wanted[number::count] for number in range(count)])
+    units = [unit for part in parts for unit in part.units]
+    notes = json.dumps(
+        {
+            "refusals": {ordinal: text for part in parts for ordinal, text in part.refusals.items()},
+            "loops": {ordinal: lines for part in parts for ordinal, lines in part.loops.items()},
+        }
+    )
+    return Generated(units, tuple(name for unit in units for name in unit.entries), notes.encode())
+
+
+def _part(source: ModuleSource, refused: str, wanted: Sequence[int]) -> _KernelPart:
+    lowered = lower(source, (), wanted, asks=False, roots=wanted)
+    chosen = [ordinal for ordinal in wanted if ordinal in lowered.needs]
+    if refused:
+        return _KernelPart({**lowered.refusals, **dict.fromkeys(chosen, refused)}, lowered.loops, ())
+    units = []
+    for pipeline, is_scalar in ((KERNELS, False), (PROGRAM, True)):
+        those = [ordinal for ordinal in chosen if (ordinal in lowered.scalar) is is_scalar]
+        kernels = [Kernel(ordinal, f"f{ordinal}", lowered.needs[ordinal]) for ordinal in those]
+        if kernels:
+            units.append(Unit(texts(lowered.text, kernels), tuple(map(symbol, those)), pipeline))
+    return _KernelPart(lowered.refusals, lowered.loops, units)
 
 
 def generate_hot(data: bytes, ordinals: bytes) -> Generated:
@@ -53,12 +68,3 @@ def generate_hot(data: bytes, ordinals: bytes) -> Generated:
     wanted = array("i", ordinals)
     lowered = lower(decode(data), wanted, hot=wanted, roots=wanted)
     return resumable(lowered, PROGRAM if lowered.scalar else KERNELS)
-
-
-def _parts(kernels: list[Kernel]) -> Sequence[list[Kernel]]:
-    return (kernels[::2], kernels[1::2]) if len(kernels) >= _WORTH_SPLITTING else (kernels,)
-
-
-def _unit(text: str, kernels: Sequence[Kernel], pipeline: Pipeline) -> Unit:
-    entries = tuple(symbol(kernel.ordinal) for kernel in kernels)
-    return Unit(texts(text, kernels), entries, pipeline)

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from unittest.mock import Mock
 
 import numpy as np
@@ -42,6 +42,25 @@ LEAVES = f"""{NUMBER}
     return []
 """
 """Wants scratch memory of an alignment that only the VM gives."""
+WIDE: Final = -5_000_000_001
+LEAVES_CONSTANTS = f"""
+    %i16 = const.i64 8
+    %i18 = const.i32 4096
+    %i20 = const.i64 {WIDE}
+    %i19 = const.i32 -7
+    {NUMBER}
+    %r4 = buffer.alloc %i16:17, %i18
+    %i22 = trunc.i64.i32 %i20:21
+    %i10 = add.i32 %i10, %i22
+    %i18 = const.i32 32
+    %i20 = shr.i64.u %i20:21, %i18
+    %i22 = trunc.i64.i32 %i20:21
+    %i10 = xor.i32 %i10, %i22
+    %i10 = mul.i32 %i10, %i19
+    {STORE_NUMBER}
+    return []
+"""
+"""The VM needs constants from in front of what it must not do again."""
 SCRATCH = f"""{NUMBER}
     %i16 = const.i64 100
     %i18 = const.i32 16
@@ -152,6 +171,13 @@ def test_workgroups_that_leave_are_finished(finishes: Finishes, vm_spans: list[i
         assert (run(executable, count) == np.arange(count)).all()
     assert finishes.count == 3 * min(count, MOST_FINISHED)
     assert len(vm_spans) == (3 if count > MOST_FINISHED else 0)
+
+
+def test_workgroups_leave_constants_of_all_widths(finishes: Finishes) -> None:
+    numbers = np.arange(3, dtype=np.int64) + WIDE
+    expected = ((numbers & 0xFFFFFFFF) ^ (WIDE >> 32 & 0xFFFFFFFF)) * -7
+    assert np.array_equal(run(kernel(LEAVES_CONSTANTS), 3), expected.astype(np.int32))
+    assert finishes.count
 
 
 def test_scratch_memory(finishes: Finishes) -> None:
@@ -351,7 +377,9 @@ def test_kernels_for_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(flat.entries) == set(generated.entries) != set()
 
 
-def test_an_image_of_one_kernel_has_nothing_of_the_others() -> None:
+def test_kernels_are_compiled_in_parts_that_have_nothing_of_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from jitree.dispatch.bytecode_module import BytecodeModule
     from jitree.loaders import vmvx_build, vmvx_images
 
@@ -361,6 +389,10 @@ def test_an_image_of_one_kernel_has_nothing_of_the_others() -> None:
     )
     assert (everything.entries, alone.entries) == (("workgroups.0", "workgroups.1"), ("workgroups.1",))
     assert "@f0(" in everything.units[0].texts[0] and "@f0(" not in alone.units[0].texts[0]
+    monkeypatch.setattr(vmvx_build, "_TOGETHER", 1)
+    apart = vmvx_build.generate(*vmvx_images.recipe(module).data)
+    assert (apart.entries, apart.notes) == (everything.entries, everything.notes)
+    assert ["@f0(" in unit.texts[0] for unit in apart.units] == [True, False]
 
 
 def test_kernels_are_compiled_while_the_program_goes_on(empty_cache: None) -> None:

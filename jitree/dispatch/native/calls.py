@@ -39,6 +39,8 @@ class Callees(NamedTuple):
     """Functions that can come back to themselves."""
     bounded: frozenset[int]
     """Functions without loops and calls, which take no fuel."""
+    asks: bool
+    """Whether Python may execute instructions of theirs."""
 
 
 def emit_call(

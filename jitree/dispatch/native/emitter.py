@@ -47,8 +47,10 @@ class Safepoint:
 class Emitter(CheckedText):
     """Text under construction. Methods that end in a value return LLVM operands."""
 
-    def __init__(self, function: SsaFunction, module: ModuleText, symbol: str) -> None:
+    def __init__(self, function: SsaFunction, module: ModuleText, symbol: str, asks: bool) -> None:
         super().__init__()
+        self.asks = asks
+        """Whether Python may execute instructions that compiled code does not know."""
         self.function = function
         self.module = module
         self.symbol = symbol
@@ -263,9 +265,17 @@ class Emitter(CheckedText):
     def save(self, registers: Registers, live: int, written: Iterable[Variable]) -> None:
         """Writes the live variables and all references to the frame."""
         left_out = set(written)
+        words: list[int] = []
         for variable in self.function.variables(live):
-            if variable not in left_out:
+            if variable in left_out:
+                continue
+            if constant(registers[variable]) is None:
                 self.spill(variable, registers[variable])
+            else:
+                words += _words(variable, registers[variable])
+        if words:
+            table = self.module.table(words)
+            self.do(f"call fastcc void @vm.constants(ptr %values, ptr {table}, i64 {len(words)})")
         null: dict[int, int] = {}
         for variable, value in registers.items():
             if variable.type != REF or variable in left_out:
@@ -328,6 +338,13 @@ class _Join(NamedTuple):
     value: Value
     block: Block
     ways: tuple[int, ...]
+
+
+def _words(variable: Variable, value: Value) -> Iterator[int]:
+    """A constant in a register, for ``@vm.constants``: a row for each slot, which is above 32 bits of it."""
+    bits = value.literals[0] if value.literals and value.operation != ZERO else 0
+    for part in range(_ALIGNMENTS[variable.type] // 4):
+        yield variable.slot + part << 32 | bits >> 32 * part & 0xFFFFFFFF
 
 
 def _phi(value: Value, sources: Sequence[str], again: str | None = None) -> str:

@@ -21,7 +21,7 @@ from jitree.dispatch.native.entries import (
 from jitree.dispatch.native.lower_function import check_supported, lower_function
 from jitree.dispatch.native.nest_context import leaves_nothing_else
 from jitree.dispatch.native.nests import Nest, find
-from jitree.dispatch.native.prelude import ASK_PYTHON, prelude
+from jitree.dispatch.native.prelude import prelude
 from jitree.dispatch.native.reading import TERMINATORS, read_blocks
 from jitree.dispatch.native.source import FunctionSource, ModuleSource
 from jitree.dispatch.native.ssa import SsaFunction
@@ -69,18 +69,18 @@ def lower(
     source: ModuleSource,
     resumable: Container[int],
     hot: Container[int] = (),
-    slow: str = ASK_PYTHON,
+    asks: bool = True,
     roots: Sequence[int] = (),
 ) -> Lowered:
     """Lowers all functions, or those that are reached from ``roots``; those whose ordinals are ``resumable``
     can also be entered at loop headers and where a call goes on that has waited. ``hot`` ones are called
-    often by others than the module."""
+    often by others than the module. Python executes what compiled code does not know if it ``asks``."""
     refusals = _too_large(source)
     functions = _build(source, roots or range(len(source.functions)), refusals)
     refusals |= {k: text for k, text in _not_worth_it(functions).items() if k not in hot}
     for ordinal in refusals:
         functions.pop(ordinal, None)
-    callees = _callees(source, functions)
+    callees = _callees(source, functions, asks)
     module = ModuleText()
     texts = []
     entries = []
@@ -112,7 +112,7 @@ def lower(
             texts.append(resume_text(row))
             entries.append(resume_symbol(ordinal))
             places[ordinal] = found
-    text = "\n".join([prelude(module.declare, slow), module.text(), *texts])
+    text = "\n".join([prelude(module.declare, asks), module.text(), *texts])
     return Lowered(text, tuple(entries), callees.needs, refusals, places, tails, loops, frozenset(scalar))
 
 
@@ -213,7 +213,7 @@ def _places(
     return tuple(sorted(found)), tuple(sorted(inside))
 
 
-def _callees(source: ModuleSource, functions: Mapping[int, SsaFunction]) -> Callees:
+def _callees(source: ModuleSource, functions: Mapping[int, SsaFunction], asks: bool) -> Callees:
     """What callers have to know of each function."""
     graph = {ordinal: _called(function) & functions.keys() for ordinal, function in functions.items()}
     recursive = frozenset(ordinal for ordinal in graph if _reaches(graph, ordinal))
@@ -223,7 +223,7 @@ def _callees(source: ModuleSource, functions: Mapping[int, SsaFunction]) -> Call
     bounded = frozenset(
         ordinal for ordinal, function in functions.items() if not function.loops and not _has_calls(function)
     )
-    return Callees(source, needs, recursive, bounded)
+    return Callees(source, needs, recursive, bounded, asks)
 
 
 def _called(function: SsaFunction) -> set[int]:

@@ -65,7 +65,7 @@ def lower_function(
     function: SsaFunction, nests: Iterable[Nest], module: ModuleText, callees: Callees, symbol: str
 ) -> str:
     """The definition of ``@symbol``; ``nests`` of the function are written anew."""
-    emitter = Emitter(function, module, symbol)
+    emitter = Emitter(function, module, symbol, callees.asks)
     by_header = {nest.loop.header: nest for nest in nests}
     inside = {block for nest in by_header.values() for block in nest.loop.blocks}
     emitter.headers = {header: nest_label(header) for header in by_header}

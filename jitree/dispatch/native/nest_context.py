@@ -72,8 +72,9 @@ class NestContext:
         """Label to go to in the middle of the nest when the call is to end, and nothing goes on."""
         if not self._stopped:
             self._stopped = self._emitter.fresh("stopped")
-            first = self._header.instructions[0]
-            self._emitter.side_exit_block(self._stopped, first, self._registers, lambda: "0")
+            with self._emitter.aside(self._stopped):
+                self._emitter.leave_fuel("0")
+                self._emitter.jump(self.deopt)
         return self._stopped
 
     def math(self, mnemonic: str) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 from jitree.dispatch.native import rows
 from jitree.dispatch.native.counting import METADATA, on_pointers
 from jitree.dispatch.native.rows import Declare
-from jitree.regs.layout import SLOW_REFUSED, STATE
+from jitree.regs.layout import STATE
 
 CONTEXT: Final = "ptr %state, ptr %frame, ptr %values, ptr %refs"
 """Of a function: the state block; where its frame record and registers are, for a side exit."""
@@ -60,19 +60,30 @@ define internal i1 @deep.enough(ptr %state) #2 {{
 declare ptr @llvm.stacksave.p0()
 """
 
-ASK_PYTHON: Final = ""
-"""An instruction that compiled code does not know is executed by its plain handler."""
-NEVER_ASK: Final = f"""\
-; Nothing is executed elsewhere: the function takes a side exit.
-define internal fastcc i64 @vm.slow(ptr, ptr, ptr, ptr, i64, i64, ptr) #2 {{
-  ret i64 {SLOW_REFUSED}
-}}
+_CONSTANTS: Final = """\
+; Writes constants to a frame: rows of a slot and 32 bits below it.
+define internal fastcc void @vm.constants(ptr %values, ptr %rows, i64 %count) #1 {
+entry:
+  br label %next
+next:
+  %number = phi i64 [ 0, %entry ], [ %following, %next ]
+  %at = getelementptr i64, ptr %rows, i64 %number
+  %row = load i64, ptr %at, align 8
+  %slot = lshr i64 %row, 32
+  %word = trunc i64 %row to i32
+  %place = getelementptr i32, ptr %values, i64 %slot
+  store i32 %word, ptr %place, align 4, !tbaa !24
+  %following = add i64 %number, 1
+  %more = icmp ult i64 %following, %count
+  br i1 %more, label %next, label %done
+done:
+  ret void
+}
 """
-"""For functions that must not call Python."""
 
 
-def prelude(declare: Declare, slow: str = ASK_PYTHON) -> str:
-    """The text; ``slow`` is ASK_PYTHON or NEVER_ASK."""
+def prelude(declare: Declare, asks: bool = True) -> str:
+    """The text; with what asks Python to execute an instruction, or without."""
     names = [
         "retain",
         "drop",
@@ -83,8 +94,8 @@ def prelude(declare: Declare, slow: str = ASK_PYTHON) -> str:
         "allocate",
         "refuel_function",
         "look",
-        *([] if slow else ["slow"]),
+        *(["slow"] if asks else []),
     ]
     called = [f"{rows.function(declare, name)}\n{on_pointers(name)}" for name in names]
     room = _ROOM.format(**{f"state_{name}": offset for name, offset in STATE.offsets.items()})
-    return "\n".join([METADATA, _ATTRIBUTES, *called, room, slow])
+    return "\n".join([METADATA, _ATTRIBUTES, *called, room, _CONSTANTS])

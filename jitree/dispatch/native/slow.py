@@ -23,7 +23,13 @@ def spill_operands(emitter: Emitter, instruction: SsaInstruction) -> set[Variabl
 
 def ask(emitter: Emitter, instruction: SsaInstruction, written: set[Variable], record: str = "null") -> None:
     """Has the plain handler execute the instruction, whose registers are ``written`` to the frame; leaves if
-    that does not end well. ``record`` is that of the import which is called."""
+    that does not end well, or Python is not to be asked. ``record`` is that of the import which is called."""
+    if not emitter.asks:
+        refused = emitter.fresh("refused")
+        emitter.side_exit_block(refused, instruction, emitter.registers, emitter.fuel_left, written)
+        emitter.jump(refused)
+        emitter.label(emitter.fresh("never"))
+        return
     status = emitter.let(
         "call fastcc i64 @vm.slow(ptr %state, ptr %frame, ptr %values, ptr %refs, "
         f"i64 {emitter.function.ordinal}, i64 {instruction.pc}, ptr {record})"
@@ -58,7 +64,7 @@ class Shortcut:
     def __init__(self, emitter: Emitter, instruction: SsaInstruction) -> None:
         self._emitter = emitter
         self._instruction = instruction
-        self._slow = emitter.fresh("slow")
+        self._slow = emitter.fresh("slow") if emitter.asks else emitter.side_exit()
         self._joined = emitter.fresh("joined")
 
     def require(self, condition: str) -> None:
@@ -74,15 +80,15 @@ class Shortcut:
         emitter, instruction = self._emitter, self._instruction
         source = emitter.current_label
         emitter.jump(self._joined)
-        slow_result = ""
-        with emitter.aside(self._slow):
-            ask(emitter, instruction, spill_operands(emitter, instruction))
-            if result is not None:
-                slow_result = emitter.let(emitter.load(instruction.outputs[0]))
-            slow_source = emitter.current_label
-            emitter.jump(self._joined)
+        ways = [(result, source)]
+        if emitter.asks:
+            with emitter.aside(self._slow):
+                ask(emitter, instruction, spill_operands(emitter, instruction))
+                if result is not None:
+                    ways.append((emitter.let(emitter.load(instruction.outputs[0])), emitter.current_label))
+                emitter.jump(self._joined)
         emitter.label(self._joined)
         if result is not None:
             value = instruction.results[0]
-            kind = LLVM_TYPES[value.type]
-            emitter.define(value, f"phi {kind} [ {result}, %{source} ], [ {slow_result}, %{slow_source} ]")
+            edges = ", ".join(f"[ {came}, %{label} ]" for came, label in ways)
+            emitter.define(value, f"phi {LLVM_TYPES[value.type]} {edges}")
