@@ -1,4 +1,4 @@
-"""Command lists of the CUDA device: the rows of the local drivers, with device addresses and collectives."""
+"""Command lists of the CUDA device: the rows of the local drivers, with device addresses."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ from typing import Final, cast
 
 from jitree.cuda.executable import CudaFunctionTable, CudaKernel
 from jitree.errors import OutOfRangeError
-from jitree.hal.command_buffer import Collective
-from jitree.hal.command_layout import COMMAND, COMMAND_ROW, KIND_DISPATCH_INDIRECT
-from jitree.hal.command_list import CommandList, Range
+from jitree.hal.command_layout import COMMAND
+from jitree.hal.command_list import CommandList
 
-KIND_COLLECTIVE: Final = KIND_DISPATCH_INDIRECT + 1
-"""Operands: what is sent, what is received; empty ranges for what the operation does not have. ``data`` is
-the operation's number among the list's."""
 _MAXIMUM_COUNT_Y: Final = 65535
 _MAXIMUM_COUNT_X: Final = 2**31 - 1
 """Blocks of a grid on every architecture; z is the same as y, as the list checks."""
@@ -21,25 +17,12 @@ _ROW_WORDS: Final = COMMAND.size // 8
 _OBJECT_WORD: Final = COMMAND["data_length"] // 8
 """Holds, beside the length of an update, the position of the executable among the kept objects, which
 depends on what was recorded before."""
-_NO_RANGE: Final[Range] = (-1, 0, 0)
 
 
 class CudaCommandList(CommandList):
     """Commands in recording order; addresses are the device's."""
 
-    __slots__ = ("collectives",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.collectives: list[Collective] = []
-
-    def collective(self, collective: Collective, send: Range | None, receive: Range | None) -> None:
-        """A collective operation; whether its ranges have the elements is found when it runs."""
-        operand = self._operand(send or _NO_RANGE, 1)
-        self._operand(receive or _NO_RANGE, 1)
-        number = len(self.collectives)
-        self.collectives.append(collective)
-        self._append(COMMAND_ROW.pack(KIND_COLLECTIVE, operand, 2, 0, 0, 0, 0, 0, 0, 0, 0, number, 0, 0))
+    __slots__ = ()
 
     def kernel(self, row: tuple[int, ...]) -> CudaKernel:
         """What a dispatch row launches."""

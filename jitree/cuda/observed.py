@@ -10,12 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from jitree.cuda import submissions, transfer
-from jitree.cuda.commands import KIND_COLLECTIVE, CudaCommandList
+from jitree.cuda.commands import CudaCommandList
 from jitree.cuda.deferred import Stepwise
 from jitree.cuda.graph import LaunchParameters, launch_one
 from jitree.cuda.plan import CollectiveStep, IndirectDispatch
 from jitree.cuda.steps import run_collective_step, run_indirect
 from jitree.hal.command_layout import KIND_BARRIER, KIND_DISPATCH, KIND_DISPATCH_INDIRECT
+from jitree.hal.command_list import KIND_COLLECTIVE
 from jitree.hal.local.observed import step_of, transfer_step
 from jitree.hal.observing import DISPATCH, DeviceStep, Extent, Observer, memory, perform
 from jitree.hal.operations import Copy

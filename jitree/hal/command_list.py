@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base.records import NamedTuple
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
@@ -25,12 +25,19 @@ from jitree.hal.command_layout import (
 )
 from jitree.hal.enums import WHOLE_BUFFER
 
+if TYPE_CHECKING:
+    from jitree.hal.command_buffer import Collective
+
+KIND_COLLECTIVE: Final = KIND_DISPATCH_INDIRECT + 1
+"""Operands: what is sent, what is received; empty ranges for what the operation does not have. ``data`` is
+the operation's number among the list's. Only Python executes it."""
 DIRECT: Final = -1
 """As a slot: the range is known."""
 
 Range = tuple[int, int, int]
 """A buffer range: ``(DIRECT, address, length)`` or ``(slot, offset, length or WHOLE_BUFFER)``; bytes."""
 
+_NO_RANGE: Final[Range] = (DIRECT, 0, 0)
 _ZEROS: Final = (0,) * 13
 _REPEAT: Final = {1: 0x01010101, 2: 0x00010001, 4: 1}
 
@@ -70,8 +77,8 @@ class CommandList:
     """
 
     __slots__ = (
-        "_list", "addresses", "constants", "data", "first_row", "kept", "lengths", "most_local_memory",
-        "patches", "rows",
+        "_list", "addresses", "collectives", "constants", "data", "first_row", "kept", "lengths",
+        "most_local_memory", "patches", "rows",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -81,6 +88,7 @@ class CommandList:
         self.constants = array("i")
         self.data = bytearray()
         self.patches = array("q")
+        self.collectives: list[Collective] = []
         self.kept: list[object] = []
         self.most_local_memory = 0
         self.first_row = 0
@@ -154,6 +162,14 @@ class CommandList:
             KIND_DISPATCH_INDIRECT, executable, function, (0, 0, 0), constants, operand, len(bindings)
         )
 
+    def collective(self, collective: Collective, send: Range | None, receive: Range | None) -> None:
+        """A collective operation; whether its ranges have the elements is found when it runs."""
+        operand = self._operand(send or _NO_RANGE, 1)
+        self._operand(receive or _NO_RANGE, 1)
+        number = len(self.collectives)
+        self.collectives.append(collective)
+        self._append(COMMAND_ROW.pack(KIND_COLLECTIVE, operand, 2, 0, 0, 0, 0, 0, 0, 0, 0, number, 0, 0))
+
     def address(self) -> int:
         """Ends recording and gives the address of the LIST record, valid as long as this object."""
         record = self._list
@@ -170,16 +186,17 @@ class CommandList:
             self._list = record
         return record.buffer_info()[0]
 
-    def part(self, row: int) -> CommandList:
-        """One row as a list of one, to be executed with the operands of this list, which has ended."""
+    def part(self, row: int, count: int = 1) -> CommandList:
+        """Rows as a list of their own, to be executed with the operands of this list, which has ended."""
         self.address()
         assert self._list is not None
         part = CommandList()
         words = COMMAND.size // 8
-        part.rows = self.rows[row * words : (row + 1) * words]
+        part.rows = self.rows[row * words : (row + count) * words]
+        part.collectives = self.collectives
         part.first_row, part.kept, part.most_local_memory = row, self.kept, self.most_local_memory
         part._list = self._list[:]
-        part._list[LIST.word("rows")], part._list[LIST.word("row_count")] = part.rows.buffer_info()[0], 1
+        part._list[LIST.word("rows")], part._list[LIST.word("row_count")] = part.rows.buffer_info()[0], count
         return part
 
     def bind(self, table: Sequence[tuple[int, int]]) -> tuple[array[int], array[int]]:

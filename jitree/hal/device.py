@@ -101,7 +101,7 @@ class Device(Unique, QueueOperations):
         self.device_allocator = allocator
 
     def replace_channel_provider(self, provider: ChannelProvider | None) -> None:
-        """No effect on devices without channels."""
+        """For channels made from now on. No effect on devices without channels."""
         self.channel_provider = provider
 
     def trim(self) -> None:
@@ -163,7 +163,7 @@ class Device(Unique, QueueOperations):
 
         UNIMPLEMENTED for devices that have no others to communicate with.
         """
-        raise UnimplementedError(f"{self.id} has no channels; collective operations need a cuda device")
+        raise UnimplementedError(f"{self.id} has no channels; cuda and local devices have")
 
     def create_event(self, queue_affinity: int = -1, flags: int = 0) -> Event:
         from jitree.hal.objects import Event

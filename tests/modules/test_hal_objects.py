@@ -280,8 +280,8 @@ def test_executables_get_their_constants_and_know_their_functions() -> None:
     hal.session.close()
 
 
-def test_channels_need_another_device(hal: Hal) -> None:
-    with pytest.raises(UnimplementedError, match="channels"):
+def test_channels_need_a_launcher(hal: Hal) -> None:
+    with pytest.raises(FailedPreconditionError, match="start the program by torchrun"):
         hal("channel.create", hal.device, ANY, 0, None, None, -1, -1)
 
 

@@ -1,7 +1,7 @@
 """How the processes of a job agree on a channel: rank and count from the launcher, the id over a socket.
 
 Providers for other ways are any objects with the two methods of ``ChannelProvider``: :class:`FixedProvider`
-for what a program passes to its workers itself (Ray), :class:`MpiProvider` for an mpi4py communicator.
+for what a program passes to its workers itself (Ray), those of :mod:`.providers` for MPI and torch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 from jitree import errors
 from jitree.hal.objects import ChannelProvider
@@ -112,19 +112,6 @@ class FixedProvider(ChannelProvider):
 
     def exchange_default_id(self, identifier: bytes) -> bytes:
         return self._identifier
-
-
-class MpiProvider(ChannelProvider):
-    """The members of an mpi4py communicator."""
-
-    def __init__(self, communicator: Any) -> None:
-        self._communicator = communicator
-
-    def query_default_rank_and_count(self) -> tuple[int, int]:
-        return self._communicator.Get_rank(), self._communicator.Get_size()
-
-    def exchange_default_id(self, identifier: bytes) -> bytes:
-        return bytes(self._communicator.bcast(identifier, root=0))
 
 
 def _numbers(environment: Mapping[str, str], rank: str, count: str) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jitree.errors import InvalidArgumentError, PermissionDeniedError
 from jitree.hal.buffer import Buffer
-from jitree.hal.command_buffer import BindingTable, Reference
+from jitree.hal.command_buffer import BindingTable, Collective, Reference
 from jitree.hal.command_list import DIRECT, CommandList, Range
 from jitree.hal.executable import Executable, LocalExecutable
 from jitree.hal.list_command_buffer import ListCommandBuffer
@@ -47,6 +47,18 @@ class LocalCommandBuffer(ListCommandBuffer):
             self._kept.add(id(allocation))
             self.commands.keep(allocation)
         return DIRECT, local_address(buffer) + offset, length
+
+    @property
+    def is_published(self) -> bool:
+        return not self.commands.collectives
+
+    def _record_collective(
+        self, collective: Collective, send: Reference | None, receive: Reference | None
+    ) -> None:
+        from jitree.hal.groups.collectives import check_channel
+
+        check_channel(collective.channel)
+        self.commands.collective(collective, send and self._range(send), receive and self._range(receive))
 
     def _functions(self, executable: Executable) -> LocalExecutable:
         if not isinstance(executable, LocalExecutable):

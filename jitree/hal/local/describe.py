@@ -7,13 +7,14 @@ from functools import partial
 from typing import Any, Final
 
 from jitree.hal import command_layout
-from jitree.hal.command_list import BoundCommands, CommandList
+from jitree.hal.command_list import KIND_COLLECTIVE, BoundCommands, CommandList
 from jitree.hal.local.failure import dispatched_function
 
 _NAMES: Final = {
     command_layout.KIND_FILL: "fill",
     command_layout.KIND_COPY: "copy",
     command_layout.KIND_UPDATE: "update",
+    KIND_COLLECTIVE: "collective",
 }
 _MOST_COMMANDS: Final = 4
 _FIELDS: Final = tuple(command_layout.COMMAND.offsets)

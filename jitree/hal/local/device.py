@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from jitree.errors import InvalidArgumentError
 from jitree.hal import watchdog
@@ -21,13 +21,18 @@ if TYPE_CHECKING:
     from jitree.hal.command_list import BoundCommands
     from jitree.hal.executable import ExecutableLoader
     from jitree.hal.fence import Fence
+    from jitree.hal.groups.channel import LocalChannel
     from jitree.hal.local.command_buffer import LocalCommandBuffer
     from jitree.hal.local.event_log import EventLog
     from jitree.hal.local.queue import LocalQueue
+    from jitree.hal.objects import Channel, ChannelProvider
     from jitree.hal.observing import Observer
     from jitree.hal.operations import Order, Transfer
     from jitree.hal.profiling import Timings
     from jitree.regs.handles import HandleTable
+
+_WAITS: Final = 1 << 40
+"""What a list costs that waits for other members, in nanoseconds: not the time of the thread that submits."""
 
 
 class LocalDevice(Device):
@@ -44,6 +49,7 @@ class LocalDevice(Device):
         profiler = self._queues[0].profiler
         super().__init__(identifier, f"{identifier}://", allocator or HeapAllocator(), loaders, profiler)
         self._log: EventLog | None = None
+        self._channels: dict[str | None, LocalChannel] = {}
         watchdog.start_from_environment()
         for queue in self._queues:
             if watchdog.current is not None:
@@ -78,6 +84,29 @@ class LocalDevice(Device):
 
         return LocalCommandBuffer(modes, categories, queue_affinity, binding_capacity)
 
+    def create_channel(
+        self,
+        queue_affinity: int,
+        identifier: bytes | None,
+        group: str | None,
+        rank: int,
+        count: int,
+        flags: int = 0,
+    ) -> Channel:
+        """See :func:`jitree.hal.groups.channel.create_channel`. Programs make a channel in each call, so
+        there is one of each name."""
+        from jitree.hal.groups.channel import create_channel
+
+        if (known := self._channels.get(group)) is None:
+            known = create_channel(identifier, flags, self.channel_provider)
+            self._channels[group] = known
+        known.check_member(rank, count)
+        return known
+
+    def replace_channel_provider(self, provider: ChannelProvider | None) -> None:
+        super().replace_channel_provider(provider)
+        self._channels.clear()
+
     # Queue operations.
 
     def _submit_barrier(self, order: Order, name: str) -> None:
@@ -94,7 +123,7 @@ class LocalDevice(Device):
     def _submit_commands(
         self, order: Order, command_buffer: CommandBuffer, binding_table: BindingTable
     ) -> None:
-        self._submit_list(order, command_buffer, binding_table, self._execute)
+        self._submit_list(order, command_buffer, binding_table, self._run)
 
     def _submit_observed(
         self,
@@ -109,7 +138,7 @@ class LocalDevice(Device):
         from jitree.hal.observing import perform
 
         if isinstance(work, CommandBuffer):
-            execute = partial(execute_observed, self._execute, observers)
+            execute = partial(execute_observed, self._run, observers)
             self._submit_list(order, work, binding_table, execute)
             return
         queue_affinity, wait, signal = order
@@ -124,7 +153,7 @@ class LocalDevice(Device):
         binding_table: BindingTable,
         execute: Callable[[int, BoundCommands], None],
     ) -> None:
-        """``execute`` is :meth:`_execute`, or does more."""
+        """``execute`` is :meth:`_run`, or does more."""
         from jitree.hal.command_list import BoundCommands
         from jitree.hal.local.command_buffer import LocalCommandBuffer
 
@@ -138,7 +167,7 @@ class LocalDevice(Device):
         addresses, lengths = commands.bind(table)
         command_buffer.mark_submitted()
         work = partial(execute, queue_affinity, BoundCommands(commands, addresses, lengths, kept))
-        cost = self._cost(queue_affinity, command_buffer, lengths)
+        cost = _WAITS if commands.collectives else self._cost(queue_affinity, command_buffer, lengths)
         self._queue(queue_affinity).submit("execute", wait, signal, work, cost)
 
     def queue_failed(self, queue_affinity: int, signal: Fence | None, fail: Callable[[], None]) -> None:
@@ -203,6 +232,15 @@ class LocalDevice(Device):
     def _cost(self, queue_affinity: int, command_buffer: LocalCommandBuffer, lengths: array[int]) -> int:
         """Nanoseconds that a command buffer may take, as far as the device wants to know."""
         return 0
+
+    def _run(self, queue_affinity: int, bound: BoundCommands) -> None:
+        """Runs a command list, which may have collectives."""
+        if not bound.commands.collectives:
+            self._execute(queue_affinity, bound)
+            return
+        from jitree.hal.groups.collectives import execute_with_collectives
+
+        execute_with_collectives(self._execute, queue_affinity, bound)
 
     def _execute(self, queue_affinity: int, bound: BoundCommands) -> None:
         """Runs a command list on the calling thread and, if the device has workers, with their help."""

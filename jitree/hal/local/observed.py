@@ -15,6 +15,7 @@ from jitree.hal.command_layout import (
     KIND_DISPATCH_INDIRECT,
     KIND_FILL,
 )
+from jitree.hal.command_list import KIND_COLLECTIVE
 from jitree.hal.local.failure import dispatched_function
 from jitree.hal.observing import DISPATCH, DeviceStep, Extent, Look, Observer, memory, perform
 from jitree.hal.operations import Copy, Read, Transfer, Write
@@ -28,7 +29,7 @@ _KIND, _OPERAND, _COUNT, _CONSTANT, _CONSTANTS, _X, _ENTRY = (
     _FIELDS.index(field)
     for field in ("kind", "operand", "operand_count", "constant", "constant_count", "count_x", "entry")
 )
-_TRANSFERS: Final = {KIND_FILL: "fill", KIND_COPY: "copy"}
+_TRANSFERS: Final = {KIND_FILL: "fill", KIND_COPY: "copy", KIND_COLLECTIVE: "collective"}
 
 
 def execute_observed(

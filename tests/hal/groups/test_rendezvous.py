@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from jitree.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
-from jitree.hal.groups.rendezvous import EnvironmentProvider, FixedProvider, MpiProvider, exchange
+from jitree.hal.groups.providers import MpiProvider
+from jitree.hal.groups.rendezvous import EnvironmentProvider, FixedProvider, exchange
 
 
 def free_port() -> int:

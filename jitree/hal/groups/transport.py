@@ -1,0 +1,109 @@
+"""What carries bytes between the members of a group: a communicator of MPI, or a group of torch (Gloo)."""
+
+from __future__ import annotations
+
+import abc
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from jitree.errors import DeadlineExceededError, UnavailableError
+from jitree.hal.objects import ChannelProvider
+
+if TYPE_CHECKING:
+    from jitree.base.elements import Bytes
+
+TIMEOUT_SECONDS: Final = 25.0
+"""How late another member may be."""
+_FIRST_PAUSE_SECONDS: Final = 0.00002
+_LONGEST_PAUSE_SECONDS: Final = 0.005
+
+Part = tuple[int, "Bytes"]
+"""A member, and the bytes that go to it or come from it; at least one."""
+
+
+class Transport(abc.ABC):
+    """The members are numbered from 0; this is member ``rank``."""
+
+    def __init__(self, rank: int, count: int) -> None:
+        self.rank = rank
+        self.count = count
+
+    @abc.abstractmethod
+    def exchange(self, sent: Sequence[Part], received: Sequence[Part]) -> None:
+        """Sends and receives all of it at one time; between two members in the order of the parts.
+
+        DEADLINE_EXCEEDED when a member is too late, UNAVAILABLE when one has ended. Nothing is exchanged
+        after that.
+        """
+
+
+class TransportProvider(ChannelProvider):
+    """A provider that knows how bytes go between its members."""
+
+    @abc.abstractmethod
+    def make_transport(self) -> Transport:
+        """For one more channel. Waits for all members."""
+
+
+class MpiTransport(Transport):
+    """A communicator of mpi4py, which is duplicated."""
+
+    def __init__(self, communicator: Any, timeout: float = TIMEOUT_SECONDS) -> None:
+        self._communicator = communicator.Dup()
+        self._timeout = timeout
+        super().__init__(communicator.Get_rank(), communicator.Get_size())
+
+    def exchange(self, sent: Sequence[Part], received: Sequence[Part]) -> None:
+        from mpi4py import MPI
+
+        requests = []
+        try:
+            requests += [self._communicator.Irecv([data, MPI.BYTE], peer) for peer, data in received]
+            requests += [self._communicator.Isend([data, MPI.BYTE], peer) for peer, data in sent]
+            self._wait(MPI.Request, requests)
+        except MPI.Exception as error:
+            raise UnavailableError(f"a member of the group has failed; MPI says: {error}") from error
+
+    def _wait(self, kind: Any, requests: list[Any]) -> None:
+        """By asking: MPI's own waits end in no time."""
+        deadline, pause = time.monotonic() + self._timeout, _FIRST_PAUSE_SECONDS
+        while not kind.Testall(requests):
+            if time.monotonic() > deadline:
+                _ABANDONED.append(requests)
+                raise late(self._timeout)
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+_ABANDONED: Final[list[object]] = []
+"""Requests that MPI may still serve, with their memory."""
+
+
+class TorchTransport(Transport):
+    """A group of torch.distributed whose backend moves memory of the host, such as Gloo."""
+
+    def __init__(self, group: Any, timeout: float = TIMEOUT_SECONDS) -> None:
+        self._group = group
+        self._timeout = timeout
+        super().__init__(group.rank(), group.size())
+
+    def exchange(self, sent: Sequence[Part], received: Sequence[Part]) -> None:
+        import datetime
+
+        import torch
+
+        end = time.monotonic() + self._timeout
+        try:
+            works = [self._group.recv([torch.from_numpy(data)], peer, 0) for peer, data in received]
+            works += [self._group.send([torch.from_numpy(data)], peer, 0) for peer, data in sent]
+            for work in works:
+                work.wait(datetime.timedelta(seconds=max(0.001, end - time.monotonic())))
+        except RuntimeError as error:
+            if time.monotonic() >= end:
+                raise late(self._timeout) from error
+            raise UnavailableError(f"a member of the group has ended; torch says: {error}") from error
+
+
+def late(timeout: float) -> DeadlineExceededError:
+    return DeadlineExceededError(f"another member of the group has not come within {timeout:g} s")

@@ -1,0 +1,262 @@
+"""Collectives on the local devices: members are threads of this process, or processes, joined by sockets."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitree
+from jitree.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OutOfRangeError,
+    StatusError,
+    UnavailableError,
+    UnimplementedError,
+)
+from jitree.hal.command_buffer import Collective
+from jitree.hal.groups.channel import GroupTransport, LocalChannel
+from jitree.hal.groups.collectives import LocalCall, _move, _perform
+from tests.hal.groups.processes import SocketProvider, SocketTransport, sockets_of
+
+PROGRAM = Path(__file__).parents[2] / "data" / "collectives.vmfb"
+MEMBERS = 3
+SEND, RECEIVE = 6, 7
+TYPES = ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "bfloat16"]
+
+
+def together(member: Callable[[LocalChannel], Any], count: int = MEMBERS) -> list[Any]:
+    """What each member gets, or the error that it raises."""
+    table = sockets_of(count)
+
+    def run(rank: int) -> Any:
+        transport = GroupTransport(SocketTransport(rank, table[rank], 60))
+        try:
+            return member(LocalChannel(transport, range(count), 0))
+        except StatusError as error:
+            return error
+        finally:
+            for connection in table[rank]:
+                if connection is not None:
+                    connection.close()
+
+    with ThreadPoolExecutor(count) as threads:
+        return list(threads.map(run, range(count)))
+
+
+def call(
+    channel: LocalChannel, kind: int, send: Any, receive: Any, count: int, *, reduction: int = 0,
+    number: int = 9, parameter: int = 0,
+) -> Any:  # fmt: skip
+    operation = kind | reduction << 8 | number << 16
+    made = LocalCall(
+        Collective(channel, operation, parameter, count), send.view(np.uint8), receive.view(np.uint8)
+    )
+    if kind >= SEND:
+        _move([made])
+    else:
+        _perform(made)
+    return receive
+
+
+def values(rank: int, kind: str, count: int) -> Any:
+    return (np.random.default_rng(rank).integers(0, 4, count) + rank).astype(_dtype(kind))
+
+
+def _dtype(kind: str) -> Any:
+    import ml_dtypes
+
+    return np.dtype(ml_dtypes.bfloat16) if kind == "bfloat16" else np.dtype(kind)
+
+
+@pytest.mark.parametrize("count", [5, 40000])
+def test_reductions(count: int) -> None:
+    """Of every type; small arrays are sent whole, large ones in parts."""
+    functions: dict[int, Callable[..., Any]] = {
+        1: np.sum,
+        2: np.prod,
+        3: np.min,
+        4: np.max,
+        5: lambda rows, axis: rows.sum(axis) / MEMBERS,
+    }
+
+    def member(channel: LocalChannel) -> dict[tuple[int, int], Any]:
+        made = {}
+        for number, kind in enumerate(TYPES):
+            for reduction in functions:
+                data = values(channel.rank, kind, count)
+                options = {"reduction": reduction, "number": number}
+                made[number, reduction] = call(channel, 1, data, data, count, **options)  # in place
+        return made
+
+    found = together(member)
+    for number, kind in enumerate(TYPES):
+        rows = np.array([values(rank, kind, count).astype(np.float64) for rank in range(MEMBERS)])
+        for reduction, function in functions.items():
+            expected = function(rows, axis=0).astype(_dtype(kind))
+            for made in found:
+                np.testing.assert_array_equal(made[number, reduction], expected, f"{kind} {reduction}")
+
+
+def test_what_is_moved() -> None:
+    def member(channel: LocalChannel) -> list[list[float]]:
+        rank, count = channel.rank, channel.count
+        data = np.arange(6, dtype=np.float32) + 10 * rank
+        made = [
+            call(channel, 0, data[:2], np.zeros(6, np.float32), 6),
+            call(channel, 0, data[:2], np.zeros(6, np.float32), 2),  # as older compilers say it
+            call(channel, 2, data, data.copy(), 6),
+            call(channel, 3, data[:2], np.zeros(2, np.float32), 2, parameter=1),
+            call(channel, 4, data[:2], np.zeros(2, np.float32), 2, parameter=2, reduction=1),
+            call(channel, 5, data, np.zeros(2, np.float32), 2, reduction=1),
+            call(channel, 8, data, data.copy(), 6, parameter=(rank + 1) % count | (rank - 1) % count << 16),
+            call(channel, 8, data, data.copy(), 6, parameter=0xFFFFFFFF),
+        ]
+        part = channel.split(rank % 2, -rank)
+        assert part is not None and channel.split(-1, 0) is None
+        made.append(call(part, 0, data[:1], np.zeros(part.count, np.float32), part.count))
+        return [each.tolist() for each in made]
+
+    found = together(member)
+    for rank, (gathered, older, exchanged, broadcast, reduced, scattered, ring, none, part) in enumerate(
+        found
+    ):
+        assert gathered == older == [0, 1, 10, 11, 20, 21]
+        assert exchanged == [10 * other + 2 * rank + place for other in range(3) for place in range(2)]
+        assert broadcast == [10, 11]
+        assert reduced == ([30, 33] if rank == 2 else [0, 0])
+        assert scattered == [30 + 3 * (2 * rank), 30 + 3 * (2 * rank + 1)]
+        assert ring == [place + 10 * ((rank - 1) % 3) for place in range(6)]
+        assert none == [0] * 6
+        assert part == ([10] if rank == 1 else [20, 0])
+
+
+def test_members_name_each_other_in_any_order() -> None:
+    """Sends and receives between two barriers are done at one time, however large."""
+
+    def member(channel: LocalChannel) -> bool:
+        other, data = 1 - channel.rank, np.full(1 << 20, channel.rank, np.float32)
+        found, nothing = np.empty_like(data), np.empty(0, np.uint8)
+        calls = [
+            LocalCall(Collective(channel, SEND | 9 << 16, other, data.size), data.view(np.uint8), nothing),
+            LocalCall(
+                Collective(channel, RECEIVE | 9 << 16, other, data.size), nothing, found.view(np.uint8)
+            ),
+        ]
+        _move(calls if channel.rank else calls[::-1])
+        return bool((found == other).all())
+
+    assert together(member, 2) == [True, True]
+
+
+def test_wrong_collectives() -> None:
+    def differing(channel: LocalChannel) -> Any:
+        data = np.zeros(4, np.float32)
+        return call(channel, 1, data, data, 4 - channel.rank, reduction=1)
+
+    for error in together(differing, 2):
+        assert isinstance(error, FailedPreconditionError | UnavailableError), error
+        assert "another collective" in str(error) or "has ended" in str(error)
+
+    def alone(channel: LocalChannel) -> None:
+        data = np.zeros(4, np.float32)
+        for kind, options, expected in [
+            (1, {"count": 5, "reduction": 1}, OutOfRangeError),
+            (1, {"count": 4, "reduction": 6}, InvalidArgumentError),
+            (1, {"count": 4, "reduction": 1, "number": 12}, UnimplementedError),
+            (1, {"count": 4, "reduction": 1, "number": 16}, UnimplementedError),
+            (0, {"count": 3}, InvalidArgumentError),
+            (3, {"count": 4, "parameter": 1}, OutOfRangeError),
+            (6, {"count": 4, "parameter": -1}, OutOfRangeError),
+            (9, {"count": 4}, InvalidArgumentError),
+        ]:
+            with pytest.raises(expected):
+                if kind == 9:
+                    _perform(LocalCall(Collective(channel, 9, 0, 4), data.view("u1"), data.view("u1")))
+                else:
+                    call(channel, kind, data, data, **options)
+        assert call(channel, 1, data + 1, data, 4, reduction=1).tolist() == [1] * 4
+
+    assert together(alone, 1) == [None]
+
+
+def run_program(provider: SocketProvider, device: str) -> Any:
+    session = jitree.Session(device=device)
+    session.device.replace_channel_provider(provider)
+    return session.load(PROGRAM)
+
+
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+def test_a_program(device: str) -> None:
+    """Every function, on two devices of one process."""
+    table = sockets_of(2)
+
+    def member(rank: int) -> None:
+        module = run_program(SocketProvider(rank, table[rank]), device)
+        numbers = np.arange(8, dtype=np.float32) + rank
+        total = 2 * np.arange(8) + 1
+        for _ in range(3):
+            assert tuple(map(int, module.who())) == (rank, 2)
+            assert np.array_equal(np.asarray(module.scaled_sum(numbers)), 2 * total * numbers)
+        data = [np.random.default_rng(one).standard_normal(1024).astype(np.float32) for one in range(2)]
+        assert np.array_equal(np.asarray(module.all_reduce(data[rank])), data[0] + data[1])
+        assert np.asarray(module.largest(numbers.astype(np.int16))).tolist() == list(range(1, 9))
+        assert np.array_equal(np.asarray(module.reduce_scatter(numbers)), total[4 * rank : 4 * rank + 4])
+        whole = np.arange(16, dtype=np.int32)
+        exchanged = module.exchange(whole + 100 * rank, 0, rank, 1 - rank, 1 - rank)
+        assert np.array_equal(np.asarray(exchanged), whole + 100 * (1 - rank))
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(member, range(2)))
+
+
+def _member_that_ends(sockets: list[Any], how: int) -> None:
+    module = run_program(SocketProvider(1, sockets), "local-sync")
+    module.scaled_sum(np.zeros(8, np.float32))
+    os.kill(os.getpid(), how)
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"), [(signal.SIGKILL, UnavailableError), (signal.SIGSTOP, DeadlineExceededError)]
+)
+def test_a_member_that_ends(how: int, expected: type[StatusError]) -> None:
+    """Others raise: at once when it has died, after the time of the provider when it hangs."""
+    table = sockets_of(2)
+    process = multiprocessing.get_context("fork").Process(target=_forked, args=(table, how))
+    process.start()
+    try:
+        _close(table[1])
+        provider = SocketProvider(0, table[0])
+        module = run_program(provider, "local-sync")
+        module.scaled_sum(np.zeros(8, np.float32))
+        if how == signal.SIGSTOP:
+            os.waitpid(process.pid or 0, os.WUNTRACED)
+            assert provider.transport is not None
+            provider.transport.timeout = 0.1
+        for _ in range(2):
+            with pytest.raises(expected, match="member 0 of 2 of a channel"):
+                module.scaled_sum(np.zeros(8, np.float32))
+    finally:
+        process.kill()
+        process.join()
+
+
+def _forked(table: list[list[Any]], how: int) -> None:
+    _close(table[0])
+    _member_that_ends(table[1], how)
+
+
+def _close(sockets: Sequence[socket.socket | None]) -> None:
+    for connection in sockets:
+        if connection is not None:
+            connection.close()
