@@ -190,7 +190,7 @@ def test_dispatch_errors(any_device: Device) -> None:
 
 
 def test_collectives_need_a_channel(host_memory_device: Device) -> None:
-    with pytest.raises((UnimplementedError, InvalidArgumentError), match="collective|channel"):
+    with pytest.raises((UnimplementedError, InvalidArgumentError), match=r"collective|channel"):
         record(host_memory_device).collective(None, 0x90101, 0, None, None, 1)  # type: ignore[arg-type]
 
 
