@@ -27,6 +27,7 @@ from jitree.regs.memory import address_of
 _STATUS: Final = STATE.word("status")
 _PC: Final = STATE.word("pc")
 _MATH: Final = STATE.word("math")
+_LOOKED: Final = STATE.word("looked")
 _PROMPT: Final = STATE.word("prompt")
 _TICK: Final = STATE.word("tick")
 _MEASURED: Final = 20_000
@@ -107,6 +108,7 @@ def drive(first: Run, run: Run, machine: Machine, promote: Promote) -> None:
                     machine.pending = YIELD
                     return
             pc = RUNNING
+            state[_LOOKED] = 0  # the time of Python is none of machine code's
             left = run(address)
         machine.pc = machine.adopt()
     except BaseException:
