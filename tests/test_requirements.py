@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PACKAGES = {"iree": "iree-base-runtime"}
 """What installs a package of another name."""
-OPTIONAL = {"ray", "torch"}
+OPTIONAL = {"onnx", "onnxruntime", "ray", "torch"}
 """What benchmarks compare with where it is installed."""
 
 

@@ -69,7 +69,7 @@ _POSTPONED: Final = {2: 3, 3: 12}
 """The calls after which direct calls are prepared, and to which one that is put off when the call takes long.
 Programs do things once in their second call, too."""
 _PARTS: Final = {
-    4: "asynchronous", 5: "calls.number_packing", 6: "calls.native.layout", 7: "calls.native.producers",
+    4: "calls.overlaps", 5: "asynchronous", 6: "calls.native.layout", 7: "calls.native.producers",
     8: "calls.native.interface", 9: "calls.native.rest", 10: "calls.native.direct",
     11: "calls.native.session",
 }  # fmt: skip

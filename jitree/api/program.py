@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from inspect import unwrap
 from typing import Any, NoReturn
 
 from jitree.api.calls.refusal import describe
@@ -216,8 +217,8 @@ def _archives(parameters: Any) -> tuple[ProgramFile, ...]:
 
 
 def _options() -> frozenset[str]:
-    taken: Any = Session.__init__
-    return frozenset(taken.__wrapped__.__kwdefaults__) - {"parameters", "instance"}
+    taken: Any = unwrap(Session.__init__)
+    return frozenset(taken.__kwdefaults__) - {"parameters", "instance"}
 
 
 def _frozen(name: str, value: Any) -> Any:

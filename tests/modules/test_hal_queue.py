@@ -191,7 +191,7 @@ def test_collectives_that_make_no_sense(operation: int, send: bool, receive: boo
             "command_buffer.collective", hal.commands(), FakeChannel(), operation, 0, 0, 0,
             buffer if send else None, buffer if receive else None, 0, 16, 0, 16, 4,
         )  # fmt: skip
-    with pytest.raises(UnimplementedError):
+    with pytest.raises(InvalidArgumentError, match="FakeChannel cannot be used by a local device"):
         hal(
             "command_buffer.collective", hal.commands(), FakeChannel(), 0x90101, 0, 0, 0,
             buffer, buffer, 0, 16, 0, 16, 4,
