@@ -67,6 +67,7 @@ _STATE_RELEASED: Final = STATE.word("released")
 _STATE_FUEL: Final = STATE.word("fuel")
 _STATE_GRANT: Final = STATE.word("grant")
 _STATE_LOOKED: Final = STATE.word("looked")
+_STATE_RESUME: Final = STATE.word("resume")
 _STATE_TIME: Final = STATE.word("time")
 _STATE_PROMPT: Final = STATE.word("prompt")
 _STATE_STACK: Final = STATE.word("stack")
@@ -285,8 +286,10 @@ class Machine:
             self.table.release(old)
 
     def reset(self) -> None:
-        """Forgets what a call that is over waited for, and how much of its time it has used."""
+        """Forgets what a call that is over waited for, where machine code was to go on with it, and how much
+        of its time it has used."""
         self.pending = self.completion = self.failure = None
+        self.state[_STATE_RESUME] = 0
         if self.state[_STATE_FUEL] <= 0:
             self.fill_fuel()
 

@@ -17,7 +17,7 @@ from jitree.dispatch import context, invocation
 from jitree.dispatch.plain import engine
 from jitree.errors import CancelledError, FailedPreconditionError
 from jitree.regs import machine
-from jitree.regs.layout import PROMPT
+from jitree.regs.layout import PROMPT, STATE
 from tests.api.exact import X, same
 from tests.api.programs import ARITHMETIC, ASYNCHRONOUS
 from tests.assembler import Assembler
@@ -203,6 +203,34 @@ def test_bytecode_that_takes_long_gives_way(tier: str, turns: int, monkeypatch: 
         assert asyncio.run(main()) > 50
         assert session.context.submit(count.vm_function, [turns]) == [0]
         assert count(turns) == 0
+
+
+def test_a_call_that_ends_where_it_was_to_move_up_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its machine is the next call's, which ran the compiled function of the first one."""
+    monkeypatch.setattr(machine, "PROMPT_TIME", 0)
+    with Session("local-sync", tier="auto") as session:
+        count = session.load(Assembler("m").function("f", "0i_i", COUNTING).build()).f
+        chosen: Any = session.context.invoker.engine
+        promote = chosen._promote
+
+        def promote_and_cancel(running: machine.Machine, following: int) -> None:
+            promote(running, following)
+            task = asyncio.current_task()
+            if running.state[STATE.word("resume")] and task is not None:
+                task.cancel()
+
+        monkeypatch.setattr(chosen, "_promote", promote_and_cancel)
+
+        async def main() -> None:
+            await count.async_(-1)  # 2**32 turns: as long as its machine code takes to be there, and more
+
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(main())
+        monkeypatch.setattr(chosen, "_promote", promote)
+        idle = session.context.invoker._idle
+        assert idle and not any(used.state[STATE.word("resume")] for used in idle)
+        add = session.load(ARITHMETIC).add
+        same(add(X, X), 2 * X)
 
 
 @pytest.mark.parametrize("device", ["local-sync", "local-task"])
