@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 from jitree.vmfb.instructions import IMPORT_BIT, MOVE_BIT, REF_BIT, InstructionRecord, read_instructions
 
@@ -36,10 +37,19 @@ _UNKNOWN: Final[_Value] = ("",)
 _HIGH: Final[_Value] = ("high",)
 _State = dict[int, _Value]
 Pair = tuple[_Value, _Value]
+_found: Final[WeakKeyDictionary[DecodedModule, dict[tuple[int, int], list[str]]]] = WeakKeyDictionary()
+"""What has been looked for, which takes a millisecond: programs try again."""
 
 
 def tied(module: ModuleTables, program: DecodedModule, ordinal: int, offset: int) -> list[str]:
     """What the instruction there requires of dimensions of arguments; nothing if it is no such assertion."""
+    known = _found.setdefault(program, {})
+    if (ordinal, offset) not in known:
+        known[ordinal, offset] = _find(module, program, ordinal, offset)
+    return known[ordinal, offset]
+
+
+def _find(module: ModuleTables, program: DecodedModule, ordinal: int, offset: int) -> list[str]:
     function = module.functions[ordinal]
     body = bytes(module.body(function))
     if len(body) > _MOST_BYTES:
