@@ -24,6 +24,7 @@ from jitree.errors import (
     UnimplementedError,
 )
 from jitree.hal.fence import Fence
+from jitree.modules.native_library import instance
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.list import VmList
 from tests.assembler import Assembler
@@ -251,6 +252,30 @@ def test_registered_types(session: jitree.Session, framed: Path) -> None:
     del token
     gc.collect()
     assert call(session, "framed.tokens") == 0
+
+
+def test_a_module_ends_while_types_are_read(
+    session: jitree.Session, counter: Path, framed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library that is unloaded between two types of the table would take its own out, and its names."""
+    ending = jitree.Session("local-sync")
+    ending.load_native(framed, create="create_framed")
+    circle: list[object] = [ending]
+    circle.append(circle)
+    del ending, circle
+    collected: list[int] = []
+    read = instance.type_name
+
+    def collect(address: int) -> str:
+        collected.append(gc.collect())
+        return read(address)
+
+    monkeypatch.setattr(instance, "type_name", collect)
+    session.load_native(counter, start="5")
+    assert any(collected)
+    assert call(session, "counter.next") == 5
+    session.load_native(framed, create="create_framed")
+    assert call(session, "framed.calls") == 1
 
 
 def test_other_layouts_are_noticed(session: jitree.Session, framed: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+import threading
+from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from jitree.base.c_allocator import allocator_address
@@ -16,9 +18,17 @@ _PLAUSIBLE_NAME: Final = 256
 
 
 class TypeInstance:
-    """The C object. It outlives all libraries that were given it."""
+    """The C object. It outlives all libraries that were given it.
+
+    A library takes its types out of the table when its module ends, which is where a garbage collector runs:
+    in any thread, also in the one that reads the table. Modules that end meanwhile are kept until it is read.
+    """
 
     def __init__(self) -> None:
+        self.creating = threading.RLock()
+        """Held while a library creates a module, which puts types in."""
+        self._reading = threading.Lock()
+        self._due: deque[Callable[[], object]] = deque()
         size = ctypes.sizeof(layout.RegisteredType)
         self._block = ctypes.create_string_buffer(ctypes.sizeof(layout.CInstance) + _CAPACITY * size)
         self._instance = layout.CInstance.from_buffer(self._block)
@@ -49,15 +59,34 @@ class TypeInstance:
         self._instance.type_count += 1
         return address
 
-    def names(self) -> Iterator[str]:
+    def names(self) -> list[str]:
         """Names of all registered types. FAILED_PRECONDITION if a library has left nonsense."""
+        try:
+            with self.creating, self._reading:
+                return [type_name(address) for address in self._descriptors()]
+        finally:
+            self._end_due()
+
+    def end(self, release: Callable[[], object]) -> None:
+        """Calls ``release``, the end of a library's module; while the table is read, after that."""
+        self._due.append(release)
+        self._end_due()
+
+    def _end_due(self) -> None:
+        while self._due and self._reading.acquire(blocking=False):
+            try:
+                if self._due:
+                    self._due.popleft()()
+            finally:
+                self._reading.release()
+
+    def _descriptors(self) -> list[int]:
         if self._instance.mutex or self._instance.type_count > _CAPACITY:
             raise _other_layout()
-        for index in range(self._instance.type_count):
-            address = self._types[index].descriptor or 0
-            if not address or address % 8:
-                raise _other_layout()
-            yield type_name(address)
+        found = [entry.descriptor or 0 for entry in self._types[: self._instance.type_count]]
+        if not all(found) or any(address % 8 for address in found):
+            raise _other_layout()
+        return found
 
 
 def destructor(destroy: Callable[..., None], count: int = 1) -> Callback:

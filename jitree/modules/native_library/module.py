@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jitree import errors
@@ -49,10 +50,12 @@ class LibraryModule(HostModule):
         """
         self._references = References.of(ref_types)
         create = create or DEFAULT_CREATE
+        instance = self._references.instance
         with errors.error_context(f"creating a module by '{create}'"):
-            address = _create(library, create, self._references.instance.address, parameters or {})
+            with instance.creating:
+                address = _create(library, create, instance.address, parameters or {})
             self._interface = interface = ModuleInterface(address, library)
-            self._ending = Ending(carefully(interface.release))
+            self._ending = Ending(carefully(partial(instance.end, interface.release)))
             self.name = interface.name
             self.version = interface.version
             self.attrs = interface.attributes()
