@@ -19,6 +19,7 @@ from jitree.cuda.device import CudaDevice
 from jitree.dispatch.fast.image import LOOP
 from jitree.hal.local import executor
 from jitree.modules.hal.native.image import RECIPE
+from tests.api.direct import CALLS
 from tests.cuda.fake import FakeDriver
 from tests.cuda.fake_cupti import CLOCK, FakeCupti
 from tests.cuda.programs import PROGRAM_KERNELS, STATELESS
@@ -52,7 +53,7 @@ def session(fake: FakeDriver, device: CudaDevice) -> Iterator[Session]:
 
 def test_kernels_come_from_the_records(library: FakeCupti, fake: FakeDriver, session: Session) -> None:
     scale = session["module.scale"]
-    for _ in range(6):
+    for _ in range(CALLS + 3):  # direct calls, and a graph of what they launch
         scale(X, X)
     launches = fake.count("cuLaunchKernel")
     with session.profile() as profile:
