@@ -10,11 +10,15 @@ import ctypes
 import errno
 import mmap
 import os
-from functools import partial
-from typing import Final
+from collections.abc import Mapping as MappingOf
+from functools import cache, partial
+from typing import TYPE_CHECKING, Final
 
 from jitree.base.endings import Ending
 from jitree.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError
+
+if TYPE_CHECKING:
+    from jitree.base.code_listing import CodeListing
 
 NONE: Final = 0
 READ: Final = 1
@@ -23,6 +27,10 @@ EXECUTE: Final = 4
 """As PROT_* of mmap(2)."""
 
 PAGE_SIZE: Final = mmap.PAGESIZE
+
+_PERF: Final = os.environ.get("JITREE_PERF", "")
+NAMES_CODE: Final = bool(_PERF)
+"""Whether ``perf`` is to know the names of functions: they are given to :func:`name_code`."""
 
 _FAILED: Final = ctypes.c_void_p(-1).value
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -120,6 +128,25 @@ def map_code(code: bytes) -> Mapping:
     mapping.protect(0, len(code), READ | EXECUTE)
     mapping.publish()
     return mapping
+
+
+def name_code(functions: MappingOf[str, int], end: int) -> None:
+    """Lists functions by name, with their addresses, as JITREE_PERF says (:mod:`jitree.base.code_listing`).
+    Each goes on until the next begins, or the code ends."""
+    _listing().add(functions, end)
+
+
+def require_listing() -> None:
+    """INVALID_ARGUMENT if JITREE_PERF is none of the known words."""
+    if NAMES_CODE:
+        _listing()
+
+
+@cache
+def _listing() -> CodeListing:
+    from jitree.base.code_listing import CodeListing
+
+    return CodeListing(_PERF)
 
 
 def _clear_cache() -> ctypes._NamedFuncPointer | None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from jitree.base.arguments import integer, items, object_of
 from jitree.base.identity import Unique
+from jitree.base.memory import require_listing
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.hal import checks, enums
 from jitree.hal.buffer import Buffer
@@ -71,6 +72,7 @@ class Device(Unique, QueueOperations):
         loaders: Iterable[ExecutableLoader],
         profiler: Profiler,
     ) -> None:
+        require_listing()
         self.id = identifier
         """The driver's name for it, as programs ask for in ``hal.device.id``: ``local-task``."""
         self.uri = uri

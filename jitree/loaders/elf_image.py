@@ -48,11 +48,12 @@ class ElfImage:
         value = self._symbols.get(name)
         return None if value is None else self.bias + value
 
-    def check_code(self, address: int, size: int, what: str) -> None:
-        """FAILED_PRECONDITION unless the bytes at ``address`` are in one executable segment."""
+    def check_code(self, address: int, size: int, what: str) -> int:
+        """Where the executable segment with these bytes ends; FAILED_PRECONDITION if there is none."""
         load = self._file.load_with(address - self.bias, size, what)
         if not load.flags & elf.PF_X:
             raise bad_elf(f"{what} at {address - self.bias:#x} is not in an executable segment")
+        return self.bias + load.end
 
     def read(self, address: int, size: int, what: str) -> memoryview:
         """Bytes in memory, valid as long as the image; FAILED_PRECONDITION unless all are in one segment."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Final, Protocol, TypeAlias
 
+from jitree.base.memory import NAMES_CODE, name_code
 from jitree.base.records import NamedTuple
 from jitree.errors import FailedPreconditionError, OutOfRangeError, UnavailableError
 from jitree.hal.command_layout import ENTRY_SEQUENTIAL
@@ -41,7 +42,7 @@ class LibraryMemory(Protocol):
 
     def read_string(self, address: int, what: str) -> bytes: ...
 
-    def check_code(self, address: int, size: int, what: str) -> None: ...
+    def check_code(self, address: int, size: int, what: str) -> int: ...
 
 
 class LibraryLayout(NamedTuple):
@@ -147,12 +148,14 @@ class Library:
     def _read_functions(self, environment: int) -> list[EntryPoint]:
         layout, count = self._layout, self._u32(_EXPORTS)
         codes = self._pointers(self._pointer(_FUNCTIONS), count, "the function table")
-        if codes:
-            first = min(codes)
-            self._memory.check_code(first, max(codes) - first + 1, "the functions of the library")
+        first = min(codes, default=0)
+        size = max(codes, default=0) - first + 1
+        end = self._memory.check_code(first, size, "the functions of the library") if codes else 0
         table = self._pointer(layout.names)
         places = self._pointers(table, count, "the function names") if table else (0,) * count
         names = [name or None for name in self._strings(places, "functions")]
+        if NAMES_CODE:
+            name_code({f"{self.name}.{name}": code for name, code in zip(names, codes, strict=True)}, end)
         columns = self._read_attributes(count)
         for name, constants, bindings in zip(names, *columns[1:3], strict=True):
             if (constants or 0) > MAXIMUM_COUNT or (bindings or 0) > MAXIMUM_COUNT:

@@ -109,12 +109,14 @@ class SharedObject:
             raise FailedPreconditionError(f"the library cannot be loaded: {what} at {address:#x} has no end")
         return text
 
-    def check_code(self, address: int, size: int, what: str) -> None:
-        """FAILED_PRECONDITION unless the bytes at ``address`` are in one executable range of the library."""
-        if not self._range(address, size, what).executable:
+    def check_code(self, address: int, size: int, what: str) -> int:
+        """Where the executable range with these bytes ends; FAILED_PRECONDITION if there is none."""
+        found = self._range(address, size, what)
+        if not found.executable:
             raise FailedPreconditionError(
                 f"the library cannot be loaded: {what} at {address:#x} is not in an executable segment"
             )
+        return found.end
 
     def _range(self, address: int, size: int, what: str) -> _AddressRange:
         for mapped in self._ranges:

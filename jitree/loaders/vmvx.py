@@ -85,7 +85,8 @@ def kernel_places(module: ModuleTables, number: int) -> list[str]:
 def _compiled(
     tier: str | Engine, executable: BytecodeModule, rows: Sequence[EntryPoint], create: Callable[[], Worker]
 ) -> CompiledKernels | None:
-    ordinals = [export.ordinal for export in kernels(executable.module)]
+    exports = kernels(executable.module)
+    ordinals = [export.ordinal for export in exports]
     if tier not in _COMPILING or not ordinals:
         return None
     from jitree.codegen import image
@@ -106,7 +107,8 @@ def _compiled(
     counts = (row.binding_count for row in rows)
     binding_count = max((MAXIMUM_BINDINGS if count is None else count for count in counts), default=0)
     everything = image.provider(vmvx_images.recipe(executable, ordinals))
-    return CompiledKernels(everything, alone, hot, ordinals, context)
+    names = [f"{executable.name}.{export.name}" for export in exports]
+    return CompiledKernels(everything, alone, hot, ordinals, names, context)
 
 
 def _entry_points(module: ModuleTables, layouts: Sequence[PipelineLayout]) -> list[EntryPoint]:

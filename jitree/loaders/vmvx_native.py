@@ -10,6 +10,7 @@ from functools import cache, partial
 from typing import Final
 
 from jitree.base.endings import Ended
+from jitree.base.memory import NAMES_CODE, name_code
 from jitree.codegen import image
 from jitree.dispatch.fast.image import LOOP
 from jitree.dispatch.native.tiering import NativeModule
@@ -46,15 +47,18 @@ class CompiledKernels(Ended):
         alone: Callable[[int], image.Provider],
         hot: Callable[[int], image.Provider],
         ordinals: Sequence[int],
+        names: Sequence[str],
         create_context: Callable[[], WorkerContext],
     ) -> None:
         """``alone`` gives the image of one kernel, which is there sooner than that of all; ``hot`` the one
         for workers in the middle of it. ``ordinals`` are those of the kernels' functions in the module, in
-        the order of the executable's entries. Nothing happens until :meth:`serve`."""
+        the order of the executable's entries, ``names`` what they are called. Nothing happens until
+        :meth:`serve`."""
         self._provider = provider
         self._alone = cache(lambda ordinal: alone(ordinals[ordinal]))
         self._hot = cache(lambda ordinal: NativeModule(hot(ordinals[ordinal])))
         self._symbols = [symbol(ordinal) for ordinal in ordinals]
+        self._names = names
         self._nanoseconds = [0] * len(ordinals)
         """That each kernel has run on the VM."""
         self._create_context = create_context
@@ -157,6 +161,10 @@ class CompiledKernels(Ended):
                 KernelEntry(self._records.buffer_info()[0] + 8 * row).flags &= ~ENTRY_INTERPRETED
                 self._records[row + _COST] = 0
                 self._records[row + _CODE] = run_span
+        if NAMES_CODE:
+            names = zip(self._symbols, self._names, strict=True)
+            found = {name: ready.addresses[key] for key, name in names if key in ready.addresses}
+            name_code(found, ready.end)
         return True
 
     def _add_context(self) -> bool:

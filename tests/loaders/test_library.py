@@ -39,9 +39,10 @@ class FakeMemory:
     def read_string(self, address: int, what: str) -> bytes:
         return bytes(self.bytes[address : self.bytes.index(0, address)])
 
-    def check_code(self, address: int, size: int, what: str) -> None:
+    def check_code(self, address: int, size: int, what: str) -> int:
         if address < self.CODE:
             raise FailedPreconditionError(what)
+        return address + size
 
 
 def library(version: int, attributes: bytes | None, names: bool = True) -> FakeMemory:

@@ -414,7 +414,7 @@ def test_compiling_begins_at_once_where_the_vm_has_no_machine_code(
     provider = Mock()
     provider.get.return_value = provider.find.return_value = None
     monkeypatch.setattr(image, "get", lambda recipe: loop)
-    vmvx_native.CompiledKernels(provider, Mock(), Mock(), (), Mock()).serve(array("q"))
+    vmvx_native.CompiledKernels(provider, Mock(), Mock(), (), (), Mock()).serve(array("q"))
     assert [call[0] for call in provider.method_calls] == [question]
 
 

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
+from jitree.base.memory import NAMES_CODE, name_code
 from jitree.base.scopes import require_going_on
 from jitree.codegen.image import shipped
 from jitree.codegen.image.flat import FlatImage
@@ -160,8 +161,15 @@ class Provider:
         self._builder = None
         try:
             self.image = map_image(flat)
+            if NAMES_CODE and not self.recipe.data:
+                self._name(self.image)
         except StatusError as error:
             self.failure = str(error)
+
+    def _name(self, ready: Image) -> None:
+        """An entry's name stands for the functions after it, too: those that read the clock are short."""
+        entries = ((name, address) for name, address in ready.addresses.items() if name != "clock")
+        name_code({f"jitree.{self.recipe.name}.{name}": address for name, address in entries}, ready.end)
 
     def _start(self, niceness: int | None) -> None:
         from jitree.codegen.image.starting import Starting  # now: builders start in the middle of calls

@@ -16,6 +16,7 @@ class Image:
     def __init__(self, addresses: MappingOf[str, int], memory: Mapping, notes: bytes = b"") -> None:
         self.addresses: Final = addresses
         self.notes: Final = notes
+        self.end: Final = memory.address + memory.size
         self._memory: Final = memory
 
 

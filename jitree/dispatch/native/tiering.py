@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from jitree.base.memory import NAMES_CODE, name_code
 from jitree.codegen import image
 from jitree.dispatch.native import source
 from jitree.regs.layout import FUNCTION
 from jitree.regs.machine import Machine
 from jitree.regs.records import FunctionRecord, ModuleRecord
 from jitree.vmfb.program import DecodedModule
+from jitree.vmfb.schema import ModuleTables
 
 _NATIVE_WORD: Final = FUNCTION.word("native")
 _WAYS: Final = (("places", "resume"), ("tails", "tail"))
@@ -69,6 +71,17 @@ class NativeModule:
             address = ready.addresses.get(f"enter.{ordinal}")
             if address is not None:
                 record.link_native(ordinal, address)
+        if NAMES_CODE:
+            self._name(record.module, ready)
+
+    @staticmethod
+    def _name(module: ModuleTables, ready: image.Image) -> None:
+        parts = ((key.partition("."), address) for key, address in ready.addresses.items())
+        functions = {
+            f"{module.name}.{module.function_name(int(ordinal))} ({way})": address
+            for (way, _, ordinal), address in parts
+        }
+        name_code(functions, ready.end)
 
     def resume_address(self, function: FunctionRecord, pc: int) -> int:
         """Machine code that goes on at a word index of a function; 0 if there is none."""
