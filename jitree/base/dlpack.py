@@ -197,7 +197,7 @@ def has_elements(value: Any) -> bool:
 def tensor_type(row: ElementType) -> int | None:
     """The word of a tensor that has the type of its elements, None for types that DLPack does not have."""
     dtype = row.dtype
-    code = _CODES.get(dtype.name, _KINDS.get(dtype.kind))
+    code = _CODES.get(row.numpy_name, _KINDS.get(dtype.kind))
     return None if code is None else code | dtype.itemsize << 11 | _ONE_LANE
 
 

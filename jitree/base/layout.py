@@ -12,7 +12,8 @@ pairs."""
 
 
 class Record:
-    """Byte offsets of named fields (``record["name"]``) and the record's size, a multiple of 8."""
+    """Byte offsets of named fields (``record["name"]``) and the record's size, a multiple of 8. The field
+    ``i64*3 sizes`` is three numbers, and ``sizes`` names the first."""
 
     def __init__(self, name: str, fields: str) -> None:
         self.name = name
@@ -21,11 +22,12 @@ class Record:
         position = 0
         for line in fields.strip().splitlines():
             kind, field = line.split(None, 2)[:2]
+            kind, _, count = kind.partition("*")
             size = _SIZES[kind]
             position = (position + size - 1) // size * size
             self.offsets[field] = position
             self.types[field] = kind
-            position += size
+            position += size * int(count or 1)
         self.size = (position + 7) // 8 * 8
 
     def packer(self) -> struct.Struct:

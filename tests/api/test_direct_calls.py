@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from tests.api.direct import X, direct, live, needs_machine_code
 from tests.api.programs import ARITHMETIC, ECHO, STATE
 
 pytestmark = needs_machine_code
+DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.vmvx.vmfb"
 
 
 @pytest.fixture(params=["local-sync", "local-task"])
@@ -369,18 +371,30 @@ import numpy as np
 from jitree import Session
 from jitree.api import function
 function._LONG_SECONDS = -1.0
+digits = Session("local-sync", tier="fast").load({str(DIGITS)!r})
+loaded = set(sys.modules)
+digits.classify(np.zeros((8, 8), np.float32))
+print(*set(sys.modules) - loaded)
 add, x = Session("local-sync", tier="fast").load({str(ARITHMETIC)!r}).add, np.zeros(4, np.float32)
-before = set()
+before, steps = set(), []
+def count(frame, event, argument):
+    steps[-1] += event == "call"
 while not add.is_direct:
+    steps.append(0)
+    sys.setprofile(count)
     add(x, x)
+    sys.setprofile(None)
     before, new = {{name for name in sys.modules if name.startswith("jitree.")}}, before
-    print(len(before - new) if new else 0, end=" ")
+    print(len(before - new) if new else 0, steps[-1])
 """
     command = [sys.executable, "-c", program]
     found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    counts = [int(word) for word in found.stdout.split()]
+    imported, *lines = found.stdout.splitlines()
+    assert not imported, "the first call of kernels imports modules"
+    counts, steps = zip(*(map(int, line.split()) for line in lines), strict=True)
     assert len(counts) == max(functions._POSTPONED.values()), found.stderr
-    assert sum(counts) > 10 and max(counts) <= 3, counts
+    assert sum(counts) > 10 and max(counts) <= 4, counts
+    assert max(steps) < 900, steps  # calls of Python functions, of some 0.5 us each
 
 
 def test_calls_that_other_threads_count_too(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""``vm.buffer``: access, fill, copy, compare, hash.
+"""``vm.buffer``: access, fill, copy, compare, hash; new ones: :mod:`jitree.dispatch.plain.calls`.
 
 Offsets of load, store and fill count elements, all others bytes. Ranges are computed exactly, with registers
 read as unsigned.
@@ -11,14 +11,13 @@ from typing import Final
 
 import numpy as np
 
+from jitree.dispatch.plain.calls import new_buffer
 from jitree.dispatch.plain.handler import BANKS, Handler, reference_to
-from jitree.dispatch.siphash import siphash
-from jitree.errors import InvalidArgumentError, OutOfRangeError, PermissionDeniedError
+from jitree.errors import OutOfRangeError, PermissionDeniedError
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.layout import ACCESS_WRITE
 from jitree.regs.machine import Machine
 
-MINIMUM_ALIGNMENT: Final = 16
 _U64: Final = 0xFFFFFFFFFFFFFFFF
 
 
@@ -87,29 +86,6 @@ def _fill(dtype: str) -> Handler:
     return fill
 
 
-def _alignment(machine: Machine, register: int) -> int:
-    requested = machine.i32[register]
-    alignment = max(requested, MINIMUM_ALIGNMENT)
-    if requested < 0 or alignment & (alignment - 1):
-        raise InvalidArgumentError(f"alignment {requested} is not a power of two")
-    return alignment
-
-
-def _charged(machine: Machine, length: int, alignment: int) -> VmBuffer:
-    charge = machine.table.bounds.charge(length)
-    buffer = VmBuffer(length, alignment)
-    buffer.charge = charge
-    return buffer
-
-
-def buffer_alloc(machine: Machine, pc: int) -> int:
-    code = machine.code
-    alignment = _alignment(machine, code[pc + 2])
-    buffer = _charged(machine, machine.i64[code[pc + 1] >> 1] & _U64, alignment)
-    machine.set_ref(code[pc + 3], machine.table.wrap(buffer))
-    return pc + 4
-
-
 def _range(machine: Machine, at: int, buffer: VmBuffer, length: int) -> slice:
     """The bytes from the offset that an operand word names."""
     offset = machine.i64[machine.code[at] >> 1] & _U64
@@ -120,9 +96,8 @@ def _range(machine: Machine, at: int, buffer: VmBuffer, length: int) -> slice:
 def buffer_clone(machine: Machine, pc: int) -> int:
     code = machine.code
     source, length = _buffer(machine, code[pc + 1]), machine.i64[code[pc + 3] >> 1] & _U64
-    alignment = _alignment(machine, code[pc + 4])
     copied = _range(machine, pc + 2, source, length)
-    copy = _charged(machine, length, alignment)
+    copy = new_buffer(machine, length, code[pc + 4])
     copy.data[:] = source.data[copied]
     machine.set_ref(code[pc + 5], machine.table.wrap(copy))
     return pc + 6
@@ -154,6 +129,8 @@ def buffer_compare(machine: Machine, pc: int) -> int:
 
 
 def buffer_hash(machine: Machine, pc: int) -> int:
+    from jitree.dispatch.siphash import siphash  # few programs hash
+
     code, i64 = machine.code, machine.i64
     buffer = _buffer(machine, code[pc + 1])
     result = siphash(buffer.view[_range(machine, pc + 2, buffer, i64[code[pc + 3] >> 1] & _U64)])
@@ -182,7 +159,6 @@ HANDLERS: Final[dict[str, Handler]] = {
     "buffer.fill.f32": _fill("<u4"),
     "buffer.fill.i64": _fill("<u8"),
     "buffer.fill.f64": _fill("<u8"),
-    "buffer.alloc": buffer_alloc,
     "buffer.clone": buffer_clone,
     "buffer.length": buffer_length,
     "buffer.copy": buffer_copy,

@@ -1,4 +1,4 @@
-"""Calls, returns, and the way out to the host."""
+"""What running programs most often leave to Python: calls, returns, new buffers, the way out to the host."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from jitree.dispatch.plain.handler import Handler, take
-from jitree.errors import NotFoundError
+from jitree.errors import InvalidArgumentError, NotFoundError
+from jitree.regs.buffer import VmBuffer
 from jitree.regs.machine import STOP, Machine
 from jitree.regs.records import FunctionRecord
 from jitree.vmfb.words import TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
+
+MINIMUM_ALIGNMENT: Final = 16
+_U64: Final = 0xFFFFFFFFFFFFFFFF
 
 
 def call_internal(machine: Machine, pc: int) -> int:
@@ -100,6 +104,25 @@ def import_resolved(machine: Machine, pc: int) -> int:
     return pc + 3
 
 
+def new_buffer(machine: Machine, length: int, register: int) -> VmBuffer:
+    """Aligned as the register says."""
+    requested = machine.i32[register]
+    alignment = max(requested, MINIMUM_ALIGNMENT)
+    if requested < 0 or alignment & (alignment - 1):
+        raise InvalidArgumentError(f"alignment {requested} is not a power of two")
+    charge = machine.table.bounds.charge(length)
+    buffer = VmBuffer(length, alignment)
+    buffer.charge = charge
+    return buffer
+
+
+def buffer_alloc(machine: Machine, pc: int) -> int:
+    code = machine.code
+    buffer = new_buffer(machine, machine.i64[code[pc + 1] >> 1] & _U64, code[pc + 2])
+    machine.set_ref(code[pc + 3], machine.table.wrap(buffer))
+    return pc + 4
+
+
 def host_exit(machine: Machine, pc: int) -> int:
     machine.pc = pc
     return STOP
@@ -110,5 +133,6 @@ HANDLERS: Final[dict[str, Handler]] = {
     "call.import": call_import,
     "return": return_,
     "import.resolved": import_resolved,
+    "buffer.alloc": buffer_alloc,
     "host.exit": host_exit,
 }

@@ -1,4 +1,4 @@
-"""``hal.devices.*``, ``hal.device.*`` without queue operations, and what devices make: channels and files."""
+"""``hal.devices.*``, ``hal.device.*`` without queue operations; making channels, fences, files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from jitree.errors import PermissionDeniedError, StatusError
 from jitree.hal.enums import MemoryAccess, names
+from jitree.hal.fence import Fence
 from jitree.modules.values import text
 
 if TYPE_CHECKING:
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from jitree.hal.objects import Channel, File
     from jitree.modules.hal.state import HalState
     from jitree.regs.objects import VmBuffer
+
+
+fence_create = Fence.create
 
 
 def channel_create(

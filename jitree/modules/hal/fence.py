@@ -26,7 +26,6 @@ def fail(state: HalState, fence: Fence, status: int) -> None:
     fence.fail(errors.status_error(code, "the program failed the fence"))
 
 
-create = Fence.create
 join = Fence.join
 
 

@@ -32,7 +32,7 @@ _LARGEST_ALWAYS_COPIED = 1 << 18
 _ALIGNMENT = 64
 SCATTERED = 1
 """As the address of elements that cannot be used in place."""
-_DIMENSIONS = ARGUMENT["dimension_0"]
+_DIMENSIONS = ARGUMENT["dimensions"]
 _DEVICE_LOCAL = int(MemoryType.DEVICE_LOCAL)
 _ACCESS = int(MemoryAccess.ALL)
 

@@ -134,8 +134,7 @@ def direct_call(
     words = array("q", bytes(CALL.size))
     fill(words, CALL, addresses)
     fill(words, CALL, {field: id(value) for field, value in objects.items()})
-    fill(words, CALL, {f"frame_{index}": word for index, word in enumerate(frame)})
-    fill(words, CALL, {f"state_{index}": word for index, word in enumerate(state)})
+    fill(words, CALL, {"begun_frame": frame, "begun_state": state})
     return DirectCall(words, (objects, arguments, results, rows.kept, keeper, entry))
 
 
@@ -155,6 +154,8 @@ def _supply(table: HandleTable, size: int) -> bool:
 
 
 Row = tuple["Parameter", "Item", "RegisterSlot"]
+Fields = Mapping[str, int | Sequence[int]]
+"""Of a record: numbers by name."""
 
 
 class _Rows:
@@ -213,12 +214,12 @@ class _Rows:
         self.kept.append(value)
         return id(value)
 
-    def _register(self, item: Item, slot: RegisterSlot) -> dict[str, int]:
+    def _register(self, item: Item, slot: RegisterSlot) -> dict[str, Any]:
         kind, place = _KINDS[str(item)], slot[1]
         address = self._refs + 8 * place if kind == PASS_ARRAY else self._values + 4 * place
         return {"kind": kind, "place": address}
 
-    def _argument(self, parameter: Parameter, item: Item, slot: RegisterSlot) -> dict[str, int]:
+    def _argument(self, parameter: Parameter, item: Item, slot: RegisterSlot) -> dict[str, Any]:
         register = self._register(item, slot)
         if register["kind"] != PASS_ARRAY:
             return register | self._number(parameter, item, register["kind"])
@@ -232,7 +233,7 @@ class _Rows:
             register["kind"] = PASS_CONSUMED
         return register | self._array(parameter, parameter.tensor)
 
-    def _number(self, parameter: Parameter, item: Item, kind: int) -> dict[str, int]:
+    def _number(self, parameter: Parameter, item: Item, kind: int) -> dict[str, Any]:
         packer = number_packer(parameter, str(item))
         convert = {"convert": self._keep(packer.pack)}
         if isinstance(packer, IntegerPacker):
@@ -244,12 +245,12 @@ class _Rows:
             return convert | {"kind": _NARROW.get(parameter.type, PASS_BITS)}
         return convert
 
-    def _reference(self, parameter: Parameter, item: Item) -> dict[str, int]:
+    def _reference(self, parameter: Parameter, item: Item) -> dict[str, Any]:
         """Lists and buffers: packed by Python."""
         packer = _ReferencePacker(self._function, self._keeper, parameter, item, self.written)
         return {"convert": self._keep(packer.pack)}
 
-    def _array(self, parameter: Parameter, tensor: DeclaredTensor) -> dict[str, int]:
+    def _array(self, parameter: Parameter, tensor: DeclaredTensor) -> dict[str, Any]:
         acceptance = _Acceptance(self._function, self._keeper, parameter, tensor)
         is_written = acceptance.is_written
         fields = {"marker": self._keep(acceptance.marker)}
@@ -260,15 +261,15 @@ class _Rows:
         self._interface.learn(row)
         if not self._copies or len(shape) > MAXIMUM_RANK:
             return fields
-        dimensions = {f"dimension_{index}": -1 if size is None else size for index, size in enumerate(shape)}
-        return fields | dimensions | {
+        return fields | {
+            "dimensions": [-1 if size is None else size for size in shape],
             "convert": self._keep(partial(_host_array, acceptance.packer, self._interface.producers)),
             "dtype": self._keep(row.dtype), "item_size": row.dtype.itemsize, "element_type": row.code,
             "tensor_type": tensor_type(row) or 0, "rank": len(shape), "access": _WRITE if is_written else 0,
             **numbers_of(row),
         }  # fmt: skip
 
-    def _result(self, parameter: Parameter, item: Item, slot: RegisterSlot) -> dict[str, int]:
+    def _result(self, parameter: Parameter, item: Item, slot: RegisterSlot) -> dict[str, Any]:
         register = self._register(item, slot)
         if register["kind"] == PASS_ARRAY:
             tensor = parameter.tensor
@@ -289,7 +290,7 @@ def copies_to(device: Device, table: HandleTable) -> bool:
     return isinstance(device.device_allocator, HeapAllocator)
 
 
-def records(record: Record, rows: list[dict[str, int]]) -> array[int]:
+def records(record: Record, rows: Sequence[Fields]) -> array[int]:
     """One after the other, each with the values of its fields."""
     words = array("q", bytes(max(8, record.size * len(rows))))
     for index, row in enumerate(rows):
@@ -297,10 +298,14 @@ def records(record: Record, rows: list[dict[str, int]]) -> array[int]:
     return words
 
 
-def fill(words: array[int], record: Record, values: Mapping[str, int], start: int = 0) -> None:
+def fill(words: array[int], record: Record, values: Fields, start: int = 0) -> None:
     """Writes fields of the record that begins at word ``start``."""
     for field, value in values.items():
-        words[start + record.word(field)] = value
+        place = start + record[field] // 8
+        if isinstance(value, int):
+            words[place] = value
+        else:
+            words[place : place + len(value)] = array("q", value)
 
 
 def _host_array(packer: TensorPacker, producers: Producers, value: Any) -> npt.NDArray[Any] | None:

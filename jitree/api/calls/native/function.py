@@ -40,8 +40,8 @@ from jitree.regs.layout import FRAME, LEFT_EXIT, PATIENT, PROMPT, STATE
 from jitree.regs.machine import PROMPT_TIME
 
 _FRAME_SIZE = FRAME.size
-_FRAME_WORDS = CALL["frame_0"]
-_STATE_WORDS = CALL["state_0"]
+_FRAME_WORDS = CALL["begun_frame"]
+_STATE_WORDS = CALL["begun_state"]
 _STATE_BEGIN = STATE["pc"]
 _STATE_SIZE = STATE["module"] + 8 - STATE["pc"]
 

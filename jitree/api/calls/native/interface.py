@@ -131,7 +131,7 @@ class Interface:
 
     def _set(self, values: dict[str, int]) -> None:
         for field, value in values.items():
-            self._words[PYTHON.word(field)] = value
+            self._words[PYTHON[field] // 8] = value
 
     def _c_function(self, symbol: str, result: Any, arguments: int) -> Callable[..., Any]:
         return ctypes.PYFUNCTYPE(result, *[ctypes.c_int64] * arguments)(self._code.addresses[symbol])
@@ -148,7 +148,7 @@ class Interface:
 
     def require_complete(self) -> None:
         """INTERNAL if anything that machine code follows is missing."""
-        missing = [field for field in PYTHON.offsets if not self._words[PYTHON.word(field)]]
+        missing = [field for field, word in zip(PYTHON.offsets, self._words, strict=True) if not word]
         if missing:
             raise InternalError(f"machine code of calls was not told of {', '.join(missing)}")
 

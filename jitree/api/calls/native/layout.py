@@ -169,11 +169,11 @@ OWNERS: Final = Record(
     i64 extension           # bytes from an entry of the table to its extension
     i64 count               # handles in `returned`
     """
-    + "".join(f"i64 returned_{index}\n" for index in range(MAXIMUM_RETURNED)),
+    f"i64*{MAXIMUM_RETURNED} returned",
 )
 """Handles of one table that owners have given back. Touched by the thread that holds the GIL, so that owners
 may die at any time: also while machine code of the context runs."""
-RETURNED: Final = OWNERS["returned_0"]
+RETURNED: Final = OWNERS["returned"]
 
 MAXIMUM_RANK: Final = EXTENSION_SIZE // 8 - 1
 """Of arrays whose dimensions lie in the table."""
@@ -219,11 +219,10 @@ CALL: Final = Record(
     i64 keep_lent           # Python function: has such a handle keep its owner for longer than the call
     i64 wait_for_submission # waits for a submission, whose number it is given
     """
-    + "".join(f"i64 frame_{index}\n" for index in range(FRAME.size // 8))
-    + "".join(f"i64 state_{index}\n" for index in range(STATE.word("module") - STATE.word("pc") + 1)),
+    f"i64*{FRAME.size // 8} begun_frame\ni64*{STATE.word('module') - STATE.word('pc') + 1} begun_state",
 )
-"""One function, as direct calls need it. ``frame_0`` … and ``state_0`` … are what the host's frame and the
-words of STATE from ``pc`` to ``module`` hold when the function begins."""
+"""One function, as direct calls need it. ``begun_frame`` and ``begun_state`` are what the host's frame and
+the words of STATE from ``pc`` to ``module`` hold when the function begins."""
 
 PASS_I32: Final = 0
 PASS_I64: Final = 1
@@ -266,7 +265,7 @@ ARGUMENT: Final = Record(
     i64 in_place            # of storage: bits of the positions whose arguments may be the same memory
     i64 source              # where the elements of this call's array lie that were copied; 0 = none were
     """
-    + "".join(f"i64 dimension_{index}\n" for index in range(MAXIMUM_RANK)),
+    f"i64*{MAXIMUM_RANK} dimensions",
 )
 """A parameter, in the order in which they are passed. Dimensions are -1 where any size fits."""
 

@@ -49,21 +49,21 @@ class DirectCalls:
             return True, None
         if invoker.engine.name in WAITING_TIERS:
             image.wait(RECIPE)
-        interface = interfaces.get(DirectCall)
-        if interface is None:
+        loaded = interface()
+        if loaded is None:
             return False, None
         with invoker.lock:
             entry = invoker.engine.entry
             if entry is None or not invoker.may_prepare():
                 return False, None
-            keeper = self._keeper = self._keeper or Keeper(invoker, interface)
+            keeper = self._keeper = self._keeper or Keeper(invoker, loaded)
             try:
                 with memory_errors("preparing calls by machine code"):
-                    prepared = direct_call(function, vm_function, entry, interface, keeper)
+                    prepared = direct_call(function, vm_function, entry, loaded, keeper)
             except (Unsuitable, ResourceExhaustedError):
                 return True, None
         if self._pattern is None:
-            self._place = interface.place
+            self._place = loaded.place
             self._view_kind = invoker.table.ref_types.lookup("hal.buffer_view")
             self._copies = copies_to(self._device, invoker.table)
             if self._device.shared_stream is not None and self._copies:
@@ -105,7 +105,7 @@ class DirectCalls:
             "kind": PASS_ARRAY, "place": place, "marker": id(kept[1]),
             "accept": id(_refuse), "convert": id(_refuse), "dtype": id(row.dtype),
             "item_size": row.dtype.itemsize, "element_type": row.code, "rank": elements.ndim,
-            **{f"dimension_{index}": -1 for index in range(elements.ndim)},
+            "dimensions": [-1] * elements.ndim,
         }])  # fmt: skip
         result = records(RESULT, [{"kind": PASS_ARRAY, "place": place, "view_kind": self._view_kind}])
         fill(words, CALL, {
@@ -120,7 +120,12 @@ def _refuse(value: object) -> None:
     """Of arrays of another dtype there are none here."""
 
 
+def interface() -> interfaces.Interface | None:
+    """The machine code of calls, loaded as soon as it is there."""
+    return interfaces.get(DirectCall)
+
+
 def exchange_functions() -> object:
     """The ``__dlpack_c_exchange_api__`` of arrays, None as long as there is no machine code of calls."""
-    interface = interfaces.get(DirectCall)
-    return None if interface is None else interface.exchange_functions
+    loaded = interface()
+    return None if loaded is None else loaded.exchange_functions

@@ -69,7 +69,7 @@ HANDLE_POOL: Final = Record(
     i64 room              # bytes that fast paths may have allocated and not freed
     i64 zeroed            # 1 where buffers are to be zero
     """
-    + "".join(f"i64 pool_{index}\n" for index in range(2 * POOL_COUNT)),
+    f"i64*{2 * POOL_COUNT} pools",
 )
 """What a handle table gives to fast paths: pools, and what they need of the context. STATE.handle_pool."""
 
@@ -78,7 +78,7 @@ ACCOUNT_SIZE: Final = 24
 """Offset of the first account, bytes from it to the second; an account is a number of bytes allocated, one of
 bytes freed, and the peak."""
 
-STORAGE_POOLS: Final = HANDLE_POOL["pool_0"]
+STORAGE_POOLS: Final = HANDLE_POOL["pools"]
 """Offset of the lists of idle storage, one per size class, by `link`. An idle one has no references. After
 them come those of pinned memory that a stream's device works on: `parent` of such a one is the tick that has
 to be done before the host may write to it."""
