@@ -40,9 +40,10 @@ def array_entry(key: str, value: Any) -> ParameterEntry:
     """
     with error_context(f"parameter '{key}'"):
         array = _as_array(value)
-        if array.dtype.hasobject or (array.dtype.kind != "V" and element_type_of(array.dtype) is None):
+        dtype = array.dtype
+        if dtype.names or dtype.hasobject or (dtype.kind != "V" and element_type_of(dtype) is None):
             raise InvalidArgumentError(
-                f"programs have no elements of dtype {array.dtype}; convert the array to others"
+                f"programs have no elements of dtype {dtype}; convert the array to others"
             )
         return ParameterEntry(key, *_bytes_of(array))
 

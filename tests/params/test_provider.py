@@ -77,6 +77,7 @@ def test_every_kind_of_source(tmp_path: Path) -> None:
         ([{"w": np.array(["1.5", "2"])}], "programs have no elements of dtype <U3; convert the array"),
         ([{"model": {"w": np.array([b"1"])}}], r"no elements of dtype \|S1.*parameter scope 'model'"),
         ([{"w": np.array(["2026-01-01"], "M8[s]")}], r"no elements of dtype datetime64\[s\]"),
+        ([{"w": np.zeros(2, [("a", ">f4"), ("b", "f4")])}], r"no elements of dtype \[\('a', '>f4'\)"),
         ([{"w": np.zeros(2, np.longdouble)}], "no elements of dtype float128"),
         ([{"w": np.ma.masked_array(W)}], r"a MaskedArray; programs know no masks: pass array\.filled"),
         ([{5: W}], "must be strings, not 5"),

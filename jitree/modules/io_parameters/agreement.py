@@ -43,6 +43,7 @@ _KERNEL_BYTES: Final = re.compile(KERNEL.pattern.encode())
 _TENSOR: Final = re.compile(r"tensor<(?:[\d?]+x)*(\w+)")
 _AS_BYTES: Final = "or pass its bytes by array.view(numpy.uint8) if they are what the program means"
 _FLOAT16: Final = BY_NAME["f16"], BY_NAME["bf16"]
+_BYTES: Final = BY_NAME["i8"], BY_NAME["si8"], BY_NAME["ui8"]
 _SEARCHED: Final = 64 << 20
 """Bytes. Larger segments are constants: they are not read before a program does."""
 _MOST_SIZES: Final = 8
@@ -181,7 +182,7 @@ def require_agreement(program: ReadingProgram, scope: str, requests: Iterable[Pa
 def _require_operand(program: ReadingProgram, scope: str, parameter: StoredParameter, has: str) -> None:
     """INVALID_ARGUMENT for other elements than those of the kernels that take the parameter."""
     element = _element(parameter)
-    if parameter.tensor is None or element is None or not _is_compared(element):
+    if parameter.tensor is None or element is None or not _is_told(element):
         return
     shape = parameter.tensor.shape
     if not program.may_be_taken_for_others(element, shape, parameter.length):
@@ -215,7 +216,9 @@ def _common(
 
 
 def _has(types: Iterable[ElementType], element: ElementType) -> bool:
-    return any(row.bits == element.bits and _kind(row) == _kind(element) for row in types)
+    """Whether it is one of the types. Integers may hold the bits of floats that numpy does not have."""
+    kinds = {kind for row in types if row.bits == element.bits for kind in (_kind(row), _holder(row))}
+    return _kind(element) in kinds
 
 
 def _hint(program: ReadingProgram, scope: str, parameter: StoredParameter, taken: int) -> str:
@@ -260,11 +263,22 @@ def _element(parameter: StoredParameter) -> ElementType | None:
     return element if isinstance(element, ElementType) else None
 
 
+def _holder(row: ElementType) -> int:
+    return _INTEGER if row in _FLOAT16 else _kind(row)
+
+
+def _is_told(row: ElementType) -> bool:
+    """Whether elements of other bits are none of its: it is not bytes, which hold anything, nor parts
+    of those or pairs of numbers, which kernels take apart."""
+    return row.bits in (8, 16, 32, 64) and row not in _BYTES and _kind(row) not in (0, _COMPLEX)
+
+
 def _is_compared(row: ElementType) -> bool:
     return row in _FLOAT16 or (row.bits >= _COMPARED_BITS and _kind(row) in (_INTEGER, _FLOAT))
 
 
 _INTEGER: Final = min(INTEGER_CLASSES)
+_COMPLEX: Final = BY_NAME["cf64"].numerical_class
 _FLOAT: Final = BY_NAME["f32"].numerical_class
 
 
