@@ -54,7 +54,10 @@ class _Header(NamedTuple):
         column_major = self.fortran_order and sum(dimension > 1 for dimension in self.shape) > 1
         return not foreign and not column_major
 
-    def tensor(self) -> TensorType:
+    def tensor(self) -> TensorType | None:
+        """None for bytes without a type, as which numpy writes floats that it does not have."""
+        if self.dtype.kind == "V" and not self.dtype.names:
+            return None
         row = element_type_of(self.dtype.newbyteorder("="))
         return TensorType(self.shape, self.dtype.name if row is None else row)
 

@@ -93,7 +93,7 @@ class ReadingProgram:
             self._uses = find_uses(self._compiled())
         return self._uses.get((scope, key), set())
 
-    def may_be_taken_for_others(self, element: ElementType, shape: Sequence[int], length: int) -> bool:
+    def may_be_taken_for_others(self, element: ElementType | None, shape: Sequence[int], length: int) -> bool:
         """Whether any kernel is known to have operands like that, and none of the type."""
         self._look()
         return any(row.types_of(shape, length) and not _has(row.types, element) for row in self._operations)
@@ -182,7 +182,7 @@ def require_agreement(program: ReadingProgram, scope: str, requests: Iterable[Pa
 def _require_operand(program: ReadingProgram, scope: str, parameter: StoredParameter, has: str) -> None:
     """INVALID_ARGUMENT for other elements than those of the kernels that take the parameter."""
     element = _element(parameter)
-    if parameter.tensor is None or element is None or not _is_told(element):
+    if parameter.tensor is None or not (element is None or _is_told(element)):
         return
     shape = parameter.tensor.shape
     if not program.may_be_taken_for_others(element, shape, parameter.length):
@@ -215,8 +215,11 @@ def _common(
     return sorted(types) if all(found) and all(map(_is_compared, types)) else []
 
 
-def _has(types: Iterable[ElementType], element: ElementType) -> bool:
-    """Whether it is one of the types. Integers may hold the bits of floats that numpy does not have."""
+def _has(types: Iterable[ElementType], element: ElementType | None) -> bool:
+    """Whether it is one of the types; None, a type of files only, is none. Integers may hold the bits of
+    floats that numpy does not have."""
+    if element is None:
+        return False
     kinds = {kind for row in types if row.bits == element.bits for kind in (_kind(row), _holder(row))}
     return _kind(element) in kinds
 
@@ -259,6 +262,7 @@ def _mistaken_for(program: ReadingProgram, parameter: StoredParameter) -> Elemen
 
 
 def _element(parameter: StoredParameter) -> ElementType | None:
+    """None for what has no type, or one that programs do not have."""
     element = None if parameter.tensor is None else parameter.tensor.element
     return element if isinstance(element, ElementType) else None
 
