@@ -98,8 +98,8 @@ def test_opaque_elements_have_the_size_of_what_they_are_passed_as(session: Sessi
     for given in (value.view(f"V{size}"), session.to_device(value.view(f"V{size}"))):
         if name != "i1" or isinstance(given, np.ndarray):
             assert np.asarray(function(given)).tobytes() == value.tobytes()
-    for other in {size + 1, 2 * size, 1} - {size}:
-        for given in (np.zeros(3, f"V{other}"), np.zeros(2, f"V{other}")[0]):
+    for other in {size + 1, size + 2, 2 * size, 1} - {size}:
+        for given in (np.zeros(3, f"V{other}"), np.zeros(2, f"V{other}")[0], np.void(b"9" * other)):
             with pytest.raises(InvalidArgumentError, match="input0"):
                 function(given)
 

@@ -42,7 +42,7 @@ def convert_exactly(
         try:
             converted = given.astype(dtype)
             wide = converted.astype(np.complex128) if native_float(dtype) else converted
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):  # raw bytes are read as digits
             raise refused(name, expected, value) from None
         if not native_float(dtype):
             kept = converted.astype(given.dtype) == given
