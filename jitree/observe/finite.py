@@ -16,7 +16,7 @@ from jitree.hal.buffer import BufferView
 from jitree.hal.observing import DISPATCH
 from jitree.observe.observation import Onlooker
 from jitree.observe.statistics import split
-from jitree.observe.tensors import DECLARED, GIVEN, ObservedDispatch, ObservedTensor, kind_of
+from jitree.observe.tensors import DECLARED, GIVEN, GUESSED, ObservedDispatch, ObservedTensor, kind_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -139,19 +139,25 @@ class FiniteCheck(Onlooker):
                 fault = find(tensor, check.applies, check.finds)
                 if fault is None or not tensor.has_changed(fault.coordinate):
                     continue
-                spread = self._spread(dispatch, check)
+                spread = self._spread(dispatch, check, tensor)
                 if spread:
                     self.first_read = self.first_read or spread
                     continue
                 raise _made(dispatch, number, fault)
 
-    def _spread(self, dispatch: ObservedDispatch, check: Check) -> str:
-        """Which input had one before."""
-        for number, tensor in enumerate(dispatch.inputs):
+    def _spread(self, dispatch: ObservedDispatch, check: Check, made: ObservedTensor) -> str:
+        """Which input had one before, or another tensor that may have been read: one whose type is unknown
+        may have that of what is made."""
+        read = [(f"input {number}", tensor) for number, tensor in enumerate(dispatch.inputs)]
+        for tensor in dispatch.bound():
+            assert made.kind is not None
+            tensor.guess_element({made.kind.element}, GUESSED)
+            read.append((f"binding {tensor.binding}", tensor))
+        for place, tensor in read:
             fault = find(tensor, check.applies, check.spread_by)
             if fault is not None:
                 source = tensor.origin or "elsewhere: constants, parameters or the host"
-                return f"{dispatch.label} reads {fault} in input {number}, which comes from {source}"
+                return f"{dispatch.label} reads {fault} in {place}, which comes from {source}"
         return ""
 
 

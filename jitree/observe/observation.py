@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 from _thread import allocate_lock
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary, ref
 
@@ -33,7 +34,7 @@ from jitree.observe.regions import (
     outputs_of,
     overlaps,
 )
-from jitree.observe.tensors import DECLARED, ObservedDispatch, ObservedTensor, kind_of
+from jitree.observe.tensors import ALIKE, DECLARED, ObservedDispatch, ObservedTensor, kind_of
 
 if TYPE_CHECKING:
     from jitree.dispatch.invocation import Invoker
@@ -195,12 +196,22 @@ class Observation(Listener):
             for tensor in dispatch.outputs:
                 tensor.origin = dispatch.label
                 self._regions.put(PlacedTensor(tensor.extent, tensor.kind, tensor.source, dispatch.label))
+        dispatch.bound = partial(self._bound, step, dispatch.outputs)
         try:
             for onlooker in onlookers:
                 onlooker.looks_at(dispatch)
         finally:
+            dispatch.bound = tuple
             for tensor in (*dispatch.inputs, *dispatch.outputs):
                 tensor.end()
+
+    def _bound(self, step: DeviceStep, outputs: Sequence[ObservedTensor]) -> Sequence[ObservedTensor]:
+        return [
+            ObservedTensor(binding, *region, step.look)
+            for binding, operand in enumerate(step.operands)
+            for region in self._regions.inside(operand)
+            if not any(overlaps(region.extent, output.extent) for output in outputs)
+        ]
 
     def _writes_of(self, step: DeviceStep, changes: Sequence[Extent]) -> list[Extent]:
         """What a dispatch has written; where that made no difference, what it has written before."""
@@ -226,6 +237,9 @@ class Observation(Listener):
             tensor.changes = changes
         dispatch.outputs = tuple(outputs)
         dispatch.inputs = tuple(inputs_of(operands, outputs, name, types, self._regions))
+        if not name.types:
+            for tensor in dispatch.inputs:
+                tensor.guess_element(self._regions.elements, ALIKE)
         for tensor in outputs:
             tensor.guess(dispatch.inputs)
 

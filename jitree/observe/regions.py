@@ -64,6 +64,11 @@ class Regions:
         self._scratch[extent[0]] = extent[1]
         self._regions = [other for other in self._regions if not overlaps(other.extent, extent)]
 
+    @property
+    def elements(self) -> set[ElementType]:
+        """Types of the tensors whose types are known."""
+        return {region.kind.element for region in self._regions if region.kind is not None}
+
     def is_scratch(self, extent: Extent) -> bool:
         """Whether a range lies in memory that a program has asked for: no constants do."""
         return any(overlaps(item, extent) for item in self._scratch.items())

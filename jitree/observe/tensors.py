@@ -14,7 +14,7 @@ from jitree.observe.export_names import TensorKind, flat
 from jitree.types import element_type
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence, Set
 
     import numpy.typing as npt
 
@@ -22,9 +22,12 @@ if TYPE_CHECKING:
     from jitree.hal.observing import DeviceStep, Extent, Look
     from jitree.observe.origins import CallOrigin
     from jitree.observe.statistics import Statistics
+    from jitree.types import ElementType
 
 GUESSED: Final = "guess: as the inputs"
 """As the source of a type: nothing says it, and all inputs have one."""
+ALIKE: Final = "guess: as all other tensors"
+"""… nothing says it, and all tensors whose types are known have one."""
 UNKNOWN: Final = "unknown"
 """As the source of a type: the tensor is shown as bytes."""
 DECLARED: Final = "declared"
@@ -117,14 +120,17 @@ class ObservedTensor(Unique):
     def guess(self, inputs: Sequence[ObservedTensor]) -> None:
         """Without a type, elements of the one that all inputs have, in a row. Where the name has them so, the
         shape of an input as large: the compiler folds loops of elementwise operations."""
-        elements = {tensor.kind.element for tensor in inputs if tensor.kind is not None}
-        if self.kind is None and len(elements) == 1:
-            self.kind = flat(elements.pop(), self.extent[1])
-            self.source = UNKNOWN if self.kind is None else GUESSED
+        self.guess_element({tensor.kind.element for tensor in inputs if tensor.kind is not None}, GUESSED)
         if self.kind is not None and len(self.kind.shape) == 1 and self.source == NAMED:
             shapes = {t.kind.shape for t in inputs if t.kind and prod(t.kind.shape) == self.kind.shape[0]}
             if len(shapes) == 1:
                 self.kind = self.kind._replace(shape=shapes.pop())
+
+    def guess_element(self, elements: Set[ElementType], source: str) -> None:
+        """Without a type, elements of the only one of these in a row, if there is only one."""
+        if self.kind is None and len(elements) == 1:
+            self.kind = flat(next(iter(elements)), self.extent[1])
+            self.source = UNKNOWN if self.kind is None else source
 
     def keep(self) -> None:
         """Copies the elements."""
@@ -176,6 +182,9 @@ class ObservedDispatch(Unique):
         self.constants = step.constants
         self.inputs: tuple[ObservedTensor, ...] = ()
         self.outputs: tuple[ObservedTensor, ...] = ()
+        self.bound: Callable[[], Sequence[ObservedTensor]] = tuple
+        """While it is looked at: all tensors in the memory bound to it, but for outputs. In an allocation
+        that tensors share there are more of them than inputs."""
         places = step.executable.places(step.function) if step.executable and step.kind == DISPATCH else ()
         self.location = origin.location + (f"; compiled from {', '.join(places)}" if places else "")
         """The function of the program that submitted it, with its source where the module says it; and what

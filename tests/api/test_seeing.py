@@ -376,6 +376,19 @@ def test_values_that_come_from_elsewhere_are_no_dispatch_s_fault(checked: Sessio
     )
 
 
+def test_two_operands_in_one_allocation() -> None:
+    """Of which one has the length that the name of the dispatch says."""
+    x = np.where(np.arange(28) == 4, np.float32("nan"), np.ones((14, 28), np.float32))
+    with Session("local-sync", check_finite=True) as session:
+        product = session.load(PROGRAMS / "encoded.vmfb").product
+        assert np.isnan(product(x)).all() and session.finite_check is not None
+        assert "comes from argument 0" in session.finite_check.first_read
+        with session.tap("*set_encoding_RHS*") as taps:
+            product(np.ones_like(x))
+        packed = taps[0].outputs[0]
+        assert packed.type == "1120xf32" and taps[0].inputs[0].source == "guess: as all other tensors"
+
+
 def test_arguments_that_are_refused() -> None:
     with Session("local-sync", check_finite="inputs") as session:
         session.load(SEEN)
