@@ -104,6 +104,20 @@ def compare(one: Array, other: Array, shape: tuple[int, ...], allowed: Tolerance
     return Closeness(start, differing, absolute, relative, steps, rms, first)
 
 
+def changes_of_bits(one: Array, other: Array, limit: int) -> set[tuple[bytes, bytes]]:
+    """What the elements that differ are in both, as they lie in memory; some more than ``limit`` at most."""
+    found: set[tuple[bytes, bytes]] = set()
+    for left, right in zip(split((one.reshape(-1),)), split((other.reshape(-1),)), strict=True):
+        size = left.dtype.itemsize
+        rows = _bits(left).reshape(-1, size), _bits(right).reshape(-1, size)
+        differing = (rows[0] != rows[1]).any(axis=1)
+        changed = (row[differing][: limit + 1] for row in rows)
+        found |= {(a.tobytes(), b.tobytes()) for a, b in zip(*changed, strict=True)}
+        if len(found) > limit:
+            break
+    return found
+
+
 def _bits(piece: Array) -> Array:
     return np.ascontiguousarray(piece).view(np.uint8)
 

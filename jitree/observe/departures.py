@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.base.records import NamedTuple
-from jitree.observe.closeness import Closeness, FarElement, Tolerance, compare
+from jitree.observe.closeness import Closeness, FarElement, Tolerance, changes_of_bits, compare
 from jitree.observe.export_names import TensorKind
 from jitree.observe.regions import overlaps
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 ELSEWHERE: Final = "no dispatch (constants, parameters, copies or the host)"
 """As what made a tensor."""
+_MOST_MOVED: Final = 64
+"""Elements of a constant that differ, of which it is found out whether a dispatch only moves them."""
 _LONGEST: Final = 52
 """Characters of a name in a table."""
 
@@ -113,6 +115,9 @@ class Comparison:
         self.mismatch: tuple[str, str] | None = None
         """Names of the first dispatches of one number that are not the same."""
         self._number = -1
+        self._has_reader = False
+        self._movers: set[str] = set()
+        """Dispatches that have only moved the constants that depart, as long as ``first`` is one of them."""
         self._constants: set[tuple[object, object]] = set()
         self.constants: Departure | None = None
         """The first departure in what no dispatch made, though what is made of it may agree."""
@@ -133,12 +138,48 @@ class Comparison:
             operand = f"output {a.outputs.index(left)}"
             names, ordinals = (a.name, b.name), (a.ordinal, b.ordinal)
             self.rows.append(Compared(number, names, ordinals, operand, _type(left, right), closeness))
-            if closeness.first is not None and (self.first is None or number < self._number):
-                self.first = self._departure(a, b, operand, _type(left, right), closeness.first)
-                self._number = number
+            if closeness.first is not None and (self.first is None or number < self._number or self._movers):
+                found = self._departure(a, b, operand, _type(left, right), closeness.first)
+                self._depart(number, found, closeness.differing <= _MOST_MOVED and self._moves(a, b, pair))
+        self._name_reader(a)
         if self._is_one_program and self.first is None and self.constants is None:
             self._compare_constants(a, b)
         return True
+
+    def _depart(self, number: int, found: Departure, is_moved: bool) -> None:
+        """A constant that a dispatch only moves departs where the first dispatch computes with it."""
+        if is_moved:
+            found = found._replace(reason=f"{found.reason}; it only moves that, what is made of it agrees")
+            self._movers.add(f"{found.dispatch} (dispatch {found.ordinal})")
+            if self.first is not None and number > self._number:
+                return
+        elif self.first is not None and number > self._number:
+            by = ", ".join(sorted(self._movers))
+            found = found._replace(reason=f"{found.reason}; moved by {by}: {self.first.place}")
+        if not is_moved:
+            self._movers.clear()
+        self.first, self._number = found, number
+
+    def _name_reader(self, a: ObservedDispatch) -> None:
+        """Which dispatch gets a moved constant, though what it makes may agree."""
+        if self.first is None or self._has_reader or not self._movers or a.label in self._movers:
+            return
+        self._has_reader = any(tensor.origin in self._movers for tensor in a.bound())
+        if self._has_reader:
+            reason = f"{self.first.reason}; {a.label} is the first that may read it"
+            self.first = self.first._replace(reason=reason)
+
+    def _moves(self, a: ObservedDispatch, b: ObservedDispatch, made: Pairing) -> bool:
+        """Whether all that departs in a tensor departs so in what no dispatch has made."""
+        if not self._is_one_program:
+            return False
+        read: set[tuple[bytes, bytes]] = set()
+        for left, right in counterparts(a, b, True):
+            is_constant = not left.origin or left.origin in self._movers
+            if right is not None and is_constant and not is_overwritten(left, a):
+                pair = paired(left, right)
+                read |= changes_of_bits(*pair[:2], _MOST_MOVED) if pair else set()
+        return changes_of_bits(*made[:2], _MOST_MOVED) <= read
 
     def _departure(
         self, a: ObservedDispatch, b: ObservedDispatch, operand: str, kind: str, place: FarElement

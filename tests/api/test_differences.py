@@ -114,6 +114,21 @@ def test_which_dispatch_reads_a_constant_is_found(tmp_path: Path) -> None:
             assert d.first.reason.endswith("this dispatch reads it")
 
 
+def test_a_weight_that_a_dispatch_packs_departs_where_it_is_computed_with(tmp_path: Path) -> None:
+    encoded, other = PROGRAMS / "encoded.vmfb", tmp_path / "other.vmfb"
+    data = bytearray(encoded.read_bytes())
+    data[weights(bytes(data), 0, "encoded.mlir") + 4 * (40 * 9 + 20) + 1] ^= 16
+    other.write_bytes(data)
+    packing, matmul = "product_dispatch_1_set_encoding_RHS_28x40", "product_dispatch_2_matmul_14x40x28_f32"
+    for value, named in ((1.0, matmul), (0.0, packing)):
+        x = np.full((14, 28), value, np.float32)
+        d = jitree.diff((encoded, "local-sync"), (other, "local-sync"), inputs=[x])
+        assert d.first is not None and d.first.dispatch == named
+        packed = d.first.place if named == packing else d.first.inputs[0].first
+        assert packed is not None and int(packed.bits[0], 16) ^ int(packed.bits[1], 16) == 4096
+        assert f"{packing} (dispatch 1)" in str(d) and f"{matmul} (dispatch 2)" in str(d)
+
+
 def test_two_compilations_are_aligned_by_their_values(tmp_path: Path) -> None:
     d = jitree.diff((CHAIN, "local-sync"), (TILED, "local-sync"), inputs=[X], rtol=1e-5)
     assert d.equal and len(d.rows) == 7
