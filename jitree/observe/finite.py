@@ -157,7 +157,8 @@ class FiniteCheck(Onlooker):
             fault = find(tensor, check.applies, check.spread_by)
             if fault is not None:
                 source = tensor.origin or "elsewhere: constants, parameters or the host"
-                return f"{dispatch.label} reads {fault} in {place}, which comes from {source}"
+                where = f"; {dispatch.location}" if dispatch.location else ""
+                return f"{dispatch.label} reads {fault} in {place}, which comes from {source}{where}"
         return ""
 
 

@@ -7,7 +7,7 @@ import os
 import warnings
 from _thread import allocate_lock
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, Literal, overload
 
@@ -25,7 +25,7 @@ from jitree.observe import tensor_files
 from jitree.observe.export_names import TensorKind
 from jitree.observe.observation import Observation, Onlooker
 from jitree.observe.statistics import statistics
-from jitree.observe.tensors import ObservedDispatch, ObservedTensor
+from jitree.observe.tensors import GIVEN, ObservedDispatch, ObservedTensor
 from jitree.types import BY_NAME
 
 if TYPE_CHECKING:
@@ -61,11 +61,16 @@ class Selection(Unique):
         self._function = function
         self.names: dict[str, None] = {}
         """Of all dispatches that were there to select from."""
+        self._functions: dict[str, None] = {}
+        """… that were called, modules and functions."""
+        self._last = 0
+        """Their highest ordinal."""
 
     def __contains__(self, dispatch: ObservedDispatch) -> bool:
         if dispatch.kind != DISPATCH:
             return dispatch.kind in self._patterns
-        self.names[dispatch.name] = None
+        self.names[dispatch.name] = self._functions[dispatch.function] = None
+        self._last = max(self._last, dispatch.ordinal or 0)
         called_module, _, called = dispatch.function.rpartition(".")
         return (
             self._is_name(dispatch.name)
@@ -80,11 +85,21 @@ class Selection(Unique):
     def nothing(self) -> NotFoundError:
         """No dispatch was meant, though there were some."""
         pattern = ", ".join(self._patterns)
-        near = get_close_matches(pattern.strip("*"), self.names, _MOST_NEAR, 0.0)
+        by_likeness = sorted(self.names, key=lambda name: -_likeness(pattern.strip("*"), name))
+        near = by_likeness[:_MOST_NEAR]
         why = f"no dispatch matches '{pattern}'"
         if any(map(self._is_name, self.names)):
-            return NotFoundError(f"{why} with these ordinals, this module and this function")
+            return NotFoundError(
+                f"{why} with these ordinals, this module and this function; dispatches up to {self._last} "
+                f"ran, in calls of {', '.join(self._functions)}"
+            )
         return NotFoundError(f"{why}; names near it: {', '.join(near) or 'none, no dispatch has run'}")
+
+
+def _likeness(pattern: str, name: str) -> int:
+    """Characters of the pattern that a name has, in pairs and more."""
+    same = SequenceMatcher(None, pattern, name, autojunk=False).get_matching_blocks()
+    return sum(block.size for block in same if block.size > 1)
 
 
 def _submitting_module(dispatch: ObservedDispatch) -> str:
@@ -156,6 +171,7 @@ class Taps(Onlooker, Sequence[ObservedDispatch]):
         self._selection = selection
         self._keep = keep
         self._types = given_types(types)
+        self._unused_types = dict(self._types)
         self._file = None if path is None else tensor_files.create(path)
         self._dispatches: list[ObservedDispatch] = []
         self._lock = allocate_lock()
@@ -174,6 +190,9 @@ class Taps(Onlooker, Sequence[ObservedDispatch]):
             if self._is_over:
                 return
             self._dispatches.append(dispatch)
+            for tensor in (*dispatch.inputs, *dispatch.outputs) if self._unused_types else ():
+                if tensor.source == GIVEN:
+                    self._unused_types.pop(tensor.binding, None)
             if self._keep == STATS:
                 for tensor in dispatch.outputs:
                     tensor.stats = statistics(tensor.pieces, tensor.shape, tensor.type)
@@ -238,9 +257,16 @@ class Taps(Onlooker, Sequence[ObservedDispatch]):
 
     @folded
     def require_some(self) -> None:
-        """NOT_FOUND, with names that are near, if nothing was tapped."""
+        """NOT_FOUND, with names that are near, if nothing was tapped; INVALID_ARGUMENT for types that no
+        tensor has."""
         if not self._dispatches:
             raise self._selection.nothing()
+        for binding, kind in self._unused_types.items():
+            last = self._dispatches[-1]
+            raise InvalidArgumentError(
+                f"types: no dispatch that was tapped has the {kind.byte_length} bytes of {kind} in binding "
+                f"{binding}; {last.label} has {', '.join(map(repr, (*last.inputs, *last.outputs)))}"
+            )
 
     def stop(self) -> None:
         """Looks at nothing more, and completes the file."""

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.errors import InvalidArgumentError, NonFiniteError
+from jitree.errors import InvalidArgumentError, NonFiniteError, UnavailableError
 from jitree.hal.buffer import BufferView
 from jitree.tools.flags import ParsedFlags
 
@@ -49,6 +49,10 @@ def _taps(session: Session, texts: Sequence[str], output: str) -> list[Taps]:
     patterns: dict[str, list[str]] = {_STATS: [], "tensors": []}
     for text in texts:
         pattern, separator, keep = text.rpartition(":")
+        if keep in _WHOLE and output and not output.endswith(f".{keep}"):
+            raise InvalidArgumentError(
+                f"--tap: '{text}' goes to a file that ends with .{keep}, not to '{output}'"
+            )
         if not separator or keep not in (_STATS, *_WHOLE):
             pattern, keep = text, output.rpartition(".")[2]
         patterns["tensors" if keep in _WHOLE else _STATS].append(pattern)
@@ -67,7 +71,10 @@ def _write(statistics: str, output: str) -> None:
     if not statistics or not output or output.endswith(_WHOLE):
         sys.stdout.write(statistics)
     else:
-        Path(output).write_text(statistics, encoding="utf-8")
+        try:
+            Path(output).write_text(statistics, encoding="utf-8")
+        except OSError as error:
+            raise UnavailableError(f"--tap_output: cannot write '{output}': {error.strerror}") from None
 
 
 def require_finite(session: Session, results: Sequence[Any]) -> None:

@@ -125,8 +125,13 @@ def test_selections(seen: Session) -> None:
 def test_what_is_meant_by_nothing_says_what_is_near(seen: Session) -> None:
     with pytest.raises(NotFoundError, match=f"names near it: {SOFTMAX}"), seen.tap("*sofmtax*"):
         results(seen)
-    with pytest.raises(NotFoundError, match="with these ordinals"), seen.tap(SOFTMAX, ordinals=7):
+    near = "names near it: normalized_dispatch_1_softmax"  # however much longer names are
+    with pytest.raises(NotFoundError, match=near), seen.tap("normalized_dispatch_2_softmax"):
         results(seen)
+    ran = "with these ordinals.*dispatches up to 2 ran, in calls of module.normalized"
+    for nothing in ({"ordinals": 7}, {"function": "normalised"}, {"module": "model"}):
+        with pytest.raises(NotFoundError, match=ran), seen.tap(SOFTMAX, **nothing):  # type: ignore[arg-type]
+            results(seen)
     with seen.tap("*sofmtax*") as taps:
         pass
     with pytest.raises(OutOfRangeError, match="no dispatch has run"):
@@ -251,6 +256,13 @@ def test_types_that_the_user_gives(seen: Session) -> None:
     with seen.tap("*softmax*", types={1: "71x4xi32"}) as taps:
         results(seen)
     assert (taps[0].outputs[0].type, taps[0].outputs[0].source) == ("71x4xi32", "given")
+    for binding, kind, said in (
+        (0, "4000x71xf32", "1136000 bytes of 4000x71xf32"),
+        (17, "2xf32", "in binding 17"),
+    ):
+        expected = pytest.raises(InvalidArgumentError, match=said)
+        with expected, seen.tap("*softmax*", types={1: "71x4xi32", binding: kind}):
+            results(seen)
 
 
 def test_memory_that_a_tap_would_need(seen: Session, monkeypatch: pytest.MonkeyPatch) -> None:

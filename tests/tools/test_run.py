@@ -310,6 +310,10 @@ def test_taps(tmp_path: Path) -> None:
     assert outcome.code == 0 and (tmp_path / "t.txt").read_text().startswith(NARROW)
     outcome = jitree("run", *SEEN, "--tap=*narow*")
     assert outcome.code == 1 and f"names near it: {NARROW}" in outcome.stderr
+    outcome = jitree("run", *SEEN, "--tap=*:safetensors", f"--tap_output={tmp_path}/t.npz")
+    assert outcome.code == 1 and "ends with .safetensors" in outcome.stderr
+    outcome = jitree("run", *SEEN, "--tap=*", f"--tap_output={tmp_path}/no/t.txt")
+    assert outcome.code == 1 and "UNAVAILABLE; --tap_output: cannot write" in outcome.stderr
     outcome = jitree("run", *SEEN, "--tap=*:npz")
     assert outcome.code == 1 and "--tap_output" in outcome.stderr
 
