@@ -16,6 +16,7 @@ from jitree.base.records import NamedTuple
 from jitree.hal.observing import DISPATCH
 from jitree.observe.export_names import parse
 from jitree.observe.observation import Onlooker
+from jitree.observe.regions import SCRATCH
 from jitree.observe.statistics import split
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Outline(Onlooker):
     def looks_at(self, dispatch: ObservedDispatch) -> None:
         if dispatch.kind != DISPATCH or dispatch.ordinal is None:
             return
-        sources = tuple(int(found[1]) for found in map(_MADE.search, _origins(dispatch)) if found)
+        sources = _sources(dispatch, dispatch.ordinal)
         for number, tensor in enumerate(dispatch.outputs):
             array = tensor.array
             assert array is not None
@@ -103,8 +104,11 @@ class Outline(Onlooker):
         return [self._sketches[key] for key in sorted(self._sketches)]
 
 
-def _origins(dispatch: ObservedDispatch) -> list[str]:
-    return [tensor.origin for tensor in dispatch.inputs]
+def _sources(dispatch: ObservedDispatch, ordinal: int) -> tuple[int, ...]:
+    """What made the inputs; of memory of the call whose tensors are not known, the dispatch before."""
+    origins = [tensor.origin for tensor in dispatch.inputs]
+    made = (int(found[1]) for found in map(_MADE.search, origins) if found)
+    return (*made, *([ordinal - 1] if SCRATCH in origins and ordinal else []))
 
 
 def _digest(array: Array) -> bytes:

@@ -207,7 +207,11 @@ def _input(
         return ObservedTensor(binding, (operand[0], given.byte_length), given, GIVEN, "")
     region = regions.at(operand)
     if region is None or region.kind is None:
-        named = [kind for kind in name.inputs if fits(kind, operand[1])]
+        named = [
+            kind
+            for kind in name.inputs
+            if fits(kind, operand[1]) and not _is_cut((operand[0], kind.byte_length), outputs)
+        ]
         origin = "" if region is None else region.origin
         if named:
             return ObservedTensor(binding, (operand[0], named[0].byte_length), named[0], NAMED, origin)
@@ -221,6 +225,11 @@ def _input(
         kind = flat(around.kind.element, operand[1])
         return ObservedTensor(binding, operand, kind, around.source if kind else UNKNOWN, around.origin)
     return ObservedTensor(binding, region.extent, region.kind, region.source, region.origin)
+
+
+def _is_cut(extent: Extent, outputs: Sequence[ObservedTensor]) -> bool:
+    """Whether an output lies in a part of it: then it is a block of several tensors."""
+    return any(overlaps(extent, output.extent) and extent != output.extent for output in outputs)
 
 
 def _part(

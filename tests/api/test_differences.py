@@ -5,6 +5,7 @@ from __future__ import annotations
 import runpy
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,8 @@ from jitree.errors import (
 )
 from jitree.observe.closeness import EXACT, Tolerance, compare
 from jitree.observe.lockstep import Arrival, Meeting
-from jitree.observe.outlines import Sketch, align
+from jitree.observe.outlines import Outline, Sketch, align
+from jitree.observe.regions import SCRATCH
 from tests.api.programs import ASYNCHRONOUS, PROGRAMS
 from tests.tools.command import jitree as command
 
@@ -349,6 +351,19 @@ def test_alignment() -> None:
     )
     assert [(a.ordinal, b.ordinal) for a, b in align(one, one)] == [(0, 0), (1, 1), (2, 2)]
     assert align(one, []) == [] == align([], [])
+
+
+@pytest.mark.parametrize(
+    ("origins", "sources"),
+    [(["f (dispatch 2)", ""], (2,)), ([SCRATCH], (6,)), (["f (dispatch 2)", SCRATCH], (2, 6)), ([""], ())],
+)
+def test_what_an_output_is_made_of(origins: list[str], sources: tuple[int, ...]) -> None:
+    outline, array = Outline(), np.ones(4, np.float32)
+    output = SimpleNamespace(array=array, kind=None, type="4xf32")
+    inputs = [SimpleNamespace(origin=origin) for origin in origins]
+    dispatch: Any = SimpleNamespace(kind="dispatch", ordinal=7, name="f", inputs=inputs, outputs=[output])
+    outline.looks_at(dispatch)
+    assert outline.sketches[0].sources == sources
 
 
 def test_calls_that_meet_in_another_order() -> None:

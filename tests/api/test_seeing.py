@@ -31,7 +31,7 @@ from jitree.errors import (
 from jitree.observe import taps as tapping
 from jitree.observe.export_names import TensorKind, parse
 from jitree.observe.finite import CHECKS, find
-from jitree.observe.regions import Regions, inputs_of, outputs_of
+from jitree.observe.regions import PlacedTensor, Regions, inputs_of, outputs_of
 from jitree.observe.tensors import NAMED, ObservedDispatch, ObservedTensor
 from jitree.params import open_providers
 from jitree.types import BY_NAME
@@ -236,6 +236,19 @@ def test_types_by_names_and_lengths(
     outputs = outputs_of(operands, changes, parse(name), {}, Regions())
     inputs = inputs_of(operands, outputs, parse(name), {}, Regions())
     assert [tensor.type for tensor in (*inputs, *outputs)] == types.split()
+
+
+def test_a_block_that_is_as_long_as_another_input() -> None:
+    """One allocation of the call is bound to both: the tensor that was put there is read, not the whole."""
+    name, regions = parse("f_dispatch_0_matmul_8x16x16_f32"), Regions()
+    block, made = (4096, 1024), (4096, 512)
+    regions.forget(block)
+    kind = name.outputs[0]
+    regions.put(PlacedTensor(made, kind, "name", "before (dispatch 3)"))
+    operands = [block, (8192, 1024), block]
+    outputs = outputs_of(operands, [(4608, 512)], name, {}, regions)
+    inputs = inputs_of(operands, outputs, name, {}, regions)
+    assert inputs[0].type == "8x16xf32" and inputs[0].origin == "before (dispatch 3)"
 
 
 def test_outputs_come_in_the_order_of_bindings() -> None:
