@@ -20,6 +20,7 @@ from jitree.api.calls.overlaps import shares_memory
 from jitree.api.calls.tensor_packing import Donation
 from jitree.api.function import Function, Watcher
 from jitree.api.session_arguments import require
+from jitree.base.identity import Unique
 from jitree.base.records import NamedTuple
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.command_buffer import CommandBuffer
@@ -69,7 +70,7 @@ class ExplainedResult(NamedTuple):
         return f"{self.name}: {self.bytes} bytes, {place}"
 
 
-class Explanation:
+class Explanation(Unique):
     """The last call of a function that was looked at. :meth:`stop`, or the end of a ``with`` block, makes its
     calls as fast as before."""
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakSet
 
 from jitree.base.arguments import object_of, shown
+from jitree.base.identity import Unique
 from jitree.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -63,7 +64,7 @@ def rings() -> int:
     return _words[0]
 
 
-class Scope:
+class Scope(Unique):
     """What a thread or a task does until the scope is left: the block of a ``with`` statement, or a call
     that waits. It can be ended from any thread, and ends by itself ``seconds`` after it was entered.
 

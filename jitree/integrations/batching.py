@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from jitree.base.identity import Unique
 from jitree.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -25,7 +26,7 @@ from jitree.integrations.padding import PaddedFunction as PaddedFunction
 from jitree.integrations.padding import Rows, stacked
 
 
-class Admission:
+class Admission(Unique):
     """Who may wait: as many requests as there is room for, until no more are taken."""
 
     def __init__(self, waiting: int) -> None:

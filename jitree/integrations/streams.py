@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final, Protocol, Self
 
+from jitree.base.identity import Unique
 from jitree.errors import DeadlineExceededError
 from jitree.integrations.batching import Admission
 
@@ -29,7 +30,7 @@ class StepEngine(Protocol):
         """The request of a slot is over."""
 
 
-class AnswerStream:
+class AnswerStream(Unique):
     """The answer to one request: ``async with streams(request) as stream: async for part in stream``. Leaving
     the block early gives the slot to another."""
 

@@ -150,7 +150,7 @@ def tensor_type(text: str) -> TensorKind:
     return TensorKind(BY_NAME[element], tuple(map(int, shape)))
 
 
-class Taps(Onlooker, Sequence[ObservedDispatch]):
+class Taps(Unique, Onlooker, Sequence[ObservedDispatch]):
     """The dispatches that were tapped, in the order in which they ran."""
 
     def __init__(

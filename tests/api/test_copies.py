@@ -14,6 +14,7 @@ import jitree
 from jitree import Call, Session, VmBuffer, VmList, donate
 from jitree.errors import UnimplementedError
 from jitree.hal.fence import Fence
+from jitree.integrations.batching import Batcher
 from tests.api.programs import ARITHMETIC
 
 X = np.arange(4, dtype=np.float32)
@@ -28,7 +29,9 @@ def owners(session: Session) -> dict[str, Any]:
         "device": session.device, "allocator": session.device_allocator, "view": array.view,
         "buffer": array.view.buffer, "allocation": array.view.buffer.allocation, "donation": donate(array),
         "fence": Fence.create(session.device), "semaphore": session.device.create_semaphore(0),
-        "VM buffer": VmBuffer.alias(b"abc"), "list": VmList("i32", 2),
+        "VM buffer": VmBuffer.alias(b"abc"), "list": VmList("i32", 2), "deadline": session.deadline(1),
+        "batches": Batcher(module.add), "explanation": session.explain(module.scale),
+        "taps": session.tap("*"),
     }  # fmt: skip
 
 
