@@ -85,15 +85,20 @@ class Selection(Unique):
     def nothing(self) -> NotFoundError:
         """No dispatch was meant, though there were some."""
         pattern = ", ".join(self._patterns)
-        by_likeness = sorted(self.names, key=lambda name: -_likeness(pattern.strip("*"), name))
-        near = by_likeness[:_MOST_NEAR]
         why = f"no dispatch matches '{pattern}'"
         if any(map(self._is_name, self.names)):
             return NotFoundError(
                 f"{why} with these ordinals, this module and this function; dispatches up to {self._last} "
                 f"ran, in calls of {', '.join(self._functions)}"
             )
-        return NotFoundError(f"{why}; names near it: {', '.join(near) or 'none, no dispatch has run'}")
+        return NotFoundError(
+            f"{why}; names near it: {near(pattern, self.names) or 'none, no dispatch has run'}"
+        )
+
+
+def near(pattern: str, names: Iterable[str]) -> str:
+    """The names that are most like a pattern."""
+    return ", ".join(sorted(names, key=lambda name: -_likeness(pattern.strip("*"), name))[:_MOST_NEAR])
 
 
 def _likeness(pattern: str, name: str) -> int:

@@ -47,6 +47,13 @@ def check_flags(flags: ParsedFlags) -> None:
             )
     if wanted and not output:
         raise InvalidArgumentError("--device_profiling_mode requires --device_profiling_output")
+    if output and not wanted:
+        raise InvalidArgumentError("--device_profiling_output requires --device_profiling_mode")
+    if _is_filtered(flags) and not (flags.text("profile") or wants_device_profile(flags)):
+        raise InvalidArgumentError(
+            "--device_profiling_filter_* requires --device_profiling_mode, --print_device_statistics or "
+            "--profile"
+        )
     if output and flags.boolean("print_device_statistics"):
         raise InvalidArgumentError(
             "--print_device_statistics cannot be combined with --device_profiling_output; use --profile"
@@ -56,6 +63,11 @@ def check_flags(flags: ParsedFlags) -> None:
             raise UnimplementedError(
                 f"flag 'device_profiling_filter_{name}': commands are chosen by {', '.join(_COMMAND)}"
             )
+
+
+def _is_filtered(flags: ParsedFlags) -> bool:
+    numbers = (flags.integer(f"device_profiling_filter_{name}") for name in (*_COMMAND[1:], *_UNKNOWN))
+    return bool(flags.text("device_profiling_filter_function")) or any(number != -1 for number in numbers)
 
 
 def refuse_profiles(flags: ParsedFlags) -> None:
@@ -95,7 +107,10 @@ def _filter(profile: Profile, devices: tuple[Device, ...], flags: ParsedFlags) -
     index = flags.integer("device_profiling_filter_command_index")
     ordinal = flags.integer("device_profiling_filter_physical_device")
 
+    names: set[str] = set()
+
     def is_chosen(device: Device, command: Measurement) -> bool:
+        names.add(command.name)
         return (
             fnmatchcase(command.name, pattern)
             and index in (-1, command.row)
@@ -103,3 +118,9 @@ def _filter(profile: Profile, devices: tuple[Device, ...], flags: ParsedFlags) -
         )
 
     profile.restrict(is_chosen)
+    if names and not profile.rows:
+        from jitree.observe.taps import near
+
+        sys.stderr.write(
+            f"--device_profiling_filter_*: no command is meant; names near it: {near(pattern, names)}\n"
+        )

@@ -130,7 +130,7 @@ def test_what_is_meant_by_nothing_says_what_is_near(seen: Session) -> None:
         results(seen)
     ran = "with these ordinals.*dispatches up to 2 ran, in calls of module.normalized"
     for nothing in ({"ordinals": 7}, {"function": "normalised"}, {"module": "model"}):
-        with pytest.raises(NotFoundError, match=ran), seen.tap(SOFTMAX, **nothing):  # type: ignore[arg-type]
+        with pytest.raises(NotFoundError, match=ran), seen.tap(SOFTMAX, **nothing):
             results(seen)
     with seen.tap("*sofmtax*") as taps:
         pass

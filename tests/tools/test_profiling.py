@@ -58,6 +58,7 @@ def test_device_profiles(flags: tuple[str, ...], kept: set[str], tmp_path: Path)
         "--device_profiling_mode=dispatch-events,queue-events", f"--device_profiling_output={path}", *flags
     )
     assert outcome.code == 0 and {MATMUL, SOFTMAX} & set(slices(path)) == kept
+    assert ("no command is meant; names near" in outcome.stderr) == (not kept), outcome.stderr
 
 
 def test_device_statistics() -> None:
@@ -77,6 +78,8 @@ def test_device_statistics() -> None:
         (("--device_profiling_mode=counters", "--device_profiling_output=x"), "UNIMPLEMENTED"),
         (("--print_device_statistics", "--device_profiling_output=x"), "INVALID_ARGUMENT"),
         (("--device_profiling_filter_queue=0", "--profile=x"), "UNIMPLEMENTED"),
+        (("--device_profiling_output=x",), "INVALID_ARGUMENT; --device_profiling_output requires"),
+        (("--device_profiling_filter_command_index=0",), "INVALID_ARGUMENT; --device_profiling_filter_"),
         (("--profile=/missing/trace.json",), "UNAVAILABLE; unable to write"),
     ],
 )
