@@ -106,3 +106,10 @@ def test_fences_belong_to_the_runtime() -> None:
     assert signature_of("f$async", parse("0rr_r"), {}).fences
     assert not signature_of("f", parse("0rr_r"), {}).fences
     assert not signature_of("f", parse("0ri_r"), model).fences
+
+
+@pytest.mark.parametrize("size", ["9" * 5000, "9" * 19, "1x" * 300_000 + "1"])
+def test_sizes_that_no_tensor_has(size: str) -> None:
+    """No text of the file takes long, and none is too long for Python."""
+    parsed = parse_declaration(f"func @f(%a: tensor<{size}xf32> {{iree.abi.output = {size}}}) -> ()")
+    assert parsed is not None and parsed[0][0].storage_of is None

@@ -31,11 +31,13 @@ TORCH_ASYNC_SUFFIX: Final = "$async"
 
 _HEADS: Final = (["func"], ["sync", "func"], ["async", "func"])
 _TENSOR: Final = "tensor<"
-_STORAGE: Final = r"\biree\.abi\.output\s*=\s*(\d+)"
+_STORAGE: Final = r"\biree\.abi\.output\s*=\s*(\d{1,18})\b"
 _WORKSPACE: Final = r"\biree\.abi\.transients\b"
 _CONSUMED: Final = r"\biree\.abi\.consume\b"
 _OPENING: Final = "<({["
 _CLOSING: Final = ">)}]"
+_MOST_DIGITS: Final = 18
+"""Of sizes that can be counted."""
 
 
 class DeclaredTensor(NamedTuple):
@@ -123,12 +125,11 @@ def signature_of(name: str, convention: CallingConvention, attrs: Mapping[str, s
 
 def _sized(signature: Signature, attrs: Mapping[str, str]) -> Signature:
     """With what the compiler says about the size of the workspace."""
-    constant = attrs.get(_TRANSIENTS_CONSTANT, "")
-    if not constant.isdecimal():
+    constant = _number(attrs.get(_TRANSIENTS_CONSTANT, ""))
+    if constant is None:
         return signature._replace(measure=attrs.get(_TRANSIENTS_SIZE))
     arguments = tuple(
-        item if item.workspace is None else item._replace(workspace=int(constant))
-        for item in signature.arguments
+        item if item.workspace is None else item._replace(workspace=constant) for item in signature.arguments
     )
     return signature._replace(arguments=arguments)
 
@@ -230,10 +231,16 @@ def parse_tensor_type(text: str) -> DeclaredTensor | None:
     if not (text.startswith(_TENSOR) and text.endswith(">")):
         return None
     element = text[len(_TENSOR) : -1].partition(",")[0].strip()  # an encoding follows the comma
+    parts = element.split("x")
     shape: list[int | None] = []
-    while True:
-        size, times, rest = element.partition("x")
-        if not times or not (size == "?" or size.isdecimal()):
-            return DeclaredTensor(BY_NAME.get(element), tuple(shape))
-        shape.append(None if size == "?" else int(size))
-        element = rest
+    for size in parts[:-1]:
+        number = _number(size)
+        if number is None and size != "?":
+            break
+        shape.append(number)
+    return DeclaredTensor(BY_NAME.get("x".join(parts[len(shape) :])), tuple(shape))
+
+
+def _number(text: str) -> int | None:
+    """A size, which no text of thousands of digits is."""
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
