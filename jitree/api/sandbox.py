@@ -33,7 +33,8 @@ from jitree.hal.driver import parse_uri
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters
 from jitree.hal.heap import HeapAllocator
 from jitree.regs.bounds import UNBOUNDED, Bounds
-from jitree.regs.objects import VmBuffer, VmList
+from jitree.regs.list import without_lists
+from jitree.regs.objects import VmBuffer
 from jitree.vmfb.archive import Source, loading, name_of
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class Sandbox:
         """The results of a call. RESOURCE_EXHAUSTED for more bytes than it may give."""
         most = self.limits.output
         if most is not None:
-            size = sum(map(_size, results))
+            size = sum(map(_size, without_lists(results)))
             if size > most:
                 raise ResourceExhaustedError(
                     f"the results of the call have {size} bytes, {most} are allowed (the limit on output)"
@@ -244,13 +245,11 @@ def require_objects(parameters: Any) -> tuple[Any, ...]:
 
 
 def _size(value: object) -> int:
-    """Bytes of a result."""
+    """Bytes of a result that is no list."""
     if isinstance(value, BufferView):
         return value.buffer.byte_length
     if isinstance(value, Buffer):
         return value.byte_length
     if isinstance(value, VmBuffer):
         return value.length
-    if isinstance(value, VmList):
-        return sum(_WORD if type(item) in (int, float) else _size(item) for item in value)
     return _WORD if type(value) in (int, float) else 0

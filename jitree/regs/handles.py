@@ -118,6 +118,7 @@ class HandleTable:
         "_aliases",
         "_bytes",
         "_free",
+        "_is_draining",
         "_later",
         "_memory",
         "_objects",
@@ -155,6 +156,7 @@ class HandleTable:
         """By number: what makes the objects of :meth:`wrap_later` that nobody has asked for."""
         self._traits: dict[type, _Traits] = {}
         self.deferred: deque[Iterable[int]] = deque()
+        self._is_draining = False
         self.is_halted: Callable[[], bool] = bool
         """Whether what runs on machines of the table is to end, asked when their time is over."""
         self.handle_pool: ObjectPool | None = None
@@ -406,9 +408,16 @@ class HandleTable:
             self.drain_deferred()
 
     def drain_deferred(self) -> None:
-        """Drops the references that objects held which died outside the table's control."""
-        while self.deferred:
-            self.release_all([*self.deferred.popleft()])
+        """Drops the references that objects held which died outside the table's control. What those let go of
+        in turn waits, too: lists in lists may be deeper than Python's stack."""
+        if self._is_draining:
+            return
+        self._is_draining = True
+        try:
+            while self.deferred:
+                self.release_all([*self.deferred.popleft()])
+        finally:
+            self._is_draining = False
 
     def _free_entry(self, address: int) -> None:
         number = (address - self.base) >> 6

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -426,3 +426,19 @@ class VmList(Unique):
     def __repr__(self) -> str:
         name = _NAMES.get(self.element_type, f"type {self.element_type}")
         return f"<VmList<{name}> of {self.size}>"
+
+
+def without_lists(values: Iterable[object]) -> Iterator[object]:
+    """The values, and those that lists among them have, however deep; each list is looked into once."""
+    waiting = [iter(values)]
+    seen: dict[int, VmList] = {}
+    while waiting:
+        for value in waiting[-1]:
+            if not isinstance(value, VmList):
+                yield value
+            elif id(value) not in seen:
+                seen[id(value)] = value
+                waiting.append(iter(value))
+                break
+        else:
+            waiting.pop()

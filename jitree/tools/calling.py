@@ -13,7 +13,7 @@ from jitree.api.calls.number_packing import NUMBER_BITS
 from jitree.api.calls.transfers import copy_to_device, native_row, to_numpy
 from jitree.api.function import Function
 from jitree.base import elements
-from jitree.errors import InvalidArgumentError, StatusError
+from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.fence import Fence
 from jitree.regs.layout import LIST_F32, LIST_F64, LIST_I8, LIST_I16, LIST_I32, LIST_I64
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from jitree.hal.device import Device
 
 _BYTE: Final = BY_NAME["ui8"]
+_DEEPEST: Final = 64
+_MOST_LISTS: Final = 10_000
 _LIST_TYPES: Final = {
     LIST_I8: "i8", LIST_I16: "i16", LIST_I32: "i32", LIST_I64: "i64", LIST_F32: "f32", LIST_F64: "f64",
 }  # fmt: skip
@@ -250,11 +252,27 @@ def _reference_to_host(value: object, function: Function) -> hv.HostValue:
         case VmBuffer():
             return hv.HostBuffer("vm.buffer", value.data)
         case VmList():
+            _require_end(value)
             return hv.HostList(tuple(_item_to_host(value, index, function) for index in range(len(value))))
         case Buffer():
             return hv.HostBuffer("hal.buffer", _bytes_of(value, value.byte_length, device))
     ref_types = function.invoker.table.ref_types
     return hv.Opaque(ref_types.name(ref_types.id_of(value)))
+
+
+def _require_end(found: VmList) -> None:
+    """RESOURCE_EXHAUSTED for lists in lists that no text has room for, or that are in a circle."""
+    waiting, count = [(found, 1)], 0
+    while waiting:
+        items, depth = waiting.pop()
+        count += 1
+        if depth > _DEEPEST or count > _MOST_LISTS:
+            raise ResourceExhaustedError(
+                f"a result has lists in lists that are in a circle, more than {_DEEPEST} deep, or more than "
+                f"{_MOST_LISTS}: a text has no room for them"
+            )
+        if items.holds_references:
+            waiting += [(item, depth + 1) for item in items if isinstance(item, VmList)]
 
 
 def _item_to_host(items: VmList, index: int, function: Function) -> hv.HostValue:

@@ -79,6 +79,30 @@ HOSTILE.function("give", "0I_r", """
     %r0 = buffer.alloc %i0, %i6
     return [%R0]
 """)  # fmt: skip
+_ONE_LIST = """
+    %i1 = const.i32 2
+    %i2 = const.i32 0
+    %i3 = const.i32 1
+    %r0 = list.alloc !vm.ref<?>, %i1
+    list.resize %r0, %i1
+"""
+HOSTILE.function("circle", "0v_r", f"{_ONE_LIST} list.set.ref %r0, %i2, %r0\nreturn [%R0]")
+for name, second in (("chain", ""), ("tree", "list.set.ref %r1, %i2, %r0")):
+    HOSTILE.function(name, "0i_r", f"""
+        {_ONE_LIST}
+        br ^again
+        ^again:
+        %r1 = list.alloc !vm.ref<?>, %i1
+        list.resize %r1, %i1
+        {second}
+        list.set.ref %r1, %i3, %R0
+        br ^next {{%R1->%r0}}
+        ^next:
+        %i0 = sub.i32 %i0, %i3
+        cond_br %i0, ^again, ^end
+        ^end:
+        return [%R0]
+    """)  # fmt: skip
 PROGRAM = HOSTILE.build()
 
 GLOBALS = Assembler("globals", globals_size=1 << 20).function("f", "0v_v", "return").build()

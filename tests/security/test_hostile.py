@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tests.assembler import Assembler
 from tests.modules.hal_programs import BUFFERS, DEVICE, DEVICE_LOCAL, NULL, ROWS, USAGE, Program
 from tests.security.programs import ENDLESS_END, ENDLESS_INIT, ENDLESS_KERNEL, PROGRAM, VMVX
 from tests.security.test_limits import TIERS
+from tests.tools.command import jitree as command
 
 LIMITS = jitree.Limits(memory=1 << 20, handles=2000, recursion=500, output=1 << 16, load_size=1 << 20)
 BOMBS = {
@@ -46,6 +48,28 @@ def test_bombs_end_in_a_status(session: jitree.Session, bomb: str) -> None:
             session.call_direct(f"hostile.{name}", *arguments)
         assert session.call_direct("hostile.count", 10) == [10]
         assert session.call_direct("hostile.down", 400) == [400]
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_lists_in_lists(tier: str, tmp_path: Path) -> None:
+    """In a circle, deeper than a stack, 2**64 of them: results, and freed again."""
+    limits = jitree.Limits(output=10, memory=1 << 20)
+    with jitree.Session("local-sync", sandbox=True, tier=tier, limits=limits) as session:
+        session.load(PROGRAM)
+        for _ in range(2):
+            for name, arguments in (("circle", ()), ("chain", (3000,)), ("tree", (64,))):
+                assert len(session[f"hostile.{name}"](*arguments)) == 2
+        assert session.call_direct("hostile.count", 10) == [10]
+    if tier == "fast":
+        file = tmp_path / "hostile.vmfb"
+        file.write_bytes(PROGRAM)
+        for flags in (
+            ["--function=circle"],
+            ["--function=chain", "--input=100"],
+            ["--function=tree", "--input=64"],
+        ):
+            outcome = command("run", "--sandbox", "--device=local-sync", f"--tier={tier}", str(file), *flags)
+            assert outcome.code == 1 and "RESOURCE_EXHAUSTED; a result has lists" in outcome.stderr
 
 
 @pytest.mark.parametrize("tier", TIERS)

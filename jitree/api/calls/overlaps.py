@@ -16,7 +16,7 @@ from jitree.api.calls.tensor_packing import Donation
 from jitree.api.calls.transfers import copy_view
 from jitree.errors import InvalidArgumentError
 from jitree.hal.buffer import Buffer, BufferView
-from jitree.regs.list import VmList
+from jitree.regs.list import without_lists
 
 if TYPE_CHECKING:
     from jitree.api.calls.declaration import Parameter
@@ -68,13 +68,11 @@ def shares_memory(one: object, others: Iterable[object]) -> bool:
 
 
 def _buffers(packed: Iterable[object]) -> Iterator[Buffer]:
-    for value in packed:
+    for value in without_lists(packed):
         if isinstance(value, BufferView):
             value = value.buffer
         if isinstance(value, Buffer) and value.byte_length:
             yield value
-        elif isinstance(value, VmList):
-            yield from _buffers(value)
 
 
 def _extent(value: object) -> list[tuple[int, int]]:

@@ -219,12 +219,29 @@ def _unpack_number(value: Any, device: Device, fence: Fence | None) -> Any:
     return value
 
 
+def _unpack_list(value: Any, device: Device, fence: Fence | None) -> list[Any]:
+    """Lists in lists may be deep, in a circle, or the same one many times: each is made once."""
+    made: dict[int, tuple[Any, list[Any]]] = {id(value): (value, [])}
+    waiting = [made[id(value)]]
+    while waiting:
+        items, unpacked = waiting.pop()
+        for item in items:
+            if stated_type(item) != LIST_NAME:
+                unpacked.append(unpack_reference(item, device, fence))
+                continue
+            if id(item) not in made:
+                made[id(item)] = item, []
+                waiting.append(made[id(item)])
+            unpacked.append(made[id(item)][1])
+    return made[id(value)][1]
+
+
 def unpack_reference(value: Any, device: Device, fence: Fence | None) -> Any:
     """Arrays, lists, memoryviews of the bytes of a ``vm.buffer``, None, other objects as they are."""
     if type(value) is BufferView:
         return Array(value, device, fence)
     if stated_type(value) == LIST_NAME:
-        return [unpack_reference(item, device, fence) for item in value]
+        return _unpack_list(value, device, fence)
     if type(value) is VmBuffer:
         return value.view
     return value
