@@ -42,6 +42,14 @@ class StatusCode(enum.IntEnum):
     INCOMPATIBLE = 18
 
 
+def printable(text: str) -> str:
+    """A text that may have parts of a program's, as it is shown: what a terminal would take for a command
+    shows as its number."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\{ord(c):02X}" for c in text)
+
+
 class StatusError(RuntimeError):
     """A failed operation.
 
@@ -66,7 +74,7 @@ class StatusError(RuntimeError):
         return self
 
     def __str__(self) -> str:
-        return "; ".join([self.code.name, self.message, *self.contexts])
+        return printable("; ".join([self.code.name, self.message, *self.contexts]))
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.message,), self.__dict__)

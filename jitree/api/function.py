@@ -18,7 +18,7 @@ from jitree.base.endings import require_interpreter
 from jitree.base.identity import Remade
 from jitree.base.scopes import deadline
 from jitree.dispatch.function import VmFunction as VmFunction
-from jitree.errors import InvalidArgumentError, StatusError, fold, folded
+from jitree.errors import InvalidArgumentError, StatusError, fold, folded, printable
 from jitree.hal.buffer import BufferView
 
 if TYPE_CHECKING:
@@ -434,4 +434,4 @@ class Function(Remade):
         raise error.raised or error.with_context(f"`{self.declaration}`")
 
     def __repr__(self) -> str:
-        return f"<jitree.Function {self.full_name}: {self.declaration}>"
+        return printable(f"<jitree.Function {self.full_name}: {self.declaration}>")

@@ -9,7 +9,7 @@ from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX, TRANSIENTS, Signatu
 from jitree.api.calls.refusal import describe
 from jitree.api.function import Function
 from jitree.base.identity import Remade, Unique
-from jitree.errors import InvalidArgumentError, NotFoundError, StatusError, folded
+from jitree.errors import InvalidArgumentError, NotFoundError, StatusError, folded, printable
 
 if TYPE_CHECKING:
     from jitree.api.function import Owner
@@ -155,7 +155,8 @@ class Module(Remade):
             lines = [f"  {self[name].declaration}" for name in self._names]
         except StatusError as error:
             lines = [f"  {', '.join(self._names)}; {error.message}"]
-        return "\n".join([f"<jitree.Module {self.name} of {len(self._names)} functions", *lines]) + ">"
+        lines.insert(0, f"<jitree.Module {self.name} of {len(self._names)} functions")
+        return printable("\n".join(lines)) + ">"
 
 
 def create_function(session: Owner, vm_function: VmFunction) -> Function:

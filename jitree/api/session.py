@@ -31,7 +31,7 @@ from jitree.dispatch.context import Context, ContextFlags, ModuleLike
 from jitree.dispatch.function import VmFunction as VmFunction
 from jitree.dispatch.host_module import HostModule, Signal
 from jitree.dispatch.tiers import WAITING_TIERS, default_tier
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, folded, memory_errors
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, folded, memory_errors, printable
 from jitree.hal.device import Device
 from jitree.hal.local.interrupts import end_call
 from jitree.hal.watchdog import start as start_watchdog
@@ -68,7 +68,7 @@ class Session(Observable, Ended, Remade):
     made_by: tuple[Any, Any]  # device and options, or a program and the names of its modules
 
     def __new__(cls, device: DeviceChoice = None, *, sandbox: object = False, **options: Any) -> Any:
-        if sandbox == "process":
+        if not isinstance(sandbox, bool) and session_arguments.is_process(sandbox):
             from jitree.api.process.session import ProcessSession
 
             return ProcessSession(device, options)
@@ -147,7 +147,7 @@ class Session(Observable, Ended, Remade):
         self.parameter_providers: tuple[ParameterProvider, ...] = session_arguments.open_parameters(
             parameters, sandbox
         )
-        session_arguments.require_option("guard_pages", "sandbox='process' with it", guard_pages or None)
+        session_arguments.require_memory(zero_memory, guard_pages)
         self._sandbox: Sandbox | None = None
         if sandbox or limits is not None:
             self._sandbox = session_arguments.create_sandbox(
@@ -463,7 +463,7 @@ class Session(Observable, Ended, Remade):
         self.__dict__.clear()  # the last that refers to modules and devices: functions refer to the session
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"modules: {', '.join(self._modules) or 'none'}"
+        state = "closed" if self._closed else f"modules: {printable(', '.join(self._modules)) or 'none'}"
         return f"<jitree.Session on {', '.join(device.uri for device in self._devices)}; {state}>"
 
 

@@ -101,6 +101,23 @@ def open_parameters(parameters: Iterable[ParameterSource], sandbox: object) -> t
     return open_providers(parameters)
 
 
+def is_process(sandbox: object) -> bool:
+    """Whether a session is to have a process; INVALID_ARGUMENT for what is no choice of sandbox."""
+    from jitree.api.sandbox import Sandbox
+
+    if isinstance(sandbox, str) and sandbox == "process":
+        return True
+    require_option("sandbox", "True, False or 'process'", sandbox, Sandbox)
+    return False
+
+
+def require_memory(zero_memory: object, guard_pages: object) -> None:
+    """INVALID_ARGUMENT for options of memory that are none, and guard pages in this process."""
+    require("zero_memory", "True or False", zero_memory, bool)
+    require("guard_pages", "True or False", guard_pages, bool)
+    require_option("guard_pages", "sandbox='process' with it", guard_pages or None)
+
+
 def create_sandbox(
     sandbox: bool | str | Sandbox,
     limits: Limits | None,
@@ -113,7 +130,6 @@ def create_sandbox(
 
     if isinstance(sandbox, Sandbox):  # of the process that a sandbox has for itself
         return sandbox
-    require("sandbox", "True, False or 'process'", sandbox, bool)
     if not sandbox:
         raise InvalidArgumentError("limits: only a sandbox has limits; pass sandbox=True with them")
     if listed("executable_plugins", "plugins", plugins):

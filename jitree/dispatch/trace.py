@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Final
 
 from jitree.dispatch.plain.handlers import HANDLERS
+from jitree.errors import printable
 from jitree.regs.machine import Machine
 from jitree.regs.records import FunctionRecord
 from jitree.vmfb.disassemble import Disassembler, block_numbers
@@ -45,7 +46,7 @@ class TraceEngine:
         if printer is None or printer.function is not machine.function:
             printer = self._printers[machine.function.address] = _TracePrinter(machine.function)
         for line in printer.lines(machine, pc):
-            print(line, file=sys.stderr)
+            print(printable(line), file=sys.stderr)
 
 
 class _TracePrinter:

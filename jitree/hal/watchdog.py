@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.arguments import shown
-from jitree.errors import InvalidArgumentError
+from jitree.errors import InvalidArgumentError, printable
 
 if TYPE_CHECKING:
     import threading
@@ -104,7 +104,7 @@ def start_from_environment() -> None:
 
 
 def _write_to_stderr(text: str) -> None:
-    sys.stderr.write(text)
+    sys.stderr.write(printable(text))
     sys.stderr.flush()
 
 

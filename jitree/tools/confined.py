@@ -16,11 +16,15 @@ if TYPE_CHECKING:
     from jitree.api.session import Session
 
 
+_MEMORY: Final = ("zero_memory", "guard_pages")
 _KINDS: Final = {None: False, "false": False, "0": False, "": True, "true": True, "1": True}
 
 
 def is_confined(flags: ParsedFlags) -> bool:
-    return "sandbox" in flags.values and bool(_sandbox(flags) or flags.texts("limit"))
+    """Whether any of the flags is given: the session opens what it needs itself."""
+    return "sandbox" in flags.values and bool(
+        _sandbox(flags) or flags.texts("limit") or any(flags.boolean(name) for name in _MEMORY)
+    )
 
 
 def _sandbox(flags: ParsedFlags) -> bool | str:
@@ -46,6 +50,8 @@ def open_session(flags: ParsedFlags, stack: ExitStack, parameters: Mapping[str, 
         parameters=open_providers(flags.texts("parameters"), Mode(flags.text("parameter_mode"))),
         tier=flags.text("tier") or None,
         executable_plugins=flags.texts("executable_plugin"),
+        zero_memory=flags.boolean("zero_memory"),
+        guard_pages=flags.boolean("guard_pages"),
     )
     stack.enter_context(session)
     session.load(*flags.texts("module"))

@@ -84,7 +84,7 @@ class _Printer:
 
     def _text(self, table: Table, slot: int, level: int) -> str | None:
         text = table.text(slot)
-        return None if text is None else json.dumps(text, ensure_ascii=False)
+        return None if text is None else json.dumps(text, ensure_ascii=not text.isprintable())
 
     def _list(self, entries: list[str], level: int) -> str:
         separator = self._line(level + 1)

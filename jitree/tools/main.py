@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import Final, NoReturn
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from typing import Any, Final, NoReturn
 
 from jitree import __version__
 from jitree.base.folding import keep_tracebacks
+from jitree.errors import printable
 from jitree.tools.reporting import report
 
 COMMANDS: Final = {
@@ -24,6 +26,25 @@ COMMANDS: Final = {
     "devices": ("jitree.tools.devices", "list the drivers and devices of this machine"),
 }
 """Module of every command (its ``main`` takes the arguments and returns the exit code) and what it does."""
+
+
+class Shown:
+    """A stream of texts, none of which commands a terminal: programs have names and messages of any kind."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        written: int = self._stream.write(printable(text))
+        return written
+
+    def writelines(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            self.write(text)
+
 
 EXIT_FAILURE: Final = 1
 EXIT_INTERRUPTED: Final = 130
@@ -57,6 +78,11 @@ def dispatch(arguments: Sequence[str]) -> int:
 
 def guarded(function: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     """Runs a command; errors become a line on stderr and exit code 1, a closed pipe ends it quietly."""
+    with redirect_stdout(Shown(sys.stdout)), redirect_stderr(Shown(sys.stderr)):
+        return _guarded(function, arguments)
+
+
+def _guarded(function: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     try:
         code = function(arguments)
         sys.stdout.flush()

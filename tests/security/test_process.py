@@ -316,10 +316,9 @@ def test_mutants_of_native_modules_never_harm_the_parent() -> None:
 def test_what_only_calls_in_this_process_can_do_is_a_status(session: Any) -> None:
     function = session.prepare("module.classify")
     for attempt in (
-        lambda: function(input0=IMAGE),
         lambda: function(IMAGE, out=np.zeros(10, np.float32)),
+        lambda: function(IMAGE, workspace=np.zeros(10, np.uint8)),
         lambda: function.submit(IMAGE),
-        lambda: function.async_(IMAGE),
         lambda: pickle.dumps(function),
         lambda: copy.copy(session),
     ):

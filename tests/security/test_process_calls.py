@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import resource
@@ -89,6 +90,27 @@ def _cancelled(session: Any, count: int) -> None:
         for call in calls:
             with pytest.raises(CancelledError):
                 call.result()
+
+
+def test_arguments_by_name_and_awaited_calls(session: Any) -> None:
+    count = session["hostile.count"]
+    assert count(input0=5) == 5
+    with pytest.raises(InvalidArgumentError, match="argument 'other' is unknown; there are: input0"):
+        count(other=5)
+    assert asyncio.run(count.async_(input0=6)) == 6
+    with pytest.raises(DeadlineExceededError):
+        asyncio.run(session["hostile.spin"].async_(timeout=SHORT))
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(session["hostile.spin"].async_())
+        while not session._gate.waiting:
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())  # waits for the thread of the call
+    assert count(5) == 5
 
 
 def test_cancelling(session: Any) -> None:

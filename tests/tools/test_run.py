@@ -103,8 +103,9 @@ def test_a_whole_process() -> None:
 )
 def test_a_separate_process_prints_the_same(function: str, inputs: list[str]) -> None:
     flags = [f"--function={function}", *(f"--input={text}" for text in inputs)]
-    plain, confined = run_echo(*flags), run_echo("--sandbox=process", *flags)
+    plain, confined = run_echo(*flags), run_echo("--sandbox=process", "--guard_pages", *flags)
     assert (confined.code, confined.stdout) == (plain.code, plain.stdout)
+    assert run_echo("--zero_memory", *flags).stdout == plain.stdout
 
 
 def test_a_separate_process_refuses_what_stays_in_it() -> None:
@@ -112,6 +113,8 @@ def test_a_separate_process_refuses_what_stays_in_it() -> None:
     for refused in ("--tap=*", "--check_finite", "--profile=x.json"):
         outcome = run_echo(*flags, refused)
         assert outcome.code == 1 and "UNIMPLEMENTED" in outcome.stderr
+    outcome = run_echo("--guard_pages", *flags[1:])
+    assert "INVALID_ARGUMENT; guard_pages" in outcome.stderr
     outcome = run_echo("--sandbox=maybe", *flags[1:])
     assert "is not one of process" in outcome.stderr
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from jitree.api.array import Array
 from jitree.api.builtin_modules import BUILTIN_MODULES
+from jitree.api.calls.declaration import OUT, WORKSPACE
 from jitree.api.calls.native.image import RECIPE as CALLS
 from jitree.api.executables import create_loaders
 from jitree.api.limits import Limits
@@ -23,7 +24,7 @@ from jitree.api.session import Session
 from jitree.codegen import image
 from jitree.dispatch.fast.engine import attach_library
 from jitree.dispatch.fast.image import LOOP
-from jitree.errors import StatusError
+from jitree.errors import StatusError, UnimplementedError
 from jitree.hal.guarded import GUARD, GuardedAllocator
 from jitree.hal.local.executor.recipe import RECIPE as EXECUTOR
 from jitree.loaders.cpu_data import host_cpu_data
@@ -88,7 +89,12 @@ def _answer(session: Session, message: messages.Message, head: dict[str, Any]) -
             for module in found
         ]
         return []
-    results = session.lookup(request["call"])(*given)
+    function, names = session.lookup(request["call"]), request["named"]
+    for name in (OUT, WORKSPACE):
+        if name in names and all(name != parameter.name for parameter in function.arguments):
+            raise UnimplementedError(f"{name}: the process of the sandbox computes in memory of its own")
+    count = len(given) - len(names)
+    results = function(*given[:count], **dict(zip(names, given[count:], strict=True)))
     listed = () if results is None else results if isinstance(results, tuple) else (results,)
     return values.pack([_on_host(result) for result in listed], "results", head)
 

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+import numpy as np
+
 from jitree.api.limits import Limits, check, limited_content
 from jitree.api.process import values
 from jitree.api.process.worker import Child
 from jitree.api.sandbox import require_local
-from jitree.api.session_arguments import open_parameters, require_name
+from jitree.api.session_arguments import open_parameters, require, require_name
 from jitree.base.identity import Unique
 from jitree.base.scopes import Scope, deadline
 from jitree.dispatch.bytecode_module import BytecodeModule
@@ -18,12 +20,14 @@ from jitree.dispatch.gate import CANCELS, ContextGate, Entrance
 from jitree.dispatch.host_module import HostModule
 from jitree.errors import (
     AbortedError,
+    CancelledError,
     DataLossError,
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
     UnimplementedError,
     folded,
+    printable,
 )
 from jitree.vmfb.archive import Source, loading, name_of
 
@@ -38,10 +42,11 @@ class ProcessSession(Unique):
     def __init__(self, device: Any, options: dict[str, Any]) -> None:
         """PERMISSION_DENIED for devices of others, UNIMPLEMENTED for what the child could not have."""
         limits = options.pop("limits", None)
-        self._guard_pages = bool(options.pop("guard_pages", False))
+        self._guard_pages = options.pop("guard_pages", False)
+        require("guard_pages", "True or False", self._guard_pages, bool)
         options.pop("zero_memory", None)  # it is, always
         self._parameters = open_parameters(options.pop("parameters", ()), sandbox=True)
-        given = [name for name, value in options.items() if value]
+        given = [name for name, value in options.items() if isinstance(value, np.ndarray) or value]
         if given:
             raise UnimplementedError(
                 f"{', '.join(given)}: a sandbox in a separate process has no such option"
@@ -126,10 +131,10 @@ class ProcessSession(Unique):
                     raise _wrong(worker)
         return found
 
-    def call(self, name: str, *arguments: Any, timeout: float | None = None) -> Any:
+    def call(self, name: str, /, *arguments: Any, timeout: float | None = None, **named: Any) -> Any:
         """Calls ``module.function``: arrays and numbers, None for a null argument."""
-        head: dict[str, Any] = {"call": name}
-        parts = values.pack(arguments, "arguments", head)
+        head: dict[str, Any] = {"call": name, "named": [*named]}
+        parts = values.pack((*arguments, *named.values()), "arguments", head)
         with deadline(timeout), self._entered(self._limits.time):
             worker = self._alive()
             answer = worker.ask(head, parts, f"while {name} ran")
@@ -192,7 +197,8 @@ class ProcessSession(Unique):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<jitree.Session in process {self.pid}; modules: {', '.join(self._modules) or 'none'}>"
+        names = printable(", ".join(self._modules)) or "none"
+        return f"<jitree.Session in process {self.pid}; modules: {names}>"
 
 
 class _Gate(ContextGate):
@@ -251,21 +257,26 @@ class ProcessFunction(Unique):
         """As :attr:`jitree.api.function.Function.passed`."""
 
     @folded
-    def __call__(self, *arguments: Any, timeout: float | None = None, **named: Any) -> Any:
-        """UNIMPLEMENTED for arguments by name, and what else only calls in this process take."""
-        if named:
-            raise UnimplementedError(
-                f"{', '.join(named)}: calls in a separate process take arguments in order, and `timeout`"
-            )
-        return self.session.call(self.full_name, *arguments, timeout=timeout)
+    def __call__(self, /, *arguments: Any, timeout: float | None = None, **named: Any) -> Any:
+        """UNIMPLEMENTED for ``out`` and ``workspace``: memory of this process."""
+        return self.session.call(self.full_name, *arguments, timeout=timeout, **named)
+
+    async def async_(self, /, *arguments: Any, **named: Any) -> Any:
+        """A call in a thread, which ends with the task that awaits it."""
+        import asyncio
+
+        with Scope() as scope:
+            try:
+                return await asyncio.to_thread(self, *arguments, **named)
+            except asyncio.CancelledError:
+                scope.end(CancelledError("the task that awaits the call was cancelled"))
+                raise
 
     def submit(self, *arguments: Any, **named: Any) -> NoReturn:
         """UNIMPLEMENTED: calls wait for their results."""
         raise UnimplementedError(
-            "calls in a separate process wait for their results; asyncio.to_thread makes them elsewhere"
+            "calls in a separate process wait for their results; `async_` makes them in another thread"
         )
-
-    async_ = submit
 
 
 def _is_described(row: Any) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-from jitree.errors import NotFoundError, StatusError
+from jitree.errors import NotFoundError, StatusError, printable
 from jitree.types import element_type
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def write_to_stderr(key: str, views: Sequence[BufferView]) -> None:
     """What happens to traced tensors unless the host wants them: ``=== key ===``, one line per tensor, an
     empty line."""
     lines = [f"=== {key} ===", *map(view_text, views), "", ""]
-    sys.stderr.write("\n".join(lines))
+    sys.stderr.write(printable("\n".join(lines)))
 
 
 def view_text(view: BufferView) -> str:
