@@ -387,11 +387,11 @@ class Session(Observable, Ended, Remade):
         if self.is_observed:
             return False, None
         with self._context.invoker.lock:
-            if self._direct_calls is None:
+            if (calls := self._direct_calls) is None:
                 from jitree.api.calls.native.session import DirectCalls
 
-                self._direct_calls = DirectCalls(self.device)
-        return self._direct_calls.prepare(function)
+                calls = self._direct_calls = DirectCalls(self.device)
+        return calls.prepare(function)
 
     @property
     def sandbox(self) -> Sandbox | None:
