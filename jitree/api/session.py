@@ -144,18 +144,18 @@ class Session(Observable, Ended, Remade):
         self._functions: dict[str, Function] = {}
         self._direct_calls: DirectCalls | None = None
         self.trace_sink: TraceSink | None = trace_sink
-        self.parameter_providers: tuple[ParameterProvider, ...] = session_arguments.open_parameters(
-            parameters, sandbox
-        )
         session_arguments.require_memory(zero_memory, guard_pages)
         self._sandbox: Sandbox | None = None
-        if sandbox or limits is not None:
+        if sandbox is not False or limits is not None:
             self._sandbox = session_arguments.create_sandbox(
                 sandbox, limits, tier, executable_plugins, executable_modules
             )
             self.loaders: tuple[ExecutableLoader, ...] = self._sandbox.loaders
         else:
             self.loaders = self._instance.loaders_with(tier, executable_plugins, executable_modules)
+        self.parameter_providers: tuple[ParameterProvider, ...] = session_arguments.open_parameters(
+            parameters, self._sandbox is not None
+        )
         if HAL in self._builtins and (tier or default_tier()) in WAITING_TIERS:
             start_hal()
         if self._sandbox is None:

@@ -107,7 +107,7 @@ def is_process(sandbox: object) -> bool:
 
     if isinstance(sandbox, str) and sandbox == "process":
         return True
-    require_option("sandbox", "True, False or 'process'", sandbox, Sandbox)
+    require("sandbox", "True, False or 'process'", sandbox, Sandbox)
     return False
 
 

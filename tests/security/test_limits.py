@@ -168,6 +168,12 @@ def test_limits_are_a_sandbox_s() -> None:
             jitree.Session(sandbox=wrong if wrong == "yes" else True, limits=wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("value", [np.ones(3), np.array(["process"] * 2), {}, 0, None, "", b"process"])
+def test_what_is_no_choice_of_a_sandbox_is_never_taken_for_none(value: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="sandbox: expected True, False or 'process'"):
+        jitree.Session(sandbox=value)
+
+
 def test_programs_for_vmvx_run_as_they_do_elsewhere() -> None:
     image = np.arange(64, dtype=np.float32).reshape(8, 8) / 64
     with jitree.Session("local-sync") as free, sandbox(memory=1 << 24) as confined:
