@@ -183,6 +183,12 @@ _CLASSES: dict[int, type[StatusError]] = {
 }  # fmt: skip
 
 
+def locations(places: list[str]) -> str:
+    """Lines of a source in a message. What is fused of many operations has as many."""
+    rest = len(places) - 8
+    return ", ".join(places[:8]) + (f" and {rest} more" if rest > 0 else "")
+
+
 def status_error(code: int, message: str, *contexts: str) -> StatusError:
     """The exception of a numeric status code; codes outside the canonical ones become UNKNOWN."""
     cls = _CLASSES.get(int(code))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from jitree.errors import StatusError
+from jitree.errors import StatusError, locations
 from jitree.regs.machine import Machine
 from jitree.regs.records import FunctionRecord
 from jitree.vmfb.words import OPCODE
@@ -26,8 +26,8 @@ def describe(function: FunctionRecord, word: int) -> str:
     ordinal, offset = record.program.location(word)
     text = f"{record.module.name}.{function.name}+{offset:08X}"
     debug = record.module.debug
-    locations = debug.locate(ordinal, offset) if debug is not None else []
-    return f"{text} at {', '.join(locations)}" if locations else text
+    places = debug.locate(ordinal, offset) if debug is not None else []
+    return f"{text} at {locations(places)}" if places else text
 
 
 def places_of(function: VmFunction) -> list[str]:

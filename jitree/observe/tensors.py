@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.base.identity import Unique
+from jitree.errors import locations
 from jitree.hal.observing import DISPATCH, memory
 from jitree.observe.changes import pieces
 from jitree.observe.export_names import TensorKind, flat
@@ -186,7 +187,7 @@ class ObservedDispatch(Unique):
         """While it is looked at: all tensors in the memory bound to it, but for outputs. In an allocation
         that tensors share there are more of them than inputs."""
         places = step.executable.places(step.function) if step.executable and step.kind == DISPATCH else ()
-        self.location = origin.location + (f"; compiled from {', '.join(places)}" if places else "")
+        self.location = origin.location + (f"; compiled from {locations(places)}" if places else "")
         """The function of the program that submitted it, with its source where the module says it; and what
         the executable says of the dispatch's."""
         self.call_site = origin.call_site

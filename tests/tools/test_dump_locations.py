@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jitree
-from jitree.errors import FailedPreconditionError
+from jitree.errors import FailedPreconditionError, locations
 from jitree.tools import dump
 from jitree.tools.dump_locations import location_lines
 from jitree.vmfb.archive import Archive
@@ -61,3 +61,10 @@ def test_executables_of_every_kind() -> None:
     assert ": tiny.mlir:1, " in tiny and ":9 (0.source)" in tiny and ":9 (2.translated)" in tiny
     assert sum(line.endswith("bytes of source in the executable") for line in found) == 3
     assert "kernel: model.mlir:7" in found
+
+
+def test_messages_name_some_of_many_lines() -> None:
+    """A kernel may be fused of hundreds of operations."""
+    lines = [f"model.mlir:{number}:3" for number in range(200)]
+    assert locations(lines) == ", ".join(lines[:8]) + " and 192 more"
+    assert locations(lines[:8]) == ", ".join(lines[:8])

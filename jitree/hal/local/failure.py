@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from jitree.base.callbacks import take_kept
 from jitree.base.records import NamedTuple
-from jitree.errors import CancelledError, InternalError, StatusError
+from jitree.errors import CancelledError, InternalError, StatusError, locations
 from jitree.hal.command_layout import COMMAND, ENTRY_POINT
 from jitree.hal.command_list import CommandList, check_workgroups
 from jitree.hal.executable import KeepsFailures
@@ -40,12 +40,12 @@ def function_failure(
         kept = executable.take_failure(result)
         if kept is not None:
             if isinstance(kept, StatusError) and places:
-                kept.with_context(f"compiled from {', '.join(places)}")
+                kept.with_context(f"compiled from {locations(places)}")
             return kept
     return InternalError(
         f"{name} of executable '{executable.name}' returned {result} in workgroup {workgroup} of command "
         f"{commands.first_row + row}",
-        *([f"compiled from {', '.join(places)}"] if places else ()),
+        *([f"compiled from {locations(places)}"] if places else ()),
     )
 
 
