@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -85,3 +86,10 @@ def test_functions_of_the_user_stay(session: jitree.Session) -> None:
 def test_all_of_it(session: jitree.Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JITREE_TRACEBACK", "full")
     assert ("session.py", "load") in lines_of(lambda: session.load("missing"))
+
+
+def test_code_that_is_made_has_a_name_that_is_no_user_s() -> None:
+    """``<string>`` is what was given on a command line."""
+    made = re.compile(r"(?<![.\w])(?:exec|eval)\((?!compile\()")
+    files = Path(jitree.__file__).parent.rglob("*.py")
+    assert not [file.name for file in files if made.search(file.read_text(encoding="utf-8"))]

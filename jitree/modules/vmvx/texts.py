@@ -52,7 +52,7 @@ def entry(name: str, cconv: str, kernel: Callable[..., int]) -> Callable[..., in
         "    return status",
     ]
     scope = globals() | {"kernel": kernel}
-    exec("\n".join(source), scope)
+    exec(compile("\n".join(source), f"<entry of {name}>", "exec"), scope)
     made: Callable[..., int] = scope["entry"]
     made.__name__ = symbol_of(name, cconv)
     return made
