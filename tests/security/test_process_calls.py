@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import os
 import resource
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -18,8 +20,9 @@ import numpy as np
 import pytest
 
 import jitree
-from jitree.api.process import starting
+from jitree.api.process import messages, starting, worker
 from jitree.api.process.serving import NativeSandbox
+from jitree.base import scopes
 from jitree.errors import (
     AbortedError,
     CancelledError,
@@ -140,6 +143,32 @@ def test_waiting_for_another_call_has_a_deadline(session: Any) -> None:
         session.cancel()
         with pytest.raises(CancelledError):
             endless.result(TIMEOUT)
+
+
+def test_a_child_that_answers_what_it_has_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it is asked fills its socket; to send then ends with the deadline, too."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    life, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    monkeypatch.setattr(worker, "ask_for_child", lambda options: (ours, life))
+
+    def keep() -> None:
+        its.recv(1)
+        theirs.shutdown(socket.SHUT_RDWR)
+        its.close()
+
+    def answer() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                messages.send(theirs, {"ready": 1, "results": []}, [])
+
+    with ThreadPoolExecutor(2) as pool, theirs:
+        pool.submit(keep)
+        pool.submit(answer)
+        child = worker.Child("local-sync", jitree.Limits(), False, 0)
+        with pytest.raises(DeadlineExceededError), scopes.Scope(1.0):
+            while True:
+                child.ask({}, [], "while it was asked")
+        assert not child.is_alive
 
 
 def test_closing_ends_a_call() -> None:

@@ -70,9 +70,13 @@ class Child(Ended):
         no session does; why the scope is to end that the thread is in. It has ended then."""
         scopes.require_going_on()
         try:
-            messages.send(self._socket, head, parts)
+            with self._ending_with(scopes.current()):  # one that reads nothing keeps who sends
+                messages.send(self._socket, head, parts)
         except OSError:
             raise self._ended(doing) from None
+        except BaseException:
+            self.end()
+            raise
         return self._answer(doing)
 
     def _answer(self, doing: str) -> messages.Message:
