@@ -84,8 +84,9 @@ def module_with(slot: int, build: str, monkeypatch: pytest.MonkeyPatch) -> list[
     return findings(bytes(data), monkeypatch)
 
 
-def tables_position(data: bytearray, slot: int) -> int:
-    root = int(struct.unpack_from("<I", data)[0])
+def tables_position(data: bytearray, slot: int, table: int | None = None) -> int:
+    """Where the vector, or the table, of a field begins; of the root if no table is given."""
+    root = int(struct.unpack_from("<I", data)[0]) if table is None else table
     vtable = root - int(struct.unpack_from("<i", data, root)[0])
     field = root + int(struct.unpack_from("<H", data, vtable + 4 + 2 * slot)[0])
     return field + int(struct.unpack_from("<I", data, field)[0])
@@ -106,6 +107,33 @@ def test_a_table_that_no_one_reads(damage: str, expected: str, monkeypatch: pyte
     found = module_with(rwdata, damage, monkeypatch)
     assert len(found) == bool(expected)
     assert all(expected in text and "rwdata" in text for text in found)
+
+
+@pytest.mark.parametrize(
+    ("tag", "is_there", "is_sound"),
+    [
+        (0, False, True),
+        (0, True, False),
+        (2, True, True),
+        (2, False, False),
+        (9, True, True),
+        (9, False, False),
+    ],
+)
+def test_a_union_is_there_if_its_type_says_so(
+    tag: int, is_there: bool, is_sound: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a type that is not known."""
+    builder = TableBuilder()
+    locations = builder.offsets([builder.table({1: ("u32", 7)})])
+    debug = builder.table({0: ("ref", builder.byte_vector(bytes([tag]))), 1: ("ref", locations)})
+    root = builder.table({0: ("ref", builder.text("m")), 15: ("ref", debug)})
+    data = bytearray(builder.finish(root, b"IREE")[4:])
+    if not is_there:
+        place = tables_position(data, 1, tables_position(data, 15)) + 4
+        struct.pack_into("<I", data, place, 0)
+    found = findings(bytes(data), monkeypatch)
+    assert len(found) == (not is_sound) and all("debug.location_table" in text for text in found)
 
 
 def test_loading_refuses_it() -> None:

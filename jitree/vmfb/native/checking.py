@@ -183,9 +183,11 @@ def check_unions(verifier: Verifier, table: int, field: Field, position: int, ta
     while index < count and verifier.budget >= 0:
         tag = load8(verifier.data + first + 4 + index)
         place = position + 4 + 4 * index
-        if 0 < tag <= field.size:
+        if tag != 0:
             target = target_of(verifier, table, field.slot, place)
-            if target >= 0:
+            if target >= 0 and tag <= field.size:
                 check_table(verifier, verifier.tables.unions + tag - 1, target)
+        elif unsigned(verifier.data + place) != 0:
+            find(verifier, FOUND_UNION, table, field.slot, place)
         verifier.budget -= TABLE_COST
         index += 1
