@@ -17,7 +17,7 @@ from jitree.types import BY_NAME, ElementType
 if TYPE_CHECKING:
     from jitree.hal.observing import Extent
 
-_TYPE: Final = r"(?:complex_f\d+_|[fiu]\d+|si\d+|bf16|f8[A-Za-z0-9]+)"
+_TYPE: Final = r"(?:complex_f\d+_|f\d+E\d+M\d+[A-Z]*|[fiu]\d+|si\d+|bf16)"
 _DISPATCH: Final = re.compile(r"_(?:dispatch|encoding)_\d+_(.*)$")
 _SHAPED: Final = re.compile(
     rf"(?:^|_)(?P<dims>(?:[\dD]+x)*[\dD]+)(?:_|x)(?P<types>{_TYPE}(?:x{_TYPE})*)(?:_|$)"
