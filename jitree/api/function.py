@@ -393,6 +393,9 @@ class Function(Remade):
         except StatusError as error:
             self._in_call(error)
             raise
+        except RecursionError:
+            what = "an argument has lists in lists that are in a circle, or deeper than Python's stack"
+            raise self._in_call(InvalidArgumentError(what)) from None
 
     def _pack_donations(self, arguments: tuple[Any, ...]) -> list[object]:
         from jitree.api.calls.donations import give_up, require_once

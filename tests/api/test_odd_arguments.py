@@ -15,6 +15,7 @@ import jitree
 from jitree import Session
 from jitree.errors import InvalidArgumentError, StatusError
 from tests.api.programs import ARITHMETIC
+from tests.assembler import Assembler
 
 ODD: tuple[Any, ...] = (
     None, 1.5, -1, "x", b"x", [], [1.5], (1.5,), (-1,), {}, object(), np.zeros(3), np.array(["a"]), 1 << 70,
@@ -100,6 +101,20 @@ def test_odd_shapes_and_types_are_named(session: Session) -> None:
     assert session.empty(np.array([2, 3])).shape == (2, 3) and session.empty(np.array([], int)).shape == ()
     with pytest.raises(InvalidArgumentError, match="function: expected a function or its name but got 5"):
         session.call_direct(5)  # type: ignore[arg-type]
+
+
+def test_lists_without_end(session: Session) -> None:
+    module = session.load(Assembler("lists").function("f", "0r_v", "return").build())
+    circle: list[Any] = []
+    circle.append(circle)
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for odd in (circle, deep):
+        for _ in range(4):
+            with pytest.raises(InvalidArgumentError, match="lists in lists that are in a circle"):
+                module.f(odd)
+    assert module.f([[1], []]) is None
 
 
 LIMITED = """
