@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from reprlib import Repr
 from typing import Any, Final
 
 from jitree.errors import InvalidArgumentError
@@ -11,12 +12,17 @@ _SHOWN: Final = 60
 _MOST_BITS: Final = 1024
 """More than any size has, and few enough for an integer to have a text."""
 
+_nested: Final = Repr()
+"""Of lists, which may have the same list many times, and that one others."""
+_nested.maxlevel = 3
+_nested.maxlist = _nested.maxtuple = _nested.maxstring = _nested.maxother = _nested.maxlong = _SHOWN
+
 
 def shown(value: object) -> str:
     """The text of a value for messages, shortened. A message is made in any case: integers of thousands of
     digits have no text, and objects of a program may raise anything."""
     try:
-        text = repr(value)
+        text = _nested.repr(value) if type(value) in (list, tuple) else repr(value)
     except Exception as error:
         text = f"({error})"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

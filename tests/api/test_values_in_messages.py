@@ -99,3 +99,11 @@ def test_times_that_are_huge_numbers(value: int, session: Session) -> None:
 def test_texts() -> None:
     assert shown("a" * 100) == f"'{'a' * 59}…" and shown([1, 2]) == "[1, 2]"
     assert "digits" in shown(HUGE) and shown(Untold()) == "(no text)"
+
+
+def test_lists_that_have_no_end_of_text() -> None:
+    many: list[object] = []
+    for _ in range(64):
+        many = [many, many]
+    assert shown(many).startswith("[[[[...], [...]]") and len(shown(many)) < 100
+    assert shown([1.5, (2,), "x"]) == "[1.5, (2,), 'x']"
