@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 import jitree
+from jitree.codegen.image import Provider, Recipe
 from jitree.errors import InvalidArgumentError, NotFoundError
 from jitree.modules.hal.state import write_to_stderr
 from tests.assembler import Assembler
@@ -67,4 +69,12 @@ def test_commands(tmp_path: Path) -> None:
 
 def test_traces(capsys: pytest.CaptureFixture[str]) -> None:
     write_to_stderr(COMMAND, [])
+    assert_shown(capsys.readouterr().err)
+
+
+def test_what_is_built(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Provider, "_look", lambda provider, niceness: None)
+    provider = Provider(Recipe("none", f"native code of module '{COMMAND}'", "none:none", 1, (b"",)))
+    with pytest.raises(TimeoutError):
+        provider.wait(Mock(side_effect=TimeoutError))
     assert_shown(capsys.readouterr().err)

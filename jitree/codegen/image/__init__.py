@@ -22,7 +22,7 @@ from jitree.codegen.image.flat import FlatImage
 from jitree.codegen.image.generated import Generated, Pipeline, Unit, one_unit
 from jitree.codegen.image.mapping import Image, map_image
 from jitree.codegen.image.recipe import Recipe
-from jitree.errors import StatusError, UnavailableError
+from jitree.errors import StatusError, UnavailableError, printable
 
 if TYPE_CHECKING:
     from jitree.codegen.image.starting import Starting
@@ -82,7 +82,8 @@ class Provider:
         if not self.settled:
             self._look(self._background_niceness)
             if self.failure is not None:
-                warnings.warn(f"jitree: no {self.recipe.title}: {self.failure}", RuntimeWarning, stacklevel=2)
+                text = printable(f"jitree: no {self.recipe.title}: {self.failure}")
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
         return self.image
 
     def find(self) -> Image | None:
@@ -106,7 +107,8 @@ class Provider:
             recipe = self.recipe
             seconds = max(1, round(recipe.seconds))
             if not self._is_announced:
-                print(f"jitree: building {recipe.title} (about {seconds} s, once) …", file=sys.stderr)
+                title = printable(recipe.title)
+                print(f"jitree: building {title} (about {seconds} s, once) …", file=sys.stderr)
             self._is_announced = True
             deadline = time.monotonic() + _PATIENCE_SECONDS
             while not self.settled:
