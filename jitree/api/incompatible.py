@@ -12,6 +12,7 @@ from jitree.errors import IncompatibleError
 from jitree.hal.device import Device
 
 _DEVICE_TARGET: Final = r'#hal\.device\.target<"([^"]+)"'
+_ORDINAL: Final = r"\bordinal = (\d+)"
 _EXECUTABLE_TARGET: Final = r'#hal\.executable\.target<"[^"]+", "([^"]+)"'
 
 
@@ -31,7 +32,10 @@ def explain_incompatible(message: str, devices: Sequence[str]) -> str:
     formats = ", ".join(dict.fromkeys(re.findall(_EXECUTABLE_TARGET, message)))
     if not targets:
         return message
+    wanted = max(map(int, re.findall(_ORDINAL, message)), default=0) + 1
+    several = f"it runs on {wanted} devices or more, give the session a list of them; "
     return (
         f"the module was compiled for device '{targets}' with executables '{formats or 'none'}', "
-        f"and the devices here are: {', '.join(devices)} on {os.uname().machine}; {message}"
+        f"and the devices here are: {', '.join(devices)} on {os.uname().machine}; "
+        f"{several if wanted > len(devices) else ''}{message}"
     )
