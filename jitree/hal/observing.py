@@ -12,7 +12,7 @@ import ctypes
 from _thread import _local
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -31,12 +31,14 @@ Look = Callable[[Extent], "Bytes"]
 DISPATCH: Final = "dispatch"
 
 
-def memory(extent: Extent) -> Bytes:
-    """The bytes of a range that the host sees, as they are now and later."""
+def memory(extent: Extent, owner: object = None) -> Bytes:
+    """The bytes of a range that the host sees, as they are now and later. They keep the owner, if given."""
     address, length = extent
     if not length:
         return np.empty(0, np.uint8)
-    return np.ctypeslib.as_array((ctypes.c_uint8 * length).from_address(address))
+    array: Any = (ctypes.c_uint8 * length).from_address(address)
+    array.owner = owner
+    return np.ctypeslib.as_array(array)
 
 
 class DeviceStep(Unique):

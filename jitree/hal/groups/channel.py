@@ -5,14 +5,18 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from jitree.base import scopes
 from jitree.base.identity import Unique
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError, again
 from jitree.hal import checks
 from jitree.hal.groups.providers import make_transport
+from jitree.hal.groups.waiting import LOOK_SECONDS
+from jitree.hal.local.interrupts import require_going_on, watch
 from jitree.hal.objects import Channel
 
 if TYPE_CHECKING:
@@ -24,6 +28,7 @@ _HEADER: Final = struct.Struct("<QqqQ")
 _SPLIT: Final = (-1, 0)
 """As operation and count."""
 _KEY: Final = struct.Struct("<qq")
+_NAME: Final = struct.Struct("<QQq")
 
 
 class GroupTransport:
@@ -37,17 +42,22 @@ class GroupTransport:
 
     def exchange(self, head: tuple[int, int, int], sent: Sequence[Part], received: Sequence[Part]) -> None:
         """Each part comes after a header with its length and ``head``, which both sides must agree on."""
-        with self._lock:
+        while not self._lock.acquire(timeout=LOOK_SECONDS):
+            require_going_on()
+        try:
             if self._failure is not None:
                 raise again(self._failure)
+            self._failure = FailedPreconditionError("an earlier collective was ended here; join a new group")
             try:
                 self._exchange(head, sent, received)
             except StatusError as error:
-                self._failure = error.with_context(f"member {self.rank} of {self.count} of a channel")
-                raise self._failure from error.__cause__
-            except BaseException:
-                self._failure = FailedPreconditionError("an earlier collective was interrupted")
+                error.with_context(f"member {self.rank} of {self.count} of a channel")
+                if not watch()() and scopes.why_to_end() is None:
+                    self._failure = error
                 raise
+            self._failure = None
+        finally:
+            self._lock.release()
 
     def _exchange(self, head: tuple[int, int, int], sent: Sequence[Part], received: Sequence[Part]) -> None:
         here = [data for peer, data in sent if peer == self.rank]
@@ -63,17 +73,19 @@ class GroupTransport:
             (peer, np.frombuffer(bytearray(_HEADER.pack(*head, data.size)), np.uint8)) for peer, data in sent
         ]
         self._transport.exchange(packed, heads)
-        for (peer, data), (_, found) in zip(received, heads, strict=True):
-            other = _HEADER.unpack(found.tobytes())
+        for (peer, data), (_, head_there) in zip(received, heads, strict=True):
+            other = _HEADER.unpack(head_there.tobytes())
             if other != (*head, data.size):
                 raise FailedPreconditionError(
                     f"member {peer} does another collective: (channel, operation, elements, bytes) are "
                     f"{other} there, {(*head, data.size)} here; all members must call the same functions in "
                     "one order"
                 )
-        self._transport.exchange(
-            [part for part in sent if part[1].size], [part for part in received if part[1].size]
-        )
+        received = [part for part in received if part[1].size]
+        found = [(peer, np.empty_like(data)) for peer, data in received]  # what ends early writes there only
+        self._transport.exchange([part for part in sent if part[1].size], found)
+        for (_, target), (_, source) in zip(received, found, strict=True):
+            target[...] = source
 
 
 class LocalChannel(Unique, Channel):
@@ -122,8 +134,9 @@ class LocalChannel(Unique, Channel):
         if color < 0:
             return None
         chosen = sorted((int(key), member) for member, (own, key) in enumerate(found) if own == color)
-        name = hash((self._name, self._splits, color)) & (1 << 64) - 1  # of integers: the same everywhere
-        return LocalChannel(self._transport, [self._members[member] for _, member in chosen], name)
+        name = blake2b(_NAME.pack(self._name, self._splits, color), digest_size=8)  # the same everywhere
+        members = [self._members[member] for _, member in chosen]
+        return LocalChannel(self._transport, members, int.from_bytes(name.digest(), "little"))
 
 
 def create_channel(identifier: bytes | None, flags: int, provider: ChannelProvider | None) -> LocalChannel:

@@ -103,7 +103,7 @@ def execute_with_collectives(
             if first < number:
                 execute(queue_affinity, bound._replace(commands=commands.part(first, number - first)))
             first = number + 1
-            send, receive = map(memory, extents[operand : operand + 2])
+            send, receive = (memory(extent, bound) for extent in extents[operand : operand + 2])
             call = LocalCall(commands.collectives[index], send, receive)
             if call.kind in _MOVES:
                 moves.append(call)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jitree.errors import UnavailableError
@@ -16,6 +17,7 @@ from jitree.hal.groups.transport import (
     Transport,
     TransportProvider,
 )
+from jitree.hal.groups.waiting import wait_looking
 
 if TYPE_CHECKING:
     from jitree.hal.objects import ChannelProvider
@@ -55,7 +57,8 @@ class TorchProvider(TransportProvider):
         import torch.distributed
 
         found = [identifier]
-        torch.distributed.broadcast_object_list(found, group=self._group, group_src=0)
+        broadcast = torch.distributed.broadcast_object_list
+        wait_looking(partial(broadcast, found, group=self._group, group_src=0))
         return found[0]
 
     def make_transport(self) -> Transport:
@@ -110,7 +113,8 @@ def _gloo(provider: ChannelProvider, timeout: float = TIMEOUT_SECONDS) -> Transp
         else:
             host, _, port = provider.exchange_default_id(b"").decode().rpartition(":")
             store = distributed.TCPStore(host, int(port), count, False, seconds, wait_for_workers=False)
-        return TorchTransport(distributed.ProcessGroupGloo(store, rank, count, seconds), timeout)
+        make_group = partial(distributed.ProcessGroupGloo, store, rank, count, seconds)
+        return TorchTransport(wait_looking(make_group), timeout)
     except RuntimeError as error:
         raise UnavailableError(f"member {rank} of {count} could not join the group: {error}") from error
 

@@ -17,6 +17,7 @@ from functools import cache
 from typing import Final
 
 from jitree import errors
+from jitree.base.scopes import require_going_on
 from jitree.hal.objects import ChannelProvider
 
 _LAUNCHERS: Final = (
@@ -147,7 +148,8 @@ def _serve(address: tuple[str, int], number: int, count: int, identifier: bytes,
         ) from error
     with server:
         while missing:
-            server.settimeout(_left(deadline, f"members {sorted(missing)} of {count} have not come"))
+            left = _left(deadline, f"members {sorted(missing)} of {count} have not come")
+            server.settimeout(min(left, _RETRY_SECONDS))
             try:
                 connection, _ = server.accept()
             except TimeoutError:
@@ -193,6 +195,8 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 
 
 def _left(deadline: float, what: str) -> float:
+    """Seconds. Raises why the call is to end, too."""
+    require_going_on()
     left = deadline - time.monotonic()
     if left <= 0:
         raise errors.DeadlineExceededError(f"the members of a channel could not exchange its id: {what}")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from typing import Final, Protocol
 
 from jitree.errors import AlreadyExistsError, DeadlineExceededError, StatusError, UnavailableError
+from jitree.hal.groups.waiting import wait_looking
 from jitree.hal.objects import ChannelProvider
 
 _RETRY_SECONDS: Final = 0.02
@@ -52,7 +54,7 @@ class StoreProvider(ChannelProvider):
 
     def _get(self, key: str, failure: str) -> bytes:
         try:
-            return bytes(self._store.get(key))
+            return bytes(wait_looking(partial(self._store.get, key)))
         except StatusError as error:
             raise error.with_context(f"exchanging the id of a channel: {failure}") from None
         except (RuntimeError, OSError) as error:  # of torch, which has a class of its own in each release

@@ -5,9 +5,12 @@ from __future__ import annotations
 import abc
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.errors import DeadlineExceededError, UnavailableError
+from jitree.hal.groups.waiting import wait_looking
+from jitree.hal.local.interrupts import require_going_on
 from jitree.hal.objects import ChannelProvider
 
 if TYPE_CHECKING:
@@ -68,12 +71,16 @@ class MpiTransport(Transport):
     def _wait(self, kind: Any, requests: list[Any]) -> None:
         """By asking: MPI's own waits end in no time."""
         deadline, pause = time.monotonic() + self._timeout, _FIRST_PAUSE_SECONDS
-        while not kind.Testall(requests):
-            if time.monotonic() > deadline:
-                _ABANDONED.append(requests)
-                raise late(self._timeout)
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        try:
+            while not kind.Testall(requests):
+                require_going_on()
+                if time.monotonic() > deadline:
+                    raise late(self._timeout)
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        except BaseException:
+            _ABANDONED.append(requests)
+            raise
 
 
 _ABANDONED: Final[list[object]] = []
@@ -89,6 +96,9 @@ class TorchTransport(Transport):
         super().__init__(group.rank(), group.size())
 
     def exchange(self, sent: Sequence[Part], received: Sequence[Part]) -> None:
+        wait_looking(partial(self._exchange, sent, received))
+
+    def _exchange(self, sent: Sequence[Part], received: Sequence[Part]) -> None:
         import datetime
 
         import torch

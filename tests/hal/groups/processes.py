@@ -6,10 +6,12 @@ import socket
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from jitree.base.elements import Bytes
 from jitree.errors import UnavailableError
 from jitree.hal.groups.transport import Part, Transport, TransportProvider, late
+from jitree.hal.groups.waiting import wait_looking
 
 
 class SocketTransport(Transport):
@@ -26,6 +28,9 @@ class SocketTransport(Transport):
             lanes.setdefault((peer, sends), []).append(data)
         if not lanes:
             return
+        wait_looking(partial(self._move_all, lanes, end))
+
+    def _move_all(self, lanes: dict[tuple[int, bool], list[Bytes]], end: float) -> None:
         with ThreadPoolExecutor(len(lanes)) as threads:
             futures = [threads.submit(self._move, *lane, parts, end) for lane, parts in lanes.items()]
         for future in futures:

@@ -6,9 +6,12 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,7 @@ import pytest
 
 import jitree
 from jitree.errors import (
+    CancelledError,
     DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
@@ -27,6 +31,7 @@ from jitree.errors import (
 from jitree.hal.command_buffer import Collective
 from jitree.hal.groups.channel import GroupTransport, LocalChannel
 from jitree.hal.groups.collectives import LocalCall, _move, _perform
+from jitree.hal.groups.providers import MpiProvider
 from tests.hal.groups.processes import SocketProvider, SocketTransport, sockets_of
 
 PROGRAM = Path(__file__).parents[2] / "data" / "collectives.vmfb"
@@ -260,3 +265,58 @@ def _close(sockets: Sequence[socket.socket | None]) -> None:
     for connection in sockets:
         if connection is not None:
             connection.close()
+
+
+class SilentGroup:
+    """A communicator of mpi4py whose other member never comes."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.Request = self
+        self.BYTE = None
+        self.Exception = MemoryError
+
+    def Dup(self) -> SilentGroup:
+        return self
+
+    def Get_rank(self) -> int:
+        return 0
+
+    def Get_size(self) -> int:
+        return 2
+
+    def Irecv(self, part: list[Any], peer: int) -> object:
+        return part
+
+    Isend = Irecv
+
+    def Testall(self, requests: list[Any]) -> bool:
+        self.asked.set()
+        return False
+
+
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+@pytest.mark.parametrize("transport", ["sockets", "mpi"])
+def test_a_wait_ends_with_the_call(device: str, transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its deadline, or when the session is cancelled. The group is out of step, and not used again."""
+    numbers = np.zeros(8, np.float32)
+    for is_cancelled in (False, True):
+        table, group = sockets_of(2), SilentGroup()
+        other = table[1][0]
+        assert other is not None
+        monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=group))
+        provider: Any = SocketProvider(0, table[0]) if transport == "sockets" else MpiProvider(group, 60)
+        module = run_program(provider, device)
+        with ThreadPoolExecutor(1) as threads:
+            if not is_cancelled:
+                with pytest.raises(DeadlineExceededError, match="scaled_sum"):
+                    threads.submit(module.scaled_sum, numbers, timeout=0.1).result(50)
+            else:
+                call = threads.submit(module.scaled_sum, numbers)
+                assert other.recv(1) if transport == "sockets" else group.asked.wait(50)
+                module.session.cancel()
+                with pytest.raises(CancelledError, match="scaled_sum"):
+                    call.result(50)
+                with pytest.raises(FailedPreconditionError, match="an earlier collective was ended here"):
+                    module.scaled_sum(numbers)
+        _close(table[1] + table[0])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from jitree.base.scopes import deadline
 from jitree.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
 from jitree.hal.groups.providers import MpiProvider
 from jitree.hal.groups.rendezvous import EnvironmentProvider, FixedProvider, exchange
@@ -75,6 +76,9 @@ def test_members_that_do_not_come() -> None:
         exchange(address, 1, 0, 3, b"id", 0.2)
     with pytest.raises(DeadlineExceededError, match="member 0 does not answer at 127"):
         exchange(("127.0.0.1", free_port()), 1, 1, 3, b"", 0.2)
+    for rank in range(2):
+        with deadline(0.1), pytest.raises(DeadlineExceededError, match="was not done within"):
+            exchange(address, 1, rank, 3, b"id", 60)
 
 
 def test_strangers_are_ignored() -> None:

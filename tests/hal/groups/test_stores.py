@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from jitree.base.scopes import deadline
 from jitree.errors import AlreadyExistsError, DeadlineExceededError, UnavailableError
 from jitree.hal.groups.stores import FolderStore, StoreProvider
 
@@ -43,6 +44,8 @@ def test_members_that_do_not_come(tmp_path: Path) -> None:
                 member.result(60)
     with pytest.raises(DeadlineExceededError, match="member 0 has not given it"):
         StoreProvider(FolderStore(tmp_path / "other", 0.01), 1, 2).exchange_default_id(b"")
+    with deadline(0.1), pytest.raises(DeadlineExceededError, match="was not done within"):
+        StoreProvider(FolderStore(tmp_path / "other", 60), 1, 2).exchange_default_id(b"")
 
 
 def test_stores_of_torch() -> None:
