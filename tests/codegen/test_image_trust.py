@@ -45,6 +45,17 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
+def test_no_cache_is_in_the_current_folder(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert cache.directory() == home / ".cache" / "jitree"
+    monkeypatch.setenv("HOME", "relative")
+    assert cache.directory() == tmp_path / "temporary" / f"jitree-{os.geteuid()}"
+    assert not Path("relative").exists()
+
+
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
 def test_an_image_that_others_can_write_is_a_miss(mode: int, folder: Path) -> None:
     path = cache.store(recipe(), KEY, FlatImage(b"x" * 8, b"", {}))

@@ -57,9 +57,10 @@ def _absolute(path: str) -> str:
 
 @cache
 def _default_folder() -> str:
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    bases = os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache")
+    base = next(filter(os.path.isabs, bases), "")  # the XDG specification ignores relative ones
     path = os.path.join(base, "jitree")
-    if _is_usable(path):
+    if base and _is_usable(path):
         return path
     import tempfile  # 5 ms, for the rare case only
 
