@@ -141,6 +141,15 @@ def test_pairs_that_are_hard_to_round(mnemonic: str) -> None:
     _assert_same_bits(arguments, compiled(mnemonic)(*arguments), expected)
 
 
+def test_the_angle_of_no_number_keeps_its_sign() -> None:
+    """As the C library's, whose sum of both keeps the first NaN."""
+    heights = _bits(0xBF800000, 0x3F800000, 0xFF800000, 0x80000000, 0xFFC00000)
+    for pattern in (0x7FC00000, 0xFFC00000):
+        widths = np.full(len(heights), pattern, np.uint32).view(np.float32)
+        angles = compiled("atan2.f32")(heights, widths)
+        assert (angles.view(np.uint32) == pattern).all()
+
+
 def test_powers_half_way_between_two_numbers() -> None:
     """Their binary64 value has 25 bits; the even neighbour is the result."""
     for base, exponent in POWERS:

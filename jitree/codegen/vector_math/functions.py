@@ -245,7 +245,7 @@ def atan2_f32(y: float, x: float) -> float:
     angle = choose(f32_to_bits(x) < 0, PI[0] - angle, angle)
     angle = choose((n == 0.0) & (d == 0.0), choose(f32_to_bits(x) < 0, PI[0], 0.0), angle)
     angle = choose(x != x, f64(x), angle)
-    return with_sign_of(y, _rounded(angle, atan2_exact, height, x))
+    return choose(x != x, x, with_sign_of(y, _rounded(angle, atan2_exact, height, x)))
 
 
 def pow_f32(x: float, y: float) -> float:
