@@ -1,7 +1,7 @@
 """The NCCL library: the calls that channels make, by ctypes, each checked.
 
-The package ``nvidia-nccl`` brings the library only, and the Python bindings that exist bring a tensor
-library with them, so the dozen functions are declared here.
+The package ``nvidia-nccl`` brings the library only, so the dozen functions are declared here; RATIONALE.md
+says why not by NVIDIA's bindings.
 """
 
 from __future__ import annotations
