@@ -138,7 +138,8 @@ def _two_programs(
     for side, outline in zip((one, other), outlines, strict=True):
         with side.open() as function:
             _observed(function, outline, inputs)
-    pairs = align(outlines[0].sketches, outlines[1].sketches)
+    sketches = outlines[0].sketches, outlines[1].sketches
+    pairs, rearranged = align(*sketches)
     numbers = tuple(
         {(pair[side].ordinal, pair[side].output): number for number, pair in enumerate(pairs)}
         for side in (0, 1)
@@ -146,7 +147,7 @@ def _two_programs(
     comparison = Comparison(allowed, is_one_program=False)
     found = _in_lock_step(one, other, inputs, comparison, (numbers[0], numbers[1]))
     if found.first is not None and found.first.dispatch:
-        found.first = _pinned(found.first, found.rows, (outlines[0].sketches, outlines[1].sketches))
+        found.first = _pinned(found.first, found.rows, sketches, rearranged)
     for names, outline, ordinals in zip(found.alone, outlines, numbers, strict=True):
         met = {ordinal for ordinal, _ in ordinals}
         others = {sketch.ordinal: sketch.name for sketch in outline.sketches if sketch.ordinal not in met}
@@ -178,13 +179,25 @@ def _name_reader(
 
 
 def _pinned(
-    first: Departure, rows: Sequence[Compared], outlines: tuple[list[Sketch], list[Sketch]]
+    first: Departure,
+    rows: Sequence[Compared],
+    outlines: tuple[list[Sketch], list[Sketch]],
+    rearranged: Sequence[tuple[Sketch, Sketch]],
 ) -> Departure:
     """With the dispatches that may have made it."""
     number = next(row.number for row in rows if row.ordinals == first.ordinals)
     earlier = [row for row in rows if row.number < number]
-    since = max(earlier, key=lambda row: row.number).ordinals if earlier else (None, None)
-    return first._replace(reason=f"{first.reason}: {suspects(outlines, since, first.ordinals)}")
+    agreeing = [max(earlier, key=lambda row: row.number).ordinals] if earlier else []
+    pairs = [(a.ordinal, b.ordinal) for a, b in rearranged]
+    agreeing += [(a, b) for a, b in pairs if a < (first.ordinals[0] or 0) and b < (first.ordinals[1] or 0)]
+    since = max(agreeing, default=(None, None), key=lambda pair: (pair[0] or 0) + (pair[1] or 0))
+    text = "dispatches {} and {}".format(*since) if agreeing else "the beginning"
+    reason = f"{first.reason}; what both make before agrees, so it is made after {text}"
+    if (first.dispatch, first.other) in {(a.name, b.name) for a, b in rearranged}:
+        reason += (
+            " (both make the same in another order of elements before, so these two may be no counterparts)"
+        )
+    return first._replace(reason=f"{reason}: {suspects(outlines, since, first.ordinals)}")
 
 
 def _in_lock_step(

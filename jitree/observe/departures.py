@@ -192,10 +192,6 @@ class Comparison:
             reason = "it is made here: its inputs agree"
         else:
             reason = "no input that could be compared departs"
-        if not self._is_one_program:
-            agreeing = max((row for row in self.rows[:-1]), default=None, key=lambda row: row.number)
-            since = "the beginning" if agreeing is None else "dispatches {} and {}".format(*agreeing.ordinals)
-            reason += f"; what both make before agrees, so it is made after {since}"
         return Departure(
             a.name,
             b.name,

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 _SAMPLES: Final = 64
 _NEAR: Final = 0.02
 """Of the size of the samples: tensors that are nearer are the same one."""
+_SAME: Final = 1e-3
+"""Of the size of figures that are the same but for rounding, where elements have four bytes and more."""
+_ENDS: Final = 8
 _MADE: Final = re.compile(r"\(dispatch (\d+)\)$")
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 _WINDOW: Final = 64
@@ -51,6 +54,8 @@ class Sketch(NamedTuple):
     """None where elements are unknown."""
     bag: int = 0
     """A hash of the elements that are not zero in any order: of a tensor in another layout, with padding."""
+    figures: Figures | None = None
+    """Of the same elements, where they are near; None of others than finite floats."""
     sources: tuple[int, ...] = ()
     """Ordinals of the dispatches that made what it is made of."""
 
@@ -68,6 +73,33 @@ class Sketch(NamedTuple):
             return False
         length = float(np.sqrt(np.square(a[finite]).sum() + np.square(b[finite]).sum()))
         return length > 0 and float(np.sqrt(np.square(a[finite] - b[finite]).sum())) <= _NEAR * length
+
+    def is_rearranged(self, other: Sketch) -> bool:
+        """Whether both seem to hold the same elements, perhaps in another order and with padding."""
+        if self.bag and self.bag == other.bag:
+            return True
+        a, b = self.figures, other.figures
+        return a is not None and b is not None and a.agree(b)
+
+
+class Figures(NamedTuple):
+    """What is the same of elements in any order, and does not count zeros."""
+
+    near: float
+    size: float
+    """The root of the sum of squares."""
+    mean: float
+    absmean: float
+    ends: npt.NDArray[np.float64]
+    """The least and the greatest elements: other tensors of the same distribution have other ones."""
+
+    def agree(self, other: Figures) -> bool:
+        near = max(self.near, other.near)
+        if len(self.ends) != len(other.ends) or abs(self.size - other.size) > near * self.size:
+            return False
+        means = max(abs(self.mean - other.mean), abs(self.absmean - other.absmean))
+        ends = float(np.abs(self.ends - other.ends).max())
+        return means <= near * self.absmean and ends <= near * float(np.abs(self.ends).max())
 
 
 class Outline(Onlooker):
@@ -96,6 +128,7 @@ class Outline(Onlooker):
                 _digest(array),
                 samples,
                 _bag(array),
+                None if samples is None else _figures(array),
                 sources,
             )
 
@@ -122,13 +155,40 @@ def _bag(array: Array) -> int:
     size = array.dtype.itemsize
     if size not in (1, 2, 4, 8):
         return 0
-    total = 0
+    total, values = 0, set[int]()
     for piece in split((array.reshape(-1),)):
         bits = np.ascontiguousarray(piece).view(f"u{size}").astype(np.uint64)
-        mixed = (bits[bits != 0] + np.uint64(1)) * _FACTOR
+        bits = bits[bits != 0]
+        if bits.size and len(values) < 2:
+            values |= {int(bits.min()), int(bits.max())}
+        mixed = (bits + np.uint64(1)) * _FACTOR
         mixed = (mixed ^ (mixed >> np.uint64(29))) * _FACTOR
         total += int((mixed ^ (mixed >> np.uint64(32))).sum())
-    return total % (1 << 64)
+    return total % (1 << 64) if len(values) >= 2 else 0
+
+
+def _figures(array: Array) -> Figures | None:
+    if array.dtype.kind in "biu":
+        return None
+    count, total, absolute, squares, ends = 0, 0.0, 0.0, 0.0, np.zeros(0)
+    with np.errstate(all="ignore"):
+        for piece in split((array.reshape(-1),)):
+            numbers = piece.astype(np.float64)
+            numbers = numbers[numbers != 0]
+            count, total = count + numbers.size, total + float(numbers.sum())
+            absolute, squares = (
+                absolute + float(np.abs(numbers).sum()),
+                squares + float(np.square(numbers).sum()),
+            )
+            if ends.size == 2 * _ENDS:
+                numbers = numbers[(numbers < ends[_ENDS - 1]) | (numbers > ends[_ENDS])]
+            ends = np.sort(np.concatenate((ends, numbers)))
+            if ends.size > 2 * _ENDS:
+                ends = np.concatenate((ends[:_ENDS], ends[-_ENDS:]))
+    if not np.isfinite(squares) or not count or ends[0] == ends[-1]:
+        return None
+    near = _SAME if array.dtype.itemsize >= 4 else 10 * _SAME
+    return Figures(near, float(np.sqrt(squares)), total / count, absolute / count, ends)
 
 
 def suspects(
@@ -141,13 +201,13 @@ def suspects(
     texts = []
     for side, sketches in enumerate(outlines):
         first, last = since[side], until[side]
-        bags = {sketch.bag for sketch in outlines[1 - side]}
+        others = outlines[1 - side]
         names = {
             sketch.ordinal: f"{sketch.name} (dispatch {sketch.ordinal})"
             for sketch in sketches
             if (first is None or sketch.ordinal > first)
             and (last is None or sketch.ordinal <= last)
-            and (sketch.bag not in bags or not sketch.bag or sketch.ordinal == last)
+            and (sketch.ordinal == last or not any(map(sketch.is_rearranged, others)))
         }
         texts.append(f"by {', '.join(names.values())} in {'ab'[side]}")
     return ", ".join(texts)
@@ -163,30 +223,38 @@ def _samples(array: Array) -> npt.NDArray[np.float64]:
 Pair = tuple[Sketch, Sketch]
 
 
-def align(one: list[Sketch], other: list[Sketch]) -> list[Pair]:
-    """Outputs that are the same tensor in both, in the order of both."""
+def align(one: list[Sketch], other: list[Sketch]) -> tuple[list[Pair], list[Pair]]:
+    """Outputs that are the same tensor in both, in the order of both; and those whose elements are the same
+    in another order, which cannot be compared one by one."""
     pairs: list[Pair] = []
     places = _equal(one, other)
     for (a, b), (next_a, next_b) in zip([(-1, -1), *places], [*places, (len(one), len(other))], strict=True):
         if a >= 0:
             pairs.append((one[a], other[b]))
         pairs += _gap(one[a + 1 : next_a], other[b + 1 : next_b])
-    return _unrefuted(pairs, one, other)
-
-
-def _unrefuted(pairs: list[Pair], one: list[Sketch], other: list[Sketch]) -> list[Pair]:
-    """Without those that only look alike by their names, and of which both make something that agrees: they
-    are of another layout, or fused with other operations."""
     alike = [a.digest == b.digest or a.is_near(b) for a, b in pairs]
     agreeing = [pair for pair, is_alike in zip(pairs, alike, strict=True) if is_alike]
+    others = [pair for pair, is_alike in zip(pairs, alike, strict=True) if not is_alike]
+    rearranged = [(a, b) for a, b in others if a.is_rearranged(b)]
+    return _unrefuted(pairs, agreeing, rearranged, one, other), rearranged
+
+
+def _unrefuted(
+    pairs: list[Pair], agreeing: list[Pair], rearranged: list[Pair], one: list[Sketch], other: list[Sketch]
+) -> list[Pair]:
+    """Without those that only look alike by their names, and of which both make something that agrees: they
+    are of another layout, or fused with other operations."""
     used = [
-        _used_by({pair[number].ordinal for pair in agreeing}, side)
+        _used_by({pair[number].ordinal for pair in agreeing + rearranged}, side)
         for number, side in enumerate((one, other))
     ]
+    known = {(a.ordinal, a.output) for a, _ in agreeing}
+    apart = {(a.ordinal, a.output) for a, _ in rearranged}
     return [
         (a, b)
-        for (a, b), is_alike in zip(pairs, alike, strict=True)
-        if is_alike or (a.ordinal not in used[0] and b.ordinal not in used[1])
+        for a, b in pairs
+        if (place := (a.ordinal, a.output)) in known
+        or (place not in apart and a.ordinal not in used[0] and b.ordinal not in used[1])
     ]
 
 
@@ -231,8 +299,10 @@ def _gap(one: list[Sketch], other: list[Sketch]) -> list[Pair]:
 
 def _likeness(one: list[Sketch], i: int, other: list[Sketch], j: int) -> float:
     a, b = one[i], other[j]
-    if a.size != b.size or abs(i - j) > _WINDOW:
+    if abs(i - j) > _WINDOW:
         return 0.0
     if a.is_near(b):
         return 2.0
-    return 1.0 if a.type == b.type and a.operation == b.operation != "" else 0.0
+    if a.is_rearranged(b):
+        return 1.5
+    return 1.0 if a.size == b.size and a.type == b.type and a.operation == b.operation != "" else 0.0

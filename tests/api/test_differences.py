@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -343,14 +344,51 @@ def test_alignment() -> None:
         sketch(1, "g_dispatch_1_matmul_3x3_f32", [1.001, 2, 3]),
         sketch(2, "g_dispatch_2_reduction_3_f32", [-7, 8, 90]),
     ]
-    assert [(a.ordinal, b.ordinal) for a, b in align(one, other)] == [(0, 1), (2, 2)]
+    assert [(a.ordinal, b.ordinal) for a, b in align(one, other)[0]] == [(0, 1), (2, 2)]
     one[2] = one[2]._replace(sources=(1,))
     later = [sketch(3, "f_dispatch_3_transpose_3_f32", [1, 1, 4])._replace(sources=(2,))]
-    assert [(a.ordinal, b.ordinal) for a, b in align(one + later, other + later)] == [(0, 1), (3, 3)], (
+    assert [(a.ordinal, b.ordinal) for a, b in align(one + later, other + later)[0]] == [(0, 1), (3, 3)], (
         "what both make of it agrees, so the two reductions are not the same tensor"
     )
-    assert [(a.ordinal, b.ordinal) for a, b in align(one, one)] == [(0, 0), (1, 1), (2, 2)]
-    assert align(one, []) == [] == align([], [])
+    assert [(a.ordinal, b.ordinal) for a, b in align(one, one)[0]] == [(0, 0), (1, 1), (2, 2)]
+    assert align(one, []) == ([], []) == align([], [])
+
+
+def outlined(ordinal: int, name: str, array: np.ndarray[Any, Any], sources: Sequence[int] = ()) -> Sketch:
+    outline = Outline()
+    output = SimpleNamespace(array=array, kind="f32", type=f"{array.size}xf32")
+    inputs = [SimpleNamespace(origin=f"f (dispatch {source})") for source in sources]
+    dispatch: Any = SimpleNamespace(
+        kind="dispatch", ordinal=ordinal, name=name, inputs=inputs, outputs=[output]
+    )
+    outline.looks_at(dispatch)
+    return outline.sketches[0]
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f2"])
+def test_tensors_in_another_order(dtype: str) -> None:
+    """They are no departure though nothing after them agrees, and what departs lies after them."""
+    made = np.random.default_rng(3).standard_normal((6, 32, 64)).astype(dtype)
+    packed = made.reshape(6, 4, 8, 64).swapaxes(2, 3) * np.array(1 + np.finfo(dtype).eps, dtype)
+    packed[:, 3, 60:] = made[:, 24:, 60:].swapaxes(1, 2)
+    made[3:], wrong = -made[3:], made[3:] * 2
+    name = "f_dispatch_{}_elementwise_{}_f32"
+    one = [outlined(n, name.format(n, n), array, (n - 1,)) for n, array in enumerate(made)]
+    other = [
+        outlined(n, name.format(n + 9, n), array, (n - 1,)) for n, array in enumerate([*packed[:3], *wrong])
+    ]
+    pairs, rearranged = align(one, other)
+    assert [(a.ordinal, b.ordinal) for a, b in rearranged] == [(0, 0), (1, 1), (2, 2)]
+    assert [(a.ordinal, b.ordinal) for a, b in pairs] == [(3, 3), (4, 4), (5, 5)]
+    padded = np.concatenate((made[0].ravel()[::-1], np.zeros(99, dtype)))
+    assert one[0].is_rearranged(outlined(0, "padded", padded)), "with padding, of any size"
+    again = outlined(0, "again", np.random.default_rng(4).standard_normal(made[0].shape).astype(dtype))
+    assert not one[0].is_rearranged(again), "other tensors of one distribution"
+    masks = [outlined(0, "mask", np.roll(np.arange(64) % 4 == 0, step)) for step in (0, 1)]
+    assert not masks[0].is_rearranged(masks[1]), "as many ones tell nothing"
+    unknown = made[0].copy()
+    unknown.flat[9] = np.nan
+    assert not one[0].is_rearranged(outlined(0, "one NaN", unknown))
 
 
 @pytest.mark.parametrize(
