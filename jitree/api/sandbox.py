@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from jitree.api.executables import create_loaders
 from jitree.api.limits import Limits, check, limited_content
@@ -31,6 +31,7 @@ from jitree.errors import (
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.driver import parse_uri
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters
+from jitree.hal.groups.transport import TransportProvider
 from jitree.hal.heap import HeapAllocator
 from jitree.regs.bounds import UNBOUNDED, Bounds
 from jitree.regs.list import without_lists
@@ -85,6 +86,7 @@ class Sandbox:
         """A device of the session, which nothing else uses."""
         device.replace_device_allocator(self._allocator)
         device.host_allocator = self._allocator
+        device.replace_channel_provider(NoGroup())
 
     def refuse_code(self, path: object) -> None:
         raise PermissionDeniedError(
@@ -192,6 +194,22 @@ class NoNativeCode(ExecutableLoader):
         return PermissionDeniedError(
             f"an executable of format '{format}' is native code, and a sandbox runs none; {_REMEDY}"
         )
+
+
+class NoGroup(TransportProvider):
+    """Refuses channels: what a process joins by itself it learns from its environment, over sockets."""
+
+    def query_default_rank_and_count(self) -> NoReturn:
+        raise PermissionDeniedError(
+            "a channel joins a group over the network, and a sandbox does that by a provider only, which the "
+            "host gives the device (session.device.replace_channel_provider)"
+        )
+
+    def exchange_default_id(self, identifier: bytes) -> NoReturn:
+        self.query_default_rank_and_count()
+
+    def make_transport(self) -> NoReturn:
+        self.query_default_rank_and_count()
 
 
 class Charging(ExecutableLoader):

@@ -103,7 +103,8 @@ class Device(Unique, QueueOperations):
         self.device_allocator = allocator
 
     def replace_channel_provider(self, provider: ChannelProvider | None) -> None:
-        """For channels made from now on. No effect on devices without channels."""
+        """For channels made from now on; None: from what started the process. No effect on devices without
+        channels."""
         self.channel_provider = provider
 
     def trim(self) -> None:

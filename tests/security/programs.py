@@ -105,6 +105,17 @@ for name, second in (("chain", ""), ("tree", "list.set.ref %r1, %i2, %r0")):
     """)  # fmt: skip
 PROGRAM = HOSTILE.build()
 
+_CHANNEL = Assembler("channel").import_function("hal.devices.get", "0i_r")
+_CHANNEL.import_function("hal.channel.create", "0rIirrii_r").function("join", "0v_i", """
+    %i0 = const.i32 0
+    [%r0] = call @hal.devices.get [%i0]
+    %i2:3 = const.i64 -1
+    %i4 = const.i32 -1
+    [%r1] = call @hal.channel.create [%r0, %i2:3, %i0, %r2, %r2, %i4, %i4]
+    return [%i0]
+""")  # fmt: skip
+CHANNEL = _CHANNEL.build()
+"""Joins the group that the host names."""
 GLOBALS = Assembler("globals", globals_size=1 << 20).function("f", "0v_v", "return").build()
 ENDLESS_INIT = Assembler("endless").function("__init", "0v_v", "br ^again\n^again:\nbr ^again").build()
 ENDLESS_END = Assembler("last").function("__deinit", "0v_v", "br ^again\n^again:\nbr ^again").build()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -11,10 +11,11 @@ import pytest
 import jitree
 from jitree.dispatch.host_export import HostExport
 from jitree.dispatch.host_module import HostModule
-from jitree.errors import DeadlineExceededError, ResourceExhaustedError, StatusError
+from jitree.errors import DeadlineExceededError, PermissionDeniedError, ResourceExhaustedError, StatusError
+from jitree.hal.groups.transport import Transport, TransportProvider
 from tests.assembler import Assembler
 from tests.modules.hal_programs import BUFFERS, DEVICE, DEVICE_LOCAL, NULL, ROWS, USAGE, Program
-from tests.security.programs import ENDLESS_END, ENDLESS_INIT, ENDLESS_KERNEL, PROGRAM, VMVX
+from tests.security.programs import CHANNEL, ENDLESS_END, ENDLESS_INIT, ENDLESS_KERNEL, PROGRAM, VMVX
 from tests.security.test_limits import TIERS
 from tests.tools.command import jitree as command
 
@@ -149,6 +150,35 @@ def test_programs_open_no_files() -> None:
     assert [name for name in ROWS if "file" in name] == ["ex.file.from_memory"]
     with jitree.Session("local-sync", sandbox=True, parameters={"weights": {"w": np.ones(4)}}) as session:
         assert [provider.scope for provider in session.parameter_providers] == ["weights"]
+
+
+def test_programs_join_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by the variables of a launcher, nor by what is installed; by a provider that the host gives."""
+
+    class Itself(Transport):
+        def exchange(self, sent: object, received: object) -> None: ...
+
+    class Alone(TransportProvider):
+        def query_default_rank_and_count(self) -> tuple[int, int]:
+            return 0, 1
+
+        def exchange_default_id(self, identifier: bytes) -> bytes:
+            return identifier
+
+        def make_transport(self) -> Transport:
+            return Itself(0, 1)
+
+    def reads(*arguments: object) -> NoReturn:
+        raise AssertionError("a provider was looked for")
+
+    monkeypatch.setattr("jitree.hal.groups.providers._default_provider", reads)
+    with jitree.Session("local-sync", sandbox=True) as session:
+        join = session.load(CHANNEL).join
+        for _ in range(3):
+            with pytest.raises(PermissionDeniedError, match="replace_channel_provider"):
+                join()
+        session.device.replace_channel_provider(Alone())
+        assert join() == 0
 
 
 def test_nothing_shows_that_was_in_memory() -> None:

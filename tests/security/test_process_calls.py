@@ -35,7 +35,7 @@ from jitree.errors import (
 )
 from jitree.params import open_providers
 from tests.assembler import Assembler
-from tests.security.programs import DATA, PROGRAM, VMVX
+from tests.security.programs import CHANNEL, DATA, PROGRAM, VMVX
 
 SHORT = 0.1
 TIMEOUT = 60
@@ -122,6 +122,11 @@ def test_cancelling(session: Any) -> None:
     _cancelled(session, 1)
     _cancelled(session, 3)
     assert session.call("hostile.count", 5) == 5
+
+
+def test_programs_join_no_group() -> None:
+    with confined() as session, pytest.raises(PermissionDeniedError, match="replace_channel_provider"):
+        session.load(CHANNEL).join()
 
 
 def test_nothing_in_progress_is_cancelled(session: Any) -> None:

@@ -46,6 +46,7 @@ TESTS = {
     "file that is opened": [
         "security/test_limits.py::test_what_runs_or_opens_anything_is_refused",
         "security/test_hostile.py::test_programs_open_no_files",
+        "security/test_hostile.py::test_programs_join_no_group",
     ],
     "others left in memory": [
         "hal/test_limited_memory.py::test_memory_is_zero_where_it_is_to_be",
@@ -86,7 +87,9 @@ TESTS = {
         "security/test_limits.py::test_instructions",
     ],
     "Native code of a module outside": ["loaders/test_bad_elf.py"],
-    "Host modules and parameters": ["security/test_hostile.py::test_host_modules_are_called_with_anything"],
+    "Host modules, parameters and providers": [
+        "security/test_hostile.py::test_host_modules_are_called_with_anything"
+    ],
     "Time, and what kernels and programs need": ["loaders/test_vmvx_interrupt.py"],
     "how long something takes": [],
     "The file:": ["vmfb/test_flatbuffer.py", "vmfb/test_streams.py"],
