@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -114,6 +116,38 @@ def test_arguments_by_name_and_awaited_calls(session: Any) -> None:
 
     asyncio.run(cancelled())  # waits for the thread of the call
     assert count(5) == 5
+
+
+NUMBERS = {"count": ("i32", "i"), "wide": ("i64", "I"), "single": ("f32", "f"), "double": ("f64", "F")}
+SCALARS: list[Any] = [
+    np.float32(1), np.int64(3), np.float64(2.5), np.uint8(200), np.bool_(True), np.float16(0.5),
+    ml_dtypes.bfloat16(2), np.uint64(2**64 - 1), np.complex64(1j), np.str_("1"), np.datetime64(1, "s"),
+    -math.nan, np.float32("nan"), 10**400, 2.5, 7, True, np.array(7), np.array([7]),
+]  # fmt: skip
+
+
+def test_numbers_are_taken_as_in_an_ordinary_session(session: Any) -> None:
+    """Scalars of numpy, too: the same results, to the bit, and the same refusals."""
+    module = Assembler("numbers")
+    for name, (kind, letter) in NUMBERS.items():
+        attrs = {"iree.abi.declaration": f"sync func @{name}(%x: {kind}) -> (%y: {kind})"}
+        register = "%i0" if letter in "if" else "%i0:1"
+        module.function(name, f"0{letter}_{letter}", f"return [{register}]", attrs=attrs)
+
+    def outcome(function: Any, value: Any) -> Any:
+        try:
+            result = function(value)
+        except StatusError as error:
+            return error.code
+        return isinstance(result, float), struct.pack("<d", result) if isinstance(result, float) else result
+
+    data = module.build()
+    with jitree.Session("local-sync") as ordinary:
+        functions, confined_ones = ordinary.load(data), session.load(data)
+        for name in NUMBERS:
+            for value in SCALARS:
+                expected = outcome(functions[name], value)
+                assert outcome(confined_ones[name], value) == expected, (name, value)
 
 
 def test_cancelling(session: Any) -> None:

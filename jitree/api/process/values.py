@@ -1,4 +1,8 @@
-"""Arguments and results in messages: arrays, numbers and None."""
+"""Arguments and results in messages: arrays, numbers and None.
+
+A row is a number or null as it is, ``[type, shape]`` for an array, ``[type]`` for a scalar of numpy, and for
+NaN, whose bits a number in JSON does not have.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +35,16 @@ def pack(values: Any, names: str, head: dict[str, Any]) -> list[memoryview]:
     rows: list[Any] = []
     parts: list[memoryview] = []
     for index, value in enumerate(values):
-        if value is None or isinstance(value, float) or (isinstance(value, int) and -_WORD <= value < _WORD):
+        if value is None or _is_number(value):
             rows.append(value)
             continue
-        array = as_array(value)
+        is_scalar = isinstance(value, (np.generic, float))
+        array = np.asarray(value) if is_scalar else as_array(value)
         row = None if array is None else native_row(array.dtype)
         if array is None or row is None:
             raise refused(f"{names} {index}", "an array or a number", value)
         array = np.asarray(array, order="C")
-        rows.append([row.name, list(array.shape)])
+        rows.append([row.name] if is_scalar else [row.name, list(array.shape)])
         parts.append(array.reshape(-1).view(np.uint8).data)
     head[names] = rows
     return parts
@@ -65,7 +70,7 @@ def unpack(rows: Any, data: memoryview) -> list[Any]:
             raise DataLossError(f"an array of {count} elements that the message has no room for")
         array = np.frombuffer(data, dtype, count, position) if count else np.empty(0, dtype)
         try:
-            values.append(array.reshape(shape))
+            values.append(array.reshape(shape) if len(row) > 1 else array[0])
         except ValueError as error:  # an empty one, of huge dimensions
             raise DataLossError(f"an array of shape {shape}: {error}") from None
         position += count * dtype.itemsize
@@ -100,10 +105,19 @@ def unpack_parameters(rows: Any, data: memoryview) -> tuple[ParameterProvider, .
     return tuple(ParameterProvider(scope, index) for scope, index in indices.items())
 
 
+def _is_number(value: object) -> bool:
+    """Whether JSON has it."""
+    if isinstance(value, int):
+        return -_WORD <= value < _WORD
+    return isinstance(value, float) and value == value
+
+
 def _described(row: Any) -> tuple[str, tuple[int, ...]]:
-    if not isinstance(row, list) or len(row) != 2 or not isinstance(row[0], str) or row[0] not in BY_NAME:
+    if not isinstance(row, list) or len(row) not in (1, 2) or not isinstance(row[0], str):
+        raise DataLossError("a value that is neither a number nor an array")
+    if row[0] not in BY_NAME:
         raise DataLossError("a value of no type that there is")
-    shape = row[1]
+    shape = row[1] if len(row) > 1 else []
     if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS:
         raise DataLossError("an array without a shape")
     if not all(type(size) is int and 0 <= size < _LARGEST for size in shape):
