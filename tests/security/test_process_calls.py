@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,17 @@ def test_arguments_by_name_and_awaited_calls(session: Any) -> None:
 
     asyncio.run(cancelled())  # waits for the thread of the call
     assert count(5) == 5
+
+
+def test_an_argument_named_timeout(session: Any) -> None:
+    declared = {"iree.abi.declaration": "sync func @f(%x: i32, %timeout: i32) -> (%y: i32)"}
+    module = Assembler("timed").function("f", "0ii_i", "%i2 = sub.i32 %i0, %i1\nreturn [%i2]", attrs=declared)
+    session.load(module.build())
+    for call in (session["timed.f"], session.modules["timed"].f, partial(session.call, "timed.f")):
+        assert call(5, timeout=3) == 2 and call(timeout=1, x=2) == 1
+    assert asyncio.run(session["timed.f"].async_(5, timeout=3)) == 2
+    with session.deadline(TIMEOUT):
+        assert session["timed.f"](5, timeout=4) == 1
 
 
 NUMBERS = {"count": ("i32", "i"), "wide": ("i64", "I"), "single": ("f32", "f"), "double": ("f64", "F")}

@@ -16,6 +16,7 @@ from jitree.api.builtin_modules import BUILTIN_MODULES
 from jitree.api.calls.declaration import OUT, WORKSPACE
 from jitree.api.calls.native.image import RECIPE as CALLS
 from jitree.api.executables import create_loaders
+from jitree.api.function import Function
 from jitree.api.limits import Limits
 from jitree.api.process import messages, values
 from jitree.api.process.confinement import confine
@@ -85,8 +86,7 @@ def _answer(session: Session, message: messages.Message, head: dict[str, Any]) -
         modules = session.load(*(array.data for array in given))
         found = modules if isinstance(modules, tuple) else (modules,)
         head["modules"] = [
-            [module.name, {name: [module[name].declaration, *module[name].passed] for name in module}]
-            for module in found
+            [module.name, {name: _described_function(module[name]) for name in module}] for module in found
         ]
         return []
     function, names = session.lookup(request["call"]), request["named"]
@@ -97,6 +97,11 @@ def _answer(session: Session, message: messages.Message, head: dict[str, Any]) -
     results = function(*given[:count], **dict(zip(names, given[count:], strict=True)))
     listed = () if results is None else results if isinstance(results, tuple) else (results,)
     return values.pack([_on_host(result) for result in listed], "results", head)
+
+
+def _described_function(function: Function) -> list[Any]:
+    """Declaration, names of arguments, types and letters of arguments and of results."""
+    return [function.declaration, [parameter.name for parameter in function.arguments], *function.passed]
 
 
 def _on_host(value: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from jitree.api.calls.declaration import TIMEOUT
 from jitree.api.limits import Limits, check, limited_content
 from jitree.api.process import values
 from jitree.api.process.worker import Child
@@ -31,8 +32,8 @@ from jitree.errors import (
 )
 from jitree.vmfb.archive import Source, loading, name_of
 
-_Functions = dict[str, tuple[str, list[tuple[str, str]], list[tuple[str, str]]]]
-"""By name, declarations and what :attr:`jitree.api.function.Function.passed` gives."""
+_Functions = dict[str, tuple[str, list[str], list[tuple[str, str]], list[tuple[str, str]]]]
+"""By name, declarations, names of arguments and what :attr:`jitree.api.function.Function.passed` gives."""
 
 
 class ProcessSession(Unique):
@@ -131,8 +132,12 @@ class ProcessSession(Unique):
                     raise _wrong(worker)
         return found
 
-    def call(self, name: str, /, *arguments: Any, timeout: float | None = None, **named: Any) -> Any:
-        """Calls ``module.function``: arrays and numbers, None for a null argument."""
+    def call(self, name: str, /, *arguments: Any, **named: Any) -> Any:
+        """Calls ``module.function``; see :class:`ProcessFunction`."""
+        return self.lookup(name)(*arguments, **named)
+
+    def run(self, name: str, arguments: tuple[Any, ...], named: dict[str, Any], timeout: float | None) -> Any:
+        """What a function gives for arrays, numbers and None."""
         head: dict[str, Any] = {"call": name, "named": [*named]}
         parts = values.pack((*arguments, *named.values()), "arguments", head)
         with deadline(timeout), self._entered(self._limits.time):
@@ -247,19 +252,25 @@ class ProcessFunction(Unique):
         module: str,
         name: str,
         declaration: str,
+        arguments: list[str],
         *passed: list[tuple[str, str]],
     ) -> None:
         self.session = session
         self.name = name
         self.full_name = f"{module}.{name}"
         self.declaration = declaration
+        self._arguments = arguments
         self.passed = passed
         """As :attr:`jitree.api.function.Function.passed`."""
 
     @folded
-    def __call__(self, /, *arguments: Any, timeout: float | None = None, **named: Any) -> Any:
-        """UNIMPLEMENTED for ``out`` and ``workspace``: memory of this process."""
-        return self.session.call(self.full_name, *arguments, timeout=timeout, **named)
+    def __call__(self, /, *arguments: Any, **named: Any) -> Any:
+        """Takes arrays, numbers and None for a null argument; ``timeout=`` is how many seconds the call may
+        take, unless the program has an argument of that name.
+
+        UNIMPLEMENTED for ``out`` and ``workspace``: memory of this process."""
+        timeout = None if TIMEOUT in self._arguments else named.pop(TIMEOUT, None)
+        return self.session.run(self.full_name, arguments, named, timeout)
 
     async def async_(self, /, *arguments: Any, **named: Any) -> Any:
         """A call in a thread, which ends with the task that awaits it."""
@@ -280,10 +291,11 @@ class ProcessFunction(Unique):
 
 
 def _is_described(row: Any) -> bool:
-    """Whether it is the declaration of a function, and the types and letters of its arguments and results."""
+    """Whether it is the declaration of a function, the names of its arguments, and the types and letters of
+    its arguments and results."""
     match row:
-        case [str(), [*arguments], [*results]]:
-            return all(
+        case [str(), [*names], [*arguments], [*results]]:
+            return all(isinstance(name, str) for name in names) and all(
                 isinstance(pair, list) and [type(text) for text in pair] == [str, str]
                 for pair in (*arguments, *results)
             )
