@@ -32,7 +32,9 @@ from jitree.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
+    NotFoundError,
     PermissionDeniedError,
+    ResourceExhaustedError,
     StatusError,
     UnimplementedError,
 )
@@ -160,6 +162,34 @@ def test_numbers_are_taken_as_in_an_ordinary_session(session: Any) -> None:
             for value in SCALARS:
                 expected = outcome(functions[name], value)
                 assert outcome(confined_ones[name], value) == expected, (name, value)
+
+
+def test_texts_that_no_message_has_room_for(session: Any) -> None:
+    """They are statuses that name them; the process goes on."""
+    session.load(Assembler("texts", globals_size=8).function("f", "0i_i", "return [%i0]").build())
+    call, child, much = session["texts.f"], session.pid, 5 << 20
+    for arguments, text in (
+        ({"x" * much: 1}, rf"RESOURCE_EXHAUSTED.* its names of arguments, .* 'xxxx.* of {much} characters"),
+        ({"x" * (much // 2): 1}, r"INVALID_ARGUMENT; argument 'xxxx.* characters\)"),
+        ({"\ud800": 1}, r"INVALID_ARGUMENT; argument '\\ud800' is unknown"),
+    ):
+        with pytest.raises(StatusError, match=text):
+            call(**arguments)
+    with pytest.raises(ResourceExhaustedError, match="most are its arguments"):
+        call(*range(much // 4))
+    with pytest.raises(NotFoundError, match="no function 'xxxx"):
+        session.call("texts." + "x" * much)
+    assert call(5) == 5 and session.pid == child
+    named = Assembler("long" * (much // 8)).function("f" * (much // 2), "0i_i", "return [%i0]").build()
+    for _ in range(2):
+        with pytest.raises(
+            ResourceExhaustedError, match=r"names and declarations of functions, .*'func @ffff"
+        ):
+            session.load(named)
+        assert call(5) == 5
+    refused = pytest.raises(ResourceExhaustedError, match=r"names of parameters, the longest of them 'kkkk")
+    with confined({"m": {"k" * much: np.ones(3)}}) as given, refused:
+        given.load(STATE)
 
 
 def test_cancelling(session: Any) -> None:

@@ -10,11 +10,12 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from jitree.base.arguments import shown
 from jitree.base.memory import MappedFile
 from jitree.base.records import NamedTuple
 from jitree.errors import DataLossError, ResourceExhaustedError
@@ -22,6 +23,12 @@ from jitree.errors import DataLossError, ResourceExhaustedError
 ALIGNMENT: Final = 64
 MOST_TEXT: Final = 4 << 20
 """Bytes of JSON."""
+_TITLES: Final = {
+    "named": "names of arguments",
+    "parameters": "names of parameters",
+    "modules": "names and declarations of functions",
+}
+"""Of parts of messages, where they are not as the parts are called."""
 _LENGTH: Final = struct.Struct("<Q")
 _SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
@@ -37,8 +44,12 @@ def aligned(size: int) -> int:
 
 
 def send(to: socket.socket, head: dict[str, Any], parts: Sequence[memoryview | bytes]) -> None:
-    """Sends a message; its ``parts`` lie one after the other, each aligned."""
+    """Sends a message; its ``parts`` lie one after the other, each aligned.
+
+    RESOURCE_EXHAUSTED for more text than the other side takes, of which nothing is sent."""
     text = json.dumps(head).encode()
+    if len(text) > MOST_TEXT:
+        raise _too_much(head, len(text))
     file = os.memfd_create("jitree-message", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         position = aligned(_LENGTH.size + len(text))
@@ -51,6 +62,29 @@ def send(to: socket.socket, head: dict[str, Any], parts: Sequence[memoryview | b
         socket.send_fds(to, [b"m"], [file])
     finally:
         os.close(file)
+
+
+def _too_much(head: dict[str, Any], size: int) -> ResourceExhaustedError:
+    """Names the part of a message, and the text in it, that takes the most."""
+    name = max(head, key=lambda name: len(json.dumps(head[name])))
+    text = max(_texts(head[name]), key=len, default="")
+    longest = f", the longest of them {shown(text)} of {len(text)} characters" if text else ""
+    return ResourceExhaustedError(
+        f"a message between a session and its process has {size} bytes of texts and numbers, and at most "
+        f"{MOST_TEXT}; most are its {_TITLES.get(name, name)}{longest}"
+    )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
 
 
 def _write(file: int, data: memoryview, position: int) -> None:

@@ -25,7 +25,7 @@ from jitree.api.session import Session
 from jitree.codegen import image
 from jitree.dispatch.fast.engine import attach_library
 from jitree.dispatch.fast.image import LOOP
-from jitree.errors import StatusError, UnimplementedError
+from jitree.errors import ResourceExhaustedError, StatusError, UnimplementedError
 from jitree.hal.guarded import GUARD, GuardedAllocator
 from jitree.hal.local.executor.recipe import RECIPE as EXECUTOR
 from jitree.loaders.cpu_data import host_cpu_data
@@ -45,6 +45,11 @@ SPARE: Final = 1 << 30
 GUARDS: Final = SPARE + 256 * GUARD
 """The same with guard pages."""
 MOST: Final = 1 << 40
+_LONGEST: Final = 1 << 16
+"""Characters of what an error says. All of one, each character in twelve bytes, fits into a message."""
+_LONGEST_LINE: Final = 4096
+_MOST_LINES: Final = 32
+"""Contexts of an error, and lines of its backtrace."""
 
 
 def serve(connection: socket.socket, options: dict[str, Any], keeper: int) -> None:
@@ -70,6 +75,10 @@ def serve(connection: socket.socket, options: dict[str, Any], keeper: int) -> No
             messages.send(connection, head, parts)
         except OSError as error:
             messages.send(connection, {"error": [8, f"the results cannot be sent: {error}", [], []]}, [])
+        except (
+            ResourceExhaustedError
+        ) as error:  # what was loaded then stays, and the parent knows nothing of it
+            messages.send(connection, {"error": _described(error), "ends": "load" in message.head}, [])
 
 
 def send_failure(connection: socket.socket, error: BaseException) -> None:
@@ -109,9 +118,18 @@ def _on_host(value: Any) -> Any:
 
 
 def _described(error: BaseException) -> list[Any]:
+    """Code, message, contexts and backtrace, shortened so that they fit into a message."""
     if isinstance(error, StatusError):
-        return [int(error.code), error.message, error.contexts, error.backtrace]
-    return [2, f"{type(error).__name__}: {error}", [], []]
+        lists = error.contexts[:_MOST_LINES], error.backtrace[:_MOST_LINES]
+        lines = [[_shortened(text, _LONGEST_LINE) for text in texts] for texts in lists]
+        return [int(error.code), _shortened(error.message, _LONGEST), *lines]
+    return [2, _shortened(f"{type(error).__name__}: {error}", _LONGEST), [], []]
+
+
+def _shortened(text: str, most: int) -> str:
+    """Halves of characters, which no message may have, are their numbers."""
+    whole = text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
+    return whole.encode(errors="backslashreplace").decode()
 
 
 def prepare() -> BaseException | None:

@@ -20,7 +20,15 @@ from jitree.api.process.starting import ask_for_child
 from jitree.base import scopes
 from jitree.base.endings import Ended
 from jitree.base.scopes import Scope
-from jitree.errors import AbortedError, DataLossError, StatusError, UnavailableError, again, status_error
+from jitree.errors import (
+    AbortedError,
+    DataLossError,
+    ResourceExhaustedError,
+    StatusError,
+    UnavailableError,
+    again,
+    status_error,
+)
 
 _START: Final = 60.0
 """Seconds that a child may take to get ready, on a busy machine."""
@@ -74,6 +82,8 @@ class Child(Ended):
                 messages.send(self._socket, head, parts)
         except OSError:
             raise self._ended(doing) from None
+        except ResourceExhaustedError:  # nothing was sent
+            raise
         except BaseException:
             self.end()
             raise
@@ -96,6 +106,8 @@ class Child(Ended):
         if message is None:
             raise self._ended(doing)
         if "error" in message.head:
+            if message.head.get("ends"):
+                self.end()
             raise self._failure(message.head["error"], doing)
         return message
 
