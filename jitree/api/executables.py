@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters
 from jitree.regs.bounds import UNBOUNDED, Bounds
+from jitree.vmfb.arithmetic import FUSED
 
 if TYPE_CHECKING:
     from jitree.dispatch.engine import Engine
@@ -27,18 +28,19 @@ def create_loaders(
     plugins: Sequence[Plugin] = (),
     modules: Sequence[HostModule] = (),
     bounds: Bounds = UNBOUNDED,
+    arithmetic: str = FUSED,
 ) -> tuple[ExecutableLoader, ...]:
     """One of each loader.
 
     ``tier`` is what runs VMVX executables, ``modules`` are what they import beside ``vmvx``, ``bounds`` what
-    each thread's part of one may have. ``plugins`` resolve the imports of compiled executables, the last
-    first; see :mod:`jitree.loaders.plugins`.
+    each thread's part of one may have, ``arithmetic`` how they round. ``plugins`` resolve the imports of
+    compiled executables, the last first; see :mod:`jitree.loaders.plugins`.
     """
     providers = _providers(plugins)
     return (
         LateLoader("embedded-elf-", lambda: _embedded(providers)),
         LateLoader("system-elf-", lambda: _system(providers)),
-        LateLoader("vmvx-", lambda: _vmvx(tier, modules, bounds)),
+        LateLoader("vmvx-", lambda: _vmvx(tier, modules, bounds, arithmetic)),
     )
 
 
@@ -76,11 +78,13 @@ def _system(providers: Sequence[ImportProvider]) -> ExecutableLoader:
     return SystemLibraryLoader(providers)
 
 
-def _vmvx(tier: str | Engine | None, modules: Sequence[HostModule], bounds: Bounds) -> ExecutableLoader:
+def _vmvx(
+    tier: str | Engine | None, modules: Sequence[HostModule], bounds: Bounds, arithmetic: str
+) -> ExecutableLoader:
     from jitree.loaders.vmvx import VmvxLoader
     from jitree.modules.vmvx import VmvxModule
 
-    return VmvxLoader((VmvxModule(), *modules), tier, bounds)
+    return VmvxLoader((VmvxModule(), *modules), tier, bounds, arithmetic)
 
 
 def _providers(plugins: Sequence[Plugin]) -> tuple[ImportProvider, ...]:

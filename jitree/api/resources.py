@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jitree.api.array import Array, use_parts
 from jitree.api.calls.refusal import describe
 from jitree.api.registry import all_drivers
-from jitree.api.session_arguments import listed, require, require_option
+from jitree.api.session_arguments import listed, require, require_arithmetic, require_option
 from jitree.base.identity import Unique
 from jitree.dispatch.host_module import HostModule
 from jitree.errors import InvalidArgumentError, StatusError, UnavailableError, UnimplementedError
@@ -19,6 +19,7 @@ from jitree.hal.executable import ExecutableLoader
 from jitree.hal.heap import HeapAllocator
 from jitree.modules.hal.references import HAL_TYPES
 from jitree.regs.ref_types import RefTypes
+from jitree.vmfb.arithmetic import FUSED
 
 if TYPE_CHECKING:
     from jitree.api.executables import Plugin
@@ -61,22 +62,25 @@ class Resources(Unique):
         tier: str | None = None,
         plugins: Iterable[Plugin] = (),
         modules: Iterable[HostModule] = (),
+        arithmetic: str = FUSED,
     ) -> tuple[ExecutableLoader, ...]:
         """The loaders for devices of one session; see :func:`jitree.api.executables.create_loaders`.
 
-        INVALID_ARGUMENT for plugins or modules when the instance was given other loaders.
+        INVALID_ARGUMENT for plugins, modules or strict arithmetic when the instance was given other loaders.
         """
+        require_arithmetic(arithmetic)
         plugins = listed("executable_plugins", "plugins", plugins)
         modules = listed("executable_modules", "host modules", modules, HostModule)
-        if tier is None and not plugins and not modules:
+        if tier is None and not plugins and not modules and arithmetic == FUSED:
             return self.loaders
         if self._loaders is None or self._loaders is default_loaders():
             from jitree.api.executables import create_loaders
 
-            return create_loaders(tier, plugins, modules)
-        if plugins or modules:
+            return create_loaders(tier, plugins, modules, arithmetic=arithmetic)
+        if plugins or modules or arithmetic != FUSED:
             raise InvalidArgumentError(
-                "executable plugins and modules have to be given to the loaders that the instance was given"
+                "executable plugins, modules and arithmetic have to be given to the loaders that the "
+                "instance was given"
             )
         return self._loaders
 

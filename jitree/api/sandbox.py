@@ -37,6 +37,7 @@ from jitree.regs.bounds import UNBOUNDED, Bounds
 from jitree.regs.list import without_lists
 from jitree.regs.objects import VmBuffer
 from jitree.vmfb.archive import Source, loading, name_of
+from jitree.vmfb.arithmetic import FUSED
 
 if TYPE_CHECKING:
     from jitree.dispatch.function import VmFunction
@@ -61,7 +62,13 @@ class Sandbox:
     allocator_class = HeapAllocator
     why_refused = f"they are native code; {_REMEDY}"
 
-    def __init__(self, limits: Limits | None, tier: str | None, modules: Sequence[HostModule]) -> None:
+    def __init__(
+        self,
+        limits: Limits | None,
+        tier: str | None,
+        modules: Sequence[HostModule],
+        arithmetic: str = FUSED,
+    ) -> None:
         self.limits = limits = Limits() if limits is None else check(limits)
         self._allocator = self.allocator_class(limits.memory, is_zeroed=True)
         frames = UNBOUNDED.frames if limits.recursion is None else min(limits.recursion, UNBOUNDED.frames)
@@ -71,7 +78,7 @@ class Sandbox:
         kernels = UNBOUNDED if self._bounds == UNBOUNDED else Bounds(frames, objects, charge)
         self._engine = None if limits.instructions is None else CountingEngine(limits.instructions)
         self._tier = self._engine or tier
-        vmvx = create_loaders(self._tier, modules=modules, bounds=kernels)[-1]
+        vmvx = create_loaders(self._tier, (), modules, kernels, arithmetic)[-1]
         self._refusing = NoNativeCode()
         self.loaders: tuple[ExecutableLoader, ...] = (
             Charging(vmvx, self._allocator, self._refusing.asked.clear),

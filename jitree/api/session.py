@@ -37,6 +37,7 @@ from jitree.hal.local.interrupts import end_call
 from jitree.hal.watchdog import start as start_watchdog
 from jitree.hal.watchdog import watch_gate, watcher_of_calls
 from jitree.modules.hal.state import write_to_stderr
+from jitree.vmfb.arithmetic import FUSED
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -96,6 +97,7 @@ class Session(Observable, Ended, Remade):
         limits: Limits | None = None,
         zero_memory: bool = False,
         guard_pages: bool = False,
+        arithmetic: str = FUSED,
         check_finite: bool | str | Iterable[str] = False,
     ) -> None:
         """A session without modules.
@@ -119,17 +121,14 @@ class Session(Observable, Ended, Remade):
         threads do; for the whole process, see :mod:`jitree.hal.watchdog`. None leaves it as it is.
         ``sandbox``: True for programs of strangers, "process" for native code of theirs (docs/sandbox.md).
         ``zero_memory``: as in a sandbox. ``guard_pages``: reads after a buffer are a status, in a process.
+        ``arithmetic``: "strict" has VMVX kernels round products before adding them (docs/arithmetic.md).
         ``check_finite``: True raises NonFiniteError in the first dispatch that makes NaN or infinity,
         "inputs" refuses such arguments as well; for more see :mod:`jitree.observe.finite`.
 
         NOT_FOUND for an unknown driver, builtin module or missing archive, UNAVAILABLE when no device can be
-        created, INVALID_ARGUMENT for an unknown tier or a damaged archive.
+        created, INVALID_ARGUMENT for an unknown tier or damaged archive.
         """
-        session_arguments.require_option("cache_dir", "a path", cache_dir, str, os.PathLike)
-        if cache_dir is not None:
-            from jitree.codegen.image.cache import choose_directory
-
-            choose_directory(cache_dir)
+        session_arguments.choose_cache(cache_dir)
         if watchdog is not None:
             start_watchdog(watchdog)
         session_arguments.require_option("tier", "the name of a tier", tier, str)
@@ -148,11 +147,12 @@ class Session(Observable, Ended, Remade):
         self._sandbox: Sandbox | None = None
         if sandbox is not False or limits is not None:
             self._sandbox = session_arguments.create_sandbox(
-                sandbox, limits, tier, executable_plugins, executable_modules
+                sandbox, limits, tier, executable_plugins, executable_modules, arithmetic
             )
             self.loaders: tuple[ExecutableLoader, ...] = self._sandbox.loaders
         else:
-            self.loaders = self._instance.loaders_with(tier, executable_plugins, executable_modules)
+            given = executable_plugins, executable_modules, arithmetic
+            self.loaders = self._instance.loaders_with(tier, *given)
         self.parameter_providers: tuple[ParameterProvider, ...] = session_arguments.open_parameters(
             parameters, self._sandbox is not None
         )

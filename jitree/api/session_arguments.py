@@ -14,7 +14,8 @@ from jitree.api.calls.tensor_packing import as_array
 from jitree.api.calls.transfers import native_row
 from jitree.base.arguments import integer
 from jitree.base.elements import is_masked
-from jitree.errors import InvalidArgumentError, PermissionDeniedError
+from jitree.errors import InvalidArgumentError, PermissionDeniedError, printable
+from jitree.vmfb.arithmetic import ARITHMETICS
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -88,6 +89,15 @@ def element_row(dtype: npt.DTypeLike) -> ElementType:
     return row
 
 
+def choose_cache(directory: object) -> None:
+    """Has this process keep compiled code there; None leaves it as it is."""
+    require_option("cache_dir", "a path", directory, str, os.PathLike)
+    if directory is not None:
+        from jitree.codegen.image.cache import choose_directory
+
+        choose_directory(directory)  # type: ignore[arg-type]
+
+
 def open_parameters(parameters: Iterable[ParameterSource], sandbox: object) -> tuple[ParameterProvider, ...]:
     """The parameters of a session. PERMISSION_DENIED for files of a sandbox."""
     if isinstance(parameters, tuple) and not parameters:  # imports nothing that reads archives
@@ -111,6 +121,14 @@ def is_process(sandbox: object) -> bool:
     return False
 
 
+def require_arithmetic(arithmetic: object) -> None:
+    """INVALID_ARGUMENT for what is no arithmetic."""
+    if not isinstance(arithmetic, str) or arithmetic not in ARITHMETICS:
+        raise InvalidArgumentError(
+            f"arithmetic: expected 'fused' or 'strict', got {printable(repr(arithmetic))}"
+        )
+
+
 def require_memory(zero_memory: object, guard_pages: object) -> None:
     """INVALID_ARGUMENT for options of memory that are none, and guard pages in this process."""
     require("zero_memory", "True or False", zero_memory, bool)
@@ -124,6 +142,7 @@ def create_sandbox(
     tier: str | None,
     plugins: Iterable[Plugin],
     modules: Iterable[HostModule],
+    arithmetic: str,
 ) -> Sandbox:
     """INVALID_ARGUMENT for limits of no sandbox, PERMISSION_DENIED for plugins."""
     from jitree.api.sandbox import Sandbox
@@ -136,7 +155,9 @@ def create_sandbox(
         raise PermissionDeniedError("executable_plugins: they are native code, and a sandbox runs none")
     from jitree.dispatch.host_module import HostModule
 
-    return Sandbox(limits, tier, listed("executable_modules", "host modules", modules, HostModule))
+    require_arithmetic(arithmetic)
+    host_modules = listed("executable_modules", "host modules", modules, HostModule)
+    return Sandbox(limits, tier, host_modules, arithmetic)
 
 
 def host_array(value: Any) -> tuple[npt.NDArray[Any], ElementType]:

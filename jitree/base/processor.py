@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from typing import Final
 
@@ -28,3 +29,9 @@ def words(name: str) -> frozenset[str]:
         if found.strip() == name:
             return frozenset(value.split())
     return frozenset()
+
+
+@cache
+def fuses() -> bool:
+    """Whether an instruction of it multiplies and adds, and rounds once."""
+    return "fma" in words("flags") or os.uname().machine.lower() in ("aarch64", "arm64")

@@ -85,6 +85,22 @@ def multiply_add(x: float, y: float, z: float) -> float:
     return x * y + z
 
 
+def rounded_once(x: float, y: float, z: float) -> float:
+    """``x * y + z`` of binary32 numbers, rounded once, to binary32.
+
+    The product is exact in binary64. If the sum is not, its last digit is made odd, which says that more
+    digits follow: then rounding it again gives what rounding all digits gives (Boldo and Melquiond, 2008).
+    """
+    product = x * y
+    total = product + z
+    part = total - product
+    error = (product - (total - part)) + (z - part)
+    bits = f64_to_bits(total)
+    if bits & 1 == 0 and (error < 0.0 or error > 0.0):
+        total = f64_of_bits(bits + (1 if (error > 0.0) == (total > 0.0) else -1))
+    return f32(total)
+
+
 def fused_multiply_add(x: float, y: float, z: float) -> float:
     """``x * y + z`` of binary32 numbers, as binary32; exact if that is such a number."""
     return f32(x * y + z)

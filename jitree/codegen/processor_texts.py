@@ -1,14 +1,18 @@
-"""LLVM IR of the functions of :mod:`jitree.codegen.processor`, by processor: all that differs between them.
+"""LLVM IR of the functions of :mod:`jitree.codegen.processor`, and of ``rounded_once`` of
+:mod:`jitree.codegen.numbers`, by processor: all that differs between them.
 
 Texts that call one are the same for every machine; the compiler adds the definitions for its target.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
 PREFIX: Final = "processor."
+_NAME: Final = re.compile(rf'@"{re.escape(PREFIX)}([^"]+)"')
+_ROUNDED_ONCE: Final = "rounded_once"
 
 _X86_64: Final = """
 define i64 @processor.flush_denormals() alwaysinline nounwind {
@@ -93,12 +97,58 @@ _TEXTS: Final = {
 }  # fmt: skip
 
 
+_FUSED: Final = """
+define float @processor.rounded_once(float %x, float %y, float %z) alwaysinline nounwind {
+  %result = call float @llvm.fma.f32(float %x, float %y, float %z)
+  ret float %result
+}
+declare float @llvm.fma.f32(float, float, float)
+"""
+
+_IN_STEPS: Final = """
+define float @processor.rounded_once(float %x, float %y, float %z) alwaysinline nounwind {
+  %left = fpext float %x to double
+  %right = fpext float %y to double
+  %addend = fpext float %z to double
+  %product = fmul double %left, %right
+  %total = fadd double %product, %addend
+  %part = fsub double %total, %product
+  %rest = fsub double %total, %part
+  %lost = fsub double %product, %rest
+  %lost.too = fsub double %addend, %part
+  %error = fadd double %lost, %lost.too
+  %bits = bitcast double %total to i64
+  %last = and i64 %bits, 1
+  %even = icmp eq i64 %last, 0
+  %inexact = fcmp one double %error, 0.0
+  %moves = and i1 %even, %inexact
+  %grows = fcmp ogt double %error, 0.0
+  %positive = fcmp ogt double %total, 0.0
+  %outwards = xor i1 %grows, %positive
+  %step = select i1 %outwards, i64 -1, i64 1
+  %moved = add i64 %bits, %step
+  %odd = select i1 %moves, i64 %moved, i64 %bits
+  %wide = bitcast i64 %odd to double
+  %result = fptrunc double %wide to float
+  ret float %result
+}
+"""
+"""As :func:`jitree.codegen.numbers.rounded_once` has it."""
+
+_X86_WITH_FMA: Final = ("x86-64-v3", "x86-64-v4")
+
+
 def supported(machine: str) -> bool:
     """Whether there are such functions for a machine, as ``uname -m`` names it."""
     return machine.lower() in _TEXTS
 
 
-def needed(texts: Iterable[str], triple: str) -> list[str]:
+def needed(texts: Iterable[str], triple: str, cpu: str = "", features: str = "") -> list[str]:
     """What texts lack on a target."""
     machine = triple.partition("-")[0]
-    return [_TEXTS[machine]] if any(f'@"{PREFIX}' in text for text in texts) else []
+    names = {name for text in texts for name in _NAME.findall(text)}
+    found = [_TEXTS[machine]] if names - {_ROUNDED_ONCE} else []
+    if _ROUNDED_ONCE in names:
+        fuses = _TEXTS.get(machine) is _AARCH64 or cpu in _X86_WITH_FMA or "+fma" in features.split(",")
+        found.append(_FUSED if fuses else _IN_STEPS)
+    return found

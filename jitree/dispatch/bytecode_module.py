@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from jitree.base.records import NamedTuple
 from jitree.errors import error_context
 from jitree.vmfb.archive import Archive, Source
+from jitree.vmfb.arithmetic import STRICT
 from jitree.vmfb.cconv import CallingConvention, parse
 from jitree.vmfb.decode import decode_module
 from jitree.vmfb.module import read_module
@@ -21,15 +22,16 @@ class BytecodeModule(NamedTuple):
     program: DecodedModule
 
     @staticmethod
-    def load(source: Source, name: str | None = None) -> BytecodeModule:
-        """Opens, verifies and decodes a module; ``name`` is for messages.
+    def load(source: Source, name: str | None = None, arithmetic: str = STRICT) -> BytecodeModule:
+        """Opens, verifies and decodes a module; ``name`` is for messages, ``arithmetic`` one of
+        :mod:`jitree.vmfb.arithmetic`.
 
         INVALID_ARGUMENT and the other statuses of a failed check, with the file as context.
         """
         archive = Archive.open(source, name)
         module = read_module(archive)
         with error_context(f"loading bytecode module at '{archive.name}'"):
-            return BytecodeModule(module, decode_module(module))
+            return BytecodeModule(module, decode_module(module, arithmetic))
 
     @property
     def name(self) -> str:

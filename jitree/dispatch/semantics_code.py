@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from llvmlite import ir
 
-from jitree.codegen import forks, functions, numbers  # noqa: F401  (it makes primitives known)
-from jitree.codegen.frontend import inlined, primitive, signature, signature_of, standing_for, types
+from jitree.codegen import forks, functions, numbers, processor_texts  # noqa: F401  (it makes primitives known)
+from jitree.codegen.frontend import declared, inlined, primitive, signature, signature_of, standing_for, types
 from jitree.codegen.vector_math.ir import FUNCTIONS, function_texts
 from jitree.dispatch import semantics_rows
 from jitree.dispatch.native import side_exits
@@ -178,6 +178,12 @@ def _intrinsic(name: str) -> Emit:
     return emit
 
 
+def _rounded_once(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
+    kind = ir.FunctionType(given[0].type, [value.type for value in given])
+    name = processor_texts.PREFIX + numbers.rounded_once.__name__
+    return builder.call(declared(builder, kind, name), given)
+
+
 def _leading_zeros(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
     return builder.ctlz(given[0], ir.IntType(1)(0))
 
@@ -247,6 +253,7 @@ def _make_known() -> None:
     for function, count, accepts, emit in _OPERATIONS:
         primitive(function, _alike(count, accepts), emit)
     primitive(numbers.choose, _choice, _instruction("select"))
+    primitive(numbers.rounded_once, _alike(3, _is_float), _rounded_once)
     for name in ("signed_division", "exact", "exact_32", "count"):
         primitive(getattr(numbers, f"require_{name}"), _refused, _nothing)
 

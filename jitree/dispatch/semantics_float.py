@@ -16,6 +16,7 @@ from jitree.codegen.numbers import (
     round_down,
     round_half_away,
     round_up,
+    rounded_once,
     square_root,
     unfolded,
 )
@@ -39,6 +40,10 @@ def div_f32(lhs: float, rhs: float) -> float:
 
 def fma_f32(a: float, b: float, c: float) -> float:
     return f32(f32(a * b) + c)
+
+
+def fma_f32_fused(a: float, b: float, c: float) -> float:
+    return rounded_once(a, b, c)
 
 
 def add_f64(lhs: float, rhs: float) -> float:

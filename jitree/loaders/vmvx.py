@@ -17,6 +17,7 @@ from jitree.loaders.vmvx_executable import VmvxExecutable, Workers
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION, kernels
 from jitree.loaders.vmvx_worker import SET_CONSTANTS, Worker
 from jitree.regs.bounds import UNBOUNDED, Bounds
+from jitree.vmfb.arithmetic import FUSED
 from jitree.vmfb.schema import Export, FunctionRow, ModuleTables
 
 if TYPE_CHECKING:
@@ -41,11 +42,13 @@ class VmvxLoader(ExecutableLoader):
         modules: Sequence[HostModule] = (),
         tier: str | Engine | None = None,
         bounds: Bounds = UNBOUNDED,
+        arithmetic: str = FUSED,
     ) -> None:
         """``modules`` are what executables may import, ``vmvx`` among them; ``tier`` is what runs their
         bytecode, None takes JITREE_TIER from the environment. ``bounds``: what each worker's context may
-        have."""
+        have. ``arithmetic``: how kernels round (:mod:`jitree.vmfb.arithmetic`)."""
         self._bounds = bounds
+        self._arithmetic = arithmetic
         self._modules = tuple(modules)
         self._tier = tier
 
@@ -60,7 +63,8 @@ class VmvxLoader(ExecutableLoader):
         """
         with error_context(f"loading an executable of format '{parameters.format}'"):
             # A copy: the archive that the executable lies in may be closed or written to.
-            executable = BytecodeModule.load(bytes(parameters.data), "executable")
+            data = bytes(parameters.data)
+            executable = BytecodeModule.load(data, "executable", self._arithmetic)
             rows = _entry_points(executable.module, parameters.layouts)
             _check_constants(executable.module, len(parameters.constants))
             names = [row.name or "" for row in rows]

@@ -10,6 +10,7 @@ from jitree.codegen.image import Recipe
 from jitree.dispatch.native.source import encode, from_program
 from jitree.errors import StatusError
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION, kernels
+from jitree.vmfb.arithmetic import FUSED
 
 if TYPE_CHECKING:
     from jitree.dispatch.bytecode_module import BytecodeModule  # numpy: builders do not need it
@@ -47,8 +48,9 @@ def _title(name: str, count: int) -> str:
     return f"{count} kernel{'s' * (count != 1)} of executable '{name}'"
 
 
-def executables(module: ModuleTables) -> Iterator[BytecodeModule]:
-    """The VMVX executables among a program's constants. What looks like one and is damaged is left out."""
+def executables(module: ModuleTables, arithmetic: str = FUSED) -> Iterator[BytecodeModule]:
+    """The VMVX executables among a program's constants, as a session of that arithmetic has them. What looks
+    like one and is damaged is left out."""
     from jitree.dispatch.bytecode_module import BytecodeModule
 
     for segment in module.rodata:
@@ -56,7 +58,7 @@ def executables(module: ModuleTables) -> Iterator[BytecodeModule]:
         if data[:4] != _ARCHIVE and data[4:] != b"IREE":
             continue
         try:
-            found = BytecodeModule.load(bytes(segment.data), "executable")
+            found = BytecodeModule.load(bytes(segment.data), "executable", arithmetic)
         except StatusError:
             continue
         functions = found.module.functions

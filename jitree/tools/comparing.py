@@ -42,7 +42,9 @@ def side(flags: ParsedFlags, module: str, device: str | None) -> Any:
     parameters = task_parameters(flags)
     if device == _TASK and parameters:
         device = f"{device}?{urlencode(parameters)}"
-    options: dict[str, Any] = {"tier": flags.text("tier") or None}
+    options: dict[str, Any] = {
+        "tier": flags.text("tier") or None, "arithmetic": flags.text("arithmetic"),
+    }  # fmt: skip
     if flags.boolean("trace_execution"):
         options["flags"] = ContextFlags.TRACE_EXECUTION
     if flags.texts("parameters"):

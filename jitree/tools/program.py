@@ -91,6 +91,7 @@ def create_session(flags: ParsedFlags, devices: Sequence[Device], loaded: Sequen
         devices,
         parameters=open_providers(archives, Mode(flags.text("parameter_mode"))),
         tier=flags.text("tier") or None,
+        arithmetic=flags.text("arithmetic"),
         flags=ContextFlags.TRACE_EXECUTION if flags.boolean("trace_execution") else ContextFlags.NONE,
         executable_plugins=flags.texts("executable_plugin"),
     )
@@ -130,7 +131,9 @@ def open_devices(flags: ParsedFlags, stack: ExitStack) -> tuple[Device, ...]:
 
     instance = Instance.default()
     parameters = task_parameters(flags)
-    loaders = instance.loaders_with(flags.text("tier") or None, flags.texts("executable_plugin"))
+    loaders = instance.loaders_with(
+        flags.text("tier") or None, flags.texts("executable_plugin"), arithmetic=flags.text("arithmetic")
+    )
 
     def create(uri: str) -> Device:
         if uri == "cuda" and "cuda_default_index" in flags.given:

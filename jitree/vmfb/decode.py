@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jitree.errors import InternalError
+from jitree.vmfb.arithmetic import STRICT
 from jitree.vmfb.native.code import compiled, interpreted
 from jitree.vmfb.native.decoding import Decoding
 from jitree.vmfb.program import DecodedModule
@@ -11,14 +12,14 @@ from jitree.vmfb.signature import read_signatures
 from jitree.vmfb.size_arithmetic import may_compute_sizes
 
 
-def decode_module(module: ModuleTables) -> DecodedModule:
-    """The decoded form of all functions.
+def decode_module(module: ModuleTables, arithmetic: str = STRICT) -> DecodedModule:
+    """The decoded form of all functions, with one of :data:`jitree.vmfb.arithmetic.MULTIPLY_ADD`.
 
     Every instruction is verified on the way: a module that decodes can be run without checks of operands.
     Raises the status of the failed check with function, byte offset and mnemonic as contexts.
     """
     signatures = read_signatures(module)
-    decoding = Decoding(module, signatures)
+    decoding = Decoding(module, signatures, arithmetic)
     program = decoding.run(compiled() or interpreted())
     if program is None:
         from jitree.vmfb.refusals import require_sound

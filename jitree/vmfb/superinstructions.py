@@ -116,6 +116,12 @@ _STRAIGHT: Final = (
     *(f"buffer.load.{kind}; fma.{kind} 3=0; buffer.store.{kind} 3=1" for kind in ("f32", "f64", "i32")),
     *(f"{{add,sub,mul,div,fma}}.{kind}; buffer.store.{kind} 3=0" for kind in ("f32", "f64")),
     *(f"fma.{kind}; buffer.store.{kind} 3=0; add.i64; loop::cmp.lt.i64.s" for kind in ("f32", "f64")),
+    # Kernels have this in place of fma.f32.
+    *(f"fma.f32.fused; add.{kind}; loop:w:cmp.lt.{kind}.s 4=0" for kind in ("i32", "i64")),
+    "buffer.load.f32; fma.f32.fused {1,2}=0",
+    "buffer.load.f32; fma.f32.fused 3=0; buffer.store.f32 3=1",
+    "fma.f32.fused; buffer.store.f32 3=0",
+    "fma.f32.fused; buffer.store.f32 3=0; add.i64; loop::cmp.lt.i64.s",
 )
 """Frequent in loops of compiled kernels and of programs written by hand. ``{a,b}`` are alternatives."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 from collections.abc import Callable
+from ctypes.util import find_library
 from fractions import Fraction
 from typing import Any
 
@@ -263,7 +265,18 @@ _CONVERSIONS: dict[str, Callable[..., Array]] = {
     "cast.f64.ui32": lambda a: _each(_to_signed(32), "i32")(a.astype(np.float32)),
 }
 
-EXACT = _integer("i32") | _integer("i64") | _float("f32") | _float("f64") | _CONVERSIONS
+_fused = ctypes.CDLL(find_library("m")).fmaf
+_fused.restype = ctypes.c_float
+_fused.argtypes = [ctypes.c_float] * 3
+
+EXACT = (
+    _integer("i32")
+    | _integer("i64")
+    | _float("f32")
+    | _float("f64")
+    | _CONVERSIONS
+    | {"fma.f32.fused": _each(_fused, "f32")}
+)
 """Mnemonic → function of arrays; results agree bit for bit, but for which NaN they are."""
 
 _MATH: dict[str, Callable[..., Array]] = {

@@ -50,7 +50,7 @@ def _makes_numbers_of_bits(row: Instruction) -> bool:
     return any(operand.kind.startswith("r.f") and kind.startswith("i") for operand, kind in kinds)
 
 
-PURE = [row for row in INSTRUCTIONS if row.set != "exact" and row.operands and _is_pure(row)]
+PURE = [row for row in INSTRUCTIONS if row.set not in ("exact", "fused") and row.operands and _is_pure(row)]
 
 
 @dataclass

@@ -20,6 +20,7 @@ from jitree.dispatch.semantics import SEMANTICS
 from jitree.errors import InvalidArgumentError
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.ref_types import RefTypes
+from jitree.vmfb.arithmetic import FUSED, STRICT
 from jitree.vmfb.isa import INSTRUCTIONS
 from tests.assembler import Assembler
 from tests.dispatch.semantics_reference import (
@@ -73,6 +74,8 @@ def groups() -> dict[str, list[str]]:
     """The instructions of each function."""
     found: dict[str, list[str]] = {}
     for mnemonic in COMPARED:
+        if mnemonic.endswith(".fused"):
+            continue
         found.setdefault(_group(mnemonic), []).append(mnemonic)
     return found
 
@@ -97,21 +100,24 @@ def _loop(mnemonics: list[str]) -> tuple[str, str]:
 
 
 @functools.cache
-def _context(tier: str) -> Context:
+def _context(tier: str, arithmetic: str) -> Context:
     program = Assembler("m")
     for name, mnemonics in groups().items():
         program.function(name, *_loop(mnemonics))
     context = Context(RefTypes(), tier=tier)
-    context.register([BytecodeModule.load(program.build())])
+    context.register([BytecodeModule.load(program.build(), None, arithmetic)])
     return context
 
 
 def by_loop(mnemonic: str, arguments: list[Array], tier: str = "fast") -> Array:
-    """The results of a tier's machine code."""
+    """The results of a tier's machine code. Files have no ``fma.f32.fused``; it is what kernels make of
+    another."""
+    arithmetic = FUSED if mnemonic == "fma.f32.fused" else STRICT
+    mnemonic = mnemonic.removesuffix(".fused")
     group = groups()[_group(mnemonic)]
     results = [np.zeros(len(arguments[0]), DTYPES[SEMANTICS[other].result_type]) for other in group]
     buffers = [VmBuffer.alias(np.ascontiguousarray(array)) for array in (*arguments, *results)]
-    context = _context(tier)
+    context = _context(tier, arithmetic)
     context.invoke(context.lookup(f"m.{_group(mnemonic)}"), [len(results[0]), *buffers])
     return results[group.index(mnemonic)]
 
@@ -207,7 +213,7 @@ def test_rows_are_short_and_without_names_of_a_compiler() -> None:
     for mnemonic in set(rows) & set(SEMANTICS):
         row = rows[mnemonic]
         if mnemonic in EXACT:
-            assert len(row.lines) <= 8, mnemonic
+            assert len(row.lines) <= (24 if mnemonic.endswith(".fused") else 8), mnemonic
             assert bool(row.condition) == mnemonic.startswith("cmp."), mnemonic
         text = "\n".join([*row.lines, row.text])
         assert not re.search(r'range\(|#\d|!\w|%[^av\d]|"\$', text), f"{mnemonic}: {text}"

@@ -245,7 +245,7 @@ def test_a_child_that_answers_what_it_has_not_read(monkeypatch: pytest.MonkeyPat
     with ThreadPoolExecutor(2) as pool, theirs:
         pool.submit(keep)
         pool.submit(answer)
-        child = worker.Child("local-sync", jitree.Limits(), False, 0)
+        child = worker.Child("local-sync", jitree.Limits(), False, "strict", 0)
         with pytest.raises(DeadlineExceededError), scopes.Scope(1.0):
             while True:
                 child.ask({}, [], "while it was asked")
@@ -435,7 +435,7 @@ def test_parameters_are_handed_over(tmp_path: Path) -> None:
 
 
 def test_libraries_for_the_loader_of_the_system_are_refused() -> None:
-    sandbox = NativeSandbox(jitree.Limits())
+    sandbox = NativeSandbox(jitree.Limits(), "strict")
     assert not any(loader.query_support("system-elf-x86_64") for loader in sandbox.loaders)
     error = sandbox.loaders[-1].refusal("system-elf-x86_64")
     assert isinstance(error, PermissionDeniedError) and "link-embedded" in sandbox.why_refused

@@ -16,6 +16,7 @@ from jitree.codegen import image
 from jitree.errors import StatusError
 from jitree.vmfb import decode
 from jitree.vmfb.archive import Archive
+from jitree.vmfb.arithmetic import FUSED
 from jitree.vmfb.decode import decode_module
 from jitree.vmfb.module import read_module
 from jitree.vmfb.native import code, tables
@@ -65,12 +66,12 @@ def compare(module: ModuleTables, compiled: Code) -> bool:
         for function in module.functions:
             require_sound(module, function, signatures)
         sound = True
-    program = Decoding(module, signatures).run(compiled)
+    program = Decoding(module, signatures, FUSED).run(compiled)
     assert (program is not None) == sound
     if program is not None:
         check_program(program)
     if len(module.bytecode) <= INTERPRETED_SIZE:
-        assert fields(Decoding(module, signatures).run(code.interpreted())) == fields(program)
+        assert fields(Decoding(module, signatures, FUSED).run(code.interpreted())) == fields(program)
     return sound
 
 

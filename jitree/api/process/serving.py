@@ -33,6 +33,7 @@ from jitree.loaders.vmvx_images import SPANS
 from jitree.modules.hal.native.image import RECIPE as HAL
 from jitree.modules.vmvx.native import RECIPE as VMVX
 from jitree.regs.machine import Machine
+from jitree.vmfb.arithmetic import FUSED
 from jitree.vmfb.native.image import RECIPE as LOAD
 
 _PREPARED: Final = (
@@ -57,7 +58,7 @@ def serve(connection: socket.socket, options: dict[str, Any], keeper: int) -> No
     limits = Limits(**options["limits"])
     try:
         kind, spare = (GuardedSandbox, GUARDS) if options["guard_pages"] else (NativeSandbox, SPARE)
-        session = _session(options["device"], kind(limits))
+        session = _session(options["device"], kind(limits, options["arithmetic"]))
         memory = None if limits.memory is None else limits.memory + spare + options["given"]
         confine(keeper, memory, options["most"])
     except BaseException as error:
@@ -149,7 +150,7 @@ def prepare() -> BaseException | None:
             image.wait(recipe)
         host_cpu_data()
         os.environ.clear()
-        _session("local-sync", NativeSandbox(Limits())).close()
+        _session("local-sync", NativeSandbox(Limits(), FUSED)).close()
     except BaseException as error:
         return error
     return None
@@ -172,8 +173,8 @@ class NativeSandbox(Sandbox):
         "with --iree-llvmcpu-link-embedded=true"
     )
 
-    def __init__(self, limits: Limits) -> None:
-        super().__init__(limits, "fast", ())
+    def __init__(self, limits: Limits, arithmetic: str) -> None:
+        super().__init__(limits, "fast", (), arithmetic)
         embedded = create_loaders("fast")[0]
         self.loaders = (Charging(embedded, self._allocator, self._refusing.asked.clear), *self.loaders)
 

@@ -13,7 +13,7 @@ from jitree.api.limits import Limits, check, limited_content
 from jitree.api.process import values
 from jitree.api.process.worker import Child
 from jitree.api.sandbox import require_local
-from jitree.api.session_arguments import open_parameters, require, require_name
+from jitree.api.session_arguments import open_parameters, require, require_arithmetic, require_name
 from jitree.base.identity import Unique
 from jitree.base.scopes import Scope, deadline
 from jitree.dispatch.bytecode_module import BytecodeModule
@@ -31,6 +31,7 @@ from jitree.errors import (
     printable,
 )
 from jitree.vmfb.archive import Source, loading, name_of
+from jitree.vmfb.arithmetic import FUSED
 
 _Functions = dict[str, tuple[str, list[str], list[tuple[str, str]], list[tuple[str, str]]]]
 """By name, declarations, names of arguments and what :attr:`jitree.api.function.Function.passed` gives."""
@@ -46,6 +47,8 @@ class ProcessSession(Unique):
         self._guard_pages = options.pop("guard_pages", False)
         require("guard_pages", "True or False", self._guard_pages, bool)
         options.pop("zero_memory", None)  # it is, always
+        self._arithmetic = options.pop("arithmetic", FUSED)
+        require_arithmetic(self._arithmetic)
         self._parameters = open_parameters(options.pop("parameters", ()), sandbox=True)
         given = [name for name, value in options.items() if isinstance(value, np.ndarray) or value]
         if given:
@@ -178,7 +181,8 @@ class ProcessSession(Unique):
             if last is not None:
                 last.end()
             head, given = values.pack_parameters(self._parameters)
-            worker = Child(self._device, self._limits, self._guard_pages, sum(part.nbytes for part in given))
+            size = sum(part.nbytes for part in given)
+            worker = Child(self._device, self._limits, self._guard_pages, self._arithmetic, size)
             if self._parameters:
                 worker.ask(head, given, "while it was given parameters")
             for parts in self._sources:

@@ -46,7 +46,7 @@ _WAIT: Final = 10.0
 class Child(Ended):
     """A confined process with a session. Another process, its keeper, ends it when we let go of its life."""
 
-    def __init__(self, device: str, limits: Limits, guard_pages: bool, given: int) -> None:
+    def __init__(self, device: str, limits: Limits, guard_pages: bool, arithmetic: str, given: int) -> None:
         """``given``: bytes of parameters, for which it has room beside its limits.
 
         UNAVAILABLE where the system cannot confine it, or it does not start."""
@@ -57,7 +57,7 @@ class Child(Ended):
         rest = limits._replace(time=None, load_time=None, instructions=None)
         options = {
             "device": device, "limits": rest._asdict(), "most": self._most, "guard_pages": guard_pages,
-            "given": given,
+            "arithmetic": arithmetic, "given": given,
         }  # fmt: skip
         self._socket, self._life = ask_for_child(json.dumps(options).encode())
         self.will_end()

@@ -43,7 +43,7 @@ def optimized_module(
     """Links the texts into the first one, keeps only ``entries`` visible, inlines and optimises."""
     machine = target_machine(target)
     module = _parse(texts[0], target)
-    for text in [*texts[1:], *processor_texts.needed(texts, target.triple)]:
+    for text in [*texts[1:], *processor_texts.needed(texts, *target)]:
         module.link_in(_parse(text, target))
     kept = set(entries)
     for function in module.functions:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from jitree.base import processor
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.semantics import SEMANTICS
 from jitree.dispatch.semantics_rows import CALL, STEP, rows, symbol
@@ -18,6 +19,8 @@ Let = Callable[[str], str]
 Declare = Callable[[str], None]
 """Adds a line outside of functions."""
 
+_FUSED: Final = "fma.f32.fused"
+"""Its row has steps for processors that cannot do it at once."""
 _PLACEHOLDER: Final = re.compile(r"%(a?\d+)")
 _DECLARED: Final = re.compile(r".*call (.+?) (@llvm[\w.]+)\((.*)\)")
 _OVER_BITS: Final = ("abs", "bitcast", "select")
@@ -37,7 +40,10 @@ def result(let: Let, declare: Declare, mnemonic: str, arguments: Sequence[str], 
     """The result of an instruction."""
     semantic, row = SEMANTICS[mnemonic], rows()[mnemonic]
     arguments = _stated(let, declare, mnemonic, arguments, lanes)
-    if row.text:
+    if mnemonic == _FUSED and processor.fuses():
+        lines = ["call float @llvm.fma.f32(float %a0, float %a1, float %a2)"]
+        made = _expanded(let, declare, lines, arguments, lanes)["0"]
+    elif row.text:
         assert lanes == 1, f"{mnemonic} is not elementwise"
         made = _called(let, declare, mnemonic, arguments)
     else:

@@ -26,8 +26,10 @@ from jitree.vmfb.native.records import (
     halfword,
     row_at,
 )
+from jitree.vmfb.words import OPCODE
 
 PLANS = TABLES.size
+MULTIPLY_ADD = OPCODE["fma.f32"]
 PREFIXES = 2
 """Sets of opcodes beside the first; the feature bit of each is its number's."""
 
@@ -97,7 +99,7 @@ def read_block(decoder: Decoder, marker: int) -> int:
         at += 1 if load8(decoder.body + at) < PREFIXED_SETS else 2
         if special == SPECIAL_NONE:
             note(decoder, offset)
-            emit(decoder, plan.opcode)
+            emit(decoder, decoder.multiply_add if plan.opcode == MULTIPLY_ADD else plan.opcode)
             at = read_operands(decoder, plan, at)
         elif special >= SPECIAL_CALL:
             note(decoder, offset)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from jitree.errors import StatusError
+from jitree.vmfb.arithmetic import MULTIPLY_ADD
 from jitree.vmfb.cconv import TAGS, CallingConvention, RegisterSlot, Span, parse
 from jitree.vmfb.native.code import Code
 from jitree.vmfb.native.layout import (
@@ -41,7 +42,7 @@ _START, _END = (FUNCTION_ROW.word(field) for field in ("start", "end"))
 class Decoding:
     """A DECODER record, and the memory that it refers to."""
 
-    def __init__(self, module: ModuleTables, signatures: Signatures) -> None:
+    def __init__(self, module: ModuleTables, signatures: Signatures, arithmetic: str) -> None:
         self._module = module
         self._signatures = signatures
         self._record = np.zeros(DECODER.size // 8, np.int64)
@@ -59,6 +60,7 @@ class Decoding:
             "import_count": len(imports),
             "honours_moves": module.bytecode_version[0] >= FIRST_MOVING_VERSION,
             "version": module.bytecode_version[0],
+            "multiply_add": MULTIPLY_ADD[arithmetic],
             "globals_size": module.globals_size,
             "ref_global_count": module.ref_global_count,
             "rodata_count": len(module.rodata),

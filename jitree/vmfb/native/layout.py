@@ -18,6 +18,7 @@ DECODER: Final = Record(
     i64 conventions       # of i32 words, see `decoding.py`
     i64 honours_moves     # 1 where move flags of single operands and remaps mean something
     i64 version           # of the bytecode
+    i64 multiply_add      # opcode word that fma.f32 becomes
     i64 globals_size
     i64 ref_global_count
     i64 rodata_count

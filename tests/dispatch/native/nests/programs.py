@@ -10,6 +10,7 @@ from jitree.dispatch.native import nests
 from jitree.dispatch.native.build import build
 from jitree.dispatch.native.source import from_program
 from jitree.dispatch.native.ssa import SsaFunction
+from jitree.vmfb.arithmetic import FUSED
 from tests.assembler import Assembler
 
 REFS = 4
@@ -124,9 +125,10 @@ def digits(text: Text, variable: str, bounds: Sequence[Bound]) -> list[str]:
 Body = Callable[[Text, list[str]], None]
 
 
-def program(levels: Sequence[Level], body: Body) -> SsaFunction:
-    """A function of some buffers and numbers with loops around a body."""
-    return build(from_program(BytecodeModule.load(module(levels, body).build()).program), 0)
+def program(levels: Sequence[Level], body: Body, arithmetic: str = FUSED) -> SsaFunction:
+    """A function of some buffers and numbers with loops around a body, which rounds as kernels do."""
+    loaded = BytecodeModule.load(module(levels, body).build(), None, arithmetic)
+    return build(from_program(loaded.program), 0)
 
 
 def module(levels: Sequence[Level], body: Body) -> Assembler:

@@ -11,6 +11,7 @@ import pytest
 from jitree.dispatch.native.nests.operations import can_compute
 from jitree.dispatch.native.ssa import Value
 from jitree.dispatch.semantics import SEMANTICS
+from jitree.vmfb.arithmetic import FUSED, STRICT
 from tests.dispatch.native.nests.harness import Bytes, Compiled, interpret
 from tests.dispatch.native.nests.programs import Level, Text, only_nest, program
 from tests.dispatch.semantics_reference import (
@@ -46,9 +47,9 @@ def _check(mnemonic: str, constant: int | None = None) -> Callable[[Sequence[Arr
         loads = [text.load(kind, number + 1, at[0]) for number, kind in enumerate(arguments)]
         if constant is not None:
             loads[1] = text.constant(constant, arguments[1])
-        text.store(result, 0, at[0], text.op(mnemonic, *loads))
+        text.store(result, 0, at[0], text.op(mnemonic.removesuffix(".fused"), *loads))
 
-    function = program([Level(COUNT)], body)
+    function = program([Level(COUNT)], body, STRICT if mnemonic == "fma.f32" else FUSED)
     nest = only_nest(function)
     compiled = Compiled(nest)
     refs = [value for value in function.arguments if value.type == "ref"]
