@@ -126,7 +126,12 @@ class _Loops:
             return lambda counter: self._tile({**counters, level: counter}, _Tile(vectors, mask, number))
 
         self._span(level, "0", end, copies, write(copies))
-        if copies > 1:
+        if copies == 1:
+            return
+        if self._plan.reductions and not end.startswith("%"):
+            if end != count:
+                write(int(count) - int(end))(end)
+        else:
             self._span(level, end, count, 1, write(1))
 
     def _multiple(self, count: str, factor: int) -> str:

@@ -17,7 +17,7 @@ from jitree.dispatch.native.nests.dependence import FUNCTION_WEIGHT, Dependence
 from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.nests.reading import Level, Split
 from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
-from jitree.dispatch.native.nests.registers import accumulators
+from jitree.dispatch.native.nests.registers import accumulators, copies
 from jitree.dispatch.native.ssa import Value
 
 MAXIMUM_VECTORS: Final = 4
@@ -108,12 +108,12 @@ class _Planner:
         transposed, along = self._transposed(vector) if vector is not None else ({}, None)
         tiled = along if along in self._parallel else self._tiled(vector)
         steps = lanes if along in self._reductions else 1
-        vectors = 1 if transposed or vector is None else self._vectors(vector, lanes)
-        copies = self._copies(tiled, vectors, steps)
+        vectors = 1 if transposed or vector is None else self._vectors(vector, tiled, lanes)
+        together = self._copies(tiled, vectors, steps)
         if along is not None and along is tiled:
-            copies = lanes
+            together = lanes
         elif steps > 1 and tiled is not None and vector is not None and not self._shared(tiled, vector):
-            copies = 1
+            together = 1
         rest = tuple(level for level in self._parallel if level is not vector and level is not tiled)
         plan = Plan(
             outer=rest,
@@ -122,7 +122,7 @@ class _Planner:
             reductions=tuple(self._reductions),
             lanes=lanes,
             vectors=vectors,
-            copies=copies,
+            copies=together,
             steps=steps,
             accumulators=accumulators,
             transposed=transposed,
@@ -251,10 +251,12 @@ class _Planner:
             for load in self._structure.loads.values()
         )
 
-    def _vectors(self, vector: Level, lanes: int) -> int:
+    def _vectors(self, vector: Level, tiled: Level | None, lanes: int) -> int:
         if self._reductions:
-            registers = accumulators() // len(self._structure.stores) // 2
-            most = min(registers, LARGEST_TILE // self._dependence.weight)
+            sharing = tiled is not None and self._shared(tiled, vector) > 0
+            registers = accumulators() // len(self._structure.stores)
+            beside = min(copies(), _count(tiled)) if tiled is not None and sharing else 1
+            most = min(registers // beside, LARGEST_TILE // self._dependence.weight)
         else:
             weight = self._dependence.weight
             most = 4 if weight <= LIGHT_BODY else 2 if weight <= HEAVY_BODY else 1

@@ -19,6 +19,16 @@ def accumulators() -> int:
     return 16 if "avx512f" in processor.words("flags") else 6
 
 
+@cache
+def copies() -> int:
+    """Iterations of a tile that share the vectors which they load; the rest of the tile lies along the lanes.
+
+    A square of 4 by 4 loads least. Where 12 of 16 registers are accumulators, one vector (two registers) and
+    one element for all lanes are what is left beside them: 6 by 1. With 2 or 3 vectors some were spilled.
+    """
+    return 4 if "avx512f" in processor.words("flags") else 6
+
+
 def vector_functions(lanes: int) -> Mapping[str, Callable[..., float]]:
     """The functions of vector mathematics that are written otherwise for vectors of so many lanes."""
     tables = lanes == LANES and "avx512f" in processor.words("flags")

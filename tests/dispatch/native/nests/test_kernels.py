@@ -385,10 +385,12 @@ def test_elements_of_tiles(count: int, bound: str) -> None:
     check(program([Level(3), Level(count if bound == "constant" else argument(0))], body), (count,))
 
 
-@pytest.mark.parametrize("registers", [6, 16])
-def test_fewer_registers(registers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiles of other processors: rows and vectors that are no divisors of the extents."""
+@pytest.mark.parametrize("registers,copies", [(6, 6), (16, 4)])
+@pytest.mark.parametrize("rows", [2, 7, 16])
+def test_tiles_of_processors(registers: int, copies: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows and vectors that are no divisors of the extents, fewer than a tile has, and a rest of several."""
     monkeypatch.setattr(plan, "accumulators", lambda: registers)
+    monkeypatch.setattr(plan, "copies", lambda: copies)
 
     def body(text: Text, at: list[str]) -> None:
         out = text.index(0, (at[0], 70), (at[1], 1))
@@ -396,7 +398,11 @@ def test_fewer_registers(registers: int, monkeypatch: pytest.MonkeyPatch) -> Non
         right = text.load("f32", 2, text.index(0, (at[2], 70), (at[1], 1)))
         text.store("f32", 0, out, text.op("fma.f32", left, right, text.load("f32", 0, out)))
 
-    check(program([Level(7), Level(70), Level(5)], body))
+    function = program([Level(rows), Level(70), Level(5)], body)
+    tile = only_nest(function).plan
+    assert tile.copies == min(rows, copies)
+    assert tile.vectors == min(registers // tile.copies, 4)
+    check(function)
 
 
 @pytest.mark.parametrize("stride", [2, 3, 4])
