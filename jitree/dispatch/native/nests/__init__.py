@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from jitree.dispatch.native.nests.collapsing import collapsed
 from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.emit import emit_nest
 from jitree.dispatch.native.nests.guard import require_sizes
@@ -59,6 +60,7 @@ def find(function: SsaFunction) -> list[Nest | NestRefusal]:
 
 def _take(function: SsaFunction, loop: SsaLoop) -> Nest:
     structure, reader = recognise(loop)
+    structure = collapsed(structure, reader, Dependence(structure, reader).counters_as_data())
     dependence = Dependence(structure, reader)
     require_sizes(structure, reader.products)
     if values_used_after(function, loop) - {loop.header.parameters[0]}:

@@ -51,6 +51,11 @@ class Dependence:
             self._weigh(value)
         return known
 
+    def counters_as_data(self) -> set[Value]:
+        """Those that a value is computed from other than through an index."""
+        variables = (value for value in self._counters if value in self._reader.variables)
+        return {counter for value in variables for counter in self._own_counters(value)}
+
     def reads_stored(self, value: Value) -> bool:
         """Depends on what the nest stores."""
         known = self._reading.get(value)

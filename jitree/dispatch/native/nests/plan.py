@@ -24,6 +24,8 @@ MAXIMUM_VECTORS: Final = 4
 """Vectors along the vector loop in one tile."""
 MAXIMUM_COPIES: Final = 8
 """Iterations of the tiled loop in one tile."""
+NOT_SHARED: Final = 2
+"""Iterations of the tiled loop in one tile where none shares what it loads."""
 LIGHT_BODY: Final = 12
 HEAVY_BODY: Final = 40
 """Instructions of a body without reductions: up to the first it is written for four vectors, from the second
@@ -201,7 +203,13 @@ class _Planner:
         if all(level.extent == 1 for level in self._parallel):
             return None
         index = self._structure.stores[0].index
-        widest = max(self._parallel, key=lambda level: _count(level))
+
+        def nearness(level: Level) -> float:
+            """How near elements of its iterations are to each other."""
+            number = index.coefficient(level.counter).number
+            return -abs(number) if number is not None else float("-inf")
+
+        widest = max(self._parallel, key=lambda level: (_count(level), nearness(level)))
         for level in self._parallel:
             if index.coefficient(level.counter).number == 1:
                 return widest if _count(level) <= NARROW and _count(widest) >= WIDE else level
@@ -255,7 +263,7 @@ class _Planner:
         if self._reductions:
             sharing = tiled is not None and self._shared(tiled, vector) > 0
             registers = accumulators() // len(self._structure.stores)
-            beside = min(copies(), _count(tiled)) if tiled is not None and sharing else 1
+            beside = min(copies() if sharing else NOT_SHARED, _count(tiled)) if tiled is not None else 1
             most = min(registers // beside, LARGEST_TILE // self._dependence.weight)
         else:
             weight = self._dependence.weight
