@@ -12,6 +12,7 @@ from jitree.cuda.commands import CudaCommandList, check_grid
 from jitree.cuda.executable import CudaExecutable, CudaFunctionTable
 from jitree.cuda.plan import LaunchPlan, describe, make_plan
 from jitree.cuda.profile import measures_dispatches, run_profiled
+from jitree.cuda.sizes import BoundSizes
 from jitree.cuda.steps import PlanRunner
 from jitree.cuda.stream_graphs import make_graphs
 from jitree.errors import InvalidArgumentError
@@ -165,11 +166,12 @@ class CudaCommandBuffer(ListCommandBuffer):
         if self.modes & _ONE_SHOT:
             plan = _batch(stream).plan(commands)
         else:
-            plan = make_plan(commands, _kernels(stream))
+            plan = make_plan(commands, _kernels(stream), BoundSizes(commands))
         if commands.data:
             self._data, keeper = stream.stage(bytes(commands.data))
             self._retained.append(keeper)
         self._retained.extend(commands.tables)
+        stream.sizes.note(plan)
         self._plan = plan
         return plan
 

@@ -31,13 +31,13 @@ _FORCED: Final = 1
 _READINGS: Final = 5
 _KIND: Final = struct.Struct("<I")
 RECORDS: Final = {
-    KERNEL: struct.Struct("<16xQQ8xI4xI40xI8xQ"),
+    KERNEL: struct.Struct("<16xQQ8xI4xIiii28xI8xQ"),
     MEMCPY: struct.Struct("<8xQQQI4xII"),
     MEMSET: struct.Struct("<8xQQQI4xII"),
     DRIVER: struct.Struct("<8xQQ4xII"),
 }
-"""The same from CUDA 9 (CUpti_ActivityKernel4) to 13: of kernels beginning, end, device, stream, launch and
-name; of transfers bytes, beginning, end, device, stream, launch; of calls of the driver beginning, end,
+"""The same from CUDA 9 (CUpti_ActivityKernel4) to 13: of kernels beginning, end, device, stream, grid, launch
+and name; of transfers bytes, beginning, end, device, stream, launch; of calls of the driver beginning, end,
 thread, launch."""
 
 
@@ -53,6 +53,9 @@ class Work(NamedTuple):
     launch: int
     """Number of the call of the driver: all kernels of a graph have one."""
     bytes: int
+    """Of a transfer."""
+    grid: tuple[int, int, int]
+    """Of a kernel."""
 
 
 class DriverCall(NamedTuple):
@@ -189,12 +192,13 @@ class Tracer:
                 begun, _, thread, number = fields
                 launches[number] = DriverCall(begun, thread)
             elif kind == KERNEL:
-                *rest, name = fields
+                *place_and_time, x, y, z, launch, name = fields
                 text = ctypes.string_at(name).decode(errors="replace")
-                work.append(Work._make((text, OWN_KERNELS.get(text, DISPATCH), *rest, 0)))
+                what = text, OWN_KERNELS.get(text, DISPATCH)
+                work.append(Work._make((*what, *place_and_time, launch, 0, (x, y, z))))
             else:
                 size, *rest = fields
-                work.append(Work._make((_NAMES[kind], _NAMES[kind], *rest, size)))
+                work.append(Work._make((_NAMES[kind], _NAMES[kind], *rest, size, (0, 0, 0))))
 
 
 _REQUEST: Final = ctypes.CFUNCTYPE(

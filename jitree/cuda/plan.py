@@ -21,6 +21,7 @@ from jitree.hal import command_layout
 if TYPE_CHECKING:
     from jitree.cuda.commands import CudaCommandList
     from jitree.cuda.kernels import Kernels
+    from jitree.cuda.sizes import BoundSizes
 
 
 _NAMES_SHOWN: Final = 8
@@ -41,6 +42,8 @@ class Launch(NamedTuple):
     waits: bool
     """Whether the kernel itself first waits for those that it depends on."""
     name: str
+    bytes: int
+    """Of the memory that a dispatch is bound to; 0 where that is not known."""
 
 
 class PlanSegment(NamedTuple):
@@ -67,7 +70,7 @@ class CollectiveStep(NamedTuple):
 Step = PlanSegment | IndirectDispatch | CollectiveStep
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LaunchPlan:
     """Compared by identity."""
 
@@ -107,9 +110,10 @@ class LaunchPlan:
 class _PlanBuilder:
     """The state of going through a list's rows once."""
 
-    def __init__(self, commands: CudaCommandList, kernels: Kernels) -> None:
+    def __init__(self, commands: CudaCommandList, kernels: Kernels, sizes: BoundSizes) -> None:
         self._commands = commands
         self._kernels = kernels
+        self._sizes = sizes
         self._lengths = len(commands.addresses)
         self._constants = 2 * self._lengths
         self._literals_start = self._constants + len(commands.constants)
@@ -187,7 +191,7 @@ class _PlanBuilder:
         self.distances.append(3 - length)
         self._group.append(len(self.launches))
         self.launches.append(
-            Launch(function, (1, 1, 1), (THREADS, 1, 1), 0, first, 3, True, self._kernels.wait, name)
+            Launch(function, (1, 1, 1), (THREADS, 1, 1), 0, first, 3, True, self._kernels.wait, name, 0)
         )
 
     def _dispatch(self, row: tuple[int, ...], grid: tuple[int, int, int]) -> int:
@@ -200,7 +204,7 @@ class _PlanBuilder:
         self.sources.extend(range(constants, constants + constant_count))
         self.launches.append(Launch(
             kernel.function, grid, kernel.block, kernel.shared_memory, first, operand_count + constant_count,
-            False, kernel.image.waits, kernel.export.name,
+            False, kernel.image.waits, kernel.export.name, self._sizes.of(row),
         ))  # fmt: skip
         return len(self.launches) - 1
 
@@ -221,9 +225,9 @@ class _PlanBuilder:
             self._collectives = []
 
 
-def make_plan(commands: CudaCommandList, kernels: Kernels) -> LaunchPlan:
+def make_plan(commands: CudaCommandList, kernels: Kernels, sizes: BoundSizes) -> LaunchPlan:
     """The plan of a finished list."""
-    return _PlanBuilder(commands, kernels).build()
+    return _PlanBuilder(commands, kernels, sizes).build()
 
 
 def describe(plan: LaunchPlan) -> str:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jitree.cuda.plan import LaunchPlan, make_plan
+from jitree.cuda.sizes import FixedSizes
 
 if TYPE_CHECKING:
     from jitree.cuda.commands import CudaCommandList
@@ -42,7 +43,7 @@ class PlanCache:
         if entry is not None:
             entries.move_to_end(shape)
             return entry.plan
-        plan = make_plan(commands, kernels)
+        plan = make_plan(commands, kernels, FixedSizes(commands))
         # The callback may run anywhere, so it only notes the shape.
         forget = partial(_note, gone, shape)
         entries[shape] = _CachedPlan(plan, tuple(weakref.ref(table, forget) for table in commands.tables))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from jitree.cuda.graph import LaunchParameters, grid_of, launches_of
-from jitree.cuda.plan import IndirectDispatch, LaunchPlan, PlanSegment
+from jitree.cuda.plan import IndirectDispatch, Launch, LaunchPlan, PlanSegment
 from jitree.cuda.steps import read_counts, run_collective_step
 from jitree.hal.command_buffer import Collective
 from jitree.hal.observing import DISPATCH
@@ -27,29 +27,28 @@ class _Timer:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._names: list[str] = []
-        self._events: list[tuple[Any, Any]] = []
+        self._events: list[tuple[Launch, Any, Any]] = []
         stream.api.synchronize_stream(stream.handle)
         self._start = self._record()
         self._start_time = now()
 
-    def launch(self, name: str, function: Any, grid: tuple[int, int, int], block: tuple[int, int, int],
-               shared_memory: int, parameters: int) -> None:  # fmt: skip
+    def launch(self, launch: Launch, grid: tuple[int, int, int], parameters: int) -> None:
         stream = self._stream
         before = self._record()
-        stream.api.launch_kernel(function, grid, block, shared_memory, stream.handle, parameters)
-        self._names.append(name)
-        self._events.append((before, self._record()))
+        stream.api.launch_kernel(
+            launch.function, grid, launch.block, launch.shared_memory, stream.handle, parameters
+        )
+        self._events.append((launch, before, self._record()))
 
     def finish(self) -> None:
         """Waits for the launches and hands their times to the stream's profiler."""
         stream = self._stream
         api = stream.api
         api.synchronize_stream(stream.handle)
-        for name, (before, after) in zip(self._names, self._events, strict=True):
+        for launch, before, after in self._events:
             start = self._start_time + round(1e6 * api.call("cuEventElapsedTime", self._start, before))
             duration = round(1e6 * api.call("cuEventElapsedTime", before, after))
-            stream.profiler.add(name, start, start + duration, DISPATCH)
+            stream.profiler.add(launch.name, start, start + duration, DISPATCH, size=launch.bytes)
             api.attempt("cuEventDestroy", before)
             api.attempt("cuEventDestroy", after)
         api.attempt("cuEventDestroy", self._start)
@@ -70,18 +69,12 @@ def run_profiled(
     for step in plan.steps:
         if isinstance(step, PlanSegment):
             for launch in launches_of(plan, step):
-                timer.launch(
-                    launch.name, launch.function, grid_of(launch, block), launch.block, launch.shared_memory,
-                    parameters.pointers(launch),
-                )  # fmt: skip
+                timer.launch(launch, grid_of(launch, block), parameters.pointers(launch))
         elif isinstance(step, IndirectDispatch):
             launch = plan.launches[step.launch]
             grid = read_counts(stream, block[step.counts])
             if 0 not in grid:
-                timer.launch(
-                    launch.name, launch.function, grid, launch.block, launch.shared_memory,
-                    parameters.pointers(launch),
-                )  # fmt: skip
+                timer.launch(launch, grid, parameters.pointers(launch))
         else:
             run_collective_step(stream, collectives, step, block)
     timer.finish()

@@ -21,6 +21,7 @@ from jitree.cuda import forks
 from jitree.cuda.allocation import CudaAllocation, OrderedAllocation
 from jitree.cuda.api import Handle
 from jitree.cuda.events import EventPool
+from jitree.cuda.plan_sizes import KernelSizes
 from jitree.cuda.semaphore import CudaSemaphore, SignallingStream
 from jitree.cuda.stream_share import StreamShare
 from jitree.errors import FailedPreconditionError, InternalError, PermissionDeniedError, StatusError, again
@@ -86,6 +87,7 @@ class Stream:
         self.profiler = profiler
         self.measures = 0
         """The mode of a profile for which Python measures what is submitted."""
+        self.sizes = KernelSizes()
         self.lock = threading.RLock()
         """Held by the thread that submits."""
         context.enter()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from jitree.cuda.cupti import OWN_KERNELS, Records, Work, tracer
+from jitree.cuda.cupti import OWN_KERNELS, Records, tracer
 from jitree.hal.local.queue_record import PROFILED
 from jitree.hal.observing import DISPATCH
 from jitree.hal.profiling import DISPATCHES, OPERATION, CostlyTimings, Measurement, ProfilingMode, now
 
 if TYPE_CHECKING:
     from jitree.cuda.cupti import Tracer
+    from jitree.cuda.plan_sizes import Kernel
     from jitree.cuda.stream import Stream
 
 _LOWER_HALF: Final = 0xFFFFFFFF
@@ -41,7 +42,9 @@ class CudaTimings(CostlyTimings):
         )
 
     def begin(self, mode: ProfilingMode) -> None:
-        self._mode, self._measured, self._tracer, self.lost = mode, (), None, 0
+        self._mode, self._measured, self._tracer, self.lost, self.callers = mode, (), None, 0, ()
+        with self._stream.lock:
+            self._stream.sizes.begin()
         if mode & DISPATCHES:
             self._stream.context.enter()
             found = tracer()
@@ -74,10 +77,12 @@ class CudaTimings(CostlyTimings):
 
     def end(self) -> None:
         self.pause()
+        with self._stream.lock:
+            sizes = self._stream.sizes.end()
         if self._tracer is not None:
             records = self._tracer.stop()
             self.lost = records.dropped
-            self._measured = tuple(self._measurements(records))
+            self._measured = tuple(self._measurements(records, sizes))
 
     def measurements(self) -> Iterable[Measurement]:
         """With CUPTI, once it has ended; events are the profiler's as they come."""
@@ -87,11 +92,11 @@ class CudaTimings(CostlyTimings):
         """CUPTI knows nothing of the child."""
         self._tracer, self._is_paused = None, True
 
-    def _measurements(self, records: Records) -> Iterator[Measurement]:
+    def _measurements(self, records: Records, sizes: Mapping[Kernel, int]) -> Iterator[Measurement]:
         """Of each call of the driver what it has launched, from its first beginning to its last end, and each
         kernel and transfer."""
         ordinal, offset = self._stream.context.ordinal, records.offset
-        threads = {identity & _LOWER_HALF: identity for identity in sys._current_frames()}
+        threads = {identity & _LOWER_HALF: identity for identity in (*self.callers, *sys._current_frames())}
         spans: dict[int, tuple[str, int, int]] = {}
         for work in records.work:
             if work.device != ordinal or work.begun + offset < self._begun:
@@ -99,7 +104,12 @@ class CudaTimings(CostlyTimings):
             launch = records.launches.get(work.launch)
             submitted = launch.begun + offset if launch is not None else 0
             thread = threads.get(launch.thread, 0) if launch is not None else 0
-            yield _step(work, offset, submitted, thread)
+            size = work.bytes or sizes.get((work.name, work.grid), 0)
+            shown = OWN_KERNELS.get(work.name, work.name)
+            yield Measurement(
+                shown, work.begun + offset, work.ended - work.begun, work.kind, submitted, thread,
+                job=work.launch, worker=work.stream, bytes=size,
+            )  # fmt: skip
             name = "execute" if work.kind == DISPATCH or work.launch in spans else work.kind
             _, begun, ended = spans.get(work.launch, ("", work.begun, work.ended))
             spans[work.launch] = name, min(begun, work.begun), max(ended, work.ended)
@@ -108,10 +118,3 @@ class CudaTimings(CostlyTimings):
             submitted = launch.begun + offset if launch is not None else 0
             thread = threads.get(launch.thread, 0) if launch is not None else 0
             yield Measurement(name, begun + offset, ended - begun, OPERATION, submitted, thread, job=number)
-
-
-def _step(work: Work, offset: int, submitted: int, thread: int) -> Measurement:
-    return Measurement(
-        OWN_KERNELS.get(work.name, work.name), work.begun + offset, work.ended - work.begun, work.kind,
-        submitted, thread, job=work.launch, worker=work.stream, bytes=work.bytes,
-    )  # fmt: skip

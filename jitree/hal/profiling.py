@@ -6,7 +6,7 @@ import abc
 import os
 import time
 from _thread import _local, allocate_lock, get_ident
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from jitree.base.arguments import natural, object_of
@@ -85,6 +85,9 @@ class Timings(abc.ABC):
 class CostlyTimings(Timings):
     """Makes calls longer by more than some per cent: the profile of a session pauses it most of the time."""
 
+    callers: Collection[int] = ()
+    """Threads that have made calls while it timed, some of which may have ended; told before the end."""
+
     @abc.abstractmethod
     def pause(self) -> None:
         """Times nothing more until :meth:`resume`. Both wait for what has begun."""
@@ -134,13 +137,15 @@ class Profiler:
             self.timings.after_fork()
 
     def add(
-        self, name: str, start: int, end: int, kind: str = OPERATION, submitted: int = 0, thread: int = 0
-    ) -> None:
+        self, name: str, start: int, end: int, kind: str = OPERATION, submitted: int = 0, thread: int = 0,
+        size: int = 0,
+    ) -> None:  # fmt: skip
         """Without ``submitted`` this thread has submitted it, and done it at once."""
         if not submitted:
             submitted, thread = start, get_ident()
+        measured = Measurement(name, start, end - start, kind, submitted, thread, bytes=size)
         with self._lock:
-            self._measurements.append(Measurement(name, start, end - start, kind, submitted, thread))
+            self._measurements.append(measured)
 
     # -- operations that Python submits ----------------------------------------------------------------
 

@@ -71,7 +71,7 @@ class Profile(Unique):
         for device in self._devices:
             device.finish_submitted()
         if self._sampler is not None:
-            self._sampler.stop()
+            self._sampler.stop({call.thread for call in self.calls})
         for device in self._devices:
             device.profiling_end()
             measurements: Iterable[Measurement] = device.profiler.measurements

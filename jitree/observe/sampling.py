@@ -9,7 +9,7 @@ from __future__ import annotations
 from _thread import allocate_lock
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
@@ -69,10 +69,13 @@ class Sampler:
             each.pause()
         self._windows.append((self._opened, at))
 
-    def stop(self) -> None:
+    def stop(self, callers: Collection[int]) -> None:
+        """``callers``: threads that have made calls."""
         with self._lock:
             if self._is_open:
                 self._close(perf_counter_ns())
+            for each in self._timings:
+                each.callers = callers
 
     def samples(self, calls: Sequence[ProfiledCall]) -> Samples:
         return Samples(calls, self._windows)

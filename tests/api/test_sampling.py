@@ -66,7 +66,7 @@ class Calls:
         self.measurements.append(Measurement(name, submitted + 10, 100, "dispatch", submitted, thread))
 
     def sums(self) -> dict[str, float]:
-        self.sampler.stop()
+        self.sampler.stop({call.thread for call in self.calls})
         found = dict[str, float]()
         for each in self.sampler.samples(self.calls).weighed(self.measurements):
             found[each.name] = found.get(each.name, 0) + each.weight

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from itertools import count
 from time import perf_counter_ns
 
 import numpy as np
@@ -60,16 +61,18 @@ def test_kernels_come_from_the_records(library: FakeCupti, fake: FakeDriver, ses
         scale(X, X)
         begun = perf_counter_ns() + CLOCK
         library.add(DRIVER, begun, begun + 5, threading.get_ident() & 0xFFFFFFFF, 7)
-        library.add(KERNEL, begun + 1000, begun + 3000, 0, 1, 7, name=FIRST)
-        library.add(KERNEL, begun + 3500, begun + 4000, 0, 1, 7, name=SECOND)
+        library.add(KERNEL, begun + 1000, begun + 3000, 0, 1, 1, 1, 1, 7, name=FIRST)
+        library.add(KERNEL, begun + 3500, begun + 4000, 0, 1, 1, 1, 1, 7, name=SECOND)
         library.add(MEMCPY, 64, begun + 5000, begun + 6000, 0, 1, 8)
-        library.add(KERNEL, begun + 5000, begun + 9000, 1, 1, 9, name="of another GPU")
-        library.add(KERNEL, begun - 10**10, begun, 0, 1, 9, name="before the profile")
+        library.add(KERNEL, begun + 5000, begun + 9000, 1, 1, 1, 1, 1, 9, name="of another GPU")
+        library.add(KERNEL, begun - 10**10, begun, 0, 1, 1, 1, 1, 9, name="before the profile")
         assert library.enabled
     assert not library.enabled and fake.count("cuLaunchKernel") == launches, "graphs and machine code remain"
     rows = {row.name: (row.calls, round(row.total * 1e9)) for row in profile.rows}
     assert rows == {FIRST: (1, 2000), SECOND: (1, 500), "copy": (1, 1000)}
     assert "CUPTI" in profile.rows.note
+    moved = {row.name: (row.bytes, row.gigabytes_per_second) for row in profile.rows}
+    assert moved[FIRST] == (64, 64 / 2000) and moved[SECOND] == (96, 96 / 500), "the bytes of their bindings"
     operations = {row.name: row for row in profile.table("device operation")}
     execute = operations["execute"]
     assert round(execute.total * 1e9) == 3000 and round((execute.gaps or 0) * 1e9) == 500
@@ -79,15 +82,45 @@ def test_kernels_come_from_the_records(library: FakeCupti, fake: FakeDriver, ses
     assert not len(empty.rows)
 
 
+def test_kernels_of_other_grids_have_no_bytes(library: FakeCupti, session: Session) -> None:
+    """They were bound by lists that Python has not seen."""
+    with session.profile() as profile:
+        session["module.scale"](X, X)
+        begun = perf_counter_ns() + CLOCK
+        library.add(KERNEL, begun, begun + 2000, 0, 1, 2, 1, 1, 7, name=FIRST)
+    assert profile.rows[0].gigabytes_per_second is None
+
+
+def test_work_of_a_thread_that_has_ended_belongs_to_its_calls(
+    library: FakeCupti, fake: FakeDriver, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch, numbers = fake.cuLaunchKernel, count(1)
+
+    def launched(*arguments: int) -> object:
+        number, begun = next(numbers), perf_counter_ns() + CLOCK
+        library.add(DRIVER, begun, begun + 5, threading.get_ident() & 0xFFFFFFFF, number)
+        library.add(KERNEL, begun + 1, begun + 4, 0, 1, 1, 1, 1, number, name=FIRST)
+        return launch(*arguments)
+
+    monkeypatch.setattr(fake, "cuLaunchKernel", launched)
+    with session.profile() as profile:
+        thread = threading.Thread(target=session["module.scale"], args=(X, X))
+        thread.start()
+        thread.join()
+    (row,) = profile.table("function")
+    assert round((row.device or 0) * 1e9) == 3 * (next(numbers) - 1) > 0
+    assert {measured.thread for _, measured in profile.measurements} == {profile.calls[0].thread}
+
+
 def test_two_devices_and_two_profiles(library: FakeCupti, fake: FakeDriver, session: Session) -> None:
     with CudaDevice(fake, 0) as other_device, Session(device=other_device) as other:
         other.load(STATELESS)
         with session.profile() as outer:
             with other.profile() as inner:
                 begun = perf_counter_ns() + CLOCK
-                library.add(KERNEL, begun, begun + 10, 0, 1, 1, name=FIRST)
+                library.add(KERNEL, begun, begun + 10, 0, 1, 1, 1, 1, 1, name=FIRST)
             begun = perf_counter_ns() + CLOCK
-            library.add(KERNEL, begun, begun + 10, 0, 1, 2, name=SECOND)
+            library.add(KERNEL, begun, begun + 10, 0, 1, 1, 1, 1, 2, name=SECOND)
     assert [row.name for row in inner.rows] == [FIRST]
     assert {row.name for row in outer.rows} == {FIRST, SECOND}
 
@@ -101,7 +134,8 @@ def test_events_where_records_cannot_be_had(
         monkeypatch.setattr(timings, "tracer", lambda: None)
     with session.profile() as profile:
         session["module.scale"](X, X)
-    assert {FIRST, SECOND} <= {row.name for row in profile.rows}
+    moved = {row.name: row.bytes for row in profile.rows}
+    assert moved[FIRST] == 64 and moved[SECOND] == 96
     assert "nvidia-cuda-cupti" in profile.rows.note
 
 
@@ -115,4 +149,5 @@ def test_on_a_gpu(gpu: CudaDevice) -> None:
                 assert [np.asarray(result).tobytes() for result in scale(X, X)] == plain
         calls = {row.name: row.calls for row in profile.rows}
         assert calls[FIRST] == calls[SECOND] == 10
+        assert {row.name: row.bytes for row in profile.rows}[SECOND] == 10 * 96
         assert 0 < sum(row.total for row in profile.rows) < profile.total
