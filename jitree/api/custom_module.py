@@ -203,7 +203,7 @@ def require_api_version(version: int, subject: str) -> None:
 
 def _surroundings(context: ModuleContext) -> custom_types.Surroundings:
     hal = next((module for module in context.modules if isinstance(module, HalModule)), None)
-    return custom_types.Surroundings(hal.devices[0] if hal is not None else None, context.ref_types)
+    return custom_types.Surroundings(() if hal is None else hal.devices, context.ref_types)
 
 
 def _with_value(function: Callable[..., Any], skipped: int) -> Callable[..., Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
@@ -21,7 +21,7 @@ from jitree.base.arguments import shown
 from jitree.base.elements import is_masked
 from jitree.errors import InternalError, InvalidArgumentError, StatusError
 from jitree.hal.buffer import BufferView
-from jitree.hal.device import Device
+from jitree.hal.device import Device, home_of
 from jitree.modules.hal.references import type_name
 from jitree.regs.list import VmList
 from jitree.regs.objects import VmBuffer
@@ -40,8 +40,8 @@ NUMBERS: Final = {"i32": "i", "i64": "I", "f32": "f", "f64": "F"}
 class Surroundings:
     """What conversions need to know of the context that they happen in."""
 
-    device: Device | None
-    """Where arrays lie; None if the context has no devices."""
+    devices: Sequence[Device]
+    """Where arrays lie, new ones on the first; none if the context has no devices."""
     ref_types: RefTypes
 
 
@@ -67,20 +67,25 @@ class ValueType:
         return self.character != "r"
 
 
-def _device_of(surroundings: Surroundings) -> Device:
-    if surroundings.device is None:
+def _first_device(surroundings: Surroundings) -> Device:
+    if not surroundings.devices:
         raise InvalidArgumentError("tensors need a device, and this session has no module 'hal'")
-    return surroundings.device
+    return surroundings.devices[0]
+
+
+def _home_of(view: BufferView, surroundings: Surroundings) -> Device:
+    _first_device(surroundings)
+    return home_of(view.buffer, surroundings.devices)
 
 
 def _receive_ndarray(view: BufferView, surroundings: Surroundings) -> object:
-    array = to_numpy(view, _device_of(surroundings)).view()
+    array = to_numpy(view, _home_of(view, surroundings)).view()
     array.flags.writeable = False  # it may be a constant of the program, or used by others
     return array
 
 
 def _receive_array(view: BufferView, surroundings: Surroundings) -> object:
-    return Array(view, _device_of(surroundings))
+    return Array(view, _home_of(view, surroundings))
 
 
 _VIEW: Final = "!hal.buffer_view"
@@ -241,7 +246,7 @@ def give(item: ValueType, value: object, index: int, surroundings: Surroundings)
         return value
     if item.declared == _VIEW:
         value = _tensor(item, value, index)
-    transfer = ArrayTransfer(_device_of(surroundings), ready_view, copy_to_device)
+    transfer = ArrayTransfer(_first_device(surroundings), ready_view, copy_to_device)
     packer = ReferencePacker(Parameter(f"result {index}", item.declared), transfer, surroundings.ref_types)
     try:
         return packer.pack(value)

@@ -95,14 +95,16 @@ class _PythonSignature:
         ])  # fmt: skip
 
 
-def unpacked(results: list[Any], unpackers: Sequence[Unpacker], device: Device, fence: Fence | None) -> Any:
+def unpacked(
+    results: list[Any], unpackers: Sequence[Unpacker], devices: Sequence[Device], fence: Fence | None
+) -> Any:
     """What a call gives to Python."""
-    results = [own(value, device) if type(value) is BufferView else value for value in results]
+    results = [own(value, devices[0]) if type(value) is BufferView else value for value in results]
     if len(unpackers) == 1:
-        return unpackers[0](results[0], device, fence)
+        return unpackers[0](results[0], devices, fence)
     if not results:
         return None
-    return tuple(unpack(value, device, fence) for unpack, value in zip(unpackers, results, strict=True))
+    return tuple(unpack(value, devices, fence) for unpack, value in zip(unpackers, results, strict=True))
 
 
 class Function(Remade):
@@ -115,18 +117,21 @@ class Function(Remade):
     __slots__ = (
         "__weakref__", "_argument_count", "_calls", "_context", "_device", "_direct", "_direct_after",
         "_is_settled", "_packers", "_session", "_sizes", "_storing", "_updates", "_vm_function", "_watcher",
-        "order", "signature", "unpackers",
+        "devices", "order", "signature", "unpackers",
     )  # fmt: skip
 
     __signature__ = _PythonSignature()
     signature: Signature
     """Names and types of arguments and results."""
+    devices: tuple[Device, ...]
+    """Of its session."""
 
     def __init__(self, session: Owner, vm_function: VmFunction, signature: Signature) -> None:
         self.signature = signature
         self._session = session
         self._context = session.context
         self._device = session.device
+        self.devices = session.devices
         self._direct: object | None = None
         """The DirectCall by which machine code calls it. Another thread may be in such a call."""
         self._calls = 0
@@ -428,7 +433,7 @@ class Function(Remade):
             self._fail(error)
 
     def unpack(self, results: list[Any], fence: Fence | None = None) -> Any:
-        return unpacked(results, self.unpackers, self._device, fence)
+        return unpacked(results, self.unpackers, self.devices, fence)
 
     def _in_call(self, error: StatusError) -> StatusError:
         return error.with_context(f"invoking function '{self.name}'").with_context(f"`{self.declaration}`")

@@ -131,6 +131,7 @@ class CudaAllocator(LendingAllocator):
         allocation = OrderedAllocation(
             piece.address, size, memory_type, usage, _ALL, host_address=piece.host_address,
             source=piece, release=carefully(partial(_give_back, piece)), place=self._place(piece),
+            device=self.device,
         )  # fmt: skip
         allocation.stream = self._stream
         buffer = Buffer(allocation)
@@ -171,6 +172,7 @@ class CudaAllocator(LendingAllocator):
             (usage or _DEFAULT_USAGE) | _TRANSFER | _MAPPING, _READ if view.readonly else _ALL,
             host_address=address,
             source=registration, release=carefully(partial(_unregister, registration)), place=UNTOLD,
+            device=self.device,
         )  # fmt: skip
         allocation.stream = self._stream
         return Buffer(allocation)
@@ -189,6 +191,7 @@ class CudaAllocator(LendingAllocator):
         allocation = CudaAllocation(
             address, length, _DEVICE_LOCAL, _DEFAULT_USAGE, _ALL, host_address=None,
             source=loan, release=carefully(partial(_release_foreign, loan)), place=self._stream.share.place,
+            device=self.device,
         )  # fmt: skip
         allocation.stream = self._stream
         return Buffer(allocation)
@@ -262,7 +265,7 @@ class CudaAllocator(LendingAllocator):
         assert isinstance(piece, LentPiece)
         place = self._stream.share.place
         allocation = OrderedAllocation(
-            address, length, memory_type, usage, _ALL, piece.host_address, piece, release, place
+            address, length, memory_type, usage, _ALL, piece.host_address, piece, release, place, self.device
         )
         allocation.stream = self._stream
         return allocation

@@ -11,6 +11,7 @@ from jitree.base.arguments import integer, integers, shown
 from jitree.base.identity import Unique
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
+from jitree.hal.buffer import no_device
 from jitree.hal.enums import BufferCompatibility, MemoryType
 
 if TYPE_CHECKING:
@@ -139,6 +140,9 @@ class Allocator(Unique, abc.ABC):
     """Makes buffers of one device."""
 
     VM_TYPE: Final = "hal.allocator"
+
+    device: Callable[[], object] = staticmethod(no_device)
+    """The device that it is of, the first where several share it. Memory does not keep its device."""
 
     is_zeroed: bool = False
     """Whether buffers are zero when they are handed out."""

@@ -39,6 +39,10 @@ MAXIMUM_KNOWN_RANK: Final = EXTENSION_SIZE // 8 - 1
 """Of views whose dimensions machine code sees; after them it sees the buffer's allowed access."""
 
 
+def no_device() -> None:
+    """Whose memory it is that no device has."""
+
+
 class Allocation(Ending, Unique):
     """A piece of memory and what keeps it alive.
 
@@ -48,7 +52,7 @@ class Allocation(Ending, Unique):
 
     __slots__ = (
         "__weakref__", "_owners", "address", "allowed_access", "allowed_usage", "byte_length",
-        "host_address", "memory_type", "place", "source",
+        "device", "host_address", "memory_type", "place", "source",
     )  # fmt: skip
 
     def __init__(
@@ -62,11 +66,12 @@ class Allocation(Ending, Unique):
         source: object = None,
         release: Callable[[], object] | None = None,
         place: int = 0,
+        device: Callable[[], object] = no_device,
     ) -> None:
         """``address`` is what the device uses, ``host_address`` where the host sees it (None: it does not).
 
         ``source`` is kept; ``release`` is the action of an :class:`Ending`. ``place``: as in ENTRY.access,
-        ``UNTOLD`` for memory that machine code is to ask Python for.
+        ``UNTOLD`` for memory that machine code is to ask Python for. ``device``: as of an allocator.
         """
         Ending.__init__(self, release)
         self.address = address
@@ -77,6 +82,7 @@ class Allocation(Ending, Unique):
         self.host_address = host_address
         self.source = source
         self.place = place
+        self.device = device
         self._owners = 1
 
     @property

@@ -6,6 +6,7 @@ import abc
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Final, Self
+from weakref import ref
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from jitree.base.identity import Unique
 from jitree.base.memory import require_listing
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.hal import checks, enums
-from jitree.hal.buffer import Buffer
+from jitree.hal.buffer import Buffer, no_device
 from jitree.hal.executable import ExecutableCache, ExecutableLoader
 from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator
@@ -56,6 +57,12 @@ def id_matches(pattern: str, device: str) -> bool:
     return not pattern[at:].strip("*")
 
 
+def home_of(buffer: Buffer, devices: Sequence[Device]) -> Device:
+    """Of some devices the one whose memory a buffer is in; the first for memory of others."""
+    home = devices[0] if len(devices) == 1 else buffer.allocation.device()
+    return next((device for device in devices if device is home), devices[0])
+
+
 class Device(Unique, QueueOperations):
     """A device. All methods may be called from any thread."""
 
@@ -77,6 +84,7 @@ class Device(Unique, QueueOperations):
         """The driver's name for it, as programs ask for in ``hal.device.id``: ``local-task``."""
         self.uri = uri
         """What creates it again: ``local-task://``."""
+        self._own(allocator)
         self.device_allocator = allocator
         self.host_allocator: Allocator = HeapAllocator()
         """Allocates host memory for objects that the device itself does not touch."""
@@ -100,7 +108,12 @@ class Device(Unique, QueueOperations):
 
     def replace_device_allocator(self, allocator: Allocator) -> None:
         """From now on allocates with another allocator; existing buffers keep theirs."""
+        self._own(allocator)
         self.device_allocator = allocator
+
+    def _own(self, allocator: Allocator) -> None:
+        if allocator.device is no_device:
+            allocator.device = ref(self)
 
     def replace_channel_provider(self, provider: ChannelProvider | None) -> None:
         """For channels made from now on; None: from what started the process. No effect on devices without

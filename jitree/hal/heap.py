@@ -96,7 +96,7 @@ class HeapAllocator(LendingAllocator):
         source = block, memory_type, size
         return Buffer(Allocation(
             block[0], size, memory_type, (usage or _DEFAULT_USAGE) | _HOST_USAGE, _ALL,
-            block[0], source, partial(self._returned.append, source),
+            block[0], source, partial(self._returned.append, source), device=self.device,
         ))  # fmt: skip
 
     def import_host(
@@ -116,7 +116,7 @@ class HeapAllocator(LendingAllocator):
         return Buffer(Allocation(
             address, view.nbytes, host_memory_type(memory_type), (usage or _DEFAULT_USAGE) | _HOST_USAGE,
             _READ if view.readonly else _ALL, host_address=address, source=(view, array, release),
-            release=None if release is None else carefully(release),
+            release=None if release is None else carefully(release), device=self.device,
         ))  # fmt: skip
 
     def query_compatibility(
@@ -198,7 +198,9 @@ class HeapAllocator(LendingAllocator):
         self, block: Block, length: int, memory_type: int, usage: int, release: Callable[[], object]
     ) -> Allocation:
         address, _, memory = block
-        return Allocation(address, length, memory_type, usage, _ALL, address, memory, release)
+        return Allocation(
+            address, length, memory_type, usage, _ALL, address, memory, release, device=self.device
+        )
 
     @property
     def statistics(self) -> AllocatorStatistics:

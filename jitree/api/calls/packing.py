@@ -21,7 +21,7 @@ from jitree.api.calls.transfers import native_row
 from jitree.base.elements import is_masked
 from jitree.errors import InvalidArgumentError
 from jitree.hal.buffer import Buffer, BufferView
-from jitree.hal.device import Device
+from jitree.hal.device import Device, home_of
 from jitree.hal.fence import Fence
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.ref_types import LIST_NAME, stated_type
@@ -184,8 +184,9 @@ class SpanPacker:
 
 # -- results -----------------------------------------------------------------------------------------
 
-Unpacker = Callable[[Any, Device, Fence | None], Any]
-"""(value of the VM, device of the call, fence to be reached before arrays may be read) → value for Python."""
+Unpacker = Callable[[Any, Sequence[Device], Fence | None], Any]
+"""(value of the VM, devices of the session, fence to be reached before arrays may be read) → value for
+Python."""
 
 
 def unpackers(signature: Signature, results: str) -> tuple[Unpacker, ...]:
@@ -201,25 +202,25 @@ def number_unpacker(declared: str) -> Unpacker | None:
     from jitree.api.calls.number_packing import narrow_float
 
     if declared == "i1":
-        return lambda value, device, fence: bool(value)
+        return lambda value, devices, fence: bool(value)
     narrow = narrow_float(declared)
     if narrow is not None:
         size = narrow.itemsize
         mask = (1 << 8 * size) - 1
-        return lambda value, device, fence: float(
+        return lambda value, devices, fence: float(
             np.frombuffer((value & mask).to_bytes(size, "little"), narrow)[0]
         )
     if declared.startswith("ui") and declared[2:].isdecimal():
         mask = (1 << int(declared[2:])) - 1
-        return lambda value, device, fence: value & mask
+        return lambda value, devices, fence: value & mask
     return None
 
 
-def _unpack_number(value: Any, device: Device, fence: Fence | None) -> Any:
+def _unpack_number(value: Any, devices: Sequence[Device], fence: Fence | None) -> Any:
     return value
 
 
-def _unpack_list(value: Any, device: Device, fence: Fence | None) -> list[Any]:
+def _unpack_list(value: Any, devices: Sequence[Device], fence: Fence | None) -> list[Any]:
     """Lists in lists may be deep, in a circle, or the same one many times: each is made once."""
     made: dict[int, tuple[Any, list[Any]]] = {id(value): (value, [])}
     waiting = [made[id(value)]]
@@ -227,7 +228,7 @@ def _unpack_list(value: Any, device: Device, fence: Fence | None) -> list[Any]:
         items, unpacked = waiting.pop()
         for item in items:
             if stated_type(item) != LIST_NAME:
-                unpacked.append(unpack_reference(item, device, fence))
+                unpacked.append(unpack_reference(item, devices, fence))
                 continue
             if id(item) not in made:
                 made[id(item)] = item, []
@@ -236,12 +237,12 @@ def _unpack_list(value: Any, device: Device, fence: Fence | None) -> list[Any]:
     return made[id(value)][1]
 
 
-def unpack_reference(value: Any, device: Device, fence: Fence | None) -> Any:
+def unpack_reference(value: Any, devices: Sequence[Device], fence: Fence | None) -> Any:
     """Arrays, lists, memoryviews of the bytes of a ``vm.buffer``, None, other objects as they are."""
     if type(value) is BufferView:
-        return Array(value, device, fence)
+        return Array(value, home_of(value.buffer, devices), fence)
     if stated_type(value) == LIST_NAME:
-        return _unpack_list(value, device, fence)
+        return _unpack_list(value, devices, fence)
     if type(value) is VmBuffer:
         return value.view
     return value

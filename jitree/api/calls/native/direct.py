@@ -275,6 +275,8 @@ class _Rows:
             tensor = parameter.tensor
             if tensor is not None and tensor.element_type is not None:
                 self._interface.learn(tensor.element_type)
+            if len(self._function.devices) > 1:
+                return register  # Python looks whose memory it is
             return register | {"view_kind": self._function.invoker.table.ref_types.lookup("hal.buffer_view")}
         if register["kind"] == PASS_I32 and parameter.type in _NARROW:
             return register | {"kind": _NARROW[parameter.type]}

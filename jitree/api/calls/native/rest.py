@@ -43,6 +43,7 @@ class Rest:
         """``rewrites``: it may write to arrays that the host has copies of."""
         self._invoker = function.invoker
         self._device = function.device
+        self._devices = function.devices
         self._declaration = function.declaration
         self._unpackers = function.unpackers
         self._vm_function = vm_function
@@ -84,7 +85,7 @@ class Rest:
             error.with_context(f"`{self._declaration}`")
             raise
         WRITES[0] += self._rewrites
-        made = unpacked(results, self._unpackers, self._device, None)
+        made = unpacked(results, self._unpackers, self._devices, None)
         return made if fence is None else await self.when_reached(fence, made)
 
     async def when_reached(self, fence: Fence, results: Any) -> Any:
@@ -107,10 +108,10 @@ class Rest:
         self._invoker.abandon(KeyboardInterrupt(), self._machine, self._vm_function)
 
     def take_reference(self, handle: int) -> Any:
-        """A result that is no buffer view."""
+        """A result that is no buffer view, or that may be of any of several devices."""
         table = self._invoker.table
         try:
-            return unpack_reference(table.object(handle), self._device, None)
+            return unpack_reference(table.object(handle), self._devices, None)
         finally:
             table.release(handle)
 
