@@ -6,11 +6,13 @@ import asyncio
 import http.client
 import importlib
 import json
+import select
 import socket
 import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +133,16 @@ def test_each_client_gets_its_own_answers_also_while_the_programs_are_reloaded(s
         ("/classify", [], 400, "a JSON object"),
         ("/classify", {}, 400, "image: "),
         ("/classify", {"image": [[1, 2]]}, 400, "shape (1, 2)"),
+        ("/classify", {"image": [[1e39] * 8] * 8}, 400, "finite numbers"),
+        (
+            "/classify",
+            b'{"image": [[NaN, 1, 1, 1, 1, 1, 1, 1]' + b", [1, 1, 1, 1, 1, 1, 1, 1]" * 7 + b"]}",
+            400,
+            "finite",
+        ),
+        ("/classify", {"image": [[10**400] * 8] * 8}, 400, "image: "),
+        ("/classify", b"[" * 50_000, 400, "no JSON"),
+        ("/classify", {"image": [[0] * 8] * 8, "timeout": 10**400}, 400, "expected seconds"),
         ("/classify", {"image": [[0] * 8] * 8, "timeout": "soon"}, 400, "expected seconds"),
         ("/classify", {"image": [[0] * 8] * 8, "timeout": 0}, 504, "DEADLINE_EXCEEDED"),
         ("/generate", {"text": "HELLO"}, 400, "1 to 31 of the letters"),
@@ -143,6 +155,113 @@ def test_each_client_gets_its_own_answers_also_while_the_programs_are_reloaded(s
 def test_requests_that_are_refused(server: Server, target: str, value: Any, status: int, text: str) -> None:
     given, answer = server.ask(target, value)
     assert given == status and text in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET /health\r\n\r\n", 400),
+        (b"GET  HTTP/1.1\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\r\n\r\n", 400),
+        (b"GET /health HTTP/2.0\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nno header\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nName : value\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nContent-Length: 1\r\ncontent-length: 2\r\n\r\n", 400),
+        (b"POST /classify HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 501),
+        (b"GET /health HTTP/1.1\r\nX: " + b"x" * (1 << 17), 431),
+        (b"POST /classify HTTP/1.1\r\nContent-Length: 99999999999999999\r\n\r\n" + b" " * 70_000, 400),
+    ],
+    ids=lambda value: str(value[:40]) if isinstance(value, bytes) else str(value),
+)
+def test_what_is_no_request_is_refused_and_ends_the_connection(
+    server: Server, request_: bytes, status: int
+) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), SECONDS) as client:
+        client.sendall(request_)
+        answer = b""
+        with suppress(ConnectionResetError):  # it has not read all
+            while data := client.recv(1 << 16):
+                answer += data
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    assert server.ask("/health", method="GET") == (200, {"draining": False})
+
+
+def test_an_old_client_gets_its_answer_without_chunks(server: Server) -> None:
+    body = json.dumps({"text": "yes", "letters": 2}).encode()
+    with socket.create_connection(("127.0.0.1", server.port), SECONDS) as client:
+        client.sendall(b"POST /generate HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        answer = b""
+        while data := client.recv(1 << 16):
+            answer += data
+    head, _, lines = answer.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head and json.loads(lines.splitlines()[-1]) == {"end": True}
+
+
+def test_a_client_that_stops_in_the_middle_of_a_request_is_left(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.import_module("serve"), "SECONDS", 0.01)
+    for begun in (b"", b"POST /classify HTT", b"POST /classify HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"):
+        with socket.create_connection(("127.0.0.1", server.port), SECONDS) as client:
+            client.sendall(begun)
+            assert client.recv(1) == b""
+
+
+def test_a_client_that_takes_nothing_is_left(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server keeps no more for it than the kernel does."""
+    serve = importlib.import_module("serve")
+    monkeypatch.setattr(serve, "SECONDS", 0.01)
+    ended = threading.Event()
+
+    async def talk(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            while True:
+                await send({"type": "http.response.body", "body": bytes(1 << 16), "more_body": True})
+        finally:
+            ended.set()
+
+    starting = asyncio.run_coroutine_threadsafe(serve.start(talk), server.loop)
+    other = starting.result(SECONDS)
+    with socket.create_connection(other.sockets[0].getsockname(), SECONDS) as client:
+        client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert ended.wait(SECONDS)
+    server.loop.call_soon_threadsafe(other.close)
+
+
+def test_a_client_that_sends_ahead_is_read_no_further(server: Server) -> None:
+    """While its first request is answered, what it sends stays with the kernel."""
+    serve = importlib.import_module("serve")
+    may = asyncio.Event()
+    connections: list[Any] = []
+
+    async def wait(scope: Any, receive: Any, send: Any) -> None:
+        connections.append(receive.__self__)
+        await receive()
+        leaving = asyncio.create_task(receive())
+        await may.wait()
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    starting = asyncio.run_coroutine_threadsafe(serve.start(wait), server.loop)
+    other = starting.result(SECONDS)
+    with socket.create_connection(other.sockets[0].getsockname(), SECONDS) as client:
+        client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        client.setblocking(False)
+        sent = 0
+        while True:  # until neither the server nor the kernel takes more
+            try:
+                sent += client.send(b"x" * (1 << 16))
+            except BlockingIOError:
+                if sent and not select.select((), (client,), (), 0.2)[1]:
+                    break
+        assert len(connections[0]._received) <= 3 * serve.MOST_HEADER < sent
+        server.loop.call_soon_threadsafe(may.set)
+    server.loop.call_soon_threadsafe(other.close)
 
 
 def test_a_client_that_leaves_gives_its_slot_to_others(server: Server) -> None:

@@ -28,6 +28,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 DIGITS = Path(__file__).parent.parent / "digits" / "digits.llvm-cpu.vmfb"
 MOST_BYTES = 1 << 16
+MOST_SECONDS = 3600
 STATUSES = {
     StatusCode.INVALID_ARGUMENT: 400, StatusCode.OUT_OF_RANGE: 400, StatusCode.NOT_FOUND: 404,
     StatusCode.RESOURCE_EXHAUSTED: 429, StatusCode.UNAVAILABLE: 503, StatusCode.DEADLINE_EXCEEDED: 504,
@@ -124,11 +125,14 @@ class Application:
     async def _classify(self, body: bytes, reply: Reply) -> None:
         request = _parsed(body)
         try:
-            image = np.asarray(request.get("image"), np.float32)
-        except (TypeError, ValueError) as error:
+            with np.errstate(over="ignore"):
+                image = np.asarray(request.get("image"), np.float32)
+        except (TypeError, ValueError, OverflowError) as error:
             raise InvalidArgumentError(f"image: {error}") from None
         if image.shape != (8, 8):
             raise InvalidArgumentError(f"image: expected 8x8 numbers but got shape {image.shape}")
+        if not np.isfinite(image).all():
+            raise InvalidArgumentError("image: expected finite numbers of binary32")
         probabilities = await self._models.batcher(image, timeout=_timeout(request))
         await reply.json({"digit": int(probabilities.argmax()), "probabilities": probabilities.tolist()})
 
@@ -222,7 +226,7 @@ async def _left(receive: Receive) -> None:
 def _parsed(body: bytes) -> dict[str, Any]:
     try:
         request = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"the request is no JSON: {error}") from None
     if not isinstance(request, dict):
         raise InvalidArgumentError("expected a JSON object")
@@ -231,8 +235,8 @@ def _parsed(body: bytes) -> dict[str, Any]:
 
 def _timeout(request: dict[str, Any]) -> float | None:
     seconds = request.get("timeout")
-    if seconds is not None and (type(seconds) not in (int, float) or seconds != seconds):
-        raise InvalidArgumentError("timeout: expected seconds")
+    if seconds is not None and (type(seconds) not in (int, float) or not seconds < MOST_SECONDS):
+        raise InvalidArgumentError(f"timeout: expected seconds, less than {MOST_SECONDS}")
     if seconds is not None and seconds <= 0:
         raise DeadlineExceededError("the request had no time left")
     return seconds

@@ -8,12 +8,54 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
 from app import Application
 
-_MOST_HEADER = 1 << 16
+MOST_HEADER = 1 << 16
+MOST_REST = 1 << 20
+"""Bytes of a request that are read though it has been answered; with more to come the connection ends."""
+SECONDS = 60.0
+"""For which a client may neither send what it has begun nor take what it is sent."""
+
+
+class Refused(Exception):
+    """What came is no request; the argument is the status of the answer."""
+
+
+class Head:
+    """The first line and the headers of a request."""
+
+    def __init__(self, data: bytes) -> None:
+        """Refused for what HTTP/1.1 does not have, or this server."""
+        first, *lines = data.decode("latin-1").split("\r\n")
+        method, target, version = [*first.split(" "), "", ""][:3]
+        if version not in ("HTTP/1.0", "HTTP/1.1") or not method or not target or first.count(" ") != 2:
+            raise Refused(HTTPStatus.BAD_REQUEST)
+        self.headers: list[tuple[bytes, bytes]] = []
+        known: dict[str, str] = {}
+        for line in lines:
+            name, colon, value = line.partition(":")
+            name = name.lower()
+            if not colon or not name or name.strip() != name or (name == "content-length" and name in known):
+                raise Refused(HTTPStatus.BAD_REQUEST)
+            known[name] = value.strip()
+            self.headers.append((name.encode("latin-1"), known[name].encode("latin-1")))
+        if "transfer-encoding" in known:
+            raise Refused(HTTPStatus.NOT_IMPLEMENTED)
+        length = known.get("content-length", "0")
+        if not length.isdecimal() or not length.isascii() or len(length) > 18:
+            raise Refused(HTTPStatus.BAD_REQUEST)
+        self.length = int(length)
+        self.is_new = version == "HTTP/1.1"
+        self.keeps = self.is_new and known.get("connection", "").lower() != "close"
+        path, _, query = target.partition("?")
+        self.scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": version[5:], "method": method,
+            "path": path, "query_string": query.encode("latin-1"), "headers": self.headers,
+        }  # fmt: skip
 
 
 class Connection:
@@ -27,80 +69,98 @@ class Connection:
         self._has_left = False
         self._left: int | None = 0
         """Bytes of the request that have not been given to the application; None: it has all."""
+        self._answer = b""
+        """What of the answer waits for its first part."""
+        self._may_chunk = True
         self._is_chunked = True
 
     async def serve(self) -> None:
         try:
             while await self._one():
                 pass
+        except Refused as refusal:
+            await self._refuse(refusal.args[0])
         except (ConnectionError, asyncio.CancelledError):
             pass
         finally:
             self._writer.close()
 
-    async def _fill(self) -> bool:
-        """More bytes; False at the end."""
-        data = b"" if self._has_left else await self._reader.read(_MOST_HEADER)
+    async def _fill(self, seconds: float | None = None) -> bool:
+        """More bytes; False at the end, also of a client from which none come in time."""
+        if self._has_left:
+            return False
+        try:
+            async with asyncio.timeout(seconds):
+                data = await self._reader.read(MOST_HEADER)
+        except TimeoutError:
+            data = b""
         self._has_left = not data
         self._received += data
         return bool(data)
 
     async def _one(self) -> bool:
-        while b"\r\n\r\n" not in self._received:
-            if len(self._received) > _MOST_HEADER or not await self._fill():
+        """One request; whether there may be another."""
+        while (end := self._received.find(b"\r\n\r\n")) < 0:
+            if len(self._received) > MOST_HEADER:
+                raise Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+            if not await self._fill(SECONDS):
                 return False
-        head, _, rest = bytes(self._received).partition(b"\r\n\r\n")
-        self._received[:] = rest
-        first, *lines = head.decode("latin-1").split("\r\n")
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        method, path, _ = [*first.split(" "), "", ""][:3]
-        length = headers.get("content-length", "0")
-        if not length.isdecimal():
-            await self._send({"type": "http.response.start", "status": 400, "headers": []})
+        head = Head(bytes(self._received[:end]))
+        del self._received[: end + 4]
+        self._left, self._may_chunk = head.length, head.is_new
+        await self._application(head.scope, self._receive, self._send)
+        while self._left is not None:  # of a request that was answered before its end
+            if self._left > MOST_REST or (await self._receive())["type"] != "http.request":
+                return False
+        return head.keeps and not self._has_left
+
+    async def _refuse(self, status: HTTPStatus) -> None:
+        await self._send({
+            "type": "http.response.start", "status": status,
+            "headers": [(b"content-length", b"0"), (b"connection", b"close")],
+        })  # fmt: skip
+        with suppress(ConnectionError):
             await self._send({"type": "http.response.body"})
-            return False
-        self._left = int(length)
-        scope = {
-            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method,
-            "path": path.partition("?")[0], "query_string": path.partition("?")[2].encode(),
-            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-        }  # fmt: skip
-        await self._application(scope, self._receive, self._send)
-        while self._left is not None and (await self._receive())["type"] == "http.request":
-            pass  # of a request that was answered before its end
-        return not self._has_left and headers.get("connection", "").lower() != "close"
 
     async def _receive(self) -> dict[str, Any]:
         if self._left is None:  # the request has been read: what comes is that the client leaves
-            while await self._fill():
-                pass
-            return {"type": "http.disconnect"}
-        if not self._received and self._left and not await self._fill():
+            while len(self._received) <= MOST_HEADER:
+                if not await self._fill():
+                    return {"type": "http.disconnect"}
+            await asyncio.get_running_loop().create_future()  # it sends its next requests already
+        if not self._received and self._left and not await self._fill(SECONDS):
             return {"type": "http.disconnect"}
         body = bytes(self._received[: self._left])
         del self._received[: len(body)]
-        self._left -= len(body)
+        self._left = (self._left or 0) - len(body)
         more = self._left > 0
         if not more:
             self._left = None
         return {"type": "http.request", "body": body, "more_body": more}
 
     async def _send(self, message: dict[str, Any]) -> None:
+        """ConnectionError for a client that takes nothing for too long."""
         if message["type"] == "http.response.start":
             headers = dict(message["headers"])
-            self._is_chunked = b"content-length" not in headers
+            self._is_chunked = b"content-length" not in headers and self._may_chunk
             if self._is_chunked:
                 headers[b"transfer-encoding"] = b"chunked"
             status = HTTPStatus(message["status"])
             head = [f"HTTP/1.1 {status.value} {status.phrase}".encode()]
             head += [name + b": " + value for name, value in headers.items()]
-            self._writer.write(b"\r\n".join([*head, b"", b""]))
+            self._answer = b"\r\n".join([*head, b"", b""])
             return
         body, more = message.get("body", b""), message.get("more_body", False)
         if self._is_chunked:
             body = (b"%x\r\n%s\r\n" % (len(body), body) if body else b"") + (b"" if more else b"0\r\n\r\n")
-        self._writer.write(body)
-        await self._writer.drain()
+        self._writer.write(self._answer + body)
+        self._answer = b""
+        try:
+            async with asyncio.timeout(SECONDS if self._writer.transport.get_write_buffer_size() else None):
+                await self._writer.drain()
+        except TimeoutError:
+            self._writer.transport.abort()
+            raise ConnectionAbortedError("the client takes nothing") from None
 
 
 async def start(application: Any, port: int = 0) -> asyncio.Server:
