@@ -42,7 +42,8 @@ class Models:
     def __init__(self, device: str, waiting: int, timeout: float) -> None:
         self.sessions = [jitree.Session(device), jitree.Session(device)]
         classify = PaddedFunction(self.sessions[0].load(DIGITS).classify)
-        self.batcher = Batcher(classify, waiting=waiting, timeout=timeout)
+        # The digits take less time than a batch does to get to another thread and back: it waits for more.
+        self.batcher = Batcher(classify, size=64, delay=0.002, waiting=waiting, timeout=timeout)
         self.streams = Streams(DecoderEngine(self.sessions[1]), waiting=waiting, timeout=timeout)
 
     async def drain(self) -> None:
@@ -91,36 +92,27 @@ class Application:
 
     async def _answer(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """One request. When its client leaves, what is done for it ends."""
-        begun, reply = time.monotonic(), Reply(send)
-        working = asyncio.create_task(self._route(scope, receive, reply))
-        await reply.begun_reading.wait()
-        leaving = asyncio.create_task(_left(receive))
+        begun, reply, client = time.monotonic(), Reply(send), Client(receive)
         try:
-            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
-                self._left += 1
-                working.cancel()
-        finally:
-            leaving.cancel()
-            await asyncio.gather(working, leaving, return_exceptions=True)
+            body = await client.body()
+            async with client:
+                await self._route(scope, body, reply)
+        except StatusError as error:
+            await reply.fail({"error": str(error)}, STATUSES.get(error.code, 500))
+        except ConnectionError:
+            client.has_left = True
+        except Exception as error:
+            await reply.fail({"error": f"{type(error).__name__}: {error}"}, 500)
+        self._left += client.has_left
         self._answered[reply.status] += 1
         self._seconds += time.monotonic() - begun
 
-    async def _route(self, scope: dict[str, Any], receive: Receive, reply: Reply) -> None:
-        try:
-            try:
-                body = await _body(receive)
-            finally:
-                reply.begun_reading.set()
-            handler = self._routes.get((scope["method"], scope["path"]))
-            if handler is None:
-                await reply.json({"error": f"there is no {scope['method']} {scope['path']}"}, 404)
-                return
-            await handler(body, reply)
-        except StatusError as error:
-            await reply.fail({"error": str(error)}, STATUSES.get(error.code, 500))
-        except Exception as error:
-            await reply.fail({"error": f"{type(error).__name__}: {error}"}, 500)
+    async def _route(self, scope: dict[str, Any], body: bytes, reply: Reply) -> None:
+        handler = self._routes.get((scope["method"], scope["path"]))
+        if handler is None:
+            await reply.json({"error": f"there is no {scope['method']} {scope['path']}"}, 404)
+            return
+        await handler(body, reply)
 
     async def _classify(self, body: bytes, reply: Reply) -> None:
         request = _parsed(body)
@@ -168,13 +160,55 @@ class Application:
         await reply.json({"draining": is_draining}, 503 if is_draining else 200)
 
 
+class Client:
+    """Who asks. A block with it ends when the client leaves."""
+
+    def __init__(self, receive: Receive) -> None:
+        self.has_left = False
+        self._receive = receive
+
+    async def body(self) -> bytes:
+        """INVALID_ARGUMENT for more than is taken, ConnectionError of a client that leaves."""
+        body, more = b"", True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ConnectionAbortedError("the client left before its request was complete")
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > MOST_BYTES:
+                raise InvalidArgumentError(f"the request has more than {MOST_BYTES} bytes")
+        return body
+
+    async def __aenter__(self) -> None:
+        self._working = asyncio.current_task()
+        self._leaving = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.has_left = True
+        if self._working is not None:
+            self._working.cancel()
+
+    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> bool:
+        self._leaving.cancel()
+        try:
+            await asyncio.wait((self._leaving,))
+        except asyncio.CancelledError:
+            if not self.has_left:
+                raise
+        if not self.has_left or self._working is None:
+            return False
+        self._working.uncancel()
+        return kind is None or issubclass(kind, asyncio.CancelledError)
+
+
 class Reply:
     """What a request is answered with."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self.begun_reading = asyncio.Event()
-        """Set when the request has been read, and what comes next is that its client leaves."""
         self.status = 0
         """0: nothing has been sent."""
 
@@ -203,24 +237,6 @@ class Reply:
         self.status = status
         headers = [(b"content-type", kind), *headers]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
-
-
-async def _body(receive: Receive) -> bytes:
-    body, more = b"", True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise asyncio.CancelledError
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-        if len(body) > MOST_BYTES:
-            raise InvalidArgumentError(f"the request has more than {MOST_BYTES} bytes")
-    return body
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _parsed(body: bytes) -> dict[str, Any]:

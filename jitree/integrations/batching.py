@@ -149,7 +149,8 @@ class Batcher(Admission):
         self._admit(self._in_flight)
         request = _Request(arrays, kind, asyncio.get_running_loop())
         self._requests.append(request)
-        self._news.set()
+        if len(self._requests) in (1, self.size):  # others change nothing for who waits for a batch
+            self._news.set()
         seconds = self._timeout if timeout is None else timeout
         try:
             async with asyncio.timeout(seconds) as limit:
@@ -202,6 +203,8 @@ class Batcher(Admission):
         batch = [request for request in self._requests if request.kind == kind][: self.size]
         taken = set(map(id, batch))
         self._requests = deque(request for request in self._requests if id(request) not in taken)
+        if self._requests:
+            self._news.set()
         self._left()
         return batch
 
