@@ -95,9 +95,7 @@ class KernelArguments:
         self.local_memory, self.constants = VmBuffer.alias(_NO_MEMORY), VmBuffer.alias(_NO_MEMORY)
         self.constants.access = ACCESS_READ
         elements = [VmBuffer.alias(_NO_MEMORY) for _ in range(binding_count)]
-        self.bindings = VmList(KIND_BUFFER, binding_count)
-        for element in elements:
-            self.bindings.append(element)
+        self.bindings = VmList.of_references(KIND_BUFFER, elements)
         self.own = [table.wrap(item) for item in (self.local_memory, self.constants, self.bindings)]
         """Handles that nothing else refers to."""
         self.elements = [table.wrap(element) for element in elements]

@@ -185,6 +185,17 @@ class VmList(Unique):
             made.size = made.capacity = len(bits)
         return made
 
+    @classmethod
+    def of_references(cls, element_type: int, objects: Sequence[object]) -> VmList:
+        """A list of references to objects of a ref type, which is looked at when VM code sees the list."""
+        made = cls(element_type)
+        if objects:
+            words = array("q", (LIST_REF, 0)) * len(objects)
+            made.words, made._address = memoryview(words), words.buffer_info()[0]
+            made.size = made.capacity = len(objects)
+            made._objects = dict(enumerate(objects))
+        return made
+
     # -- handle table ------------------------------------------------------------------------------
 
     def fill_entry(self, table: HandleTable, address: int) -> None:

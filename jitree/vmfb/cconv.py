@@ -46,7 +46,7 @@ Item = str | Span
 
 RegisterSlot = tuple[int, int]
 """(tag, register ordinal)"""
-EntryRule = Callable[[Sequence[int]], tuple[RegisterSlot, ...]]
+EntryRule = Callable[[tuple[int, ...]], tuple[RegisterSlot, ...]]
 """Argument tags → (tag, register) of each."""
 
 
@@ -143,7 +143,8 @@ def _parse_values(characters: str, text: str) -> str:
     return characters.replace("v", "")
 
 
-def ascending_slots(tags: Sequence[int]) -> tuple[RegisterSlot, ...]:
+@lru_cache(maxsize=_CACHED_CONVENTIONS)
+def ascending_slots(tags: tuple[int, ...]) -> tuple[RegisterSlot, ...]:
     """Registers of entry arguments as compilers from release 3.5.0 on number them: always upwards, 64-bit
     values rounded up to an even slot, the hole lost."""
     slots: list[RegisterSlot] = []
@@ -162,7 +163,7 @@ def ascending_slots(tags: Sequence[int]) -> tuple[RegisterSlot, ...]:
     return tuple(slots)
 
 
-def first_fit_slots(tags: Sequence[int]) -> tuple[RegisterSlot, ...]:
+def first_fit_slots(tags: tuple[int, ...]) -> tuple[RegisterSlot, ...]:
     """Registers of entry arguments as compilers up to release 3.4.0 number them: a 32-bit value goes back
     into the hole that a 64-bit value left."""
     slots: list[RegisterSlot] = []
@@ -186,7 +187,8 @@ def first_fit_slots(tags: Sequence[int]) -> tuple[RegisterSlot, ...]:
     return tuple(slots)
 
 
-def register_counts(slots: Sequence[RegisterSlot]) -> tuple[int, int]:
+@lru_cache(maxsize=_CACHED_CONVENTIONS)
+def register_counts(slots: tuple[RegisterSlot, ...]) -> tuple[int, int]:
     """(value slots, refs) that entry arguments occupy."""
     values = max((slot + 1 + (tag == TAG_VALUE64) for tag, slot in slots if tag != TAG_REF_COPY), default=0)
     refs = sum(tag == TAG_REF_COPY for tag, _ in slots)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from jitree import Instance
 from jitree.errors import InternalError
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor
@@ -260,3 +261,10 @@ sys.exit(os.waitstatus_to_exitcode(status) or int((visits != 2).any()))
 """
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
     subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=60, env=environment)
+
+
+def test_helpers_are_there_before_the_first_dispatch() -> None:
+    with Instance().create_device("local-task://?threads=2") as device:
+        before = set(threading.enumerate())
+        device.create_executable_cache("kernels")
+        assert [thread.name for thread in set(threading.enumerate()) - before] == ["jitree-worker-0.1"]

@@ -356,6 +356,28 @@ def test_memory_goes_back() -> None:
     assert allocator.statistics.device.live == 0
 
 
+def test_memory_is_lent_as_a_program_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first call takes a few blocks, a program that keeps many asks Python seldom."""
+    counts: dict[int, list[int]] = {}
+    lend = HeapAllocator.lend
+
+    def counted(self: HeapAllocator, capacity: int, count: int, memory_type: int = 0) -> Any:
+        counts.setdefault(capacity, []).append(count)
+        return lend(self, capacity, count, memory_type)
+
+    monkeypatch.setattr(HeapAllocator, "lend", counted)
+    with Session("local-sync", tier="fast") as session:
+        session.load(whole_call(ROWS).module("m"))
+        views = [session.to_device(np.ones((2, 8), np.float32)).view for _ in range(2)]
+        strings = VmBuffer.alias(TEXT), VmBuffer.alias(b"multiply")
+        kept = [session.call_direct("m.f", session.device, *views, executable(), *strings) for _ in range(60)]
+        assert len(kept) == 60 and counts
+        for lent_at_a_time in counts.values():
+            expected = [4, 8, *[16] * len(lent_at_a_time)]
+            assert lent_at_a_time == expected[: len(lent_at_a_time)]
+        assert max(map(len, counts.values())) > 3
+
+
 def test_a_closed_session_waits_for_no_garbage_collection() -> None:
     gc.collect()
     gc.disable()

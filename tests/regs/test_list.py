@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.handles import HandleTable
-from jitree.regs.layout import LIST_EMPTY, LIST_I32, LIST_I64, LIST_REF
+from jitree.regs.layout import KIND_BUFFER, LIST_EMPTY, LIST_I32, LIST_I64, LIST_REF
 from jitree.regs.list import VmList
 from jitree.regs.ref_types import RefTypes
 
@@ -48,6 +48,23 @@ def test_a_failed_append_changes_nothing() -> None:
     with pytest.raises(FailedPreconditionError):
         items.append(VmBuffer(1))
     assert len(items) == 0
+
+
+def test_a_list_of_references_is_one_that_was_filled_by_and_by() -> None:
+    buffers = [VmBuffer(1) for _ in range(3)]
+    ref_types = RefTypes()
+    table = HandleTable(ref_types, capacity=16)
+    items, filled = VmList.of_references(KIND_BUFFER, buffers), VmList(KIND_BUFFER)
+    for buffer in buffers:
+        filled.append(buffer)
+    for made in (items, filled):
+        assert list(made) == buffers
+        handle = table.wrap(made)
+        assert [table.object(made.get_handle(index, KIND_BUFFER)) for index in range(3)] == buffers
+        made.append(None)
+        assert list(made) == [*buffers, None]
+        table.release(handle)
+    assert len(VmList.of_references(KIND_BUFFER, ())) == 0
 
 
 def test_types_are_checked_when_the_vm_sees_the_list() -> None:

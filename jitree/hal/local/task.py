@@ -14,6 +14,7 @@ from typing import Final
 from jitree.errors import FailedPreconditionError, ResourceExhaustedError, StatusError
 from jitree.hal.command_list import BoundCommands, CommandList
 from jitree.hal.driver import DeviceOptions
+from jitree.hal.executable import ExecutableCache
 from jitree.hal.local.command_buffer import LocalCommandBuffer
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.driver import LocalDriver
@@ -111,6 +112,12 @@ class TaskDevice(LocalDevice):
     @property
     def threads(self) -> int:
         return self._pools[0].worker_count
+
+    def create_executable_cache(self, identifier: str = "") -> ExecutableCache:
+        """Starts the helpers: dispatches will come, and the first one finds them there."""
+        for team in self._teams:
+            team.start()
+        return super().create_executable_cache(identifier)
 
     def set_threads(self, count: int) -> None:
         """As :meth:`LocalDevice.set_threads`. FAILED_PRECONDITION for threads that are pinned one by one."""

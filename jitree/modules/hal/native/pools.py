@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 _BATCH_BYTES: Final = 256 << 10
 _BATCH: Final = 16
 """Blocks of one size that are lent at a time, and their bytes together (at least one block)."""
+_FIRST_BATCH: Final = 4
+"""Blocks that are lent when a size is first asked for; twice as many each time after that."""
 _ARENAS: Final = 16
 """Command buffers of scale 1 that are recorded or waiting to be freed at one time, at first; every refill
 doubles them."""
@@ -70,6 +72,8 @@ class StoragePool:
         self._blocks: dict[int, Block] = {}
         """By handle."""
         self._lent = 0
+        self._batches: dict[int, int] = {}
+        """Blocks to lend next, by place of the list."""
         self._queue = queue
         words[HANDLE_POOL.word("queue")] = queue
         words[HANDLE_POOL.word("room")] = _NO_LIMIT
@@ -118,7 +122,8 @@ class StoragePool:
         if self._words[place] and self.allocator.has_rested(self._table.i64[self._tick(place)]):
             return
         most = self.allocator.most_lent
-        count = max(1, min(_BATCH, _BATCH_BYTES // capacity, (most - self._lent) // capacity))
+        batch = self._batches.get(place, _FIRST_BATCH)
+        count = max(1, min(batch, _BATCH_BYTES // capacity, (most - self._lent) // capacity))
         if self._lent + count * capacity > most:
             self.trim()
             if self._lent + count * capacity > most:
@@ -128,6 +133,7 @@ class StoragePool:
             handles = self._table.reserve(len(blocks))
         except ResourceExhaustedError:
             return  # the caller asked for memory and says so, if there is none for that either
+        self._batches[place] = min(2 * batch, _BATCH)
         for handle, block in zip(handles, blocks, strict=True):
             self._lent += capacity
             self._blocks[handle] = block
