@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from jitree.errors import StatusError, locations
+from jitree.errors import CancelledError, DeadlineExceededError, StatusError, locations
 from jitree.regs.machine import Machine
 from jitree.regs.records import FunctionRecord
 from jitree.vmfb.words import OPCODE
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from jitree.dispatch.function import VmFunction
 
 _CALL_IMPORT: Final = OPCODE["call.import"]
-_ASSERTING: Final = (_CALL_IMPORT, OPCODE["fail"])
+_FAIL: Final = OPCODE["fail"]
+_ASSERTION: Final = ".buffer_view.assert"
 _NAMED_FRAMES: Final = 3
 _SHOWN_FRAMES: Final = 64
 """Lines of a backtrace at either end; a runaway recursion has thousands of equal frames."""
@@ -65,8 +66,9 @@ def annotate(error: BaseException, machine: Machine) -> None:
     native = _native_callee(*frames[0]) if frames else None
     if isinstance(error, StatusError):
         error.backtrace += lines
-        for text in _ties(*frames[0]) if frames else ():
-            error.with_context(text)
+        if frames and not isinstance(error, (CancelledError, DeadlineExceededError)):
+            for text in _ties(*frames[0]):
+                error.with_context(text)
         if native:
             error.with_context(f"while invoking host function {native}")
     elif lines:
@@ -85,8 +87,11 @@ def _native_callee(function: FunctionRecord, word: int) -> str | None:
 
 
 def _ties(function: FunctionRecord, word: int) -> list[str]:
-    """What an assertion that failed requires of the dimensions of arguments."""
-    if word >= len(function.code) or function.code[word] not in _ASSERTING:
+    """What an assertion that failed requires of the dimensions of arguments. Finding that out takes
+    milliseconds: no other failure waits for it."""
+    callee = _native_callee(function, word)
+    is_assertion = word < len(function.code) and function.code[word] == _FAIL
+    if not is_assertion and not (callee and callee.endswith(_ASSERTION)):
         return []
     from jitree.vmfb.ties import tied
 

@@ -85,3 +85,17 @@ def test_ways_to_a_failure(body: str, expected: list[str]) -> None:
     program.function("f", "0rr_v", SIZES + body + FAIL)
     with jitree.Session("local-sync", tier="plain") as session:
         assert failure(session.load(program.build()).f, ones(2, 3), ones(4, 2)) == expected
+
+
+def test_only_assertions_are_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What else fails, a deadline above all, does not wait for the function to be read."""
+
+    def refuse(*_: object) -> list[str]:
+        raise AssertionError("the function was read")
+
+    monkeypatch.setattr("jitree.vmfb.ties.tied", refuse)
+    program = Assembler("m").import_function("hal.buffer_view.dim", "0ri_I")
+    program.function("f", "0rr_v", SIZES + "return")
+    with jitree.Session("local-sync", tier="plain") as session:
+        function = session.load(program.build()).f
+        assert failure(function, None, None) == []
