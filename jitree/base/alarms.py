@@ -9,6 +9,8 @@ from _thread import start_new_thread
 from math import inf
 from typing import Final, Protocol
 
+from jitree.base import due
+
 _LONGEST: Final = 1e6
 """Seconds that it sleeps: waits refuse times that do not fit their clock."""
 _FEW: Final = 64
@@ -35,6 +37,7 @@ class _Alarms:
     def arm(self, scope: Expiring, until: float) -> None:
         """Has a scope end at a time, unless it is left before."""
         self._armed[scope] = until
+        due.hasten(until)
         if len(self._armed) > self._most:
             self._drop_left()
         if not self._is_started:
@@ -42,6 +45,14 @@ class _Alarms:
             start_new_thread(self._serve, ())
         if until < self._due:
             self._earlier.put(None)
+
+    def look_ahead(self) -> bool:
+        """Tells machine code of the first deadline that has not passed. Whether others have, of scopes that
+        are to end: who is in them has perhaps not seen it yet."""
+        now = time.monotonic()
+        used = [until for scope, until in tuple(self._armed.items()) if scope.is_used]
+        due.put(min((until for until in used if until > now), default=inf))
+        return any(until <= now for until in used)
 
     def _drop_left(self) -> None:
         for scope in tuple(self._armed):
@@ -75,4 +86,5 @@ class _Alarms:
 
 _alarms: Final = _Alarms()
 arm: Final = _alarms.arm
+look_ahead: Final = _alarms.look_ahead
 os.register_at_fork(after_in_child=_alarms.after_fork)

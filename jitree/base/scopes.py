@@ -3,7 +3,8 @@ that an event loop is to end.
 
 Code that takes long looks here now and then (:func:`require_going_on`). Who ends something says so first and
 rings then: machine code compares the number of rings each time that its fuel is used up, and has Python look
-when it has changed. A thread that sleeps is woken by what it has left with the scope that it is in.
+when it has changed, or when a deadline passes (:mod:`jitree.base.due`). A thread that sleeps is woken by what
+it has left with the scope that it is in.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakSet
 
+from jitree.base import due
 from jitree.base.arguments import object_of, shown
 from jitree.base.identity import Unique
 from jitree.errors import (
@@ -264,6 +266,11 @@ cancelled: Final[WeakSet[Caller]] = WeakSet()
 
 def why_to_end() -> StatusError | None:
     """Why what this thread or task does is to end."""
+    if due.is_over():
+        from jitree.base.alarms import look_ahead
+
+        if look_ahead():
+            ring()
     if _words[1]:
         _words[1] = 0
         for ended in tuple(_ended):

@@ -16,6 +16,8 @@ CLOCK = 8 * len(LIBRARY_FUNCTIONS)
 """Where the address of :func:`clock` is, which is not the same for all processors."""
 RINGS = CLOCK + 8
 """Where the address of the number of rings is (:mod:`jitree.base.scopes`)."""
+DUE = RINGS + 8
+"""Where the address of the time of the next deadline is (:mod:`jitree.base.due`)."""
 MOST = 1 << 13
 """Branches in a row. Looking at the clock takes as long as some twenty of them."""
 LONG = 1_000_000
@@ -33,14 +35,14 @@ class FuelState(MemoryRecord, layout=STATE):
 
 def spend_time(state: FuelState) -> int:
     """Counts the time since the clock was last looked at, and gives it; where that was in another call, a
-    nanosecond for each branch. The time is over when somebody has rung."""
+    nanosecond for each branch. The time is over when somebody has rung, or a deadline passes."""
     now = call(load64(state.math + CLOCK))
     passed = (now - state.looked) * state.tick >> TICK_SHIFT
     if state.looked == 0 or passed < 0:
         passed = state.grant
     state.looked = now
     rings = load64(load64(state.math + RINGS))
-    if rings == state.attended:
+    if rings == state.attended and now < load64(load64(state.math + DUE)):
         state.time -= passed
     else:
         state.attended = rings

@@ -247,4 +247,4 @@ MATH_FUNCTIONS: Final = (
 
 LIBRARY_FUNCTIONS: Final = (*MATH_FUNCTIONS, "memmove", "memcmp", "memset")
 """What machine code calls through the table that STATE.math points to, in the table's order; after them the
-clock and the address of the number of rings (`fuel.py`)."""
+clock and the addresses of the number of rings and of the next deadline (`fuel.py`)."""

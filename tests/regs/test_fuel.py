@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from jitree.base.due import NEVER
 from jitree.base.scopes import RINGS, ring
 from jitree.codegen.primitives import load64
 from jitree.regs import fuel
@@ -28,7 +29,9 @@ class Code:
         self.now = 5
         self.asked = 0
         self.answer = SLOW_DONE
-        self._table = array("q", [*bytes(fuel.CLOCK // 8), CLOCK, RINGS])
+        self.due = array("q", [NEVER])
+        places = CLOCK, RINGS, self.due.buffer_info()[0]
+        self._table = array("q", [*bytes(fuel.CLOCK // 8), *places])
         self._state = array("q", bytes(STATE.size))
         self.state = FuelState(self._state.buffer_info()[0])
         self.state.math = self._table.buffer_info()[0]
@@ -111,6 +114,21 @@ def test_python_is_asked_at_once_when_somebody_has_rung(code: Code) -> None:
         ring()
         list(code.grants(1, 10))
         assert code.asked == number
+
+
+def test_python_is_asked_when_a_deadline_passes(code: Code) -> None:
+    """Until it has put that off."""
+    list(code.grants(1, 10))
+    code.due[0] = code.now + MILLISECOND
+    while code.now < code.due[0]:
+        assert not code.asked
+        next(code.grants(1, 1))
+    assert code.asked == 1
+    list(code.grants(1, 3))
+    assert code.asked == 4
+    code.due[0] = NEVER
+    list(code.grants(1, 3))
+    assert code.asked == 4
 
 
 def test_what_a_branch_takes_is_not_forgotten_when_python_has_looked() -> None:

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from jitree.base.due import DUE, count_by
 from jitree.base.once import once
 from jitree.base.scopes import RINGS
 from jitree.codegen import image
@@ -32,6 +33,7 @@ _PROMPT: Final = STATE.word("prompt")
 _TICK: Final = STATE.word("tick")
 _MEASURED: Final = 20_000
 """Nanoseconds."""
+_CLOCK: Final = ctypes.CFUNCTYPE(ctypes.c_int64)
 RUNNING: Final = -1
 """In place of a pc while the loop has the machine: exceptions (Ctrl-C) come as soon as it has returned."""
 
@@ -43,13 +45,15 @@ Promote = Callable[[Machine, int], None]
 def _library() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The table that STATE.math points to."""
     functions = [address_of_function(name) for name in LIBRARY_FUNCTIONS]
-    return np.array([*functions, image.wait(LOOP).addresses["clock"], RINGS], np.int64)
+    clock = image.wait(LOOP).addresses["clock"]
+    count_by(_CLOCK(clock))
+    return np.array([*functions, clock, RINGS, DUE], np.int64)
 
 
 @once
 def _tick() -> int:
     """For STATE.tick: how long the processor's ticks are, also if the thread is interrupted meanwhile."""
-    clock = ctypes.CFUNCTYPE(ctypes.c_int64)(int(_library()[-2]))
+    clock = _CLOCK(int(_library()[len(LIBRARY_FUNCTIONS)]))
     return sorted(_measured_tick(clock) for _ in range(3))[1]
 
 

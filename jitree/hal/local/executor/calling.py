@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from jitree.base.due import DUE, count_by
 from jitree.base.scopes import RINGS
 from jitree.hal.local.executor.layout import FUNCTIONS, JOB, SHARE
 from jitree.regs.memory import address_of, zeroed
@@ -52,7 +53,7 @@ def _library_functions() -> array[int]:
     library = ctypes.CDLL(None)
     names = (*tuple(FUNCTIONS.offsets)[:LOOK_IN], "labs")  # which does nothing: `interrupts` has what looks
     pointers = (ctypes.cast(getattr(library, name), ctypes.c_void_p) for name in names)
-    return array("q", (*(pointer.value or 0 for pointer in pointers), _FIRST_LOOK_TICKS, RINGS))
+    return array("q", (*(pointer.value or 0 for pointer in pointers), _FIRST_LOOK_TICKS, RINGS, DUE))
 
 
 FUNCTION_TABLE: Final = _library_functions()
@@ -147,6 +148,7 @@ class NativeExecutor(CommandExecutor):
         self.clock_address: int = image.addresses["clock"]
         self._estimate = _EXECUTE(image.addresses["estimate"])
         self._clock = _CLOCK(self.clock_address)
+        count_by(self._clock)
         self.serve = _SERVE(image.addresses["serve"])
         """(address of a TEAM record, number of the worker from 1): what a worker thread does."""
         self.dismiss = _DISMISS(image.addresses["dismiss"])

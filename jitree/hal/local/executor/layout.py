@@ -19,6 +19,7 @@ FUNCTIONS: Final = Record(
     i64 look_in           # address of interrupts.look_in, called now and then by threads that submit
     i64 look_ticks        # how long they may go on without
     i64 rings             # address of the number of rings (`base/scopes.py`)
+    i64 due               # address of the time of the next deadline (`base/due.py`)
     """,
 )
 """Addresses: an image refers to nothing by name. Those in front are of C library functions."""

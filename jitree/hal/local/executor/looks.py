@@ -1,7 +1,8 @@
 """Whether threads that run a job are to end it. Machine code.
 
-The thread that submitted the job, number 0, looks at the clock and at the number of rings, and has Python
-look where that is time. What ends the job is its failure, at which the other threads look.
+The thread that submitted the job, number 0, looks at the clock, at the number of rings and at the time of the
+next deadline, and has Python look where that is time. What ends the job is its failure, at which the other
+threads look.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ def is_to_end(job: Job, worker: int, now: int) -> bool:
         if job.looked == 0:
             job.looked = now
         rings = load64(job.functions.rings)
-        if rings != job.attended or now - job.looked >= job.functions.look_ticks:
+        is_late = now >= load64(job.functions.due)
+        if is_late or rings != job.attended or now - job.looked >= job.functions.look_ticks:
             job.attended = rings
             call(job.functions.look_in, place_of(job))
             job.looked = ticks()
