@@ -35,6 +35,8 @@ from numba.core.untyped_passes import FixupArgs, IRProcessing, ReconstructSSA, T
 from numba.cpython import builtins, mathimpl, numbers, rangeobj, tupleobj  # noqa: F401
 
 from jitree.base.records import NamedTuple
+from jitree.codegen import processor_texts
+from jitree.codegen.image.compile import host_target
 from jitree.codegen.record import MemoryRecord
 from jitree.errors import InternalError
 
@@ -294,7 +296,7 @@ def link_texts(context: Any, texts: list[str], entry: str) -> None:
         library.linked += texts
         return
     module = binding.parse_assembly(texts[0])
-    for text in texts[1:]:
+    for text in [*texts[1:], *processor_texts.needed(texts, *host_target())]:
         module.link_in(binding.parse_assembly(text))
     for function in module.functions:
         if not function.is_declaration and function.name != entry:
