@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from jitree.api.lone_dispatch import LoneDispatch, save_reproduction
-from jitree.api.sides import FunctionSide, ModuleSide, Side, SideLike, arrays_of, require_apart, side_of
+from jitree.api.lone_dispatch import LoneDispatch, require_folder, save_reproduction
+from jitree.api.sides import (
+    FunctionSide,
+    ModuleSide,
+    Side,
+    SideLike,
+    arguments_of,
+    arrays_of,
+    require_apart,
+    side_of,
+)  # fmt: skip
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError, folded
 from jitree.hal.observing import DISPATCH
 from jitree.observe.closeness import FarElement, Tolerance, compare, tolerance
@@ -62,10 +71,12 @@ class Difference:
         """Error statistics by dispatch."""
         return table(self.rows)
 
+    @folded
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Writes a reproduction: the first dispatch that departs with its inputs, of both programs, and a
         script that runs it alone. Programs are called once more for it. FAILED_PRECONDITION where none
         departs, or no dispatch made what departs."""
+        require_folder(folder)
         if self.first is None or not self.first.dispatch:
             raise FailedPreconditionError(
                 "save: no dispatch departs" if self.first is None else f"save: {self.first.reason}"
@@ -110,7 +121,7 @@ def diff(
     are. An element is near another if one of ``atol`` (with ``rtol``, relative to ``b``) and ``ulp`` says so;
     without any, if its bits agree. Errors of the calls are raised.
     """
-    allowed = tolerance(atol, rtol, ulp)
+    allowed, inputs = tolerance(atol, rtol, ulp), arguments_of(inputs)
     options = {"parameters": parameters} if parameters else {}
     sides = side_of("a", a, function, options), side_of("b", b, function, options)
     if isinstance(sides[0], (ModuleSide, FunctionSide)) and isinstance(sides[1], (ModuleSide, FunctionSide)):
@@ -309,7 +320,7 @@ def _compare_results(found: Difference, makers: tuple[_Makers, _Makers] | None =
     if len(one) != len(other):
         raise InvalidArgumentError(f"a gives {len(one)} results and b {len(other)}: they cannot be compared")
     for number, (left, right) in enumerate(zip(one, other, strict=True)):
-        if left.size != right.size:
+        if _without_ones(left.shape) != _without_ones(right.shape):
             raise InvalidArgumentError(
                 f"result {number} has the shape {left.shape} in a and {right.shape} in b: no two to compare"
             )
@@ -322,6 +333,11 @@ def _compare_results(found: Difference, makers: tuple[_Makers, _Makers] | None =
         found.rows.append(Compared(_LAST + number, names, ordinals, f"result {number}", kind, closeness))
         if closeness.first is not None and found.first is None:
             found.first = _departing(made, names, ordinals, f"result {number}", kind, closeness.first)
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Dimensions of 1 move no element."""
+    return tuple(size for size in shape if size != 1)
 
 
 def _departing(

@@ -8,17 +8,20 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from zipfile import BadZipFile
 
 import numpy as np
 
 from jitree.api.calls.transfers import copy_to_device
+from jitree.base.arguments import object_of
 from jitree.base.records import NamedTuple
 from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
-    StatusError,
     UnavailableError,
+    UnimplementedError,
+    folded,
 )
 from jitree.hal.command_buffer import BufferRange
 from jitree.hal.enums import CachingMode
@@ -95,6 +98,7 @@ class LoneDispatch:
         """What it made in the program."""
         return self._expected
 
+    @folded
     def statistics(self) -> list[Statistics]:
         """Of what it makes when it is run."""
         kinds = (kind for _, kind in self._facts["outputs"])
@@ -103,17 +107,21 @@ class LoneDispatch:
             for made, kind in zip(self.run(), kinds, strict=True)
         ]
 
+    @folded
     def run(self, device: str | None = None) -> list[Array]:
         """Runs it, on its own device unless another is named, and gives what it makes, as in the program."""
         blocks = self.run_whole(device)
         return [_typed(_part(blocks, MemorySpan(*span)), kind) for span, kind in self._facts["outputs"]]
 
+    @folded
     def run_whole(self, device: str | None = None) -> list[Array]:
         """As :meth:`run`, with all of its memory as it is then."""
         from jitree.api.session import Instance
 
         opened = Instance.default().create_device(device or self._facts["device"])
         try:
+            if not opened.is_observable:
+                raise UnimplementedError(f"{opened.uri} computes nothing; run the dispatch on another device")
             return self._run_on(opened)
         finally:
             opened.close()
@@ -152,9 +160,10 @@ class LoneDispatch:
 
     # -- in files --------------------------------------------------------------------------------------
 
+    @folded
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Writes it into a folder, which is made. UNAVAILABLE where that cannot be."""
-        place = Path(folder)
+        place = require_folder(folder)
         try:
             place.mkdir(parents=True, exist_ok=True)
             (place / _DESCRIPTION).write_text(json.dumps(self._facts, indent=1) + "\n")
@@ -168,17 +177,19 @@ class LoneDispatch:
             raise UnavailableError(f"cannot write a dispatch to '{place}': {error.strerror}") from None
 
     @classmethod
+    @folded
     def load(cls, folder: str | os.PathLike[str]) -> LoneDispatch:
         """One that was saved. NOT_FOUND where there is none, INVALID_ARGUMENT for damaged files."""
-        place = Path(folder)
+        place = require_folder(folder)
         try:
             facts = json.loads((place / _DESCRIPTION).read_text())
             blocks, expected = (_arrays(place / name) for name in (_MEMORY, _EXPECTED))
+            _require_inside(facts["bindings"] + [span for span, _ in facts["outputs"]], blocks)
             made = [_typed(data, kind) for data, (_, kind) in zip(expected, facts["outputs"], strict=True)]
             return cls(facts, (place / _EXECUTABLE).read_bytes(), blocks, made)
         except OSError as error:
             raise NotFoundError(f"no dispatch was saved in '{place}': {error.strerror}") from None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, BadZipFile) as error:
             raise InvalidArgumentError(f"the dispatch in '{place}' is damaged: {error}") from None
 
     # -- in a call -------------------------------------------------------------------------------------
@@ -191,7 +202,7 @@ class LoneDispatch:
         with function.session.looked_at(capture):
             try:
                 function(*inputs)
-            except StatusError:
+            except Exception:  # the call may go on after the dispatch, and fail
                 if capture.facts is None:
                     raise
         facts = capture.facts
@@ -265,11 +276,16 @@ class CapturedDispatch(Onlooker):
         return MemorySpan(block, address - self._bases[block], length)
 
 
+def require_folder(folder: Any) -> Path:
+    """INVALID_ARGUMENT for what is no path."""
+    return Path(object_of("folder", folder, str, os.PathLike))
+
+
 def save_reproduction(
     folder: str | os.PathLike[str], dispatches: Sequence[LoneDispatch], allowed: Tolerance, text: str
 ) -> None:
     """Writes dispatches that make the same tensor, and a script that runs them."""
-    place = Path(folder)
+    place = require_folder(folder)
     for name, dispatch in zip("ab", dispatches, strict=False):
         dispatch.save(place / name)
     given = ", ".join(
@@ -300,7 +316,16 @@ def _whole(array: Array) -> Iterator[Array]:
 
 def _arrays(path: Path) -> list[Array]:
     with np.load(path) as file:
-        return [file[name] for name in file.files]
+        arrays = [file[name] for name in file.files]
+    if not all(isinstance(array, np.ndarray) and array.dtype == np.uint8 for array in arrays):
+        raise ValueError(f"{path.name} has something else than bytes")
+    return arrays
+
+
+def _require_inside(spans: Sequence[Sequence[int]], blocks: Sequence[Array]) -> None:
+    for block, offset, length in spans:
+        if not (0 <= block < len(blocks) and 0 <= offset <= offset + length <= len(blocks[block])):
+            raise ValueError(f"{_DESCRIPTION} names memory that {_MEMORY} does not have")
 
 
 def _merged(extents: Sequence[Extent]) -> list[Extent]:

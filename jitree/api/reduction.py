@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jitree.api.differences import diff
-from jitree.api.lone_dispatch import LoneDispatch, save_reproduction
-from jitree.api.sides import FunctionSide, ModuleSide, SideLike, side_of
+from jitree.api.lone_dispatch import LoneDispatch, require_folder, save_reproduction
+from jitree.api.sides import FunctionSide, ModuleSide, SideLike, arguments_of, arrays_of, side_of
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, NonFiniteError, StatusError, folded
 from jitree.hal.observing import DISPATCH
 from jitree.observe.closeness import EXACT
@@ -28,6 +28,8 @@ class _Progress(Onlooker):
     def __init__(self) -> None:
         self.begun: int | None = None
         self.done: int | None = None
+        self.last = ""
+        """The name of the one that is done."""
 
     def is_about(self, step: DeviceStep, ordinal: int | None) -> None:
         if step.kind == DISPATCH:
@@ -38,7 +40,7 @@ class _Progress(Onlooker):
 
     def looks_at(self, dispatch: ObservedDispatch) -> None:
         if dispatch.kind == DISPATCH:
-            self.done = dispatch.ordinal
+            self.done, self.last = dispatch.ordinal, dispatch.label
 
 
 @folded
@@ -60,7 +62,8 @@ def reduce(
 
     FAILED_PRECONDITION where nothing is wrong, or no dispatch is what fails.
     """
-    parameters = tuple(parameters)
+    parameters, inputs = tuple(parameters), arguments_of(inputs)
+    require_folder(folder)
     if against is not None:
         found = diff(a, against, function, inputs, atol=atol, rtol=rtol, ulp=ulp, parameters=parameters)
         found.save(folder)
@@ -82,13 +85,14 @@ def _wrong(function: Function, inputs: Sequence[Any]) -> tuple[int, str]:
     check = FiniteCheck(DEFAULT)
     try:
         with function.session.looked_at(check, progress):
-            function(*inputs)
-    except NonFiniteError as error:
-        assert error.ordinal is not None
-        return error.ordinal, str(error)
-    except StatusError as error:
-        if progress.begun is None or progress.begun == progress.done:
-            raise FailedPreconditionError("reduce: the call fails, and no dispatch does") from error
-        return progress.begun, str(error)
+            arrays_of(function(*inputs))
+    except Exception as error:  # also what functions of the user's raise
+        if isinstance(error, NonFiniteError) and error.ordinal is not None:
+            return error.ordinal, str(error)
+        if isinstance(error, StatusError) and progress.begun not in (None, progress.done):
+            return progress.begun, str(error)
+        since = f", after {progress.last}" if progress.last else ""
+        what = error if isinstance(error, StatusError) else f"{type(error).__name__}: {error}"
+        raise FailedPreconditionError(f"reduce: the call fails in no dispatch{since}: {what}") from error
     why = check.first_read or "the call does not fail, and all that it makes is finite"
     raise FailedPreconditionError(f"reduce: no dispatch is wrong: {why}; compare it (against=, --against)")

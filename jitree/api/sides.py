@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
 from jitree.api.calls.refusal import describe
 from jitree.api.function import Function
+from jitree.base.arguments import items
 from jitree.errors import InvalidArgumentError, NotFoundError
 
 if TYPE_CHECKING:
     from jitree.api.session import Session
+
+_NO_NUMBERS: Final = "OSUMm"
+"""Kinds of arrays: of objects, texts and dates."""
 
 SideLike: TypeAlias = Any
 """A path or bytes of a module, (module, device), (module, device, options of the session), a Function, or
@@ -95,6 +99,11 @@ def require_apart(one: Function, other: Function) -> None:
         )
 
 
+def arguments_of(inputs: Any) -> tuple[Any, ...]:
+    """INVALID_ARGUMENT for what is no sequence of arguments."""
+    return items("inputs", inputs)
+
+
 def arrays_of(results: Any) -> list[np.ndarray[Any, Any]]:
     """What a call gives, as arrays of the host. INVALID_ARGUMENT for what is none."""
     if isinstance(results, Mapping):
@@ -108,6 +117,6 @@ def _array(item: Any) -> np.ndarray[Any, Any]:
         if hasattr(item, name):
             item = getattr(item, name)()
     array = np.asarray(item)
-    if array.dtype.kind == "O":
+    if array.dtype.kind in _NO_NUMBERS:
         raise InvalidArgumentError(f"results are compared as arrays, and {describe(item)} is none")
     return array

@@ -46,7 +46,7 @@ def tolerance(atol: float | None, rtol: float | None, ulp: float | None) -> Tole
     for name, value in (("atol", atol), ("rtol", rtol), ("ulp", ulp)):
         if value is None:
             continue
-        if not isinstance(value, (int, float)) or not value >= 0:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
             raise InvalidArgumentError(f"{name}: expected a number from 0 on but got {value!r}")
     return Tolerance(atol, rtol, ulp)
 

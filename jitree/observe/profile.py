@@ -15,8 +15,9 @@ from functools import cached_property
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
+from jitree.base.arguments import object_of
 from jitree.base.identity import Unique
-from jitree.errors import FailedPreconditionError, InvalidArgumentError
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, folded
 from jitree.hal.executable import prepared_executables
 from jitree.hal.observing import DISPATCH
 from jitree.hal.profiling import OPERATION, CostlyTimings, Measurement, ProfilingMode
@@ -138,6 +139,7 @@ class Profile(Unique):
         """The table by dispatch."""
         return self.table()
 
+    @folded
     def table(self, by: str = "dispatch") -> ProfileTable:
         """``by`` is "dispatch", "function", "import", "call site" or "device operation". Dispatches come with
         the fills, copies and updates of command buffers.
@@ -152,9 +154,11 @@ class Profile(Unique):
             rows = (replace(row, location=self.places.get(row.name) or None) for row in rows)
         return ProfileTable(by, sorted(rows, key=lambda row: -row.total), self._note(by))
 
+    @folded
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a trace that Perfetto and Chrome open: threads and streams, calls with the Python functions
         that they come from, and arrows from submissions to executions."""
+        path = object_of("path", path, str, os.PathLike)
         from jitree.observe.profile_trace import write
 
         write(Noted(self.begun, self.calls, self.imports, self.measurements, self.places), path)

@@ -52,7 +52,7 @@ class Selection(Unique):
     ) -> None:
         """Patterns are names with ``*`` and ``?``; the name of another operation (``copy``) means that."""
         self._patterns = tuple(patterns) if isinstance(patterns, (list, tuple)) else (patterns,)
-        if not all(isinstance(pattern, str) for pattern in self._patterns):
+        if not self._patterns or not all(isinstance(pattern, str) for pattern in self._patterns):
             raise InvalidArgumentError(
                 f"tap: expected a pattern such as '*softmax*' but got {shown(patterns)}"
             )
@@ -237,6 +237,7 @@ class Taps(Unique, Onlooker, Sequence[ObservedDispatch]):
     def has_statistics(self) -> bool:
         return self._keep == STATS
 
+    @folded
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the tensors that were kept: npz or safetensors, by dispatch name.
 

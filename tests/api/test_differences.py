@@ -219,6 +219,11 @@ def test_functions_of_sessions() -> None:
         ({"b": lambda x: (x, x)}, "a gives 1 results and b 2"),
         ({"b": lambda x: x[:1]}, "no two to compare"),
         ({"b": lambda x: object()}, "results are compared as arrays"),
+        ({"b": lambda x: x.T}, r"result 0 has the shape \(4, 8\) in a and \(8, 4\) in b"),
+        ({"b": lambda x: "text"}, "results are compared as arrays"),
+        ({"b": lambda x: x.astype("U")}, "results are compared as arrays"),
+        ({"inputs": 3}, "inputs: expected a sequence"),
+        ({"ulp": True}, "ulp: expected a number"),
         ({"rtol": -1}, "rtol: expected a number from 0 on"),
         ({"ulp": "x"}, "ulp: expected a number"),
     ],
@@ -280,7 +285,7 @@ def test_calls_that_are_reduced(tmp_path: Path) -> None:
     fine = command("reduce", CHAIN, *flags, "--input=4x8xf32=1")
     assert fine.code == 1 and "FAILED_PRECONDITION; reduce: no dispatch is wrong" in fine.stderr
     failing = command("reduce", CHAIN, *flags, "--input=4x7xf32=1")
-    assert failing.code == 1 and "the call fails, and no dispatch does" in failing.stderr
+    assert failing.code == 1 and "the call fails in no dispatch: INVALID_ARGUMENT; " in failing.stderr
     assert "--save=FOLDER" in command("reduce", CHAIN, *flags[:2]).stderr
     other = changed(CHAIN, tmp_path, layer=1, element=(5, 3), bits=1 << 12)
     wrong = command("reduce", CHAIN, other, *flags, f"--input={ELEMENTS}")

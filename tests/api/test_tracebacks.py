@@ -48,6 +48,13 @@ def test_every_entry(session: jitree.Session) -> None:
     function = session.load(SEEN).narrow
     adder = session.load(ASYNCHRONOUS).add
 
+    with session.profile() as profile:
+        pass
+    with session.tap() as taps:
+        pass
+    chain = PROGRAMS / "chain.vmfb"
+    difference = jitree.diff(chain, chain, inputs=[np.ones((4, 8), np.float32)])
+
     async def awaited() -> None:
         await adder.async_(1)
 
@@ -56,7 +63,9 @@ def test_every_entry(session: jitree.Session) -> None:
         lambda: session.load("missing"), lambda: session["module.missing"], lambda: jitree.load("missing"),
         lambda: jitree.Session("missing"),
         lambda: session.to_device(object()), lambda: session.tap(types={0: "?"}),
-        lambda: jitree.diff("a", "b"),
+        lambda: jitree.diff("a", "b"), lambda: difference.save("a"), lambda: jitree.LoneDispatch.load("a"),
+        lambda: profile.table("x"), lambda: profile.save("a/b"), lambda: profile.save(None),  # type: ignore[arg-type]
+        lambda: taps.save("a"), lambda: session.tap([]),
         lambda: jitree.reduce("a", "b"), lambda: session.call("module.missing"), lambda: adder.submit(1),
         lambda: function.signature and session.modules["module"].missing,
         lambda: function(np.ones(8, np.float32), timeout=-1),
