@@ -6,10 +6,13 @@ import ctypes
 import gc
 import mmap
 import operator
+import sys
 from _thread import interrupt_main
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from shutil import copy
 from typing import Any
 
 import numpy as np
@@ -31,6 +34,7 @@ from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.modules.native_library import hal_layout, hal_objects
 from jitree.modules.native_library.instance import destructor
 from jitree.modules.native_library.machine_code import machine_code
+from jitree.regs.objects import VmBuffer
 from tests.assembler import Assembler
 from tests.loaders.compiler import COMPILER, NEEDS_COMPILER, compile_library
 from tests.tools import command
@@ -49,6 +53,14 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def session(library: Path) -> Iterator[jitree.Session]:
     with jitree.Session("local-sync") as session:
         session.load_native(library, create="create_arrays")
+        yield session
+
+
+@pytest.fixture
+def session_apart(library: Path, tmp_path: Path) -> Iterator[jitree.Session]:
+    """With a library of its own, which may keep what it has made."""
+    with jitree.Session("local-sync") as session:
+        session.load_native(copy(library, tmp_path / "arrays.so"), create="create_arrays")
         yield session
 
 
@@ -289,6 +301,90 @@ def test_what_libraries_make_is_checked(
         call(session, "wrong", what, 0)
     assert call(session, "live") == 0
     assert numbers(call(session, "make", 1)) == [0]
+
+
+TYPES = ["hal.buffer_view", "hal.buffer", "hal.device", "hal.allocator", "hal.fence", "vm.list", "vm.buffer"]
+"""In the order of the library's."""
+
+
+@pytest.mark.parametrize("given", [*TYPES[:4], TYPES[-1]])
+@pytest.mark.parametrize("name", TYPES)
+def test_refs_have_the_type_of_their_object(session: jitree.Session, given: str, name: str) -> None:
+    vector = view(session, [1, 2])
+    device = session.device
+    objects = dict(zip(TYPES, (vector, vector.buffer, device, device.device_allocator), strict=False))
+    objects["vm.buffer"] = VmBuffer.alias(bytes(range(9)))
+    value, count = objects[given], sys.getrefcount(objects[given])
+    if given == name:
+        assert call(session, "as", value, TYPES.index(name)) is value
+    else:
+        with pytest.raises(InvalidArgumentError, match=f"the C module gave a !{given} as a !{name}"):
+            call(session, "as", value, TYPES.index(name))
+    assert sys.getrefcount(value) == count, "the structure is gone"
+    assert call(session, "as", None, TYPES.index(name)) is None
+    assert call(session, "sum", vector) == 3
+
+
+@pytest.mark.parametrize(("kinds", "left"), [((0, 4), 1), ((4, 0), 1), ((5, 0), 1), ((0, 5), 1), ((0, 0), 0)])
+def test_a_result_that_is_refused_takes_no_other_with_it(
+    session_apart: jitree.Session, kinds: tuple[int, int], left: int
+) -> None:
+    """Fences and lists are no one's to free, views are."""
+    if left:
+        with pytest.raises(UnimplementedError, match=f"the C module gave a !{TYPES[max(kinds)]}"):
+            call(session_apart, "two", *kinds)
+    else:
+        assert len(session_apart.call_direct("arrays.two", *kinds)) == 2
+    gc.collect()
+    assert call(session_apart, "live") == left
+
+
+def test_spans_of_views(session: jitree.Session) -> None:
+    vector = view(session, [1, 2, 3])
+    assert call(session, "total", [vector, None, vector, call(session, "make", 4)]) == 10
+    assert call(session, "total", []) == 0
+    for refused in (session.device.create_semaphore(0), 3):
+        with pytest.raises(StatusError):
+            call(session, "total", [vector, refused])
+    with pytest.raises(InvalidArgumentError, match="expected a list"):
+        call(session, "total", vector)
+
+
+def test_bytes_that_are_nowhere_are_not_read(session_apart: jitree.Session) -> None:
+    """A view that a library takes for a buffer of the VM has no address, and another one in place of the
+    length."""
+    with pytest.raises(FailedPreconditionError, match=r"a !vm.buffer of \d+ bytes, which is not laid out"):
+        call(session_apart, "two", 6, 6)
+
+
+def test_threads_use_one_library(library: Path) -> None:
+    device = jitree.Instance().create_device("local-sync")
+    with jitree.Session(device) as shared:
+        shared.load_native(library, create="create_arrays")
+        common = view(shared, np.arange(64))
+
+        def work(session: jitree.Session) -> None:
+            own = view(session, np.arange(32))
+            for number in range(30):
+                made = call(session, "make", 16)
+                assert call(session, "sum", made) == 120
+                assert call(session, "sum", call(session, "part", own, 16, 20)) == 16 + 17 + 18 + 19
+                assert call(session, "same", common) is common
+                call(session, "drop", common)
+                assert call(session, "total", [common, own, None, made]) == 64 + 32 + 16
+                with pytest.raises(InvalidArgumentError):
+                    call(session, "as", own, 1 + number % 6)
+
+        def work_alone(_: int) -> None:
+            with jitree.Session(device) as session:
+                session.load_native(library, create="create_arrays")
+                work(session)
+
+        with ThreadPoolExecutor(4) as pool:
+            shares = [pool.submit(work, shared) for _ in range(2)]
+            list(pool.map(work_alone, range(2)))
+            for share in shares:
+                share.result()
 
 
 def test_code_of_earlier_releases_finds_what_it_looks_for(session: jitree.Session) -> None:

@@ -31,8 +31,9 @@ from jitree.types import element_type
 
 _VIEW: Final = "hal.buffer_view"
 _BUFFER: Final = "hal.buffer"
-_ALLOCATOR: Final = "hal.allocator"
-_DEVICE: Final = "hal.device"
+_NAMES: Final[dict[type, str]] = {
+    BufferView: _VIEW, Buffer: _BUFFER, BufferAllocator: "hal.allocator", Device: "hal.device",
+}  # fmt: skip
 _ALL: Final = 7
 _DISCARD: Final = 4
 _WORD: Final = (1 << 64) - 1
@@ -41,19 +42,15 @@ _WORD: Final = (1 << 64) - 1
 class HalObjects:
     """All of one jitree instance. ``add_type`` registers a ref type by name and what frees its objects."""
 
-    type_names = frozenset((_VIEW, _BUFFER, _ALLOCATOR, _DEVICE))
+    type_names = frozenset(_NAMES.values())
 
     def __init__(self, add_type: Callable[[str, Callable[[int], None]], int]) -> None:
         self._lock = threading.RLock()
         self._objects: dict[int, Any] = {}
         self._addresses: dict[int, int] = {}
         """Of objects that have one structure for all, by the identity of the Python object."""
-        self._types = {
-            BufferView: add_type(_VIEW, self._destroy_view),
-            Buffer: add_type(_BUFFER, library_buffers.destroy),
-            BufferAllocator: add_type(_ALLOCATOR, library_buffers.destroy),
-            Device: add_type(_DEVICE, library_buffers.destroy),
-        }
+        self._destructors = dict.fromkeys(_NAMES, library_buffers.destroy) | {BufferView: self._destroy_view}
+        self._types = {cls: add_type(name, self._destructors[cls]) for cls, name in _NAMES.items()}
         self._forget = destructor(self._gone)
         self._free_view = destructor(self._control, 4)
         self._allocate = Callback(self._allocate_buffer, 4, _not_allocated, 0)
@@ -88,6 +85,21 @@ class HalObjects:
         if isinstance(value, BufferAllocator):
             return self._shared(value, self._make_allocator), self._types[BufferAllocator]
         return None
+
+    def name_of(self, pointer: int) -> str | None:
+        """The type of an object of ours, None if there is none."""
+        cls = self._class_of(pointer)
+        return None if cls is None else _NAMES[cls]
+
+    def destructor_of(self, pointer: int) -> Callable[[int], None] | None:
+        """What frees an object of ours."""
+        cls = self._class_of(pointer)
+        return None if cls is None else self._destructors[cls]
+
+    def _class_of(self, pointer: int) -> type | None:
+        with self._lock:
+            known = self._objects.get(pointer)
+        return next((cls for cls in _NAMES if isinstance(known, cls)), None)
 
     def _shared(self, value: Any, make: Callable[[Any], int]) -> int:
         """The structure of an object, with one more count."""

@@ -12,6 +12,7 @@ from jitree.base.c_allocator import allocator_address
 from jitree.base.callbacks import Callback, keep
 from jitree.errors import FailedPreconditionError
 from jitree.modules.native_library import layout
+from jitree.modules.native_library.status import read_memory
 
 _CAPACITY: Final = 1024
 _PLAUSIBLE_NAME: Final = 256
@@ -105,10 +106,13 @@ def destructor(destroy: Callable[..., None], count: int = 1) -> Callback:
 
 def type_name(address: int) -> str:
     """The name of the type with the descriptor at ``address``."""
-    name = layout.Descriptor.from_address(address).name
-    if not name.data or not 0 < name.size <= _PLAUSIBLE_NAME:
+    if not address or read_memory(address, ctypes.sizeof(layout.Descriptor)) is None:
         raise _other_layout()
-    return ctypes.string_at(name.data, name.size).decode("utf-8", "replace")
+    name = layout.Descriptor.from_address(address).name
+    data = read_memory(name.data or 0, name.size) if 0 < name.size <= _PLAUSIBLE_NAME else None
+    if data is None:
+        raise _other_layout()
+    return data.decode("utf-8", "replace")
 
 
 def _other_layout() -> FailedPreconditionError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from typing import Any, Final
 
 from jitree.base.endings import carefully
@@ -67,9 +68,11 @@ def buffer_of(pointer: int, buffer: layout.HalBuffer, library: object) -> Buffer
 
 
 def destroy(pointer: int) -> None:
-    """No ref of an object is left: its own code frees it."""
-    functions = layout.Resource.from_address(pointer).functions
-    DESTROY(ctypes.c_void_p.from_address(functions).value or 0)(pointer)
+    """No ref of an object is left: its own code frees it. What has no code for that stays."""
+    functions = layout.Resource.from_address(pointer).functions or 0
+    code = read_memory(functions, ctypes.sizeof(ctypes.c_void_p))
+    if code is not None and read_memory(int.from_bytes(code, sys.byteorder), 1) is not None:
+        DESTROY(int.from_bytes(code, sys.byteorder))(pointer)
 
 
 def release(pointer: int) -> None:

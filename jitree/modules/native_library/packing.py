@@ -60,6 +60,28 @@ def unpack_values(characters: str, data: memoryview, take: Take) -> list[Any]:
     return [take(next(words), next(words)) if character == "r" else next(words) for character in characters]
 
 
+def take_values(characters: str, data: memoryview, take: Take, release: Take) -> list[Any]:
+    """As :func:`unpack_values`; where ``take`` fails, which then has given its count back, the counts of the
+    refs after it go back, too."""
+    taken = 0
+
+    def counted(pointer: int, type_word: int) -> object:
+        nonlocal taken
+        taken += 1
+        return take(pointer, type_word)
+
+    def left(pointer: int, type_word: int) -> object:
+        nonlocal taken
+        taken -= 1
+        return release(pointer, type_word) if taken < 0 else None
+
+    try:
+        return unpack_values(characters, data, counted)
+    except BaseException:
+        unpack_values(characters, data, left)
+        raise
+
+
 def unpack_arguments(convention: CallingConvention, data: memoryview, take: Take) -> list[Any]:
     """The arguments of a call from C. INTERNAL if the buffer is too short or too long."""
     values: list[Any] = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
+from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, Final
 
@@ -17,11 +18,12 @@ from jitree.base.c_allocator import allocate, allocator_address, free
 from jitree.base.endings import Ending, carefully
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.modules.hal.references import HAL_TYPES, type_name
-from jitree.modules.native_library import layout
+from jitree.modules.native_library import layout, library_buffers
 from jitree.modules.native_library.hal_objects import HalObjects
 from jitree.modules.native_library.instance import TypeInstance
 from jitree.modules.native_library.instance import type_name as name_of_descriptor
 from jitree.modules.native_library.machine_code import machine_code
+from jitree.modules.native_library.status import read_memory
 from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
 
@@ -63,11 +65,11 @@ class References:
         self._objects: dict[tuple[int, int], weakref.ref[LibraryObject]] = {}
         self._buffers: dict[int, VmBuffer] = {}
         self._addresses: dict[int, int] = {}
-        self._buffer_type = self.instance.add(_BUFFER, self._destroy_buffer)
-        self.instance.add(_LIST, _leave)
-        self._hal = HalObjects(self.instance.add)
+        self._buffer_type = self._add_type(_BUFFER, self._destroy_buffer)
+        self._add_type(_LIST, _leave)
+        self._hal = HalObjects(self._add_type)
         for name in set(HAL_TYPES) - self._hal.type_names:
-            self.instance.add(name, _leave)
+            self._add_type(name, _leave)
 
     @staticmethod
     def of(ref_types: RefTypes) -> References:
@@ -77,6 +79,16 @@ class References:
             if table is None:
                 table = _tables[ref_types] = References(ref_types)
             return table
+
+    def _add_type(self, name: str, destroy: Callable[[int], None]) -> int:
+        return self.instance.add(name, partial(self._end, destroy))
+
+    def _end(self, destroy: Callable[[int], None], address: int) -> None:
+        """No ref of an object is left. One of ours ends as what it is, whatever a library took it for."""
+        if address in self._buffers:
+            self._destroy_buffer(address)
+        else:
+            (self._hal.destructor_of(address) or destroy)(address)
 
     def register_types(self) -> None:
         """Makes the types that libraries have registered known to programs."""
@@ -100,22 +112,32 @@ class References:
     # -- from C ------------------------------------------------------------------------------------------
 
     def take(self, pointer: int, type_word: int, library: object) -> object:
-        """The object of a ref whose count passes to the caller. ``library`` is kept open with it.
+        """The object of a ref whose count passes to the caller, also where it fails. ``library`` is kept open
+        with it.
 
-        UNIMPLEMENTED for lists and for HAL objects that only the library knows, see :class:`HalObjects`.
+        UNIMPLEMENTED for lists and for HAL objects that only the library knows, see :class:`HalObjects`;
+        INVALID_ARGUMENT for an object of ours with another type.
         """
         if not pointer:
             return None
         name = name_of_descriptor(type_word & ~layout.TYPE_MASK)
-        if name == _BUFFER:
-            return self._take_buffer(pointer, type_word)
-        if name.startswith(_HAL):
-            try:
-                return self._hal.find(pointer, name, library)
-            finally:
-                self.release(pointer, type_word)
-        if name == _LIST:
-            raise UnimplementedError(f"the C module gave a !{name}: {INSTEAD}")
+        own = _BUFFER if pointer in self._buffers else self._hal.name_of(pointer)
+        if own is None and not self._is_builtin(name):
+            return self._take_object(pointer, type_word, name, library)
+        try:
+            if own not in (None, name):
+                raise InvalidArgumentError(
+                    f"the C module gave a !{own} as a !{name}; the type of a ref is that of its object"
+                )
+            if name == _BUFFER:
+                return self._find_buffer(pointer)
+            if name == _LIST:
+                raise UnimplementedError(f"the C module gave a !{name}: {INSTEAD}")
+            return self._hal.find(pointer, name, library)
+        finally:
+            self.release(pointer, type_word)
+
+    def _take_object(self, pointer: int, type_word: int, name: str, library: object) -> LibraryObject:
         cls = self._class(name)
         with self._lock:
             known = self._objects.get((pointer, type_word))
@@ -141,13 +163,16 @@ class References:
                 del self._objects[key]
         self.release(*key)
 
-    def _take_buffer(self, pointer: int, type_word: int) -> VmBuffer:
+    def _find_buffer(self, pointer: int) -> VmBuffer:
+        """FAILED_PRECONDITION for bytes that are nowhere."""
         buffer = self._buffers.get(pointer)
         if buffer is None:
-            data = layout.CBuffer.from_address(pointer).data
+            data = library_buffers.read(layout.CBuffer, pointer).data
+            ends = (0, data.size - 1) if data.size else ()
+            if any(read_memory((data.data or 0) + at, 1) is None for at in ends):
+                raise library_buffers.other_layout(f"a !vm.buffer of {data.size} bytes")
             buffer = VmBuffer(data.size)
             ctypes.memmove(buffer.address, data.data, data.size)
-        self.release(pointer, type_word)
         return buffer
 
     # -- to C --------------------------------------------------------------------------------------------

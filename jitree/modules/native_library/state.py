@@ -13,7 +13,7 @@ from jitree.base.callbacks import Callback, take_kept
 from jitree.dispatch.pending import Pending
 from jitree.modules.native_library import layout
 from jitree.modules.native_library.interface import ModuleInterface
-from jitree.modules.native_library.packing import pack_arguments, refs_of, size_of, unpack_values
+from jitree.modules.native_library.packing import pack_arguments, refs_of, size_of, take_values, unpack_values
 from jitree.modules.native_library.proxy_module import ProxyModule
 from jitree.modules.native_library.references import References
 from jitree.modules.native_library.stack import CallStack
@@ -172,7 +172,7 @@ class _Running:
             state.give_stack_back(self.stack, self.stack.unwind)
             raise error
         state.give_stack_back(self.stack, self.stack.require_left)
-        values = unpack_values(self._convention.results, data, state.take)
+        values = take_values(self._convention.results, data, state.take, state.references.release)
         return values[0] if len(values) == 1 else tuple(values) if values else None
 
     def _release_arguments(self) -> None:

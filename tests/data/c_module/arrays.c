@@ -64,6 +64,8 @@ static int32_t live_buffers;
 static allocator_t host;
 static int layout;
 static uintptr_t view_type, buffer_type;
+static const char *const TYPES[] = {"hal.buffer_view", "hal.buffer", "hal.device", "hal.allocator", "hal.fence", "vm.list", "vm.buffer"};
+static uintptr_t types[sizeof(TYPES) / sizeof(TYPES[0])];
 static view_t *kept;
 static function_t import;
 
@@ -131,7 +133,7 @@ static const char *EXPORTS[][2] = {
     {"sum", "0r_I"},    {"shape", "0ri_I"},     {"negate", "0r_v"}, {"make", "0i_r"},   {"part", "0rII_r"},
     {"same", "0r_r"},   {"transposed", "0r_r"}, {"drop", "0r_v"},   {"keep", "0r_v"},   {"kept", "0v_r"},
     {"allocate", "0rI_r"}, {"live", "0v_i"},    {"wrong", "0ii_r"}, {"buffer", "0r_r"}, {"query", "0r_v"},
-    {"word", "0ri_I"},
+    {"word", "0ri_I"},  {"as", "0ri_r"},        {"two", "0ii_rr"},   {"total", "0CrD_I"},
 };
 enum { COUNT = sizeof(EXPORTS) / sizeof(EXPORTS[0]) };
 #define LOAD(type, at) ({ type v; memcpy(&v, call.arguments.data + (at), sizeof v); v; })
@@ -247,6 +249,30 @@ static status_t begin_call(void *self, vm_stack_t *stack, call_t call) {
       device_t *device = (device_t *)view;
       return device->functions->query(device, TEXT("a"), TEXT("b"), &(int64_t){0});
     }
+    case 16: {  // the same object as one of another type
+      ref_t same = LOAD(ref_t, 0);
+      memset(call.arguments.data, 0, sizeof(ref_t));
+      same.type = types[LOAD(int32_t, 16)];
+      STORE(ref_t, 0, same);
+      return 0;
+    }
+    case 17: {  // two new views, each as an object of a type
+      for (int i = 0; i < 2; ++i) {
+        int64_t count = 4;
+        view_t *made = make_view(make_buffer(16), 0x10000020, 1, &count);
+        STORE(ref_t, 16 * i, ((ref_t){made, types[LOAD(int32_t, 4 * i)]}));
+      }
+      return 0;
+    }
+    case 18: {  // how many elements some views have together
+      int64_t total = 0;
+      for (int32_t i = 0; i < LOAD(int32_t, 0); ++i) {
+        view_t *one = LOAD(ref_t, 4 + 16 * i).pointer;
+        if (one) total += one->byte_length / 4;
+      }
+      STORE(int64_t, 0, total);
+      return 0;
+    }
     case 15: STORE(int64_t, 0, *(int64_t *)((uint8_t *)view->buffer + LOAD(int32_t, 16))); return 0;
   }
   return 12;
@@ -281,6 +307,8 @@ EXPORT status_t create_arrays(uint32_t version, instance_t *instance, size_t cou
     const descriptor_t *type = instance->types[i].descriptor;
     if (equals(type->name, "hal.buffer_view")) view_type = (uintptr_t)type | type->counter;
     if (equals(type->name, "hal.buffer")) buffer_type = (uintptr_t)type | type->counter;
+    for (size_t j = 0; j < sizeof(TYPES) / sizeof(TYPES[0]); ++j)
+      if (equals(type->name, TYPES[j])) types[j] = (uintptr_t)type | type->counter;
   }
   if (!view_type || !buffer_type) return failure(13, "the types are not registered");
   static module_t module;
