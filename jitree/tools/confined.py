@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from jitree.api.session import Session
 
 
+STANDARD_INPUT: Final = "-"
+"""As the path of a module."""
 _MEMORY: Final = ("zero_memory", "guard_pages")
 _KINDS: Final = {None: False, "false": False, "0": False, "": True, "true": True, "1": True}
 
@@ -35,11 +38,15 @@ def _sandbox(flags: ParsedFlags) -> bool | str:
 def open_session(flags: ParsedFlags, stack: ExitStack, parameters: Mapping[str, str]) -> Session:
     """A session with the modules that the flags name; ``parameters`` are those of ``local-task``.
 
-    Archives are the host's to open: their paths stand on the command line."""
+    Archives are the host's to open: their paths stand on the command line. A compiler may write them while
+    standard input is read."""
     from jitree.api.session import Session
     from jitree.params import Mode, open_providers
 
     limits = _limits(flags.texts("limit"))
+    modules = [
+        _read_standard_input(limits) if path == STANDARD_INPUT else path for path in flags.texts("module")
+    ]
     uris = flags.texts("device") or ["local-task"]
     if parameters:
         uris = [f"{uri}?{urlencode(parameters)}" if uri == "local-task" else uri for uri in uris]
@@ -55,8 +62,14 @@ def open_session(flags: ParsedFlags, stack: ExitStack, parameters: Mapping[str, 
         guard_pages=flags.boolean("guard_pages"),
     )
     stack.enter_context(session)
-    session.load(*flags.texts("module"))
+    session.load(*modules)
     return session
+
+
+def _read_standard_input(limits: Limits | None) -> bytes:
+    """A module; of one that is larger than the limit no more than shows that."""
+    most = None if limits is None else limits.load_size
+    return sys.stdin.buffer.read(-1 if most is None else most + 1)
 
 
 def _limits(texts: list[str]) -> Limits | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jitree import errors
-from jitree.tools.confined import is_confined, open_session
+from jitree.tools.confined import STANDARD_INPUT, is_confined, open_session
 from jitree.tools.flags import ParsedFlags
 from jitree.tools.profiling import check_flags
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from jitree.dispatch.context import ModuleLike
     from jitree.hal.device import Device
 
-_STANDARD_INPUT: Final = "-"
 _PARAMETERS: Final = "io_parameters"
 """The module that gives programs their parameters."""
 _TASK_DRIVER: Final = "local-task"
@@ -112,7 +111,7 @@ def _read_module(path: str, mode: str) -> ModuleLike:
     reference = parse_reference(path)
     if reference is not None:
         return open_module_file(reference, Instance.default().ref_types)
-    if path == _STANDARD_INPUT:
+    if path == STANDARD_INPUT:
         import sys
 
         return BytecodeModule.load(sys.stdin.buffer.read(), "<standard input>")

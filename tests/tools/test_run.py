@@ -126,11 +126,18 @@ def test_flags_from_a_file_and_positional_module(tmp_path: Path) -> None:
     assert (outcome.code, outcome.stdout) == (0, "EXEC @s_i32\nresult[0]: i32=5\n")
 
 
-def test_module_from_standard_input() -> None:
-    outcome = jitree(
-        "run", "--module=-", "--device=local-sync", "--function=s_i32", "--input=5", stdin=ECHO.read_bytes()
-    )
-    assert (outcome.code, outcome.stdout) == (0, "EXEC @s_i32\nresult[0]: i32=5\n")
+@pytest.mark.parametrize("flags", [(), ("--sandbox=process",), ("--zero_memory",)], ids=str)
+def test_module_from_standard_input(flags: tuple[str, ...]) -> None:
+    run = ("run", "--module=-", "--device=local-sync", "--function=s_i32", "--input=5", *flags)
+    outcome = jitree(*run, stdin=ECHO.read_bytes())
+    assert (outcome.code, outcome.stdout) == (0, "EXEC @s_i32\nresult[0]: i32=5\n"), outcome.stderr
+
+
+def test_standard_input_is_read_as_far_as_a_sandbox_allows() -> None:
+    data = ECHO.read_bytes()
+    flags = ("--module=-", "--device=local-sync", "--sandbox", f"--limit=load_size={len(data) - 1}")
+    outcome = jitree("run", *flags, "--function=s_i32", "--input=5", stdin=data + bytes(5000))
+    assert outcome.code == 1 and f"the module has {len(data)} bytes or more" in outcome.stderr
 
 
 @pytest.mark.parametrize("mode", ["preload", "mmap"])
@@ -232,7 +239,8 @@ def test_archives_that_the_program_does_not_read_need_not_be_there() -> None:
     assert (outcome.code, outcome.stdout) == (0, "EXEC @s_i32\nresult[0]: i32=5\n"), outcome.stderr
 
 
-def test_the_archive_may_be_written_while_the_program_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags", [(), ("--sandbox=process",), ("--zero_memory",)], ids=str)
+def test_the_archive_may_be_written_while_the_program_is_read(flags: tuple[str, ...], tmp_path: Path) -> None:
     program, archive = PROGRAMS / "parameters.vmfb", tmp_path / "model.npz"
     write = "import numpy as np, sys, time; time.sleep(0.2); sys.stdout.buffer.write(open(sys.argv[1], 'rb')"
     write += ".read()); np.savez(sys.argv[2], w=np.eye(4, 3, dtype='f4'), b=np.ones(3, 'f4'))"
@@ -240,9 +248,9 @@ def test_the_archive_may_be_written_while_the_program_is_read(tmp_path: Path) ->
     with subprocess.Popen(command, stdout=subprocess.PIPE) as compiler:
         done = subprocess.run(
             [
-                sys.executable, "-m", "jitree", "run", "--module=-", "--device=local-sync", "--tier=plain",
+                sys.executable, "-m", "jitree", "run", "--module=-", "--device=local-sync",
                 "--function=linear", "--input=2x4xf32=1 2 3 4 5 6 7 8", f"--parameters=model={archive}",
-                f"--parameters={_scale(tmp_path)}",
+                f"--parameters={_scale(tmp_path)}", *flags,
             ],
             stdin=compiler.stdout, capture_output=True, text=True, cwd=ROOT, check=False,
         )  # fmt: skip
