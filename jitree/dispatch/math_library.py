@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
+from functools import cache
 from typing import Final
 
 from jitree.regs.layout import MATH_FUNCTIONS
@@ -44,5 +45,7 @@ def _math_function(name: str) -> Callable[..., float]:
     return ctypes.CFUNCTYPE(kind, *operands)(address_of_function(name))
 
 
-MATH: Final[dict[str, Callable[..., float]]] = {name: _math_function(name) for name in MATH_FUNCTIONS}
-"""By name; every tier calls them, so all agree bit for bit."""
+@cache
+def math_functions() -> dict[str, Callable[..., float]]:
+    """By name; every tier calls them, so all agree bit for bit."""
+    return {name: _math_function(name) for name in MATH_FUNCTIONS}

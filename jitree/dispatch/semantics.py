@@ -16,7 +16,7 @@ from typing import Any, Final
 from jitree.base.records import NamedTuple
 from jitree.codegen.vector_math import binary64, functions
 from jitree.dispatch import semantics_conversion, semantics_float, semantics_integer
-from jitree.dispatch.math_library import MATH
+from jitree.dispatch.math_library import math_functions
 from jitree.vmfb.isa import INSTRUCTIONS, Instruction
 
 FAMILIES: Final[tuple[ModuleType, ...]] = (
@@ -47,7 +47,7 @@ class Semantic(NamedTuple):
 def _math_name(row: Instruction) -> str | None:
     operation, width = row.mnemonic.rsplit(".", 1) if row.mnemonic.count(".") == 1 else ("", "")
     name = {"rem": "remainder"}.get(operation, operation) + ("f" if width == "f32" else "")
-    return name if width in ("f32", "f64") and name in MATH else None
+    return name if width in ("f32", "f64") and name in math_functions() else None
 
 
 def _function(name: str) -> Any:
@@ -66,7 +66,7 @@ def _find(row: Instruction) -> Semantic | None:
         refusals = [kind for kind in _REFUSALS if f"require_{kind}" in called]
         return Semantic(function, tuple(arguments), result, None, *refusals)
     name = _math_name(row)
-    return Semantic(MATH[name], tuple(kinds[:-1]), kinds[-1], name) if name is not None else None
+    return Semantic(math_functions()[name], tuple(kinds[:-1]), kinds[-1], name) if name is not None else None
 
 
 SEMANTICS: Final[dict[str, Semantic]] = {

@@ -34,7 +34,7 @@ ENTRY_SPAN: Final = 2
 """One call runs a span of the grid: for functions that pay for every call.
 
 ``code`` finds the span in WORKGROUP: ``first`` and ``last``. When it fails it leaves the id of the workgroup
-there; its executable is asked for the error (``hal.executable.KeepsFailures``).
+there; its executable is asked for the error (``LocalExecutable.take_failure``).
 """
 ENTRY_INTERPRETED: Final = 4
 """Python runs the spans. Threads wait for each other on the way into each, so what a clock says of one is not

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 from weakref import WeakSet
 
 from jitree.base.records import NamedTuple
@@ -126,13 +126,10 @@ class LocalExecutable(Executable):
     def local_memory(self, ordinal: int) -> int:
         """Bytes of memory a workgroup needs for itself."""
 
-
-@runtime_checkable
-class KeepsFailures(Protocol):
-    """An executable whose functions raise errors in Python."""
-
     def take_failure(self, result: int) -> BaseException | None:
-        """The error of the call that returned ``result``, given once; None if there is none."""
+        """The error in Python of the call that returned ``result``, given once; None if there is none, as for
+        functions that are machine code."""
+        return None
 
 
 class ExecutableLoader(abc.ABC):

@@ -76,6 +76,8 @@ WORD_64: Final = WordSize(
 )  # fmt: skip
 WORD_SIZES: Final = {row.elf_class: row for row in (WORD_32, WORD_64)}
 IDENTIFIER_SIZE: Final = 16
+FATELF_MAGIC: Final = b"\xfa\x70\x0e\x1f"
+"""Begins files of libraries for several architectures."""
 
 
 class Relocation(NamedTuple):
@@ -96,9 +98,15 @@ class Architecture(NamedTuple):
     """"RELA": addends in the relocation table; "REL": at the place."""
     relative: int
     """The type that almost every relocation has."""
-    relocations: dict[int, Relocation]
+    rows: str
+    """A line for each type of relocation: number, name, terms, size."""
+
+    @property
+    def relocations(self) -> dict[int, Relocation]:
+        return _rows(self.rows)
 
 
+@cache
 def _rows(text: str) -> dict[int, Relocation]:
     rows = {}
     for line in text.strip().splitlines():
@@ -108,7 +116,7 @@ def _rows(text: str) -> dict[int, Relocation]:
 
 
 ARCHITECTURES: Final = (
-    Architecture("x86_64", 0x3E, WORD_64, "RELA", 8, _rows("""
+    Architecture("x86_64", 0x3E, WORD_64, "RELA", 8, """
         0   R_X86_64_NONE       -    0
         1   R_X86_64_64         SA   8
         2   R_X86_64_PC32       SAP  4
@@ -118,37 +126,37 @@ ARCHITECTURES: Final = (
         8   R_X86_64_RELATIVE   BA   8
         10  R_X86_64_32         SA   4
         11  R_X86_64_32S        SA   4
-    """)),
-    Architecture("arm_64", 0xB7, WORD_64, "RELA", 1027, _rows("""
+    """),
+    Architecture("arm_64", 0xB7, WORD_64, "RELA", 1027, """
         0     R_AARCH64_NONE       -   0
         257   R_AARCH64_ABS64      SA  8
         1025  R_AARCH64_GLOB_DAT   SA  8
         1026  R_AARCH64_JUMP_SLOT  SA  8
         1027  R_AARCH64_RELATIVE   BA  8
-    """)),
-    Architecture("riscv_64", 0xF3, WORD_64, "RELA", 3, _rows("""
+    """),
+    Architecture("riscv_64", 0xF3, WORD_64, "RELA", 3, """
         0  R_RISCV_NONE       -   0
         1  R_RISCV_32         SA  4
         2  R_RISCV_64         SA  8
         3  R_RISCV_RELATIVE   BA  8
         5  R_RISCV_JUMP_SLOT  S   8
-    """)),
-    Architecture("x86_32", 3, WORD_32, "REL", 8, _rows("""
+    """),
+    Architecture("x86_32", 3, WORD_32, "REL", 8, """
         0  R_386_NONE      -    0
         1  R_386_32        SA   4
         2  R_386_PC32      SAP  4
         6  R_386_GLOB_DAT  S    4
         7  R_386_JMP_SLOT  S    4
         8  R_386_RELATIVE  BA   4
-    """)),
-    Architecture("arm_32", 0x28, WORD_32, "REL", 23, _rows("""
+    """),
+    Architecture("arm_32", 0x28, WORD_32, "REL", 23, """
         0   R_ARM_NONE       -    0
         2   R_ARM_ABS32      SA   4
         3   R_ARM_REL32      SAP  4
         21  R_ARM_GLOB_DAT   S    4
         22  R_ARM_JUMP_SLOT  S    4
         23  R_ARM_RELATIVE   BA   4
-    """)),
+    """),
 )  # fmt: skip
 """Relocation types that a linked shared object without imports can hold."""
 

@@ -8,11 +8,10 @@ from typing import Final
 from jitree.errors import FailedPreconditionError, IncompatibleError, NotFoundError, error_context
 from jitree.hal.executable import ExecutableLoader, ExecutableParameters
 from jitree.loaders.cpu_data import host_cpu_data
-from jitree.loaders.elf_format import host_architecture
+from jitree.loaders.elf_format import FATELF_MAGIC, host_architecture
 from jitree.loaders.elf_image import ElfImage, load_image
 from jitree.loaders.environment import Environment, ImportProvider
 from jitree.loaders.executable import NativeExecutable
-from jitree.loaders.fatelf import select_slice
 from jitree.loaders.library import QUERY_SYMBOL, LibraryMemory, query_library
 
 _FORMAT_PREFIX: Final = "embedded-elf-"
@@ -45,7 +44,11 @@ def open_library(data: memoryview) -> tuple[ElfImage, int]:
     architecture = host_architecture()
     if architecture is None:
         raise IncompatibleError("embedded ELF libraries cannot be loaded on this machine's architecture")
-    image = load_image(select_slice(data, architecture), architecture)
+    if bytes(data[: len(FATELF_MAGIC)]) == FATELF_MAGIC:
+        from jitree.loaders.fatelf import select_slice  # now: few programs hold such files
+
+        data = select_slice(data, architecture)
+    image = load_image(data, architecture)
     query = image.symbol(QUERY_SYMBOL)
     if query is None:
         raise NotFoundError(

@@ -10,7 +10,6 @@ from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedEr
 from jitree.loaders import elf_format as elf
 from jitree.loaders.elf_format import Architecture
 
-_MAGIC: Final = b"\xfa\x70\x0e\x1f"
 _HEADER: Final = struct.Struct("<4sHBB")
 _RECORD: Final = struct.Struct("<HBBBBBBQQ")
 _MINIMUM_SIZE: Final = _HEADER.size + _RECORD.size
@@ -65,7 +64,7 @@ def slices(data: memoryview) -> list[Slice]:
 
 
 def is_fatelf(data: memoryview) -> bool:
-    return len(data) >= _MINIMUM_SIZE and bytes(data[:4]) == _MAGIC
+    return len(data) >= _MINIMUM_SIZE and bytes(data[:4]) == elf.FATELF_MAGIC
 
 
 def select_slice(data: memoryview, architecture: Architecture) -> memoryview:

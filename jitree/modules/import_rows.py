@@ -80,20 +80,44 @@ def parse_parameters(text: str) -> list[Parameter | list[Parameter]]:
     return items
 
 
-def read_table(file: str) -> Iterator[list[str]]:
-    """The fields of a file beside this one, line by line; ``-`` stands for an empty one."""
+def table_lines(file: str) -> list[str]:
+    """The rows of a file beside this one."""
     with open(os.path.join(os.path.dirname(__file__), file), encoding="utf-8") as lines:
-        for line in lines:
-            if not line.startswith("#"):
-                yield ["" if field == _NOTHING else field for field in line.rstrip("\n").split("\t")]
+        return [line for line in lines.read().split("\n") if line and line[0] != "#"]
+
+
+def fields_of(line: str) -> list[str]:
+    """The fields of a row; ``-`` stands for an empty one."""
+    return ["" if field == _NOTHING else field for field in line.split("\t")]
+
+
+def read_table(file: str) -> Iterator[list[str]]:
+    """The fields of a file beside this one, row by row."""
+    return map(fields_of, table_lines(file))
 
 
 @cache
-def all_rows() -> tuple[ImportRow, ...]:
-    return tuple(ImportRow(*fields) for fields in read_table("imports.tsv"))
+def _lines() -> dict[str, dict[str, list[str]]]:
+    """Of ``imports.tsv`` by module and name, the newest of a name before the older ones."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for line in reversed(table_lines("imports.tsv")):
+        module, name, _ = line.split("\t", 2)
+        found.setdefault(module, {}).setdefault(name, []).append(line)
+    return found
+
+
+@cache
+def named(module: str, name: str) -> tuple[ImportRow, ...]:
+    """The imports of a name, the newest first: a program needs few of all rows."""
+    lines = _lines().get(module, {}).get(name, ())
+    return tuple(ImportRow(*fields_of(line)) for line in lines)
 
 
 @cache
 def rows(module: str) -> tuple[ImportRow, ...]:
-    """The imports from one host module, the newest of a name before the older ones."""
-    return tuple(row for row in reversed(all_rows()) if row.module == module)
+    """The imports from one host module, name by name."""
+    return tuple(row for name in _lines().get(module, ()) for row in named(module, name))
+
+
+def all_rows() -> tuple[ImportRow, ...]:
+    return tuple(row for module in _lines() for row in rows(module))

@@ -16,10 +16,11 @@ from typing import Final
 
 from jitree.base.records import NamedTuple
 from jitree.codegen.forks import spread
-from jitree.codegen.image import Generated, Recipe, shipped
+from jitree.codegen.image import Recipe, shipped
 from jitree.codegen.image.build import build, generate
 from jitree.codegen.image.compile import Target
 from jitree.codegen.image.flat import encode, key_of
+from jitree.codegen.image.generated import Generated
 from jitree.codegen.image.hashing import hashed
 from jitree.tools import build_stamp
 from jitree.tools.cache_warm import own_recipes

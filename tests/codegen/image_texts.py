@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from jitree.codegen.image import Generated, Unit, one_unit
+from jitree.codegen.image.generated import Generated, Unit, one_unit
 
 ENTRY = "twice"
 

@@ -19,7 +19,6 @@ from jitree.base.memory import NAMES_CODE, name_code
 from jitree.base.scopes import require_going_on
 from jitree.codegen.image import shipped
 from jitree.codegen.image.flat import FlatImage
-from jitree.codegen.image.generated import Generated, Pipeline, Unit, one_unit
 from jitree.codegen.image.mapping import Image, map_image
 from jitree.codegen.image.recipe import Recipe
 from jitree.errors import StatusError, UnavailableError, printable
@@ -27,10 +26,7 @@ from jitree.errors import StatusError, UnavailableError, printable
 if TYPE_CHECKING:
     from jitree.codegen.image.starting import Starting
 
-__all__ = [
-    "Generated", "Image", "Pipeline", "Provider", "Recipe", "Unit",
-    "get", "one_unit", "provider", "start", "wait",
-]  # fmt: skip
+__all__ = ["Image", "Provider", "Recipe", "get", "provider", "start", "wait"]
 
 _POLL_SECONDS: Final = 0.005
 _PATIENCE_SECONDS: Final = 300.0

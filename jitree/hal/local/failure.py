@@ -10,7 +10,6 @@ from jitree.base.records import NamedTuple
 from jitree.errors import CancelledError, InternalError, StatusError, locations
 from jitree.hal.command_layout import COMMAND, ENTRY_POINT
 from jitree.hal.command_list import CommandList, check_workgroups
-from jitree.hal.executable import KeepsFailures
 from jitree.hal.local.executor.layout import FAILED_FUNCTION, FAILED_INTERRUPTED
 
 _OBJECT: Final = COMMAND.word("object")
@@ -36,12 +35,11 @@ def function_failure(
         return interrupt
     executable, name, ordinal = dispatched_function(commands, row)
     places = executable.places(ordinal)
-    if isinstance(executable, KeepsFailures):
-        kept = executable.take_failure(result)
-        if kept is not None:
-            if isinstance(kept, StatusError) and places:
-                kept.with_context(f"compiled from {locations(places)}")
-            return kept
+    kept: BaseException | None = executable.take_failure(result)
+    if kept is not None:
+        if isinstance(kept, StatusError) and places:
+            kept.with_context(f"compiled from {locations(places)}")
+        return kept
     return InternalError(
         f"{name} of executable '{executable.name}' returned {result} in workgroup {workgroup} of command "
         f"{commands.first_row + row}",

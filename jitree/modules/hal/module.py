@@ -13,32 +13,33 @@ from jitree.modules.hal.native.image import address
 from jitree.modules.hal.native.supply import IDLE, Supplier, supplied
 from jitree.modules.hal.references import HAL_TYPES, call_once, checked
 from jitree.modules.hal.state import HalState, Placement, TraceSink, write_to_stderr
-from jitree.modules.import_rows import ImportRow, rows
+from jitree.modules.import_rows import ImportRow, named, rows
 
 if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext
     from jitree.hal.device import Device
     from jitree.regs.ref_types import RefTypes
 
-
-_tables: Final[dict[type, dict[str, dict[str, HostExport]]]] = {}
-"""By class: all its modules have the same functions."""
+_found: Final[dict[tuple[type, str], dict[str, HostExport]]] = {}
+"""By class and name: all modules of a class have the same functions."""
 
 
 class RowModule(HostModule):
-    """A host module whose functions are rows of ``imports.tsv``."""
+    """A host module whose functions are rows of ``imports.tsv``, which are read when they are asked for."""
 
     def exports(self) -> Iterable[HostExport]:
-        return map(_export, self.rows())
+        return map(_export, rows(self.name))
 
-    def rows(self) -> Iterable[ImportRow]:
-        return rows(self.name)
+    def named(self, name: str) -> Iterable[ImportRow]:
+        """The rows of a name."""
+        return named(self.name, name)
 
-    def _table(self) -> dict[str, dict[str, HostExport]]:
-        kind = type(self)
-        if kind not in _tables:
-            _tables[kind] = super()._table()
-        return _tables[kind]
+    def find(self, name: str) -> dict[str, HostExport]:
+        place = type(self), name
+        found = _found.get(place)
+        if found is None:
+            found = _found[place] = {row.cconv: _export(row) for row in self.named(name)}
+        return found
 
     def register_types(self, ref_types: RefTypes) -> None:
         ref_types.declare(HAL_TYPES)
