@@ -225,6 +225,14 @@ class HandleTable:
         self._later.update(dict.fromkeys(numbers.tolist(), make))
         return handles
 
+    def reserve_later(self, make: _Make) -> int:
+        """As :meth:`wrap_later`, one handle, whose entry machine code writes."""
+        if self.bounds.objects is not None:
+            self._require_room(self.bounds.objects)
+        number = self._free.pop() if self._free else self._extend()
+        self._later[number] = make
+        return self.base + number * ENTRY.size
+
     def write(
         self, handles: npt.NDArray[np.int64], fields: dict[str, npt.ArrayLike]
     ) -> npt.NDArray[np.int64]:

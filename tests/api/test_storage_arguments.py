@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,9 @@ import pytest
 
 import jitree
 from jitree import Module, Session
+from jitree.api.calls import storage_arguments
 from jitree.errors import FailedPreconditionError, InvalidArgumentError
+from tests.api.direct import CALLS, direct, live, needs_machine_code
 from tests.api.programs import ARITHMETIC, STORAGE
 
 X = np.arange(16, dtype=np.float32)
@@ -58,9 +62,56 @@ def test_results_are_put_where_the_caller_says(module: Module, session: Session)
         (aligned().view(np.int8), "element type mismatch"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_storage(module: Module, out: Any, text: str) -> None:
+@pytest.mark.parametrize("calls", [0, CALLS])
+def test_what_cannot_be_storage(module: Module, out: Any, text: str, calls: int) -> None:
+    for _ in range(calls):
+        module.into(X, out=aligned())
     with pytest.raises(InvalidArgumentError, match=text):
         module.into(X, out=out)
+
+
+@needs_machine_code
+def test_machine_code_writes_to_numpy_arrays(
+    module: Module, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    into, second, x = module.into, module.second, session.to_device(X)
+    for function in (into, second):
+        direct(function, x, session.empty(16))
+    monkeypatch.setattr(storage_arguments, "storage_of", lambda *_: pytest.fail("Python was asked"))
+    before = live(session)
+    for out in (aligned(), aligned()):
+        target: npt.NDArray[np.float32] = out
+        target[:] = -1
+        assert address(into(x, out=target)) == address(target) and np.array_equal(target, X + X)
+        target[:] = -1
+        seven, result = second(x, out=(target,))
+        assert seven == 7 and np.array_equal(result, X + X) and address(result) == address(target)
+        assert address(result.view.buffer.host_array()) == address(target), "the object that Python makes"
+        assert np.array_equal(into(result, out=session.empty(16)), X * 4)
+        target[:] = X
+        assert np.array_equal(into(target, out=target), X + X), "read before it is written"
+        del seven, result
+    assert live(session) == before, "nothing is kept"
+
+
+@needs_machine_code
+def test_results_keep_the_memory_that_they_are_in(module: Module, session: Session) -> None:
+    x = session.to_device(X)
+    into = direct(module.into, x, session.empty(16))
+    target = aligned()
+    block = weakref.ref(target.base)  # type: ignore[arg-type]  # the array whose memory it is
+    result = into(x, out=target)
+    del target
+    gc.collect()
+    assert block() is not None and np.array_equal(result, X + X)
+    shown = np.asarray(result)
+    del result
+    into(x, out=aligned())
+    assert block() is not None and np.array_equal(shown, X + X)
+    del shown
+    into(x, out=aligned())
+    gc.collect()
+    assert block() is None
 
 
 @pytest.mark.parametrize("direct", [False, True])

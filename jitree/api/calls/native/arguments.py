@@ -9,6 +9,7 @@ from jitree.api.calls.native.copies import has_stream, pass_ndarray
 from jitree.api.calls.native.device_arrays import pass_handle, pass_kept, pass_owned
 from jitree.api.calls.native.donations import give_up_donations, is_alone, pass_donated
 from jitree.api.calls.native.exchange import exchange_of, pass_foreign
+from jitree.api.calls.native.in_place import IN_PLACE, pass_in_place
 from jitree.api.calls.native.layout import (
     ARGUMENT,
     PASS_ARRAY,
@@ -45,6 +46,8 @@ def pass_argument(python: Python, record: CallRecord, argument: Argument, value:
     kind = argument.kind
     if PASS_ARRAY <= kind <= PASS_CONSUMED:
         argument.source = 0
+        if value & IN_PLACE != 0:
+            return pass_in_place(python, record, argument, Ndarray(value ^ IN_PLACE))
         return pass_array(python, record, argument, value)
     if kind != PASS_REFERENCE and pass_number(python, argument, value):
         return True

@@ -40,7 +40,7 @@ from jitree.api.calls.native.rest import Rest, Written
 from jitree.api.calls.number_packing import FloatBitsPacker, IntegerPacker, number_packer
 from jitree.api.calls.packing import number_unpacker, packers
 from jitree.api.calls.tensor_packing import ArrayTransfer, TensorPacker, tensor_packer
-from jitree.api.calls.transfers import copy_to_device
+from jitree.api.calls.transfers import copy_to_device, wrap_in_place
 from jitree.api.function import Function
 from jitree.base.dlpack import tensor_type
 from jitree.base.elements import is_packed
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from jitree.api.calls.native.keeper import Keeper
     from jitree.api.calls.native.producers import Producers
     from jitree.dispatch.engine import EngineEntry
-    from jitree.hal.buffer import BufferView
+    from jitree.hal.buffer import Buffer, BufferView
     from jitree.hal.device import Device
     from jitree.regs.handles import HandleTable
     from jitree.vmfb.cconv import Item, RegisterSlot
@@ -131,6 +131,8 @@ def direct_call(
         "fence": None, "keep_lent": partial(_keep_lent, table),
         "wait_for_submission": rest.wait_for_submission,
     }  # fmt: skip
+    if imports_any(function.device):
+        objects["hold"] = partial(_hold, table, function.device)
     words = array("q", bytes(CALL.size))
     fill(words, CALL, addresses)
     fill(words, CALL, {field: id(value) for field, value in objects.items()})
@@ -141,6 +143,22 @@ def direct_call(
 def _keep_lent(table: HandleTable, handle: int) -> None:
     """Memory of another library is used for longer than the call: an object keeps its owner."""
     table.object(handle)
+
+
+def imports_any(device: Device) -> bool:
+    """Whether a device uses whatever memory of the host as its own."""
+    return type(device.device_allocator).import_host is HeapAllocator.import_host
+
+
+def _hold(table: HandleTable, device: Device, array: npt.NDArray[Any]) -> int:
+    """An entry for the memory of a numpy array, which it keeps; machine code fills it in."""
+    return table.reserve_later(partial(_buffer_over, array, device))
+
+
+def _buffer_over(array: npt.NDArray[Any], device: Device, table: HandleTable, handle: int) -> Buffer:
+    view = wrap_in_place(array, device)
+    assert view is not None  # machine code has looked
+    return view.buffer
 
 
 def _supply(table: HandleTable, size: int) -> bool:

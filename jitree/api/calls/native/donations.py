@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from jitree.api.calls.native.copies import SCATTERED
 from jitree.api.calls.native.device_arrays import allows, is_accepted, is_of_type, pass_owner
+from jitree.api.calls.native.in_place import IN_PLACE
 from jitree.api.calls.native.layout import ARGUMENT, CAPSULE_CONTEXT_AT, PASS_ARRAY, PASS_CONSUMED
 from jitree.api.calls.native.overlaps import is_apart
 from jitree.api.calls.native.owners import handle_of
@@ -66,6 +67,8 @@ def donated(python: Python, argument: Argument, arguments: int) -> int:
     if not PASS_ARRAY <= argument.kind <= PASS_CONSUMED:
         return 0
     value = load64(arguments + 8 * argument.position)
+    if value & IN_PLACE != 0:
+        return 0
     return load64(value + python.donation_array) if type_of(value) == python.donation_type else 0
 
 

@@ -218,6 +218,7 @@ CALL: Final = Record(
     i64 producer            # the stream of another library that the device's now comes after
     i64 keep_lent           # Python function: has such a handle keep its owner for longer than the call
     i64 wait_for_submission # waits for a submission, whose number it is given
+    i64 hold                # gives a blank entry that keeps a numpy array; 0 = none is written in place
     """
     f"i64*{FRAME.size // 8} begun_frame\ni64*{STATE.word('module') - STATE.word('pc') + 1} begun_state",
 )

@@ -6,7 +6,8 @@ What is given twice, or not at all, or by a name that there is not, is left to
 
 from __future__ import annotations
 
-from jitree.api.calls.native.layout import ARGUMENT
+from jitree.api.calls.native.in_place import IN_PLACE
+from jitree.api.calls.native.layout import ARGUMENT, PASS_ARRAY
 from jitree.api.calls.native.python import type_of
 from jitree.api.calls.native.records import Argument, CallRecord, Python
 from jitree.codegen.primitives import call, load64, store64
@@ -56,20 +57,26 @@ def put_all_storage(python: Python, record: CallRecord, named: int, names: int, 
 
 
 def put_storage(python: Python, record: CallRecord, out: int, values: int) -> int:
-    """Device arrays for the results that the program puts into memory of its caller."""
-    if type_of(out) == python.array_type:
-        argument = argument_storing(record, 1)
-        is_put = bool(argument) and not argument_storing(record, 2) and put(values, argument, out)
-        return 1 if is_put else -1
+    """Arrays for the results that the program puts into memory of its caller."""
     if type_of(out) != python.tuple_type:
-        return -1
+        return 1 if put_stored(python, record, out, 1, values) and not argument_storing(record, 2) else -1
     count = call(python.length, out)
     for index in range(count):
-        item = call(python.get_item, out, index)
-        argument = argument_storing(record, index + 1)
-        if not argument or type_of(item) != python.array_type or not put(values, argument, item):
+        if not put_stored(python, record, call(python.get_item, out, index), index + 1, values):
             return -1
     return -1 if count == 0 or argument_storing(record, count + 1) else count
+
+
+def put_stored(python: Python, record: CallRecord, array: int, number: int, values: int) -> bool:
+    """A device array, or a numpy array that is written in place, for one of those results."""
+    argument = argument_storing(record, number)
+    if not argument:
+        return False
+    if type_of(array) == python.array_type:
+        return put(values, argument, array)
+    if type_of(array) != python.ndarray_type or record.hold == 0 or argument.kind != PASS_ARRAY:
+        return False
+    return put(values, argument, array | IN_PLACE)
 
 
 def put(values: int, argument: Argument, value: int) -> bool:
