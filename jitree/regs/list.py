@@ -196,6 +196,23 @@ class VmList(Unique):
             made._objects = dict(enumerate(objects))
         return made
 
+    @classmethod
+    def later(cls, table: HandleTable, code: int, count: int) -> int:
+        """The handle of a list of so many values of one LIST_* value code, whose slots and entry machine code
+        writes. Python has the list when it first asks for it."""
+        words = array("q", bytes(count * LIST_SLOT.size))
+        handle = table.reserve_later(partial(cls._over, words, code))
+        table.set_extent(handle, words.buffer_info()[0], count)
+        return handle
+
+    @classmethod
+    def _over(cls, words: array[int], code: int, table: HandleTable, handle: int) -> VmList:
+        made = cls(code)
+        made.table, made.handle = table, handle
+        made.words, (made._address, made.size) = memoryview(words), table.extent(handle)
+        made.capacity = len(words) // _WORDS
+        return made
+
     # -- handle table ------------------------------------------------------------------------------
 
     def fill_entry(self, table: HandleTable, address: int) -> None:

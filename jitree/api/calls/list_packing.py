@@ -19,10 +19,16 @@ _PASSED_AS: Final = {"i8": "i", "i16": "i", "i32": "i", "i64": "I", "f32": "f", 
 """Element types of lists of numbers, and how the VM passes such a number."""
 
 
+def number_type(parameter: Parameter) -> str | None:
+    """The element type of a list of numbers; None of other parameters."""
+    element = parameter.type.partition("list<")[2].removesuffix(">")
+    return element if element in _PASSED_AS else None
+
+
 def list_packer(parameter: Parameter, pack: Pack) -> Callable[[Sequence[Any]], VmList]:
     """The packer of a list; ``pack`` is that of elements that are no numbers."""
-    element = parameter.type.partition("list<")[2].removesuffix(">")
-    if element in _PASSED_AS:
+    element = number_type(parameter)
+    if element is not None:
         number = number_packer(Parameter(parameter.name, element), _PASSED_AS[element])
         return partial(_numbers, parameter.name, number.pack, VALUE_TYPE_CODES[element])
     integer = number_packer(Parameter(parameter.name, "i64"), "I")

@@ -12,18 +12,20 @@ from jitree.api.calls.native.exchange import exchange_of, pass_foreign
 from jitree.api.calls.native.in_place import IN_PLACE, pass_in_place
 from jitree.api.calls.native.layout import (
     ARGUMENT,
+    NO_NUMBERS,
     PASS_ARRAY,
     PASS_BITS,
     PASS_CONSUMED,
     PASS_REFERENCE,
 )
 from jitree.api.calls.native.lending import pass_lent
+from jitree.api.calls.native.number_lists import pass_list
 from jitree.api.calls.native.numbers import pass_bits, pass_number
 from jitree.api.calls.native.overlaps import are_apart
 from jitree.api.calls.native.python import drop, invoke_with, type_of
 from jitree.api.calls.native.records import Argument, CallRecord, Ndarray, Python
 from jitree.api.calls.native.sequences import pass_numbers
-from jitree.codegen.primitives import load64
+from jitree.codegen.primitives import call, load64
 from jitree.codegen.record import place_of
 
 _ARGUMENT_SIZE = ARGUMENT.size
@@ -49,7 +51,12 @@ def pass_argument(python: Python, record: CallRecord, argument: Argument, value:
         if value & IN_PLACE != 0:
             return pass_in_place(python, record, argument, Ndarray(value ^ IN_PLACE))
         return pass_array(python, record, argument, value)
-    if kind != PASS_REFERENCE and pass_number(python, argument, value):
+    if kind == PASS_REFERENCE:
+        if argument.numbers != NO_NUMBERS and pass_list(python, record, argument, value):
+            return True
+        if call(python.error_occurred) != 0:
+            return False
+    elif pass_number(python, argument, value):
         return True
     converted = invoke_with(python, argument.convert, value)
     if converted == 0:

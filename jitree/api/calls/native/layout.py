@@ -252,14 +252,15 @@ ARGUMENT: Final = Record(
     i64 place               # address of the register
     i64 low                 # integers that are passed as they are
     i64 high
-    i64 numbers             # of tensors: PASS_I64 or PASS_F*, as which Python's numbers become elements
+    i64 numbers             # of tensors, lists: PASS_I64 or PASS_F*, as which numbers become elements
     i64 scalar_type         # of tensors: numpy's type of an element
     i64 convert             # Python function that gives the number, the numpy array, the handle to pass
     i64 marker              # of arrays: what `_passed_as` of those is that are known to fit
     i64 accept              # Python function: whether an array fits
+    i64 slots               # of lists of numbers: Python function that gives an entry with so many slots
     i64 dtype               # of numpy arrays that are copied; 0 = none are
     i64 item_size           # bytes
-    i64 element_type
+    i64 element_type        # of lists: LIST_*
     i64 tensor_type         # TENSOR.type of such arrays; 0 = none are
     i64 rank
     i64 access              # MemoryAccess bits that device arrays must allow
