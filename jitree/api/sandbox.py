@@ -17,6 +17,7 @@ from jitree.api.limits import Limits, check, limited_content
 from jitree.api.module_reference import parse_reference
 from jitree.base.arguments import shown
 from jitree.base.scopes import Scope, require_going_on
+from jitree.codegen.image.builds import Builds
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context, ContextFlags, ModuleLike
 from jitree.dispatch.host_module import HostModule
@@ -73,9 +74,12 @@ class Sandbox:
         self._allocator = self.allocator_class(limits.memory, is_zeroed=True)
         frames = UNBOUNDED.frames if limits.recursion is None else min(limits.recursion, UNBOUNDED.frames)
         charge = UNBOUNDED.charge if limits.memory is None else self._allocator.charge
-        self._bounds = Bounds(frames, limits.handles, charge)
+        self._builds = None
+        if limits.load_time is not None or limits.memory is not None:
+            self._builds = Builds(limits.load_time, limits.memory)
+        self._bounds = Bounds(frames, limits.handles, charge, self._builds)
         objects = None if limits.handles is None else limits.handles + _KERNEL_HANDLES
-        kernels = UNBOUNDED if self._bounds == UNBOUNDED else Bounds(frames, objects, charge)
+        kernels = Bounds(frames, objects, charge, self._builds)
         self._engine = None if limits.instructions is None else CountingEngine(limits.instructions)
         self._tier = self._engine or tier
         vmvx = create_loaders(self._tier, (), modules, kernels, arithmetic)[-1]
@@ -131,6 +135,21 @@ class Sandbox:
                     *error.contexts,
                 ) from error
             raise
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Around the loading of modules. Where it fails, machine code of the session is built no further."""
+        try:
+            with self.calling(self.limits.load_time):
+                yield
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Ends the building of machine code; calls that come later begin it again."""
+        if self._builds is not None:
+            self._builds.end()
 
     @contextmanager
     def calling(self, seconds: float | None) -> Iterator[None]:

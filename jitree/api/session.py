@@ -144,15 +144,11 @@ class Session(Observable, Ended, Remade):
         self._direct_calls: DirectCalls | None = None
         self.trace_sink: TraceSink | None = trace_sink
         session_arguments.require_memory(zero_memory, guard_pages)
-        self._sandbox: Sandbox | None = None
-        if sandbox is not False or limits is not None:
-            self._sandbox = session_arguments.create_sandbox(
-                sandbox, limits, tier, executable_plugins, executable_modules, arithmetic
-            )
-            self.loaders: tuple[ExecutableLoader, ...] = self._sandbox.loaders
-        else:
-            given = executable_plugins, executable_modules, arithmetic
-            self.loaders = self._instance.loaders_with(tier, *given)
+        own = tier, executable_plugins, executable_modules, arithmetic
+        self._sandbox = session_arguments.create_sandbox(sandbox, limits, *own)
+        self.loaders: tuple[ExecutableLoader, ...] = (
+            self._instance.loaders_with(*own) if self._sandbox is None else self._sandbox.loaders
+        )
         self.parameter_providers: tuple[ParameterProvider, ...] = session_arguments.open_parameters(
             parameters, self._sandbox is not None
         )
@@ -249,18 +245,16 @@ class Session(Observable, Ended, Remade):
         self._require_open()
         if not sources:
             raise InvalidArgumentError("load: no module was given; pass a path, bytes or an open binary file")
-        if self._sandbox is None:
+        with session_arguments.loading(self._sandbox):
             modules = self._register([self._read(source) for source in sources])
-        else:
-            with self._sandbox.calling(self._sandbox.limits.load_time):
-                modules = self._register([self._sandbox.read(source) for source in sources])
         return modules[0] if len(modules) == 1 else modules
 
     def append_module(self, module: ModuleLike) -> Module:
         """Registers a host module, or a compiled one that has been read; others may import from it then."""
         self._require_open()
         session_arguments.require("module", "a module that has been read", module, BytecodeModule, HostModule)
-        return self._register([module])[0]
+        with session_arguments.loading(self._sandbox):
+            return self._register([module])[0]
 
     def load_native(self, path: str | os.PathLike[str], /, *, create: str = "", **parameters: str) -> Module:
         """Loads the C module that a shared library makes, by its function ``create`` (default
@@ -278,6 +272,8 @@ class Session(Observable, Ended, Remade):
         return self._register([open_library_module(path, create, parameters, self._instance.ref_types)])[0]
 
     def _read(self, source: Source | ModuleLike) -> ModuleLike:
+        if self._sandbox is not None:
+            return self._sandbox.read(source)
         if isinstance(source, (BytecodeModule, HostModule)):
             return source
         if isinstance(source, str):
@@ -443,6 +439,8 @@ class Session(Observable, Ended, Remade):
                 self._functions = {}
                 for device in self._owned:
                     device.close()
+                if self._sandbox is not None:
+                    self._sandbox.close()
                 give_back_free_memory()
 
     def _require_open(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

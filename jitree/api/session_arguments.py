@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Iterable, Sequence, Sized
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
@@ -143,8 +144,10 @@ def create_sandbox(
     plugins: Iterable[Plugin],
     modules: Iterable[HostModule],
     arithmetic: str,
-) -> Sandbox:
-    """INVALID_ARGUMENT for limits of no sandbox, PERMISSION_DENIED for plugins."""
+) -> Sandbox | None:
+    """None without one. INVALID_ARGUMENT for limits of no sandbox, PERMISSION_DENIED for plugins."""
+    if sandbox is False and limits is None:
+        return None
     from jitree.api.sandbox import Sandbox
 
     if isinstance(sandbox, Sandbox):  # of the process that a sandbox has for itself
@@ -158,6 +161,11 @@ def create_sandbox(
     require_arithmetic(arithmetic)
     host_modules = listed("executable_modules", "host modules", modules, HostModule)
     return Sandbox(limits, tier, host_modules, arithmetic)
+
+
+def loading(sandbox: Sandbox | None) -> AbstractContextManager[object]:
+    """Around the loading of modules."""
+    return nullcontext() if sandbox is None else sandbox.loading()
 
 
 def host_array(value: Any) -> tuple[npt.NDArray[Any], ElementType]:

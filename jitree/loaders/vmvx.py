@@ -21,6 +21,7 @@ from jitree.vmfb.arithmetic import FUSED
 from jitree.vmfb.schema import Export, FunctionRow, ModuleTables
 
 if TYPE_CHECKING:
+    from jitree.codegen.image.builds import Builds
     from jitree.dispatch.engine import Engine
     from jitree.loaders.vmvx_native import CompiledKernels
 
@@ -73,7 +74,7 @@ class VmvxLoader(ExecutableLoader):
             create = partial(
                 Worker, executable, self._modules, names, parameters.constants, on_vm, self._bounds
             )
-            compiled = _compiled(tier, executable, rows, create)
+            compiled = _compiled(tier, executable, rows, create, self._bounds.builds)
             places = partial(kernel_places, executable.module)
             loaded = VmvxExecutable(executable.name, rows, Workers(create, compiled), compiled, places)
             if tier == _WAITS:
@@ -87,7 +88,11 @@ def kernel_places(module: ModuleTables, number: int) -> list[str]:
 
 
 def _compiled(
-    tier: str | Engine, executable: BytecodeModule, rows: Sequence[EntryPoint], create: Callable[[], Worker]
+    tier: str | Engine,
+    executable: BytecodeModule,
+    rows: Sequence[EntryPoint],
+    create: Callable[[], Worker],
+    builds: Builds | None,
 ) -> CompiledKernels | None:
     exports = kernels(executable.module)
     ordinals = [export.ordinal for export in exports]
@@ -100,17 +105,17 @@ def _compiled(
     from jitree.loaders.vmvx_native import CompiledKernels
 
     def alone(ordinal: int) -> image.Provider:
-        return image.provider(vmvx_images.recipe(executable, [ordinal]))
+        return image.provider(vmvx_images.recipe(executable, [ordinal]), builds)
 
     def hot(ordinal: int) -> image.Provider:
-        return image.provider(vmvx_images.hot_recipe(executable, ordinal))
+        return image.provider(vmvx_images.hot_recipe(executable, ordinal), builds)
 
     def context() -> WorkerContext:
         return WorkerContext(create(), binding_count)
 
     counts = (row.binding_count for row in rows)
     binding_count = max((MAXIMUM_BINDINGS if count is None else count for count in counts), default=0)
-    everything = image.provider(vmvx_images.recipe(executable, ordinals))
+    everything = image.provider(vmvx_images.recipe(executable, ordinals), builds)
     names = [f"{executable.name}.{export.name}" for export in exports]
     return CompiledKernels(everything, alone, hot, ordinals, names, context)
 

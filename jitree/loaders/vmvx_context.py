@@ -19,7 +19,6 @@ from jitree.hal.local import interrupts
 from jitree.loaders.vmvx_arguments import Grid, KernelArguments, read_grid, read_span
 from jitree.loaders.vmvx_layout import CONTEXT, SCRATCH_MARK
 from jitree.loaders.vmvx_worker import Worker, job_failure
-from jitree.regs.bounds import UNBOUNDED
 from jitree.regs.layout import COUNT_UNLIMITED, ENTRY, FRAME, SCRATCH, SLOW_DONE, SLOW_LOOK, STATE
 from jitree.regs.machine import Machine
 from jitree.regs.memory import MemoryBlock
@@ -127,7 +126,7 @@ class WorkerContext:
         """Makes the pool of scratch buffers anew."""
         self._drop_pool()
         table, head = self._table, 0
-        for _ in range(_SCRATCH_BUFFERS if table.bounds is UNBOUNDED else 0):  # else each one is counted
+        for _ in range(_SCRATCH_BUFFERS if table.bounds.count_nothing else 0):  # else each one is counted
             buffer = VmBuffer.alias(_NO_MEMORY)
             handle = table.wrap(buffer)
             self._pool.append((handle, buffer))

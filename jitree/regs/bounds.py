@@ -9,6 +9,8 @@ from jitree.base.records import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from jitree.codegen.image.builds import Builds
+
 MAXIMUM_FRAMES: Final = 8192
 
 
@@ -23,6 +25,13 @@ class Bounds(NamedTuple):
     """What registers, globals and lists refer to; None: as many as a table has room for."""
     charge: Callable[[int], object] = _free
     """Counts bytes of ``vm.buffer``, ``vm.list`` and globals until what it gives dies. RESOURCE_EXHAUSTED."""
+    builds: Builds | None = None
+    """Limits what it takes to build the programs' machine code."""
+
+    @property
+    def count_nothing(self) -> bool:
+        """Whether programs may have as much as there is."""
+        return self[:3] == UNBOUNDED[:3]
 
 
 UNBOUNDED: Final = Bounds()

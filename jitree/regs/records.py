@@ -103,9 +103,10 @@ class ModuleRecord:
     """The state of one bytecode module in one context: globals, constants, and links to other modules."""
 
     __slots__ = (
-        "_charge", "_functions", "_imports_at", "_memory", "_owned", "address", "code", "first_calls",
-        "function_imports", "global_bytes", "global_f32", "global_f64", "global_i32", "global_i64", "index",
-        "module", "native", "program", "ref_globals", "resolved", "rodata", "sites", "types",
+        "_charge", "_functions", "_imports_at", "_memory", "_owned", "address", "builds", "code",
+        "first_calls", "function_imports", "global_bytes", "global_f32", "global_f64", "global_i32",
+        "global_i64", "index", "module", "native", "program", "ref_globals", "resolved", "rodata", "sites",
+        "types",
     )  # fmt: skip
 
     def __init__(self, module: ModuleTables, program: DecodedModule, table: HandleTable, index: int) -> None:
@@ -128,6 +129,7 @@ class ModuleRecord:
         )
         self.address = address_of(self._memory)
         self._owned: list[npt.NDArray[Any]] = [types]
+        self.builds = table.bounds.builds
         self._charge = table.bounds.charge(module.globals_size + 8 * module.ref_global_count)
         values = self._own(np.zeros(module.globals_size // 8 + 1, np.int64))
         self._view_globals(values)

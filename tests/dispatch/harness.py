@@ -51,7 +51,7 @@ def compile_here(module: BytecodeModule) -> tiering.NativeModule:
     recipe = tiering.recipe(module.program, module.name)
     native = tiering.NativeModule(image.provider(recipe))
     native.provider.image = map_image(built(native.provider.recipe))
-    tiering._modules[module.program] = native
+    tiering._modules[module.program] = {None: native}
     return native
 
 

@@ -65,6 +65,12 @@ TESTS = {
         "security/test_hostile.py::test_endless_programs_end_in_time",
         "security/test_hostile.py::test_endless_kernels_end_in_time",
     ],
+    "process that builds machine code": [
+        "security/test_builders.py::test_a_builder_is_limited_and_ends_with_the_load",
+        "security/test_builders.py::test_a_builder_ends_with_the_session",
+        "security/test_builders.py::test_what_cannot_be_built_within_the_limits",
+        "security/test_builders.py::test_kernels_are_built_within_the_limits",
+    ],
     "more bytes than the limit": ["security/test_limits.py::test_load_size"],
     "another user could write it into the cache": [
         "codegen/test_image_trust.py::test_an_image_that_others_can_write_is_a_miss",

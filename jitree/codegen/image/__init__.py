@@ -24,6 +24,7 @@ from jitree.codegen.image.recipe import Recipe
 from jitree.errors import StatusError, UnavailableError, printable
 
 if TYPE_CHECKING:
+    from jitree.codegen.image.builds import Builds
     from jitree.codegen.image.starting import Starting
 
 __all__ = ["Image", "Provider", "Recipe", "get", "provider", "start", "wait"]
@@ -40,8 +41,9 @@ _NICENESS_ON_ONE_PROCESSOR: Final = 10
 class Provider:
     """The state of one image in this process: mapped, being built, or failed. It keeps the mapped image."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, builds: Builds | None = None) -> None:
         self.recipe = recipe
+        self._builds = builds
         self.image: Image | None = None
         self.failure: str | None = None
         self._lock = allocate_lock()
@@ -137,6 +139,8 @@ class Provider:
                 self._map(flat)
             elif self._builder is None:
                 self._start(niceness())
+            elif has_ended and self._builder.is_ended:
+                self._builder = None  # whoever still wants the image has it built anew
             elif has_ended:
                 if self._was_lost or not self._builder.has_built():
                     self.failure = self._builder.failure()
@@ -174,7 +178,9 @@ class Provider:
 
         if niceness is None:
             return
-        builder = Starting(self.recipe, self.key, niceness)
+        builder = Starting(self.recipe, self.key, niceness, self._builds)
+        if self._builds is not None:
+            self._builds.add(builder)
         try:
             builder.start()
         except RuntimeError as error:
@@ -201,13 +207,14 @@ _static: Final[dict[str, Provider]] = {}
 _providers_lock: Final = allocate_lock()
 
 
-def provider(recipe: Recipe) -> Provider:
-    """The provider of an image, shared by all who want it at the same time."""
-    identity = recipe.name, recipe.generator, recipe.data
+def provider(recipe: Recipe, builds: Builds | None = None) -> Provider:
+    """The provider of an image, shared by all who want it at the same time and whose ``builds`` limit what
+    building it takes."""
+    identity = recipe.name, recipe.generator, recipe.data, builds
     with _providers_lock:
         found = _providers.get(identity)
         if found is None:
-            found = _providers[identity] = Provider(recipe)
+            found = _providers[identity] = Provider(recipe, builds)
         return found
 
 

@@ -11,13 +11,16 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from jitree.base import private_files
 from jitree.base.spawn import spawn
 from jitree.codegen.image import cache
 from jitree.codegen.image.packages import folders_of
 from jitree.codegen.image.recipe import Recipe, to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _PROGRAM: Final = Path(__file__).with_name("builder_process.py")
 _ISOLATED: Final = ("-I", "-S")
@@ -33,6 +36,7 @@ class Builder:
         self._process = process
         self._log = log
         self._code: int | None = None
+        self._is_limited = False
         _running.add(self)
 
     def has_ended(self) -> bool:
@@ -46,6 +50,19 @@ class Builder:
                 _running.discard(self)
         return self._code is not None
 
+    def limit(self, limit: Callable[[int], None]) -> None:
+        """Has its process limited by a function of the number of that."""
+        self._is_limited = True
+        if not self.has_ended():
+            limit(self._process)
+
+    def end(self) -> None:
+        """Ends the process and those that it has made: it leads a session."""
+        import signal
+
+        if not self.has_ended():
+            os.killpg(self._process, signal.SIGKILL)
+
     def has_built(self) -> bool:
         """Whether it has left an image, as far as its end tells."""
         return self.has_ended() and self._code == 0
@@ -54,7 +71,10 @@ class Builder:
         """What went wrong; of a builder that has ended without leaving an image."""
         lines = (cache.read(self._log.name) or b"").decode(errors="replace").strip().splitlines()
         reason = lines[-1] if lines else "it printed nothing"
-        return f"the builder process ended with code {self._code}: {reason} (whole output: {self._log})"
+        limited = ", within the limits of its session on load time and memory" if self._is_limited else ""
+        return (
+            f"the builder process ended with code {self._code}{limited}: {reason} (whole output: {self._log})"
+        )
 
 
 _running: Final[set[Builder]] = set()

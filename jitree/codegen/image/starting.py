@@ -8,23 +8,38 @@ from typing import TYPE_CHECKING
 from jitree.codegen.image import background
 
 if TYPE_CHECKING:
+    from jitree.codegen.image.builds import Builds
     from jitree.codegen.image.recipe import Recipe
 
 
 class Starting(Thread):
     """Starts a builder process, and is then that: no call waits for it."""
 
-    def __init__(self, recipe: Recipe, key: bytes, niceness: int) -> None:
+    def __init__(self, recipe: Recipe, key: bytes, niceness: int, builds: Builds | None) -> None:
+        """``builds`` limits the process."""
         super().__init__(name=f"jitree-builder-{recipe.name}")
         self._arguments = recipe, key, niceness
+        self._builds = builds
+        self.is_ended = False
+        """Whether :meth:`end` was called."""
         self._builder: background.Builder | None = None
         self._error: BaseException | None = None
 
     def run(self) -> None:
         try:
             self._builder = background.start_builder(*self._arguments)
+            if self._builder is not None and self._builds is not None:
+                self._builder.limit(self._builds.limit)
+            if self.is_ended:
+                self.end()
         except BaseException as error:
             self._error = error
+
+    def end(self) -> None:
+        """Ends the builder, also one that is not there yet; its image is not built."""
+        self.is_ended = True
+        if self._builder is not None:
+            self._builder.end()
 
     def has_ended(self) -> bool:
         return not self.is_alive() and (self._builder is None or self._builder.has_ended())

@@ -5,7 +5,7 @@ It imports neither numba nor llvmlite; the code is an image (:mod:`jitree.codege
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from jitree.base.memory import NAMES_CODE, name_code
@@ -16,6 +16,9 @@ from jitree.regs.machine import Machine
 from jitree.regs.records import FunctionRecord, ModuleRecord
 from jitree.vmfb.program import DecodedModule
 from jitree.vmfb.schema import ModuleTables
+
+if TYPE_CHECKING:
+    from jitree.codegen.image.builds import Builds
 
 _NATIVE_WORD: Final = FUNCTION.word("native")
 _WAYS: Final = (("places", "resume"), ("tails", "tail"))
@@ -94,16 +97,16 @@ class NativeModule:
         return 0
 
 
-_modules: Final[WeakKeyDictionary[DecodedModule, NativeModule]] = WeakKeyDictionary()
+_modules: Final[WeakKeyDictionary[DecodedModule, dict[Builds | None, NativeModule]]] = WeakKeyDictionary()
 
 
 def native_module(record: ModuleRecord) -> NativeModule:
     """The native code of a module, whether it is there yet or not."""
-    found = _modules.get(record.program)
+    by_builds = _modules.setdefault(record.program, {})
+    found = by_builds.get(record.builds)
     if found is None:
-        found = _modules[record.program] = NativeModule(
-            image.provider(recipe(record.program, record.module.name))
-        )
+        provider = image.provider(recipe(record.program, record.module.name), record.builds)
+        found = by_builds[record.builds] = NativeModule(provider)
     return found
 
 
