@@ -1,16 +1,30 @@
-"""When a thread that runs a job has Python look whether it is to end: the function itself, in Python."""
+"""When a thread that runs a job has Python look whether it is to end (the function itself, in Python), and
+what Python does then."""
 
 from __future__ import annotations
 
+import ctypes
+import operator
+import sys
+from _thread import interrupt_main
 from array import array
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
 
 import pytest
 
+from jitree.base import scopes
+from jitree.base.callbacks import take_kept
 from jitree.base.due import NEVER
+from jitree.hal.local import executor, interrupts
 from jitree.hal.local.executor import looks
-from jitree.hal.local.executor.layout import FUNCTIONS, JOB
+from jitree.hal.local.executor.calling import FUNCTION_TABLE
+from jitree.hal.local.executor.layout import FAILED_INTERRUPTED, FUNCTIONS, JOB
 from jitree.hal.local.executor.records import Job
 
+_LOOK: Final = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 LOOK_IN, LOOK_TICKS = 1001, 1000
 
 
@@ -61,3 +75,31 @@ def test_python_looks_when_a_deadline_passes(work: Work) -> None:
     work.due[0] = 200
     assert [work.look(0, now) for now in (100, 199, 200, 201)] == [0, 0, 1, 2]
     assert work.look(1, 202) == 2, "who helps asks nobody"
+
+
+def _pending(*functions: Callable[[], object]) -> None:
+    """Calls one after the other without Python in between: an interrupt comes where the last begins."""
+    deque(map(operator.call, functions), maxlen=0)
+
+
+@pytest.mark.parametrize("place", ["as it begins", "in the middle"])
+def test_ctrl_c_when_a_thread_looks_for_the_first_time(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next look, which is asked for at once, ends the job."""
+    job, table = array("q", bytes(JOB.size)), array("q", FUNCTION_TABLE)
+    table[FUNCTIONS.word("look_in")] = interrupts._first_address
+    monkeypatch.setattr(interrupts, "FUNCTION_TABLE", table)
+    monkeypatch.setattr(executor, "native_executor", interrupt_main if place == "in the middle" else bool)
+    unraisable: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+
+    def look() -> Callable[[], int]:
+        return partial(_LOOK(table[FUNCTIONS.word("look_in")]), job.buffer_info()[0])
+
+    before, first = scopes.rings(), [interrupt_main, look()]
+    with pytest.raises(KeyboardInterrupt):
+        _pending(*first[place == "in the middle" :])
+    assert scopes.rings() != before and job[JOB.word("failure")] == 0
+    _pending(interrupt_main, look())
+    assert job[JOB.word("failure")] == FAILED_INTERRUPTED
+    assert isinstance(take_kept(), KeyboardInterrupt)
+    assert not unraisable

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from _thread import _local, interrupt_main
 from collections.abc import Callable, Generator, Iterable
+from operator import call
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base import scopes
@@ -120,9 +121,17 @@ def _look_in() -> Callback:
 
 def _first_looks() -> Generator[None, int, None]:
     """What machine code calls first to look. From then on it calls what takes longer to import than most
-    programs run. A generator, as in :mod:`jitree.dispatch.native.slow_calls`; Ctrl-C in here comes later."""
+    programs run. A generator, as in :mod:`jitree.dispatch.native.slow_calls`. Ctrl-C may come before it knows
+    the job: what looks next gets it, and that looks at once."""
+    is_interrupted = False
     while True:
         try:
+            if is_interrupted:
+                FUNCTION_TABLE[LOOK_IN] = _look_in().address
+                scopes.ring()
+                is_interrupted = False
+                again = map(call, (interrupt_main,))
+                _ = [*again]  # Python looks for interrupts after calls and jumps, and would raise it here
             while True:
                 job = yield
                 FUNCTION_TABLE[LOOK_IN] = _NOTHING  # a generator serves one thread at a time
@@ -130,8 +139,7 @@ def _first_looks() -> Generator[None, int, None]:
         except GeneratorExit:
             return
         except KeyboardInterrupt:
-            FUNCTION_TABLE[LOOK_IN] = _first_address
-            interrupt_main()
+            is_interrupted = True
 
 
 def _first_look(job: int) -> None:
