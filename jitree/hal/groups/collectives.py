@@ -33,6 +33,9 @@ _NOBODY: Final = 0xFFFF
 """As source or target of a send_recv."""
 _MOVE: Final = 6
 """As operation: what is sent to one member, which receives it."""
+_OPERAND: Final = 1
+_NUMBER: Final = 11
+"""Places in a row: of its first operand, and of the number among the list's collectives."""
 _SMALL_BYTES: Final = 1 << 14
 """Arrays up to that are sent whole, in one step."""
 
@@ -95,16 +98,15 @@ def execute_with_collectives(
 ) -> None:
     """``execute`` runs the rows between collectives, all of whose members it takes to go on."""
     commands = bound.commands
-    extents = list(zip(bound.addresses, bound.lengths, strict=True))
     first, moves = 0, list[LocalCall]()
-    rows = [(row[0], row[1], row[11]) for row in commands.decoded_rows()]
-    for number, (kind, operand, index) in enumerate([*rows, (KIND_BARRIER, 0, 0)]):
+    rows = list(commands.decoded_rows())
+    for number, row in enumerate([*rows, (KIND_BARRIER,)]):
+        kind = row[0]
         if kind == KIND_COLLECTIVE:
             if first < number:
                 execute(queue_affinity, bound._replace(commands=commands.part(first, number - first)))
             first = number + 1
-            send, receive = (memory(extent, bound) for extent in extents[operand : operand + 2])
-            call = LocalCall(commands.collectives[index], send, receive)
+            call = call_of(bound, row)
             if call.kind in _MOVES:
                 moves.append(call)
             else:
@@ -114,6 +116,21 @@ def execute_with_collectives(
             moves.clear()
     if first < len(rows):
         execute(queue_affinity, bound._replace(commands=commands.part(first, len(rows) - first)))
+
+
+def call_of(bound: BoundCommands, row: Sequence[int]) -> LocalCall:
+    """The collective of a row."""
+    operands = range(row[_OPERAND], row[_OPERAND] + 2)
+    send, receive = (memory((bound.addresses[item], bound.lengths[item]), bound) for item in operands)
+    return LocalCall(bound.commands.collectives[row[_NUMBER]], send, receive)
+
+
+def perform_together(calls: Sequence[LocalCall]) -> None:
+    """Those between two barriers: what is moved is moved at one time, after all others."""
+    for call in calls:
+        if call.kind not in _MOVES:
+            _perform(call)
+    _move([call for call in calls if call.kind in _MOVES])
 
 
 def check_channel(channel: object) -> None:

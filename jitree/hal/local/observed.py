@@ -41,13 +41,35 @@ def execute_observed(
     """As :meth:`LocalDevice._execute`, which is ``execute``, row by row."""
     commands = bound.commands
     dispatches, ranges = 0, list(zip(bound.addresses, bound.lengths, strict=True))
+    together: list[tuple[DeviceStep, tuple[int, ...]]] = []
     for number, row in enumerate(commands.decoded_rows()):
         if row[_KIND] == KIND_BARRIER:
+            _perform_together(together, observers, bound)
             continue
         step = step_of(commands, number, row, ranges, dispatches)
+        if row[_KIND] == KIND_COLLECTIVE:
+            together.append((step, row))
+            continue
         dispatches += step.kind == DISPATCH
         work = partial(execute, queue_affinity, bound._replace(commands=commands.part(number)))
         perform(step, observers, work)
+    _perform_together(together, observers, bound)
+
+
+def _perform_together(
+    rows: list[tuple[DeviceStep, tuple[int, ...]]], observers: Sequence[Observer], bound: BoundCommands
+) -> None:
+    """Collectives between two barriers, which members may do in any order: each alone could wait for one that
+    another member does later. All observers are told before the first and after the last."""
+    if not rows:
+        return
+    from jitree.hal.groups.collectives import call_of, perform_together
+
+    work = partial(perform_together, [call_of(bound, row) for _, row in rows])
+    for step, _ in rows:
+        work = partial(perform, step, observers, work)
+    rows.clear()
+    work()
 
 
 def step_of(

@@ -32,7 +32,10 @@ from jitree.hal.command_buffer import Collective
 from jitree.hal.groups.channel import GroupTransport, LocalChannel
 from jitree.hal.groups.collectives import LocalCall, _move, _perform
 from jitree.hal.groups.providers import MpiProvider
+from jitree.hal.observing import DeviceStep, Observer
+from jitree.hal.operations import Listener
 from tests.hal.groups.processes import SocketProvider, SocketTransport, sockets_of
+from tests.hal.helpers import direct, execute, record
 
 PROGRAM = Path(__file__).parents[2] / "data" / "collectives.vmfb"
 MEMBERS = 3
@@ -162,6 +165,62 @@ def test_members_name_each_other_in_any_order() -> None:
         return bool((found == other).all())
 
     assert together(member, 2) == [True, True]
+
+
+class Onlooker(Listener, Observer):
+    """Keeps what the operands of each step begin with after it."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[str, list[Any]]] = []
+
+    def submitted(self, work: object) -> Observer:
+        return self
+
+    def before(self, step: DeviceStep) -> None:
+        """What is before is not of interest."""
+
+    def after(self, step: DeviceStep) -> None:
+        firsts = [step.look(extent).view(np.float32)[:1].tolist() for extent in step.operands]
+        self.steps.append((step.name, firsts))
+
+
+@pytest.mark.parametrize("is_observed", [False, True])
+def test_lists_with_sends_and_receives(is_observed: bool) -> None:
+    """All members send first, more than fits between them: alone, each would wait for another's receive."""
+    table = sockets_of(2)
+
+    def member(rank: int) -> list[Any]:
+        session = jitree.Session(device="local-sync")
+        device = session.device
+        device.replace_channel_provider(SocketProvider(rank, table[rank], 20))
+        onlooker = Onlooker()
+        if is_observed:
+            device.listen(onlooker)
+        channel = device.create_channel(-1, None, None, -1, -1)
+        length = 1 << 24
+        source, target = (device.device_allocator.allocate(0x30, 0, length) for _ in range(2))
+        source.host_array().view(np.float32)[...] = rank + 1
+        commands = record(device)
+        operation = 9 << 16
+        commands.fill_buffer(direct(target), 0, 4)
+        commands.execution_barrier(0, 0)
+        commands.collective(channel, SEND | operation, 1 - rank, direct(source), None, length // 4)
+        commands.collective(channel, RECEIVE | operation, 1 - rank, None, direct(target), length // 4)
+        commands.execution_barrier(0, 0)
+        commands.fill_buffer(direct(source), 0, 4)
+        commands.finalize()
+        execute(device, commands)
+        session.close()
+        assert not source.host_array().any()
+        return [target.host_array().view(np.float32)[[0, -1]].tolist(), onlooker.steps]
+
+    with ThreadPoolExecutor(2) as threads:
+        for rank, (found, steps) in enumerate(threads.map(member, range(2))):
+            assert found == [2 - rank] * 2
+            if is_observed:
+                assert [name for name, _ in steps] == ["fill", "collective", "collective", "fill"]
+                moved = [first for _, firsts in steps[1:3] for first in firsts]
+                assert sorted(moved) == [[], [], [1], [2]]
 
 
 def test_wrong_collectives() -> None:
