@@ -1,14 +1,18 @@
 """Rows a second of `map_batches` on Ray against the same number of plain processes.
 
 python perf/ray_rows.py --rows=1000000 --processes=2        # needs pip install '.[ray]'
+python perf/ray_rows.py --kill                              # one of the actors, by SIGKILL, in the middle
 
 Both are given blocks of rows that are made where they are used, and give back one number for each row.
-Starting processes and opening the program is not counted.
+Starting processes and opening the program is not counted. Each row has to be there once, with the digit that
+this process finds.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -46,6 +50,25 @@ class Actor:
         return answered(self._predictor, batch)
 
 
+class NamedActor(Actor):
+    """Says which process it is."""
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        made = super().__call__(batch)
+        return made | {"process": np.full_like(made["id"], os.getpid())}
+
+
+def check(program: jitree.Program, rows: int, blocks: list[dict[str, Any]]) -> None:
+    """AssertionError unless each row is there once, with its digit."""
+    ids, digits = (np.concatenate([block[name] for block in blocks]) for name in ("id", "digit"))
+    assert np.array_equal(np.sort(ids), np.arange(rows))
+    different = images(np.arange(17))["image"]
+    expected = np.array(
+        [np.asarray(program.open()["module.classify"](image)).argmax() for image in different]
+    )
+    assert np.array_equal(digits, expected[ids % 17])
+
+
 def part(predictor: Predictor, start: int, end: int) -> dict[str, Any]:
     return answered(predictor, {"id": np.arange(start, end)})
 
@@ -59,11 +82,11 @@ def plain(program: jitree.Program, rows: int, processes: int) -> float:
         starts = range(0, rows, BLOCK)
         made = list(pool.map(work, starts, [min(start + BLOCK, rows) for start in starts]))
         seconds = time.perf_counter() - begun
-    assert sum(len(block["id"]) for block in made) == rows
+    check(program, rows, made)
     return rows / seconds
 
 
-def on_ray(program: jitree.Program, rows: int, processes: int) -> float:
+def on_ray(program: jitree.Program, rows: int, processes: int, kills: bool) -> float:
     import ray
 
     ray.init(num_cpus=processes + 1, include_dashboard=False, log_to_driver=False)  # one makes the numbers
@@ -71,17 +94,24 @@ def on_ray(program: jitree.Program, rows: int, processes: int) -> float:
     source = ray.data.range(rows, override_num_blocks=-(-rows // BLOCK))
     strategy = ray.data.ActorPoolStrategy(size=processes)
     done = source.map_batches(
-        Actor, fn_constructor_args=(program,), compute=strategy, batch_size=BLOCK, num_cpus=1
+        NamedActor, fn_constructor_args=(program,), compute=strategy, batch_size=BLOCK, num_cpus=1
     )
-    count, first = 0, 0.0
-    warm = 0
+    blocks: list[dict[str, Any]] = []
+    count, first, warm = 0, 0.0, 0
     for block in done.iter_batches(batch_size=None):
+        blocks.append(block)
         count += len(block["id"])
         if not first:
             first, warm = time.perf_counter(), count
+        if kills and count > rows // 2:
+            os.kill(int(block["process"][0]), signal.SIGKILL)
+            print(f"killed process {block['process'][0]} after {count} rows", flush=True)
+            kills = False
     seconds = time.perf_counter() - first
     ray.shutdown()
-    assert count == rows
+    check(program, rows, blocks)
+    processes_seen = {int(number) for block in blocks for number in np.unique(block["process"])}
+    print(f"{count} rows of {len(processes_seen)} processes, each once and right", flush=True)
     return (count - warm) / seconds
 
 
@@ -89,13 +119,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--kill", action="store_true")
     options = parser.parse_args()
     examples = Path(__file__).resolve().parent.parent / "examples"
     program = jitree.Program(examples / "digits" / "digits.llvm-cpu.vmfb", device="local-sync")
     for _ in range(options.rounds):
         alone = plain(program, options.rows, options.processes)
-        there = on_ray(program, options.rows, options.processes)
+        there = on_ray(program, options.rows, options.processes, options.kill)
         print(f"plain {alone:.0f} rows/s, Ray {there:.0f} rows/s, ratio {there / alone:.3f}", flush=True)
 
 
