@@ -12,7 +12,13 @@ from jitree.api.calls.refusal import describe
 from jitree.api.function import Function
 from jitree.api.module import Module
 from jitree.api.module_reference import parse_reference
-from jitree.api.program_files import ProgramFile, module_bytes, module_file, parameter_file
+from jitree.api.program_files import (
+    ProgramFile,
+    module_bytes,
+    module_file,
+    parameter_file,
+    require_file,
+)
 from jitree.api.session import Session
 from jitree.api.session_arguments import listed
 from jitree.dispatch.bytecode_module import BytecodeModule
@@ -104,15 +110,25 @@ class Program:
         """The session of this program in this process: the first call makes it, others get the same one until
         it is closed. Forked children get another one.
 
-        FAILED_PRECONDITION for files that are not those that the program was made of, and what creating a
-        session and loading fail with.
+        FAILED_PRECONDITION for files that are not those that the program was made of, also where they change
+        meanwhile, and for a program that is opened by what opening it runs; and what creating a session and
+        loading fail with.
         """
         opening = _opened.setdefault(self, _Opening())
         with opening.lock:
             if opening.session is None or opening.session.closed:
-                with error_context("opening a program"):
-                    opening.session = self._new_session()
+                with error_context("opening a program"), opening:
+                    before = self._states()
+                    session = self._new_session()
+                    if self._states() != before:
+                        session.close()
+                        raise FailedPreconditionError("a file was changed meanwhile; open the program again")
+                    opening.session = session
+            assert opening.session is not None
             return opening.session
+
+    def _states(self) -> list[tuple[int, ...] | None]:
+        return [file.state() for file in self.modules + self.parameters]
 
     def _new_session(self) -> Session:
         options = dict(self.options)
@@ -150,8 +166,18 @@ class _Opening:
     """A session of this process, which one thread makes."""
 
     def __init__(self) -> None:
-        self.lock = _thread.allocate_lock()
+        self.lock = _thread.RLock()
         self.session: Session | None = None
+        self._is_going_on = False
+
+    def __enter__(self) -> None:
+        """FAILED_PRECONDITION on a thread that is at it already."""
+        if self._is_going_on:
+            raise FailedPreconditionError("code that runs while the program is opened opens it itself")
+        self._is_going_on = True
+
+    def __exit__(self, *error: object) -> None:
+        self._is_going_on = False
 
 
 _opened: dict[Program, _Opening] = {}
@@ -175,6 +201,7 @@ def _module(source: Source, embed: bool) -> ProgramFile:
         source = os.fspath(source)
     if isinstance(source, str):
         reference = parse_reference(source)
+        require_file(source if reference is None else reference.path)
         if reference is not None:
             if embed:
                 raise InvalidArgumentError(f"Program: embed takes compiled modules, and '{source}' is none")
@@ -202,7 +229,7 @@ def _archives(parameters: Any) -> tuple[ProgramFile, ...]:
         raise InvalidArgumentError(f"parameters: expected a list of archives but got {describe(parameters)}")
     files = []
     for source in parameters:
-        pair = source if isinstance(source, tuple) else ("", source)
+        pair = source if isinstance(source, tuple) and len(source) == 2 else ("", source)
         if isinstance(source, str):
             from jitree.params.provider import split_scope  # only programs with parameters read archives
 
@@ -211,6 +238,10 @@ def _archives(parameters: Any) -> tuple[ProgramFile, ...]:
             raise InvalidArgumentError(
                 f"parameters: a program travels with archives by path, not with {describe(pair[1])}; "
                 "jitree.params writes archives"
+            )
+        if not isinstance(pair[0], str) or "=" in pair[0]:
+            raise InvalidArgumentError(
+                f"parameters: expected a scope without '=' but got {describe(pair[0])}"
             )
         files.append(parameter_file(pair[0], os.fspath(pair[1])))
     return tuple(files)

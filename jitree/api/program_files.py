@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from typing import Any, Final, SupportsIndex
 
 from jitree.base.records import NamedTuple
 from jitree.codegen.image.hashing import DIGEST_SIZE, blake2b  # type: ignore[attr-defined]
-from jitree.errors import FailedPreconditionError, NotFoundError
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from jitree.vmfb.archive import content
 
 _STAMPED_SIZE: Final = 8 << 20
@@ -62,6 +63,16 @@ class ProgramFile(NamedTuple):
                 )
         return data
 
+    def state(self) -> tuple[int, ...] | None:
+        """Numbers that change when the file at the path does."""
+        if self.data is not None or self.path is None:
+            return None
+        try:
+            status = os.stat(self.path)
+        except OSError:  # reading it says why
+            return None
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         data: Any = self.data
         if data is not None:  # protocol 5 may pass the bytes beside the pickle
@@ -69,6 +80,19 @@ class ProgramFile(NamedTuple):
 
             data = PickleBuffer(data) if int(protocol) >= 5 else bytes(data)
         return ProgramFile, (self.digest, self.size, self.role, self.path, data, self.stamp)
+
+
+def require_file(path: str) -> None:
+    """INVALID_ARGUMENT for what can be read once only, or without end: another process reads it again."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):  # reading it says why
+        return
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise InvalidArgumentError(
+            f"'{path}' is no regular file, and other processes have to read it again; copy it to a file, or "
+            "pass the bytes"
+        )
 
 
 def module_file(path: str, role: str = "", embed: bool = False) -> ProgramFile:
@@ -86,6 +110,7 @@ def module_bytes(data: bytes | memoryview) -> ProgramFile:
 
 def parameter_file(scope: str, path: str) -> ProgramFile:
     """A parameter archive by its path; it never travels itself."""
+    require_file(path)
     stamp, data = _stamp(path), content(path)
     return ProgramFile(
         digest_of(data, is_sampled=True), data.nbytes, f"={scope}", os.path.abspath(path), None, stamp

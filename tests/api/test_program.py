@@ -92,6 +92,8 @@ def test_fingerprints(path: Path, archive: Path, tmp_path: Path) -> None:
         ((ARITHMETIC,), {"parameters": [{"w": X}]}, InvalidArgumentError, "archives by path"),
         ((ARITHMETIC,), {"parameters": "/nowhere.irpa"}, NotFoundError, "/nowhere"),
         ((ARITHMETIC,), {"builtin_modules": {"hal": []}}, InvalidArgumentError, "can change"),
+        ((ARITHMETIC,), {"parameters": [("a", "b", "c")]}, InvalidArgumentError, "with archives by path"),
+        ((ARITHMETIC,), {"parameters": {"a=b": "c"}}, InvalidArgumentError, "a scope without '='"),
     ],
 )
 def test_what_is_no_program(
@@ -209,6 +211,46 @@ def test_modules_of_python_files() -> None:
             pickle.dumps(session)
     with pytest.raises(InvalidArgumentError, match="embed takes compiled modules"):
         local(f"{folder}/activation.py", embed=True)
+
+
+def test_a_program_that_opens_itself(tmp_path: Path) -> None:
+    """An error, not a thread that waits for itself; the next call opens it again."""
+    source = tmp_path / "host.py"
+    source.write_text(
+        "import jitree\n"
+        "def create():\n"
+        "    jitree.Program(__file__, device='local-sync').open()\n"
+        "    return jitree.CustomModule('host')\n"
+    )
+    for _ in range(2):
+        with pytest.raises(FailedPreconditionError, match="opens it itself"):
+            local(str(source)).open()
+
+
+def test_files_that_change_while_a_program_is_opened(archive: Path, tmp_path: Path) -> None:
+    source, copy = tmp_path / "host.py", tmp_path / "other.irpa"
+    copy.write_bytes(archive.read_bytes()[:-1] + b"\1")
+    source.write_text(
+        "import jitree, os\n"
+        "def create():\n"
+        f"    os.path.exists({str(copy)!r}) and os.replace({str(copy)!r}, {str(archive)!r})\n"
+        "    return jitree.CustomModule('host')\n"
+    )
+    program = local(str(source), parameters={"model": archive})
+    with pytest.raises(FailedPreconditionError, match="a file was changed meanwhile"):
+        program.open()
+    with pytest.raises(FailedPreconditionError, match="is another file than that which"):
+        program.open()
+
+
+def test_what_can_be_read_once_only_is_no_file_of_a_program(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (str(pipe), "/dev/zero"):
+        with pytest.raises(InvalidArgumentError, match="no regular file"):
+            Program(path)
+        with pytest.raises(InvalidArgumentError, match="no regular file"):
+            Program(ARITHMETIC, parameters=[path])
 
 
 # -- what sessions, modules and functions pickle as -------------------------------------------------------
