@@ -18,21 +18,21 @@ from jitree.api.sides import (
     SideLike,
     arguments_of,
     arrays_of,
+    extents_of,
     require_apart,
     side_of,
 )  # fmt: skip
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError, folded
-from jitree.hal.observing import DISPATCH
 from jitree.observe.closeness import FarElement, Tolerance, compare, tolerance
 from jitree.observe.departures import ELSEWHERE, Compared, Comparison, Departure, ReadTensor, table
 from jitree.observe.lockstep import Meeting, Numbers, Walker
+from jitree.observe.makers import Makers
 from jitree.observe.observation import Onlooker
 from jitree.observe.outlines import Outline, Sketch, align, suspects
 from jitree.types import element_type_of
 
 if TYPE_CHECKING:
     from jitree.api.function import Function
-    from jitree.observe.regions import Types
     from jitree.observe.tensors import ObservedDispatch
 
 Results = list[np.ndarray[Any, Any]]
@@ -125,9 +125,7 @@ def diff(
     options = {"parameters": parameters} if parameters else {}
     sides = side_of("a", a, function, options), side_of("b", b, function, options)
     if isinstance(sides[0], (ModuleSide, FunctionSide)) and isinstance(sides[1], (ModuleSide, FunctionSide)):
-        found = _two_programs(sides[0], sides[1], inputs, allowed)
-        _compare_results(found)
-        return found
+        return _two_programs(sides[0], sides[1], inputs, allowed)
     return _one_program(sides, inputs, allowed)
 
 
@@ -148,7 +146,7 @@ def _two_programs(
     outlines = Outline(), Outline()
     for side, outline in zip((one, other), outlines, strict=True):
         with side.open() as function:
-            _observed(function, outline, inputs)
+            _observed(function, (outline,), inputs)
     sketches = outlines[0].sketches, outlines[1].sketches
     pairs, rearranged = align(*sketches)
     numbers = tuple(
@@ -204,10 +202,6 @@ def _pinned(
     since = max(agreeing, default=(None, None), key=lambda pair: (pair[0] or 0) + (pair[1] or 0))
     text = "dispatches {} and {}".format(*since) if agreeing else "the beginning"
     reason = f"{first.reason}; what both make before agrees, so it is made after {text}"
-    if (first.dispatch, first.other) in {(a.name, b.name) for a, b in rearranged}:
-        reason += (
-            " (both make the same in another order of elements before, so these two may be no counterparts)"
-        )
     return first._replace(reason=f"{reason}: {suspects(outlines, since, first.ordinals)}")
 
 
@@ -220,29 +214,36 @@ def _in_lock_step(
 ) -> Difference:
     meeting = Meeting(comparison.meet)
     walkers = Walker(meeting, 0, numbers[0]), Walker(meeting, 1, numbers[1])
+    makers = Makers(), Makers()
     with one.open() as left, other.open() as right:
         require_apart(left, right)
         results = _both([
-            lambda: _observed(left, walkers[0], inputs, lambda: meeting.end(0)),
-            lambda: _observed(right, walkers[1], inputs, lambda: meeting.end(1)),
+            lambda: _observed(left, (walkers[0], makers[0]), inputs, lambda: meeting.end(0)),
+            lambda: _observed(right, (walkers[1], makers[1]), inputs, lambda: meeting.end(1)),
         ])  # fmt: skip
     found = Difference((one, other), inputs, comparison.allowed, results)
     found.rows, found.first = comparison.rows, comparison.first or comparison.constants
     for names, alone in zip(found.alone, meeting.alone, strict=True):
         names += [alone[number].label for number in sorted(alone)]
+    _compare_results(found, makers)
     return found
 
 
 def _observed(
     function: Function,
-    onlooker: Onlooker,
+    onlookers: Sequence[Onlooker],
     inputs: Sequence[Any],
     after: Callable[[], object] | None = None,
 ) -> Results:
-    """Results of a call that an onlooker looks at."""
+    """Results of a call that onlookers look at."""
     try:
-        with function.session.looked_at(onlooker):
-            return arrays_of(function(*inputs))
+        with function.session.looked_at(*onlookers):
+            given = function(*inputs)
+            results = arrays_of(given)
+        for onlooker in onlookers:
+            if isinstance(onlooker, Makers):
+                onlooker.results = [extent and onlooker.of(extent) for extent in extents_of(given)]
+        return results
     finally:
         if after is not None:
             after()
@@ -277,36 +278,13 @@ def _both(calls: Sequence[Callable[[], Results]]) -> tuple[Results, Results]:
 # -- results -----------------------------------------------------------------------------------------------
 
 
-class _Makers(Onlooker):
-    """Knows which dispatch wrote to memory last."""
-
-    def __init__(self) -> None:
-        self._writes: list[tuple[int, int, ObservedDispatch]] = []
-
-    def types(self, dispatch: ObservedDispatch) -> Types:
-        return {}
-
-    def looks_at(self, dispatch: ObservedDispatch) -> None:
-        if dispatch.kind == DISPATCH:
-            self._writes += [(*tensor.extent, dispatch) for tensor in dispatch.outputs]
-
-    def of(self, array: np.ndarray[Any, Any]) -> ObservedDispatch | None:
-        start, length = array.ctypes.data, max(1, array.nbytes)
-        found = (
-            dispatch
-            for first, size, dispatch in reversed(self._writes)
-            if first < start + length and start < first + size
-        )
-        return next(found, None)
-
-
 def _one_program(sides: tuple[Side, Side], inputs: Sequence[Any], allowed: Tolerance) -> Difference:
     """At least one is no program: results are compared, with the dispatches that made them."""
-    makers, results = (_Makers(), _Makers()), []
+    makers, results = (Makers(), Makers()), []
     for side, maker in zip(sides, makers, strict=True):
         if isinstance(side, (ModuleSide, FunctionSide)):
             with side.open() as function:
-                results.append(_observed(function, maker, inputs))
+                results.append(_observed(function, (maker,), inputs))
         else:
             results.append(arrays_of(side(*inputs)))
     found = Difference(sides, inputs, allowed, (results[0], results[1]))
@@ -314,7 +292,7 @@ def _one_program(sides: tuple[Side, Side], inputs: Sequence[Any], allowed: Toler
     return found
 
 
-def _compare_results(found: Difference, makers: tuple[_Makers, _Makers] | None = None) -> None:
+def _compare_results(found: Difference, makers: tuple[Makers, Makers]) -> None:
     """Results come last: they are the first departure only where no dispatch is."""
     one, other = found.results
     if len(one) != len(other):
@@ -324,7 +302,7 @@ def _compare_results(found: Difference, makers: tuple[_Makers, _Makers] | None =
             raise InvalidArgumentError(
                 f"result {number} has the shape {left.shape} in a and {right.shape} in b: no two to compare"
             )
-        made = [None, None] if makers is None else [makers[0].of(left), makers[1].of(right)]
+        made = [maker.results[number] if maker.results else None for maker in makers]
         closeness = compare(left, right, left.shape, found.tolerance)
         names = made[0].name if made[0] else "", made[1].name if made[1] else ""
         ordinals = made[0].ordinal if made[0] else None, made[1].ordinal if made[1] else None
@@ -355,5 +333,5 @@ def _departing(
         ReadTensor(number, tensor.type, tensor.origin or ELSEWHERE, None, False)
         for number, tensor in enumerate(maker.inputs)
     )
-    reason = "the dispatch that made the result; those before it have no counterpart to compare with"
+    reason = "the dispatch that made the result; no tensor before it that both make departs"
     return Departure(*names, ordinals, operand, kind, place, reads, reason, maker.location, maker.call_site)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
+from jitree.api.array import Array
 from jitree.api.calls.refusal import describe
 from jitree.api.function import Function
 from jitree.base.arguments import items
@@ -16,6 +17,7 @@ from jitree.errors import InvalidArgumentError, NotFoundError
 
 if TYPE_CHECKING:
     from jitree.api.session import Session
+    from jitree.hal.observing import Extent
 
 _NO_NUMBERS: Final = "OSUMm"
 """Kinds of arrays: of objects, texts and dates."""
@@ -106,10 +108,22 @@ def arguments_of(inputs: Any) -> tuple[Any, ...]:
 
 def arrays_of(results: Any) -> list[np.ndarray[Any, Any]]:
     """What a call gives, as arrays of the host. INVALID_ARGUMENT for what is none."""
+    return [_array(item) for item in _single(results)]
+
+
+def extents_of(results: Any) -> list[Extent | None]:
+    """Where the same lies in memory of the device; None for what is no array of one."""
+    return [
+        (item.view.buffer.address, item.nbytes) if isinstance(item, Array) else None
+        for item in _single(results)
+    ]
+
+
+def _single(results: Any) -> list[Any]:
     if isinstance(results, Mapping):
         results = list(results.values())
-    items: Sequence[Any] = results if isinstance(results, (tuple, list)) else [results]
-    return [_array(item) for item in items if item is not None]
+    given: Sequence[Any] = results if isinstance(results, (tuple, list)) else [results]
+    return [item for item in given if item is not None]
 
 
 def _array(item: Any) -> np.ndarray[Any, Any]:

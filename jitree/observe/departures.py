@@ -11,6 +11,7 @@ import numpy as np
 from jitree.base.records import NamedTuple
 from jitree.observe.closeness import Closeness, FarElement, Tolerance, changes_of_bits, compare
 from jitree.observe.export_names import TensorKind
+from jitree.observe.layouts import find, have_one_layout
 from jitree.observe.regions import overlaps
 
 if TYPE_CHECKING:
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 
 ELSEWHERE: Final = "no dispatch (constants, parameters, copies or the host)"
 """As what made a tensor."""
+UNKNOWN_ORDER: Final = "order unknown"
+_EXPLAINED: Final = {
+    UNKNOWN_ORDER: "values do not tell whether both have their elements in one order, so the two that are "
+    "shown may be no counterparts"
+}
 _MOST_MOVED: Final = 64
 """Elements of a constant that differ, of which it is found out whether a dispatch only moves them."""
 _LONGEST: Final = 52
@@ -131,20 +137,38 @@ class Comparison:
             self.mismatch = a.label, b.label
             return False
         for left, right in zip(one.tensors, other.tensors, strict=True):
-            pair = paired(left, right)
-            if pair is None:
+            given = paired(left, right)
+            if given is None:
                 continue
-            closeness = compare(*pair, self.allowed)
-            operand = f"output {a.outputs.index(left)}"
+            pair, closeness, order = self._counterparts(given)
+            operand, kind = f"output {a.outputs.index(left)}", _type(left, right)
             names, ordinals = (a.name, b.name), (a.ordinal, b.ordinal)
-            self.rows.append(Compared(number, names, ordinals, operand, _type(left, right), closeness))
+            shown = f"{kind}, {order}" if order else kind
+            self.rows.append(Compared(number, names, ordinals, operand, shown, closeness))
             if closeness.first is not None and (self.first is None or number < self._number or self._movers):
-                found = self._departure(a, b, operand, _type(left, right), closeness.first)
+                found = self._departure(a, b, operand, kind, closeness.first)
+                if order:
+                    found = found._replace(reason=f"{_EXPLAINED.get(order, order)}; {found.reason}")
                 self._depart(number, found, closeness.differing <= _MOST_MOVED and self._moves(a, b, pair))
         self._name_reader(a)
         if self._is_one_program and self.first is None and self.constants is None:
             self._compare_constants(a, b)
         return True
+
+    def _counterparts(self, given: Pairing) -> tuple[Pairing, Closeness, str]:
+        """Two tensors with the same element in each place, how far they are apart, and what was done for it,
+        or that it is not known whether they are so: other builds may keep theirs in another layout."""
+        closeness = compare(*given, self.allowed)
+        left, right, shape = given
+        if closeness.first is None or self._is_one_program or have_one_layout(left, right):
+            return given, closeness, ""
+        for side, plain, packed in (("b", left, right), ("a", right, left)):
+            layout = find(plain, packed, shape)
+            if layout is not None:
+                unpacked = layout.unpacked(packed, shape)
+                pair = (left, unpacked, shape) if side == "b" else (unpacked, right, shape)
+                return pair, compare(*pair, self.allowed), f"unpacked: {side} has it {layout}"
+        return given, closeness, UNKNOWN_ORDER
 
     def _depart(self, number: int, found: Departure, is_moved: bool) -> None:
         """A constant that a dispatch only moves departs where the first dispatch computes with it."""
@@ -209,8 +233,10 @@ class Comparison:
         reads = []
         for number, (left, right) in enumerate(counterparts(a, b, self._is_one_program)):
             pair = None if right is None or is_overwritten(left, a) else paired(left, right)
-            place = None if pair is None else compare(*pair, self.allowed).first
-            reads.append(ReadTensor(number, left.type, left.origin or ELSEWHERE, place, pair is not None))
+            _, closeness, order = (None, None, "") if pair is None else self._counterparts(pair)
+            is_known = closeness is not None and order != UNKNOWN_ORDER
+            place = closeness.first if closeness is not None and is_known else None
+            reads.append(ReadTensor(number, left.type, left.origin or ELSEWHERE, place, is_known))
         return tuple(reads)
 
     def _compare_constants(self, a: ObservedDispatch, b: ObservedDispatch) -> None:
