@@ -95,7 +95,8 @@ def test_ctrl_c_when_a_thread_looks_for_the_first_time(place: str, monkeypatch: 
     def look() -> Callable[[], int]:
         return partial(_LOOK(table[FUNCTIONS.word("look_in")]), job.buffer_info()[0])
 
-    before, first = scopes.rings(), [interrupt_main, look()]
+    before = scopes.rings()
+    first: list[Callable[[], object]] = [interrupt_main, look()]
     with pytest.raises(KeyboardInterrupt):
         _pending(*first[place == "in the middle" :])
     assert scopes.rings() != before and job[JOB.word("failure")] == 0
