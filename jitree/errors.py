@@ -47,7 +47,11 @@ def printable(text: str) -> str:
     shows as its number."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c in "\n\t" else f"\\{ord(c):02X}" for c in text)
+    return "\n".join(line if line.isprintable() else _shown(line) for line in text.split("\n"))
+
+
+def _shown(line: str) -> str:
+    return "".join(c if c.isprintable() or c == "\t" else f"\\{ord(c):02X}" for c in line)
 
 
 class StatusError(RuntimeError):

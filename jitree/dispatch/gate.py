@@ -17,6 +17,7 @@ from weakref import WeakSet
 from jitree.base import scopes
 from jitree.base.scopes import Scope
 from jitree.dispatch.pending import YIELD
+from jitree.dispatch.shortcomings import Shortcomings
 from jitree.errors import CancelledError, DeadlineExceededError, StatusError
 from jitree.regs.layout import CONTENDED, GATE, STATE
 
@@ -69,7 +70,7 @@ class ContextGate(abc.ABC):
     def __init__(self, lock: threading.RLock | None) -> None:
         self.lock: threading.RLock = RLock() if lock is None else lock
         """Held while anything of the context runs or changes."""
-        self.shortcomings: list[str] = []
+        self.shortcomings = Shortcomings()
         """What host functions found wrong in the call in progress, which goes on; raised at its end."""
         self.gate = array("q", bytes(GATE.size))
         self.gate_address: int = self.gate.buffer_info()[0]
@@ -178,7 +179,7 @@ class ContextGate(abc.ABC):
             return
         gate[NESTING] -= 1
         self.settle()
-        shortcomings, self.shortcomings = self.shortcomings, []
+        shortcomings, self.shortcomings = self.shortcomings, Shortcomings()
         take: Callable[[Any], object] = self.lock.acquire
         how: object = True
         try:

@@ -24,6 +24,7 @@ from jitree.dispatch.gate import (
     ContextGate,
 )
 from jitree.dispatch.pending import YIELD, Pending, happened
+from jitree.dispatch.shortcomings import Shortcomings
 from jitree.errors import (
     CancelledError,
     FailedPreconditionError,
@@ -189,14 +190,14 @@ class Invoker(ContextGate):
 
     async def drive(self, call: Call, begun: int) -> list[Any]:
         """Makes a call, which began with those cancellations, and awaits whatever it waits for."""
-        shortcomings = list[str]()
+        shortcomings = Shortcomings()
         step: Callable[[], Awaited] = partial(next, call)
         while True:
             try:
                 pending = self._locked(call, step, shortcomings, begun)
             except StopIteration as end:
                 if shortcomings:  # of a call inside another, on whose thread the event loop runs
-                    raise _failed(shortcomings) from None
+                    raise shortcomings.take() from None
                 results: list[Any] = end.value
                 return results
             step = partial(next, call)
@@ -263,7 +264,7 @@ class Invoker(ContextGate):
                 self.gate[NESTING] = nesting  # no call: Ctrl-C comes where one begins
                 self.settle()
 
-    def _locked(self, call: Call, step: Callable[[], T], shortcomings: list[str], begun: int) -> T:
+    def _locked(self, call: Call, step: Callable[[], T], shortcomings: Shortcomings, begun: int) -> T:
         """Takes a step of a call that others are made between, which ``shortcomings`` belong to."""
         with self.entrance():
             nesting, others = self.gate[NESTING], self.shortcomings
@@ -399,7 +400,7 @@ class Invoker(ContextGate):
 
     def fail_at_end(self, text: str) -> None:
         """See :meth:`jitree.dispatch.context.Context.fail_at_end`."""
-        self.shortcomings.append(text)
+        self.shortcomings.add(text)
         self.gate[FAULTS] = 1
 
     def require_faultless(self) -> None:
@@ -407,11 +408,7 @@ class Invoker(ContextGate):
         if self.gate[NESTING] == 1:
             self.gate[FAULTS] = 0
             if self.shortcomings:
-                raise _failed(self._take_shortcomings())
-
-    def _take_shortcomings(self) -> list[str]:
-        texts, self.shortcomings[:] = list(self.shortcomings), []
-        return texts
+                raise self.shortcomings.take()
 
     def explain(self, error: BaseException, machine: Machine, function: VmFunction) -> None:
         """Adds to an error where in the program it happened. The caller raises it: a frame that does so while
@@ -429,7 +426,7 @@ class Invoker(ContextGate):
     def _add_shortcomings(self, error: BaseException) -> None:
         """To an error that ends a call of which expectations had failed before."""
         if self.shortcomings and self.gate[NESTING] == 1:
-            text = _failed(self._take_shortcomings()).message
+            text = self.shortcomings.take().message
             if isinstance(error, StatusError):
                 error.with_context(f"before that {text}")
             else:
@@ -439,8 +436,3 @@ class Invoker(ContextGate):
         error = ResourceExhaustedError("stack overflow in Python code that the program called")
         self.explain(error, machine, function)
         return error
-
-
-def _failed(texts: Sequence[str]) -> FailedPreconditionError:
-    count = f"{len(texts)} expectations" if len(texts) > 1 else "an expectation"
-    return FailedPreconditionError("\n".join([f"{count} of the program failed:", *texts]))

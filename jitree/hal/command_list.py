@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base.records import NamedTuple
@@ -58,6 +58,9 @@ class Dispatchable(Protocol):
         """Bytes of local memory that each workgroup in flight needs."""
 
 
+_PAGE: Final = 4096
+
+
 class BoundCommands(NamedTuple):
     """A list for one submission, with the ranges of its operands."""
 
@@ -77,11 +80,15 @@ class CommandList:
     """
 
     __slots__ = (
-        "_list", "addresses", "collectives", "constants", "data", "first_row", "kept", "lengths",
-        "most_local_memory", "patches", "rows",
+        "_charge", "_charged", "_charges", "_list", "addresses", "collectives", "constants", "data",
+        "first_row", "kept", "lengths", "most_local_memory", "patches", "rows",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, charge: Callable[[int], object] | None = None) -> None:
+        """``charge``: counts bytes that the list has, in steps of a page, until what it gives dies."""
+        self._charge = charge
+        self._charged = 0
+        self._charges: list[object] = []
         self.rows = array("q")
         self.addresses = array("q")
         self.lengths = array("q")
@@ -218,6 +225,15 @@ class CommandList:
         if self._list is not None:
             raise FailedPreconditionError("a command was recorded after recording had ended")
         self.rows.frombytes(row)
+        if self._charge is not None:
+            self._count(self._charge)
+
+    def _count(self, charge: Callable[[int], object]) -> None:
+        words = len(self.rows) + len(self.addresses) + len(self.lengths) + len(self.patches) + len(self.kept)
+        more = 8 * words + 4 * len(self.constants) + len(self.data) - self._charged
+        if more >= _PAGE:
+            self._charges.append(charge(more))
+            self._charged += more
 
     def _dispatch(
         self,

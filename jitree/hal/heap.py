@@ -147,6 +147,11 @@ class HeapAllocator(LendingAllocator):
     def most_lent(self) -> int:
         return min(super().most_lent, self._kept_limit)
 
+    @property
+    def limited_charge(self) -> Callable[[int], object] | None:
+        """:meth:`charge`, where it limits anything."""
+        return None if self._limit is None else self.charge
+
     def charge(self, size: int) -> Ending | None:
         """Counts memory of the host that a program has elsewhere, until the ending dies; None where nothing
         limits it. RESOURCE_EXHAUSTED where it does."""

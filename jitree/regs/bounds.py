@@ -29,6 +29,11 @@ class Bounds(NamedTuple):
     """Limits what it takes to build the programs' machine code."""
 
     @property
+    def limited_charge(self) -> Callable[[int], object] | None:
+        """``charge``, where it limits anything."""
+        return None if self.charge is _free else self.charge
+
+    @property
     def count_nothing(self) -> bool:
         """Whether programs may have as much as there is."""
         return self[:3] == UNBOUNDED[:3]

@@ -116,6 +116,56 @@ _CHANNEL.import_function("hal.channel.create", "0rIirrii_r").function("join", "0
 """)  # fmt: skip
 CHANNEL = _CHANNEL.build()
 """Joins the group that the host names."""
+_DEVICE = """
+    %i1 = const.i32 0
+    %i2:3 = const.i64 -1
+    %i4:5 = const.i64 0
+    %i6 = const.i32 3
+    %i7 = const.i32 1
+    [%r0] = call @hal.devices.get [%i1]
+"""
+_REPEATED = """
+    %i0 = sub.i32 %i0, %i7
+    cond_br %i0, ^again, ^end
+    ^end:
+    return [%i0]
+"""
+_QUEUES = Assembler("queues").import_function("hal.devices.get", "0i_r")
+for name, cconv in (
+    ("hal.command_buffer.create", "0riiIi_r"),
+    ("hal.command_buffer.execution_barrier", "0riiI_v"),
+    ("hal.fence.create", "0rI_r"),
+    ("hal.device.queue.barrier", "0rIrrI_v"),
+    ("check.expect_true", "0i_v"),
+):
+    _QUEUES.import_function(name, cconv)
+_QUEUES.function("record", "0i_i", f"""
+    {_DEVICE}
+    [%r1] = call @hal.command_buffer.create [%r0, %i1, %i6, %i2:3, %i1]
+    br ^again
+    ^again:
+    call @hal.command_buffer.execution_barrier [%r1, %i7, %i7, %i4:5]
+    {_REPEATED}
+""")  # fmt: skip
+_QUEUES.function("submit", "0i_i", f"""
+    {_DEVICE}
+    [%r1] = call @hal.fence.create [%r0, %i4:5]
+    [%r2] = call @hal.fence.create [%r0, %i4:5]
+    br ^again
+    ^again:
+    call @hal.device.queue.barrier [%r0, %i2:3, %r1, %r2, %i4:5]
+    {_REPEATED}
+""")  # fmt: skip
+_QUEUES.function("expect", "0i_i", f"""
+    %i7 = const.i32 1
+    %i1 = const.i32 0
+    br ^again
+    ^again:
+    call @check.expect_true [%i1]
+    {_REPEATED}
+""")  # fmt: skip
+QUEUES = _QUEUES.build()
+"""Each function has the host keep something, so many times: commands, operations, failures."""
 GLOBALS = Assembler("globals", globals_size=1 << 20).function("f", "0v_v", "return").build()
 ENDLESS_INIT = Assembler("endless").function("__init", "0v_v", "br ^again\n^again:\nbr ^again").build()
 ENDLESS_END = Assembler("last").function("__deinit", "0v_v", "br ^again\n^again:\nbr ^again").build()

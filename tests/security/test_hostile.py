@@ -11,11 +11,17 @@ import pytest
 import jitree
 from jitree.dispatch.host_export import HostExport
 from jitree.dispatch.host_module import HostModule
-from jitree.errors import DeadlineExceededError, PermissionDeniedError, ResourceExhaustedError, StatusError
+from jitree.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    StatusError,
+)
 from jitree.hal.groups.transport import Transport, TransportProvider
 from tests.assembler import Assembler
 from tests.modules.hal_programs import BUFFERS, DEVICE, DEVICE_LOCAL, NULL, ROWS, USAGE, Program
-from tests.security.programs import CHANNEL, ENDLESS_END, ENDLESS_INIT, ENDLESS_KERNEL, PROGRAM, VMVX
+from tests.security.programs import CHANNEL, ENDLESS_END, ENDLESS_INIT, ENDLESS_KERNEL, PROGRAM, QUEUES, VMVX
 from tests.security.test_limits import TIERS
 from tests.tools.command import jitree as command
 
@@ -134,6 +140,22 @@ def test_device_memory_bombs(tier: str, size: int) -> None:
         for _ in range(4):
             with pytest.raises(StatusError, match=r"RESOURCE_EXHAUSTED|OUT_OF_RANGE"):
                 session.call_direct("m.f", session.device, *(None,) * 5)
+
+
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+@pytest.mark.parametrize("tier", ("plain", "fast"))
+def test_what_the_host_keeps_for_a_program_is_memory_of_it(device: str, tier: str) -> None:
+    """Commands that are recorded, operations that wait, what is said of expectations that fail."""
+    with jitree.Session(device, sandbox=True, tier=tier, limits=jitree.Limits(memory=1 << 17)) as session:
+        session.load(QUEUES)
+        for name, few, many in (("record", 500, 3000), ("submit", 60, 300)):
+            assert session.call_direct(f"queues.{name}", few) == [0]
+            with pytest.raises(ResourceExhaustedError, match="the limit on memory"):
+                session.call_direct(f"queues.{name}", many)
+        for _ in range(2):
+            with pytest.raises(FailedPreconditionError, match="50000 expectations of the program") as caught:
+                session.call_direct("queues.expect", 50_000)
+            assert len(caught.value.message) < 1.1 * 2**20 and caught.value.message.endswith("others")
 
 
 def test_names_and_tables_of_a_file_are_no_more_than_its_bytes() -> None:

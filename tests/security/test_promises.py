@@ -60,6 +60,7 @@ TESTS = {
         "security/test_limits.py::test_handles",
         "security/test_limits.py::test_output",
         "security/test_hostile.py::test_bombs_end_in_a_status",
+        "security/test_hostile.py::test_what_the_host_keeps_for_a_program_is_memory_of_it",
     ],
     "goes on when the time of its limits is over": [
         "security/test_hostile.py::test_endless_programs_end_in_time",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jitree.errors import InvalidArgumentError, PermissionDeniedError
 from jitree.hal.buffer import Buffer
@@ -18,9 +18,16 @@ _NO_BUFFER = (0, -1)
 class LocalCommandBuffer(ListCommandBuffer):
     """Records a :class:`CommandList`, which the command executor runs."""
 
-    def __init__(self, modes: int, categories: int, queue_affinity: int, binding_capacity: int) -> None:
+    def __init__(
+        self,
+        modes: int,
+        categories: int,
+        queue_affinity: int,
+        binding_capacity: int,
+        charge: Callable[[int], object] | None = None,
+    ) -> None:
         super().__init__(modes, categories, queue_affinity, binding_capacity)
-        self.commands = CommandList()
+        self.commands = CommandList(charge)
         self._kept: set[int] = set()
         self.submissions = 0
         self.cost = UNKNOWN_COST

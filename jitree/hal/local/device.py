@@ -49,6 +49,8 @@ class LocalDevice(Device):
         profiler = self._queues[0].profiler
         super().__init__(identifier, f"{identifier}://", allocator or HeapAllocator(), loaders, profiler)
         self._log: EventLog | None = None
+        self._charge: Callable[[int], object] | None = None
+        """Counts memory of the host that programs have by what they record and submit."""
         self._channels: dict[str | None, LocalChannel] = {}
         watchdog.start_from_environment()
         for queue in self._queues:
@@ -60,6 +62,9 @@ class LocalDevice(Device):
             for borrower in tuple(self.device_allocator.borrowers):
                 borrower.stop()
         super().replace_device_allocator(allocator)
+        self._charge = allocator.limited_charge if isinstance(allocator, HeapAllocator) else None
+        for queue in self._queues:
+            queue.charge = self._charge
         if isinstance(allocator, HeapAllocator):
             for borrower in tuple(allocator.borrowers):
                 borrower.resume()
@@ -82,7 +87,7 @@ class LocalDevice(Device):
     ) -> CommandBuffer:
         from jitree.hal.local.command_buffer import LocalCommandBuffer  # most are made by machine code
 
-        return LocalCommandBuffer(modes, categories, queue_affinity, binding_capacity)
+        return LocalCommandBuffer(modes, categories, queue_affinity, binding_capacity, self._charge)
 
     def create_channel(
         self,

@@ -58,8 +58,8 @@ class Operation:
     """
 
     __slots__ = (
-        "__weakref__", "cost", "interrupted", "limit", "name", "post", "queue", "signal", "submitted",
-        "timepoints", "wait", "work",
+        "__weakref__", "charge", "cost", "interrupted", "limit", "name", "post", "queue", "signal",
+        "submitted", "timepoints", "wait", "work",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +78,8 @@ class Operation:
         """Where it waits for a thread, while it does."""
         self.interrupted: StatusError | None = None
         """Why it is to end early: no call waits for it any more."""
+        self.charge: object = None
+        """Counts its memory while its submitter has gone on."""
         self.submitted = this_thread.submitted
         self.limit = scopes.limit()
         """The deadline of the block that it was submitted in; no other ends it, such as one of the thread
@@ -144,7 +146,11 @@ class Operation:
         self._report(failure)
 
     def announce(self) -> None:
-        """Makes it known to those who wait for the signal fence: the submitter goes on before it has run."""
+        """Makes it known to those who wait for the signal fence: the submitter goes on before it has run.
+
+        RESOURCE_EXHAUSTED for more of them than the memory of a sandbox has room for."""
+        if self.queue.charge is not None and len(self.queue.announced) >= _FEW:
+            self.charge = self.queue.charge(_MEMORY)
         self.submitted[self] = None
         self.queue.announced[self] = None
         if self.limit is not None:
@@ -228,6 +234,7 @@ class Operation:
 
     def settle(self) -> None:
         """Takes :meth:`announce` back."""
+        self.charge = None
         self.submitted.pop(self, None)
         self.queue.announced.pop(self, None)
         if self.limit is not None:
@@ -255,6 +262,10 @@ class Operation:
 
 
 UNKNOWN_COST: Final = -1
+_MEMORY: Final = 2048
+"""Bytes that an operation has which waits, with its work."""
+_FEW: Final = 64
+"""Operations that may wait without being counted: how many do depends on the speed of threads."""
 
 
 class LocalQueue:
@@ -266,6 +277,8 @@ class LocalQueue:
         self.record = record or QueueRecord()
         self._lock = allocate_lock()
         self._waiting: dict[Operation, None] = {}
+        self.charge: Callable[[int], object] | None = None
+        """Counts memory of operations until what it gives dies."""
         self.announced: dict[Operation, None] = {}
         """Operations that have not ended, and whose submitters have gone on."""
         self._closed = False

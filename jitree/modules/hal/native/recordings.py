@@ -31,7 +31,7 @@ def restore(
     if fields["place"] and device is not None:
         commands = cast(ListCommandBuffer, device.create_command_buffer(*arguments))
     else:
-        commands = LocalCommandBuffer(*arguments)
+        commands = LocalCommandBuffer(*arguments, table.bounds.limited_charge)
     into = commands.commands
     into.rows.frombytes(_bytes(rows["rows"], rows["row_count"] * COMMAND.size))
     into.addresses.frombytes(_bytes(rows["addresses"], rows["operand_count"] * 8))
