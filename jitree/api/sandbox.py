@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from jitree.api.executables import create_loaders
 from jitree.api.limits import Limits, check, limited_content
 from jitree.api.module_reference import parse_reference
+from jitree.api.session_arguments import listed
 from jitree.base.arguments import shown
 from jitree.base.scopes import Scope, require_going_on
 from jitree.codegen.image.builds import Builds
@@ -274,18 +275,17 @@ def require_local(choice: object) -> str:
 
 def require_objects(parameters: Any) -> tuple[Any, ...]:
     """The sources of parameters. PERMISSION_DENIED for paths, however deep."""
-    sources = tuple(parameters.items()) if isinstance(parameters, Mapping) else parameters
-    if isinstance(sources, (str, os.PathLike)):
+    if isinstance(parameters, (str, os.PathLike)):
         raise PermissionDeniedError(
-            f"parameters: a sandbox opens no files; open '{os.fspath(sources)}' with "
+            f"parameters: a sandbox opens no files; open '{os.fspath(parameters)}' with "
             "jitree.params.open_providers and pass what that gives"
         )
-    if isinstance(sources, (list, tuple)):
-        for source in sources:
-            value = source[1] if isinstance(parameters, Mapping) else source
-            if isinstance(value, (str, os.PathLike, Mapping)):
-                require_objects(value)
-    return (parameters,) if isinstance(parameters, Mapping) else tuple(parameters)
+    is_mapping = isinstance(parameters, Mapping)
+    sources = (parameters,) if is_mapping else listed("parameters", "archives or mappings", parameters)
+    for source in parameters.values() if is_mapping else sources:
+        if isinstance(source, (str, os.PathLike, Mapping)):
+            require_objects(source)
+    return sources
 
 
 def _size(value: object) -> int:

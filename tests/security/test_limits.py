@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -198,6 +199,9 @@ def test_native_code_is_refused_with_what_to_do() -> None:
         {"parameters": "weights.irpa"},
         {"parameters": ["scope=weights.irpa"]},
         {"parameters": {"scope": "weights.irpa"}},
+        {"parameters": iter(["weights.irpa"])},
+        {"parameters": {"weights.irpa"}},
+        {"parameters": {"scope": {"key": Path("weights.irpa")}}},
         {"executable_plugins": ["plugin.so"]},
     ],
 )
