@@ -293,7 +293,9 @@ def _one_program(sides: tuple[Side, Side], inputs: Sequence[Any], allowed: Toler
 
 
 def _compare_results(found: Difference, makers: tuple[Makers, Makers]) -> None:
-    """Results come last: they are the first departure only where no dispatch is."""
+    """Results come last: they are the first departure only where no dispatch is, and then the one among them
+    that was made first."""
+    departures = list[Departure]()
     one, other = found.results
     if len(one) != len(other):
         raise InvalidArgumentError(f"a gives {len(one)} results and b {len(other)}: they cannot be compared")
@@ -309,13 +311,19 @@ def _compare_results(found: Difference, makers: tuple[Makers, Makers]) -> None:
         row = element_type_of(left.dtype)
         kind = "x".join([*map(str, left.shape), row.name if row else left.dtype.name])
         found.rows.append(Compared(_LAST + number, names, ordinals, f"result {number}", kind, closeness))
-        if closeness.first is not None and found.first is None:
-            found.first = _departing(made, names, ordinals, f"result {number}", kind, closeness.first)
+        if closeness.first is not None:
+            departures.append(_departing(made, names, ordinals, f"result {number}", kind, closeness.first))
+    if found.first is None and departures:
+        found.first = min(departures, key=_time_made)
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Dimensions of 1 move no element."""
     return tuple(size for size in shape if size != 1)
+
+
+def _time_made(departure: Departure) -> int:
+    return next((ordinal for ordinal in departure.ordinals if ordinal is not None), _LAST)
 
 
 def _departing(
@@ -333,5 +341,5 @@ def _departing(
         ReadTensor(number, tensor.type, tensor.origin or ELSEWHERE, None, False)
         for number, tensor in enumerate(maker.inputs)
     )
-    reason = "the dispatch that made the result; no tensor before it that both make departs"
+    reason = "the dispatch that made the result; nothing that was compared before it departs"
     return Departure(*names, ordinals, operand, kind, place, reads, reason, maker.location, maker.call_site)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from jitree.api.array import Array
+from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX
 from jitree.api.calls.refusal import describe
+from jitree.api.calls.tensor_packing import as_array
 from jitree.api.function import Function
 from jitree.base.arguments import items
 from jitree.errors import InvalidArgumentError, NotFoundError
@@ -77,9 +79,13 @@ def side_of(name: str, given: SideLike, function: str | None, options: Mapping[s
 
 
 def function_of(module: Any, name: str | None) -> Function:
-    """The function of that name; without a name the only one."""
-    if name is None and len(module.names) == 1:
-        found: Function = module[module.names[0]]
+    """The function of that name; without a name the only one. One that waits stands for its twin
+    ``…$async``, which importers of PyTorch and ONNX give it."""
+    meant = [
+        one for one in module.names if one.removesuffix(TORCH_ASYNC_SUFFIX) not in set(module.names) - {one}
+    ]
+    if name is None and len(meant) == 1:
+        found: Function = module[meant[0]]
         return found
     local = (name or "").removeprefix(f"{module.name}.")
     if local not in module.names:
@@ -130,7 +136,12 @@ def _array(item: Any) -> np.ndarray[Any, Any]:
     for name in ("detach", "cpu", "to_host"):  # PyTorch's, and iree.runtime's
         if hasattr(item, name):
             item = getattr(item, name)()
-    array = np.asarray(item)
+    try:
+        found = as_array(item)  # also of element types that numpy has not
+        array = np.asarray(item) if found is None else found
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        why = f"results are compared as arrays, and {describe(item)} is none: {error}"
+        raise InvalidArgumentError(why) from error
     if array.dtype.kind in _NO_NUMBERS:
         raise InvalidArgumentError(f"results are compared as arrays, and {describe(item)} is none")
     return array

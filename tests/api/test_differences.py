@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -16,6 +17,7 @@ import pytest
 import jitree
 from jitree import Session
 from jitree.api import sides
+from jitree.base import dlpack
 from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -27,7 +29,7 @@ from jitree.observe.closeness import EXACT, Tolerance, compare
 from jitree.observe.lockstep import Arrival, Meeting
 from jitree.observe.outlines import Outline, Sketch, align
 from jitree.observe.regions import SCRATCH
-from tests.api.programs import ASYNCHRONOUS, PROGRAMS
+from tests.api.programs import ASYNCHRONOUS, PROGRAMS, TORCH_STYLE
 from tests.tools.command import jitree as command
 
 CHAIN = PROGRAMS / "chain.vmfb"
@@ -204,6 +206,8 @@ def test_functions_of_sessions() -> None:
         assert not one.is_observed and not other.is_observed
         with pytest.raises(InvalidArgumentError, match="two sessions"):
             jitree.diff(first, first, inputs=[X])
+    ones = [np.ones(4, np.float32)] * 2
+    assert jitree.diff(TORCH_STYLE, lambda a, b: a + b, inputs=ones).equal, "main, not its twin main$async"
     product = (ASYNCHRONOUS, "local-task")
     assert jitree.diff(
         product, (ASYNCHRONOUS, "local-sync"), "product", [np.ones((256, 256), np.float32)]
@@ -220,6 +224,7 @@ def test_functions_of_sessions() -> None:
         ({"b": lambda x: x[:1]}, "no two to compare"),
         ({"b": lambda x: object()}, "results are compared as arrays"),
         ({"b": lambda x: x.T}, r"result 0 has the shape \(4, 8\) in a and \(8, 4\) in b"),
+        ({"b": lambda x: [[[1, 2], [3]]]}, "results are compared as arrays"),
         ({"b": lambda x: "text"}, "results are compared as arrays"),
         ({"b": lambda x: x.astype("U")}, "results are compared as arrays"),
         ({"inputs": 3}, "inputs: expected a sequence"),
@@ -246,6 +251,19 @@ def test_what_gives_results() -> None:
         def cpu(self) -> npt.NDArray[Any]:
             return self.array
 
+    class Narrow:
+        """As PyTorch's of 16 bits, which numpy does not know."""
+
+        def __array__(self, *arguments: object, **named: object) -> npt.NDArray[Any]:
+            raise TypeError("unsupported")
+
+        def __dlpack__(self, **options: Any) -> Any:
+            return dlpack.export(X.astype(ml_dtypes.bfloat16), **options)
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 1, 0
+
+    assert sides.arrays_of(Narrow())[0].dtype == ml_dtypes.bfloat16
     assert sides.arrays_of({"y": Elsewhere(X)})[0] is X
     assert [array.tolist() for array in sides.arrays_of((1, None, [2.0]))] == [1, [2.0]]
 

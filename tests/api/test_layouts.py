@@ -12,6 +12,8 @@ import pytest
 
 import jitree
 from jitree import Session
+from jitree.api import differences
+from jitree.api.differences import Difference
 from jitree.api.sides import extents_of
 from jitree.observe.closeness import EXACT
 from jitree.observe.departures import UNKNOWN_ORDER, Comparison
@@ -67,6 +69,16 @@ def test_a_result_that_departs_names_what_made_it() -> None:
     assert "what both make before agrees, so it is made after dispatches 0 and " in d.first.reason
 
 
+def test_of_results_that_depart_the_one_made_first_is_named() -> None:
+    makers = Makers(), Makers()
+    made = [step("dispatch", [], [(64, 4)], ordinal) for ordinal in (2, 0)]
+    makers[0].results = [*made, None]
+    found = Difference((print, print), (), EXACT, ([X, X, X], [X + 1, X + 2, X + 3]))
+    differences._compare_results(found, makers)
+    assert found.first is not None and (found.first.operand, found.first.ordinal) == ("result 1", 0)
+    assert [row.operand for row in found.rows] == ["result 0", "result 1", "result 2"]
+
+
 def test_where_results_lie() -> None:
     """On other devices that is another place than the one of the arrays that are compared."""
     with Session("local-sync") as session:
@@ -77,10 +89,15 @@ def test_where_results_lie() -> None:
     assert d.first.dispatch.startswith("layers_dispatch_")
 
 
-def step(kind: str, inputs: list[tuple[int, int]], outputs: list[tuple[int, int]]) -> ObservedDispatch:
+def step(
+    kind: str, inputs: list[tuple[int, int]], outputs: list[tuple[int, int]], ordinal: int = 0
+) -> ObservedDispatch:
     tensors = ([SimpleNamespace(extent=extent) for extent in extents] for extents in (inputs, outputs))
     reads, writes = tensors
-    return cast("ObservedDispatch", SimpleNamespace(kind=kind, inputs=reads, outputs=writes))
+    dispatch = SimpleNamespace(
+        kind=kind, inputs=reads, outputs=writes, ordinal=ordinal, name="name", location="", call_site=""
+    )
+    return cast("ObservedDispatch", dispatch)
 
 
 def test_copies_are_made_by_what_made_their_source() -> None:
