@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jitree import Limits, Session
+from jitree import CustomModule, Limits, Session
 from jitree.api.calls.argument_order import ArgumentOrder
+from jitree.base import due
+from jitree.base.scopes import Scope
 from jitree.codegen.image import Provider
 from jitree.errors import CancelledError, DeadlineExceededError, InvalidArgumentError, StatusError
 from jitree.hal.fence import Fence
@@ -238,6 +240,29 @@ def test_deadlines_inside_of_others(one: Session) -> None:
         with pytest.raises(DeadlineExceededError):  # which is over: nothing begins any more
             one["m.recursion"](0)
     check(one)
+
+
+def test_the_loop_looks_each_time_that_Python_has_worked_for_it() -> None:
+    """Whatever is left of its fuel, which does not count what that takes, and nobody rings."""
+    module, calls, passed = CustomModule("host"), list[int](), 100
+    limit = Scope(60)
+
+    @module.export(signature="i32 -> i32")
+    def work(number: int) -> int:
+        calls.append(number)
+        if len(calls) == passed:
+            limit.until = time.monotonic()
+            due.put(limit.until)
+        assert len(calls) < 10 * passed
+        return number
+
+    program = Assembler("m").import_function("host.work", "0i_i")
+    program.function("f", "0i_i", "br ^again\n^again:\n[%i0] = call @host.work [%i0]\nbr ^again")
+    with Session("local-sync", tier="fast") as session:
+        session.load(module, program.build())
+        with limit, pytest.raises(DeadlineExceededError):
+            session["m.f"](1)
+    assert passed <= len(calls) <= passed + 1
 
 
 def test_short_calls_end_with_their_block(one: Session) -> None:

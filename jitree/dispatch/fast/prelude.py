@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from jitree.base.due import NEVER
 from jitree.dispatch.fast.handler import PARAMETERS
 from jitree.dispatch.native.counting import declaration, on_pointers
 from jitree.regs.access import CALLED
-from jitree.regs.fuel import RINGS
+from jitree.regs.fuel import CLOCK, DUE, RINGS
 from jitree.regs.layout import LEFT_EXIT, LEFT_FUEL, LEFT_SIDE_EXIT, LEFT_STOPPED, STATE
 
 _COUNTING: Final = ("retain", "drop", "put", "move")
@@ -76,7 +77,7 @@ go:
 
 _RUN: Final = """\
 ; Runs from where the state block says until the loop must leave; returns why (LEFT_*). If somebody has rung,
-; the first branch looks: what Python has done since may have taken long.
+; or a deadline has passed, the first branch looks: what Python has done since may have taken long.
 define i64 @loop(ptr %state) #0 {{
   %here = call ptr @llvm.frameaddress.p0(i32 0)
   %stack.at = getelementptr i8, ptr %state, i64 {stack}
@@ -95,7 +96,21 @@ define i64 @loop(ptr %state) #0 {{
   %attended.at = getelementptr i8, ptr %state, i64 {attended}
   %attended = load i64, ptr %attended.at, align 8
   %rung = icmp ne i64 %rings, %attended
-  %fuel = select i1 %rung, i64 1, i64 %left.before
+  %due.place = getelementptr i8, ptr %math, i64 {due}
+  %due.at = load ptr, ptr %due.place, align 8
+  %due = load i64, ptr %due.at, align 8
+  %limited = icmp ne i64 %due, {never}
+  br i1 %limited, label %timed, label %begin
+timed:
+  %clock.place = getelementptr i8, ptr %math, i64 {clock}
+  %clock = load ptr, ptr %clock.place, align 8
+  %now = call i64 %clock()
+  %passed = icmp sge i64 %now, %due
+  br label %begin
+begin:
+  %late = phi i1 [ false, %0 ], [ %passed, %timed ]
+  %looks = or i1 %rung, %late
+  %fuel = select i1 %looks, i64 1, i64 %left.before
   %resume.at = getelementptr i8, ptr %state, i64 {resume}
   %resume = load ptr, ptr %resume.at, align 8
   %compiled = icmp ne ptr %resume, null
@@ -112,7 +127,7 @@ stop:
   store i64 {left_stopped}, ptr %status.at, align 8
   ret i64 {left_stopped}
 go:
-  %spendable = phi i64 [ %fuel, %0 ], [ %remaining, %first ]
+  %spendable = phi i64 [ %fuel, %begin ], [ %remaining, %first ]
   %pc.at = getelementptr i8, ptr %state, i64 {pc}
   %pc = load ptr, ptr %pc.at, align 8
   %values.at = getelementptr i8, ptr %state, i64 {values}
@@ -138,7 +153,9 @@ def _leave(name: str, why: str, left: int) -> str:
 def prelude() -> str:
     """Everything but the handlers and their table."""
     parts = [
-        _RUN.format(left_stopped=LEFT_STOPPED, rings=RINGS, **STATE.offsets),
+        _RUN.format(
+            left_stopped=LEFT_STOPPED, rings=RINGS, due=DUE, never=NEVER, clock=CLOCK, **STATE.offsets
+        ),
         _leave("side_exit", "nothing of this instruction has happened", LEFT_SIDE_EXIT),
         _leave("out_of_time", "the time is over", LEFT_FUEL),
         _REFUEL.format(
