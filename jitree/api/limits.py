@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from jitree.api.calls.refusal import describe
 from jitree.base.records import NamedTuple
@@ -34,6 +34,8 @@ class Limits(NamedTuple):
     """Bytes of all files that are loaded."""
 
 
+TIME: Final = "the limit on time"
+LOAD_TIME: Final = "the limit on load time"
 _SECONDS = ("time", "load_time")
 _MOST = 1 << 62
 """What machine code can count."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from jitree.api.executables import create_loaders
-from jitree.api.limits import Limits, check, limited_content
+from jitree.api.limits import LOAD_TIME, TIME, Limits, check, limited_content
 from jitree.api.module_reference import parse_reference
 from jitree.api.session_arguments import listed
 from jitree.base.arguments import shown
@@ -141,7 +141,7 @@ class Sandbox:
     def loading(self) -> Iterator[None]:
         """Around the loading of modules. Where it fails, machine code of the session is built no further."""
         try:
-            with self.calling(self.limits.load_time):
+            with self.calling(is_loading=True):
                 yield
         except BaseException:
             self.close()
@@ -153,10 +153,12 @@ class Sandbox:
             self._builds.end()
 
     @contextmanager
-    def calling(self, seconds: float | None) -> Iterator[None]:
+    def calling(self, is_loading: bool = False) -> Iterator[None]:
         """Around a call of the host, or the loading of modules."""
+        limits = self.limits
+        seconds, name = (limits.load_time, LOAD_TIME) if is_loading else (limits.time, TIME)
         with (
-            Scope(seconds) if seconds is not None else nullcontext(),
+            Scope(seconds, name) if seconds is not None else nullcontext(),
             self._engine.counted() if self._engine is not None else nullcontext(),
         ):
             yield
@@ -191,16 +193,15 @@ class LimitedContext(Context):
         self._sandbox = sandbox
 
     def _run_if_present(self, instance: ModuleInstance, name: str, *arguments: object) -> None:
-        limits = self._sandbox.limits
-        with self._sandbox.calling(limits.load_time if self.is_initialising else limits.time):
+        with self._sandbox.calling(self.is_initialising):
             super()._run_if_present(instance, name, *arguments)
 
     def invoke(self, function: VmFunction, arguments: Sequence[object] = ()) -> list[Any]:
-        with self._sandbox.calling(self._sandbox.limits.time):
+        with self._sandbox.calling():
             return self._sandbox.allowed(super().invoke(function, arguments))
 
     async def invoke_async(self, function: VmFunction, arguments: Sequence[object] = ()) -> list[Any]:
-        with self._sandbox.calling(self._sandbox.limits.time):
+        with self._sandbox.calling():
             return self._sandbox.allowed(await super().invoke_async(function, arguments))
 
 

@@ -73,12 +73,14 @@ class Scope(Unique):
     It is left by releasing a lock, in C: Ctrl-C cannot come before that, and leave a thread in it for good.
     """
 
-    __slots__ = ("__weakref__", "_open", "_wakes", "failure", "outer", "seconds", "until")
+    __slots__ = ("__weakref__", "_name", "_open", "_wakes", "failure", "outer", "seconds", "until")
 
     __exit__: Any = property(attrgetter("_open.__exit__"))
 
-    def __init__(self, seconds: float | None = None) -> None:
+    def __init__(self, seconds: float | None = None, name: str = "") -> None:
+        """``name``: of what has stated the seconds, if they are no deadline of the caller's."""
         self.seconds = seconds
+        self._name = name and f" ({name})"
         self._open = allocate_lock()
         self._wakes: dict[Wake, None] = {}
         self.failure: StatusError | None = None
@@ -121,7 +123,7 @@ class Scope(Unique):
 
     def expire(self) -> None:
         """Its time is over."""
-        self.end(DeadlineExceededError(f"it was not done within {self.seconds:g} s"))
+        self.end(DeadlineExceededError(f"it was not done within {self.seconds:g} s{self._name}"))
 
     @property
     def is_used(self) -> bool:

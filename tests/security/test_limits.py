@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 
 import jitree
 from jitree.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError, StatusError
-from tests.security.programs import DIGITS, GLOBALS, NATIVE, PROGRAM, VMVX
+from tests.security.programs import DIGITS, ENDLESS_INIT, GLOBALS, NATIVE, PROGRAM, VMVX
 
 TIERS = ("plain", "fast", "native", "auto")
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "sandbox.md"
 CALLS = 4
 """So that tiers which begin later have begun."""
 
@@ -71,6 +73,37 @@ def test_memory(tier: str, name: str, arguments: tuple[int, ...], needed: int) -
     assert not any(isinstance(o, StatusError) for o in attempt(tier, name, *arguments, memory=needed))
     text = str(error_of(attempt(tier, name, *arguments, memory=needed - 1)))
     assert f"of {needed - 1} bytes are in use (the limit on memory)" in text
+
+
+BEYOND: dict[str, tuple[float, Callable[[Any], object]]] = {
+    "memory": (1000, lambda session: session.load(PROGRAM) and session.call("hostile.clone", 0, 500)),
+    "time": (0.25, lambda session: session.load(PROGRAM) and session.call("hostile.spin")),
+    "load_time": (0.25, lambda session: session.load(ENDLESS_INIT)),
+    "instructions": (1000, lambda session: session.load(PROGRAM) and session.call("hostile.spin")),
+    "recursion": (5, lambda session: session.load(PROGRAM) and session.call("hostile.down", 10)),
+    "handles": (30, lambda session: session.load(PROGRAM) and session.call("hostile.hoard", 100, 0)),
+    "output": (39, lambda session: session.load(VMVX).classify(np.ones((8, 8), np.float32))),
+    "load_size": (100, lambda session: session.load(PROGRAM)),
+}
+STATUSES = {
+    name: code
+    for names, code in re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| ([A-Z_]+) \|", GUIDE.read_text(), re.MULTILINE)
+    for name in re.findall(r"\w+", names)
+}
+
+
+@pytest.mark.parametrize("kind", [True, "process"])
+@pytest.mark.parametrize("name", jitree.Limits._fields)
+def test_each_limit_has_the_status_that_the_guide_says(name: str, kind: Any) -> None:
+    """And a message that says which limit it is, and its value."""
+    most, exceed = BEYOND[name]
+    if (name, kind) == ("instructions", "process"):
+        pytest.skip("instructions of native code are not counted")
+    limits = jitree.Limits(**{name: most})  # type: ignore[arg-type]
+    with jitree.Session("local-sync", sandbox=kind, limits=limits) as session:
+        with pytest.raises(StatusError, match=f"the limit on {name.replace('_', ' ')}") as caught:
+            exceed(session)
+        assert caught.value.code.name == STATUSES[name] and str(most) in caught.value.message
 
 
 def test_memory_of_globals_is_the_modules() -> None:

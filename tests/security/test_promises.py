@@ -89,6 +89,7 @@ TESTS = {
     ],
     "no `jitree.errors.StatusError`": ["api/test_odd_arguments.py::test_odd_arguments_give_a_status"],
     "limit that stops a program which stays": [
+        "security/test_limits.py::test_each_limit_has_the_status_that_the_guide_says",
         "security/test_limits.py::test_memory",
         "security/test_limits.py::test_recursion",
         "security/test_limits.py::test_instructions",

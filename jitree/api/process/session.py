@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from jitree.api.calls.declaration import TIMEOUT
-from jitree.api.limits import Limits, check, limited_content
+from jitree.api.limits import LOAD_TIME, TIME, Limits, check, limited_content
 from jitree.api.process import values
 from jitree.api.process.worker import Child
 from jitree.api.sandbox import require_local
@@ -107,7 +107,7 @@ class ProcessSession(Unique):
         begun = gate.gate[CANCELS]
         if gate.lock._is_owned():  # type: ignore[attr-defined]
             raise FailedPreconditionError("the session is in a call of this thread")
-        with Entrance(gate), Scope(seconds) as scope:
+        with Entrance(gate), Scope(seconds, TIME) as scope:
             try:
                 gate.is_ended_by(scope, begun)
                 if self.closed:
@@ -124,7 +124,7 @@ class ProcessSession(Unique):
 
     def _load(self, worker: Child, parts: list[memoryview]) -> list[tuple[str, _Functions]]:
         head: dict[str, Any] = {"load": True, "arguments": [["ui8", [part.nbytes]] for part in parts]}
-        with Scope(self._limits.load_time):
+        with Scope(self._limits.load_time, LOAD_TIME):
             answer = worker.ask(head, parts, "while modules were loaded")
         found: list[tuple[str, _Functions]] = []
         for item in _listed(worker, answer.head.get("modules")):
