@@ -108,7 +108,7 @@ def test_kernels_that_crash_or_never_end() -> None:
     with confined(limits={"time": 1.0}) as session:
         session.load(with_kernels(LOOP))
         for _ in range(2):
-            with pytest.raises(DeadlineExceededError, match=r"within 1 s; while module.classify ran"):
+            with pytest.raises(DeadlineExceededError, match=r"within 1 s .*; while module.classify ran"):
                 session.call("module.classify", IMAGE)
     with confined() as session:
         session.load(with_kernels(TRAP))
