@@ -23,7 +23,8 @@ from jitree.params.index import ParameterIndex
 from jitree.params.provider import ParameterProvider
 from jitree.types import BY_NAME
 
-_MOST_DIMENSIONS: Final = 32
+_MOST_DIMENSIONS: Final = 64
+"""Of an array of numpy."""
 _LARGEST: Final = 1 << 48
 _WORD: Final = 1 << 64
 """Beyond what any number of a program can be."""
