@@ -1,7 +1,7 @@
 """Programs to time, as a JSON list says: name, module (path beside the list), function and arguments.
 
 Arguments are numbers or shapes with an element type: ``4x4xf32`` (random), ``4xi32=7`` (all 7), ``f32=0.5``
-(no dimensions).
+(no dimensions), or arrays of files beside the list (``x.npy``, or ``x.npz`` with one array).
 """
 
 from __future__ import annotations
@@ -37,13 +37,16 @@ def read_cases(path: Path, only: str = "") -> Iterator[Case]:
     random = np.random.default_rng(0)
     for item in json.loads(path.read_text()):
         if re.search(only, item["name"]):
-            arguments = tuple(_argument(spec, random) for spec in item["args"])
+            arguments = tuple(_argument(spec, random, path.parent) for spec in item["args"])
             yield Case(item["name"], path.parent / item["module"], item["function"], arguments)
 
 
-def _argument(spec: Any, random: np.random.Generator) -> Any:
+def _argument(spec: Any, random: np.random.Generator, folder: Path) -> Any:
     if not isinstance(spec, str):
         return spec
+    if spec.endswith((".npy", ".npz")):
+        found = np.load(folder / spec)
+        return found if isinstance(found, np.ndarray) else next(iter(found.values()))
     shape, _, value = spec.partition("=")
     *sizes, name = shape.split("x")
     dimensions, element = tuple(map(int, sizes)), _TYPES[name]
