@@ -7,6 +7,7 @@ Those are found by their values: by a hash where bits agree, by some of their el
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +31,8 @@ _NEAR: Final = 0.02
 """Of the size of the samples: tensors that are nearer are the same one."""
 _SAME: Final = 1e-3
 """Of the size of figures that are the same but for rounding, where elements have four bytes and more."""
+_SHOWN: Final = 12
+"""Dispatches that are suspected, in a message."""
 _ENDS: Final = 8
 _MADE: Final = re.compile(r"\(dispatch (\d+)\)$")
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -201,16 +204,44 @@ def suspects(
     texts = []
     for side, sketches in enumerate(outlines):
         first, last = since[side], until[side]
-        others = outlines[1 - side]
+        others = _Rearranged(outlines[1 - side])
         names = {
             sketch.ordinal: f"{sketch.name} (dispatch {sketch.ordinal})"
             for sketch in sketches
             if (first is None or sketch.ordinal > first)
             and (last is None or sketch.ordinal <= last)
-            and (sketch.ordinal == last or not any(map(sketch.is_rearranged, others)))
+            and (sketch.ordinal == last or not others.have(sketch))
         }
-        texts.append(f"by {', '.join(names.values())} in {'ab'[side]}")
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        texts.append(f"by {', '.join(list(names.values())[:_SHOWN])}{more} in {'ab'[side]}")
     return ", ".join(texts)
+
+
+class _Rearranged:
+    """What one program makes, to find what has the same elements in any order."""
+
+    def __init__(self, sketches: list[Sketch]) -> None:
+        self._bags = {sketch.bag for sketch in sketches} - {0}
+        self._figures = sorted(
+            (sketch.figures for sketch in sketches if sketch.figures is not None), key=_greatest
+        )
+        self._near = max((figures.near for figures in self._figures), default=0.0)
+
+    def have(self, sketch: Sketch) -> bool:
+        """As :meth:`Sketch.is_rearranged` of any of them."""
+        if sketch.bag in self._bags:
+            return True
+        figures = sketch.figures
+        if figures is None:
+            return False
+        apart = max(self._near, figures.near) * float(np.abs(figures.ends).max())
+        first = bisect_left(self._figures, _greatest(figures) - apart, key=_greatest)
+        last = bisect_right(self._figures, _greatest(figures) + apart, key=_greatest)
+        return any(map(figures.agree, self._figures[first:last]))
+
+
+def _greatest(figures: Figures) -> float:
+    return float(figures.ends[-1])
 
 
 def _samples(array: Array) -> npt.NDArray[np.float64]:
@@ -280,13 +311,18 @@ def _gap(one: list[Sketch], other: list[Sketch]) -> list[Pair]:
     """Between two places where bits agree: the best row of those that are near, or of one operation."""
     if not one or not other:
         return []
-    best = np.zeros((len(one) + 1, len(other) + 1))
+    rating = _Rating(one, other)
+    best = np.zeros((len(one) + 1, len(other) + 1), np.float32)
     for i in reversed(range(len(one))):
-        for j in reversed(range(len(other))):
-            best[i, j] = max(best[i + 1, j], best[i, j + 1], best[i + 1, j + 1] + _likeness(one, i, other, j))
+        first, last = (min(max(0, i + step), len(other)) for step in (-_WINDOW, _WINDOW + 1))
+        row, below = best[i], best[i + 1]
+        row[last:] = below[last:]
+        for j in reversed(range(first, last)):
+            row[j] = max(below[j], row[j + 1], below[j + 1] + rating.of(i, j))
+        row[:first] = np.maximum(below[:first], row[first])
     pairs, i, j = list[Pair](), 0, 0
     while i < len(one) and j < len(other):
-        likeness = _likeness(one, i, other, j)
+        likeness = rating.of(i, j)
         if likeness and best[i, j] == best[i + 1, j + 1] + likeness:
             pairs.append((one[i], other[j]))
             i, j = i + 1, j + 1
@@ -297,12 +333,31 @@ def _gap(one: list[Sketch], other: list[Sketch]) -> list[Pair]:
     return pairs
 
 
-def _likeness(one: list[Sketch], i: int, other: list[Sketch], j: int) -> float:
-    a, b = one[i], other[j]
-    if abs(i - j) > _WINDOW:
-        return 0.0
-    if a.is_near(b):
-        return 2.0
-    if a.is_rearranged(b):
-        return 1.5
-    return 1.0 if a.size == b.size and a.type == b.type and a.operation == b.operation != "" else 0.0
+class _Rating:
+    """How much outputs of two programs are alike, by their places; 0 outside of the window."""
+
+    def __init__(self, one: list[Sketch], other: list[Sketch]) -> None:
+        self._one, self._other = one, other
+        self._lengths = [_length(sketch) for sketch in one], [_length(sketch) for sketch in other]
+        self._found: dict[tuple[int, int], float] = {}
+
+    def of(self, i: int, j: int) -> float:
+        if abs(i - j) > _WINDOW:
+            return 0.0
+        found = self._found.get((i, j))
+        if found is None:
+            found = self._found[i, j] = self._rate(i, j)
+        return found
+
+    def _rate(self, i: int, j: int) -> float:
+        a, b, one, other = self._one[i], self._other[j], self._lengths[0][i], self._lengths[1][j]
+        if not abs(one - other) > _NEAR * (one + other) and a.is_near(b):  # also where one is no number
+            return 2.0
+        if a.is_rearranged(b):
+            return 1.5
+        return 1.0 if a.size == b.size and a.type == b.type and a.operation == b.operation != "" else 0.0
+
+
+def _length(sketch: Sketch) -> float:
+    """Of the samples as a vector: of two that are near, nearly the same."""
+    return float("nan") if sketch.samples is None else float(np.sqrt(np.square(sketch.samples).sum()))

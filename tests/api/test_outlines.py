@@ -1,0 +1,79 @@
+"""How outputs of two programs are laid side by side where there are many: as one by one, in less time."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from jitree.observe import outlines
+from jitree.observe.outlines import Sketch, align, suspects
+
+Arrays = list[npt.NDArray[np.float32]]
+
+
+def sketched(arrays: Arrays, operation: str = "matmul") -> list[Sketch]:
+    return [
+        Sketch(
+            number, 0, f"f_dispatch_{number}_{operation}_4x16_f32", "4x16xf32", array.size,
+            outlines._digest(array), outlines._samples(array), outlines._bag(array),
+            outlines._figures(array), (number - 1,),
+        )
+        for number, array in enumerate(arrays)
+    ]  # fmt: skip
+
+
+def tensors(count: int) -> Arrays:
+    random = np.random.default_rng(count)
+    return [random.standard_normal(64).astype(np.float32) for _ in range(count)]
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts how often two outputs are looked at."""
+    looked = [0]
+    near, rearranged = Sketch.is_near, outlines.Figures.agree
+
+    def is_near(one: Sketch, other: Sketch) -> bool:
+        looked[0] += 1
+        return near(one, other)
+
+    def agree(one: outlines.Figures, other: outlines.Figures) -> bool:
+        looked[0] += 1
+        return rearranged(one, other)
+
+    monkeypatch.setattr(Sketch, "is_near", is_near)
+    monkeypatch.setattr(outlines.Figures, "agree", agree)
+    return looked
+
+
+def test_rows_with_gaps_are_found(compared: list[int]) -> None:
+    arrays = tensors(200)
+    rounded = [array * np.float32(1.00001) for array in arrays]
+    kept = [number for number in range(200) if number % 7]
+    pairs, rearranged = align(sketched(arrays), sketched([rounded[number] for number in kept]))
+    near = [(a.ordinal, kept[b.ordinal]) for a, b in pairs if a.is_near(b)]
+    assert near == [(number, number) for number in kept] and not rearranged
+    assert all(a[0].ordinal < b[0].ordinal and a[1].ordinal < b[1].ordinal for a, b in pairwise(pairs))
+
+
+def test_lengths_that_are_far_apart() -> None:
+    """The window moves with neither side."""
+    for counts in ((300, 5), (5, 300)):
+        one, other = (sketched(tensors(7)[:2] + tensors(count)) for count in counts)
+        pairs, _ = align(one, other)
+        assert [(a.ordinal, b.ordinal) for a, b in pairs][:2] == [(0, 0), (1, 1)]
+
+
+@pytest.mark.parametrize("count", [100, 400])
+def test_work_grows_with_the_number(compared: list[int], count: int) -> None:
+    arrays = tensors(count)
+    rounded = [np.flip(array) * np.float32(1.00001) for array in arrays]
+    one, other = sketched(arrays), sketched(rounded)
+    text = suspects((one, other[: count // 2]), (0, 0), (count - 1, count - 1))
+    assert compared[0] <= 20 * count
+    in_one = text.partition(" in a, ")[0]
+    assert in_one.startswith(f"by f_dispatch_{count // 2}_"), "the first half is in the other as well"
+    assert in_one.count("(dispatch ") == 12 and in_one.endswith(f" and {count - count // 2 - 12} more")
