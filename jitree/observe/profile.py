@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from jitree.observe.sampling import Sampler, Samples
 
 BY: Final = ("dispatch", "function", "import", "call site", "device operation")
+_WORTH_TELLING: Final = 0.05
+"""Of the calls' time."""
 _MODE: Final = ProfilingMode.QUEUE_OPERATIONS | ProfilingMode.DISPATCH_COUNTERS
 
 Interval = tuple[int, int]
@@ -246,6 +248,13 @@ class Profile(Unique):
             sums.python += weight * max(0, covered(python.get(call.thread, []), whole) - worked)
         return (sums.caller(name, self._whole) for name, sums in found.items())
 
+    @cached_property
+    def _outside(self) -> float:
+        """The part of the calls in which no device works for them."""
+        rows = list(self._callers("function"))
+        whole = sum(row.total for row in rows)
+        return 1 - sum(row.device or 0.0 for row in rows) / whole if whole else 0.0
+
     def _note(self, by: str) -> str:
         timings = (device.profiler.timings for device in self._devices)
         lost = sum(each.lost for each in timings if each is not None)
@@ -254,6 +263,9 @@ class Profile(Unique):
             notes.append(f"{self.samples.timed} of {self.samples.all} calls were timed on devices, for all")
         if by == "dispatch":
             notes += sorted({f"{device.id} measures {device.measures}" for device in self._devices})
+            outside = self._outside
+            if outside >= _WORTH_TELLING:
+                notes.append(f"{outside:.0%} of the calls' time is outside of devices: table('function')")
         if by == "import":
             notes.append("imports that Python makes; those that machine code makes are a part of bytecode")
         return "; ".join(notes)

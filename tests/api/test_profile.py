@@ -72,6 +72,8 @@ def test_parts_of_calls_add_up(session: Session) -> None:
     assert (row.name, row.calls) == (NAME, 4) and row.total == pytest.approx(profile.total)
     assert row.device is not None and row.python is not None and row.bytecode is not None
     assert row.device > 0 and row.device + row.python + row.bytecode == pytest.approx(row.total)
+    outside = f"{1 - row.device / row.total:.0%} of the calls' time is outside of devices: table('function')"
+    assert profile.rows.note.endswith(outside), "of so small a program nearly all"
     site = profile.table(by="call site")[0]
     assert site.name.startswith(f"{__file__}:") and site.name.endswith(" in call") and site.calls == 4
     work = next(row for row in profile.table("device operation") if row.name == "execute")
