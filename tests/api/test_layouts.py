@@ -25,7 +25,8 @@ from jitree.observe.tensors import ObservedDispatch, ObservedTensor
 from jitree.types import BY_NAME
 from tests.api.programs import PROGRAMS
 
-LAYERS, TILED, PACKED = (PROGRAMS / f"layers{kind}.vmfb" for kind in ("", "_tiled", "_packed"))
+LAYERS = PROGRAMS / "layers.vmfb"
+TILED, PACKED = PROGRAMS / "layers_tiled.vmfb", PROGRAMS / "layers_packed.vmfb"
 MATMUL = "layers_dispatch_0_matmul_16x16x16_f32"
 X = np.linspace(-2, 2, 256, dtype=np.float32).reshape(16, 16) ** 3
 NEAR: Final[dict[str, Any]] = {"rtol": 1e-4, "atol": 1e-5}
