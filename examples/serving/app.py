@@ -20,8 +20,9 @@ import numpy as np
 from engine import DecoderEngine
 
 import jitree
-from jitree.errors import DeadlineExceededError, InvalidArgumentError, StatusCode, StatusError
+from jitree.errors import DeadlineExceededError, InvalidArgumentError, StatusError
 from jitree.integrations.batching import Batcher, PaddedFunction
+from jitree.integrations.statuses import http_status
 from jitree.integrations.streams import Streams
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -29,11 +30,6 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 DIGITS = Path(__file__).parent.parent / "digits" / "digits.llvm-cpu.vmfb"
 MOST_BYTES = 1 << 16
 MOST_SECONDS = 3600
-STATUSES = {
-    StatusCode.INVALID_ARGUMENT: 400, StatusCode.OUT_OF_RANGE: 400, StatusCode.NOT_FOUND: 404,
-    StatusCode.RESOURCE_EXHAUSTED: 429, StatusCode.UNAVAILABLE: 503, StatusCode.DEADLINE_EXCEEDED: 504,
-}  # fmt: skip
-"""Of HTTP; 500 for others."""
 
 
 class Models:
@@ -98,7 +94,7 @@ class Application:
             async with client:
                 await self._route(scope, body, reply)
         except StatusError as error:
-            await reply.fail({"error": str(error)}, STATUSES.get(error.code, 500))
+            await reply.fail({"error": str(error)}, http_status(error))
         except ConnectionError:
             client.has_left = True
         except Exception as error:

@@ -12,14 +12,17 @@ import numpy as np
 
 from jitree.api.function import Function
 from jitree.api.program import Program
+from jitree.base.records import NamedTuple
 from jitree.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
+    StatusError,
 )
 from jitree.hal.groups.stores import PolledStore
 from jitree.integrations.batching import Batcher, PaddedFunction
+from jitree.integrations.statuses import http_status
 
 
 def placed(program: Program) -> Program:
@@ -126,6 +129,14 @@ class Predictor:
         return tuple(np.concatenate(column) for column in zip(*rows, strict=True))
 
 
+class _Loaded(NamedTuple):
+    """A program, open, and who waits for its function."""
+
+    program: Program
+    function: Function
+    batcher: Batcher
+
+
 class Replica:
     """For Serve: ``serve.deployment(Replica).bind(program, "classify")``. Requests that come to a replica at
     the same time share a batch; ``handle.predict.remote(image)`` gives the results of one, and HTTP takes
@@ -135,37 +146,55 @@ class Replica:
         self, program: Program, function: str | Sequence[str], *, sizes: Sequence[int] = (), **options: Any
     ) -> None:
         """``options`` are those of :class:`.Batcher`."""
-        self._program = placed(program)
         self._names = function
         self._sizes = sizes
         self._options = options
-        self._batcher = self._create_batcher()
+        self._now = self._load(placed(program))
         self._draining: set[asyncio.Task[None]] = set()
 
-    def _create_batcher(self) -> Batcher:
-        function = PaddedFunction(*functions(self._program, self._names), sizes=self._sizes)
-        return Batcher(function, **self._options)
+    def _load(self, program: Program) -> _Loaded:
+        found = functions(program, self._names)
+        batcher = Batcher(PaddedFunction(*found, sizes=self._sizes), **self._options)
+        return _Loaded(program, found[0], batcher)
 
     async def predict(self, *items: Any, timeout: float | None = None) -> Any:
         """As a call of :class:`.Batcher`."""
-        return await self._batcher(*items, timeout=timeout)
+        return await self._now.batcher(*items, timeout=timeout)
 
-    async def __call__(self, request: Any) -> dict[str, Any]:
-        """A request of HTTP."""
-        value = await request.json()
-        tensors = (argument.tensor for argument in functions(self._program, self._names)[0].arguments)
+    async def __call__(self, request: Any) -> Any:
+        """A request of HTTP. Its errors have statuses of HTTP."""
+        try:
+            return await self._answer(request)
+        except StatusError as error:
+            from starlette.responses import JSONResponse
+
+            return JSONResponse({"error": str(error)}, http_status(error))
+
+    async def _answer(self, request: Any) -> dict[str, Any]:
+        try:
+            value = await request.json()
+        except (ValueError, RecursionError) as error:
+            raise InvalidArgumentError(f"the request is no JSON: {error}") from None
+        tensors = (argument.tensor for argument in self._now.function.arguments)
         rows = [tensor.element_type for tensor in tensors if tensor is not None]
         items = value.get("inputs") if isinstance(value, dict) else None
         if not isinstance(items, list) or len(items) != len(rows):
             raise InvalidArgumentError(f"expected a JSON object whose inputs are {len(rows)} arrays")
-        arrays = [np.asarray(item, row.dtype if row else None) for item, row in zip(items, rows, strict=True)]
+        try:
+            with np.errstate(over="ignore"):
+                arrays = [
+                    np.asarray(item, row.dtype if row else None)
+                    for item, row in zip(items, rows, strict=True)
+                ]
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidArgumentError(f"inputs: {error}") from None
         results = await self.predict(*arrays)
         results = results if isinstance(results, tuple) else (results,)
         return {"outputs": [np.asarray(result).tolist() for result in results]}
 
     def check_health(self) -> None:
         """Serve asks, and replaces a replica that raises."""
-        if self._program.open() is not functions(self._program, self._names)[0].session:
+        if self._now.function.session.closed:
             raise FailedPreconditionError("the session of the replica has been closed")
 
     async def reconfigure(self, user_config: Mapping[str, Any]) -> None:
@@ -174,29 +203,23 @@ class Replica:
         modules = user_config.get("modules")
         if not modules:
             return
-        old, batcher = self._program, self._batcher
-        self._program = Program(
-            *modules,
-            device=old.device,
-            parameters=user_config.get("parameters", ()),
-            **dict(old.options),
+        device, options = self._now.program.device, dict(self._now.program.options)
+        parameters = user_config.get("parameters", ())
+        loaded = await asyncio.to_thread(
+            lambda: self._load(Program(*modules, device=device, parameters=parameters, **options))
         )
-        try:
-            self._batcher = await asyncio.to_thread(self._create_batcher)
-        except BaseException:
-            self._program = old
-            raise
-        ending = asyncio.create_task(self._end(batcher, old))
+        old, self._now = self._now, loaded
+        ending = asyncio.create_task(self._end(old))
         self._draining.add(ending)
         ending.add_done_callback(self._draining.discard)
 
-    async def _end(self, batcher: Batcher, program: Program) -> None:
-        await batcher.drain()
-        if program != self._program:
-            await asyncio.to_thread(program.open().close)
+    async def _end(self, old: _Loaded) -> None:
+        await old.batcher.drain()
+        if old.program != self._now.program:
+            await asyncio.to_thread(old.function.session.close)
 
     async def metrics(self) -> dict[str, int]:
-        return {**self._batcher.metrics, "waiting": self._batcher.waiting}
+        return {**self._now.batcher.metrics, "waiting": self._now.batcher.waiting}
 
 
 class RayStore(PolledStore):

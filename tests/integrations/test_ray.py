@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import pickle
 import signal
@@ -13,7 +15,7 @@ import numpy as np
 import pytest
 
 from jitree import Program
-from jitree.errors import InvalidArgumentError, NotFoundError
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from jitree.integrations.ray import Predictor
 from tests.api.programs import ARITHMETIC, CALLS
 
@@ -65,6 +67,45 @@ def test_what_does_not_fit() -> None:
         Predictor(local(), "add", outputs=("y", "z"))({"a": x, "b": x})
     with pytest.raises(NotFoundError, match="0 modules export 'nothere'"):
         Predictor(local(), "nothere")({"a": x})
+
+
+class Sent:
+    """A request of HTTP, as Serve gives it."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def json(self) -> Any:
+        return json.loads(self._body)
+
+
+def test_requests_of_http() -> None:
+    pytest.importorskip("ray.serve")
+    from jitree.integrations.ray import Replica
+
+    async def main() -> None:
+        replica = Replica(local(), "add", waiting=2, timeout=60)
+        assert await replica(Sent(b'{"inputs": [1, 2]}')) == {"outputs": [3.0]}
+        refused = [
+            b"{",
+            b"[" * 90_000,
+            b"[]",
+            b'{"inputs": 3}',
+            b'{"inputs": [1]}',
+            b'{"inputs": [[[1], 2], 1]}',
+        ]
+        refused += [b'{"inputs": [1, "x"]}', b'{"inputs": [1, 1%s]}' % (b"0" * 400), b'{"inputs": [1, {}]}']
+        for body in refused:
+            answer = await replica(Sent(body))
+            assert answer.status_code == 400 and "INVALID_ARGUMENT" in json.loads(answer.body)["error"], body
+        await replica._now.batcher.drain()
+        assert (await replica(Sent(b'{"inputs": [1, 2]}'))).status_code == 503
+        replica.check_health()
+        local().open().close()
+        with pytest.raises(FailedPreconditionError, match="has been closed"):
+            replica.check_health()
+
+    asyncio.run(main())
 
 
 class KilledOnce:
