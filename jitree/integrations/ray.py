@@ -129,7 +129,7 @@ class Predictor:
         return tuple(np.concatenate(column) for column in zip(*rows, strict=True))
 
 
-class _Loaded(NamedTuple):
+class _Served(NamedTuple):
     """A program, open, and who waits for its function."""
 
     program: Program
@@ -152,10 +152,10 @@ class Replica:
         self._now = self._load(placed(program))
         self._draining: set[asyncio.Task[None]] = set()
 
-    def _load(self, program: Program) -> _Loaded:
+    def _load(self, program: Program) -> _Served:
         found = functions(program, self._names)
         batcher = Batcher(PaddedFunction(*found, sizes=self._sizes), **self._options)
-        return _Loaded(program, found[0], batcher)
+        return _Served(program, found[0], batcher)
 
     async def predict(self, *items: Any, timeout: float | None = None) -> Any:
         """As a call of :class:`.Batcher`."""
@@ -213,7 +213,7 @@ class Replica:
         self._draining.add(ending)
         ending.add_done_callback(self._draining.discard)
 
-    async def _end(self, old: _Loaded) -> None:
+    async def _end(self, old: _Served) -> None:
         await old.batcher.drain()
         if old.program != self._now.program:
             await asyncio.to_thread(old.function.session.close)
