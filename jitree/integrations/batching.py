@@ -122,9 +122,15 @@ class Batcher(Admission):
         one shape into a batch.
         """
         super().__init__(waiting)
+        for name, number in (("size", 1 if size is None else size), ("in_flight", in_flight)):
+            if number < 1:
+                raise InvalidArgumentError(f"{name}: expected one or more, not {number}")
+        for name, seconds in (("delay", delay), ("timeout", timeout or 0.0)):
+            if not seconds >= 0:
+                raise InvalidArgumentError(f"{name}: expected seconds, not {seconds}")
         sizes = function.sizes if isinstance(function, PaddedFunction) else ()
         self._function = function
-        self.size = size or max(sizes, default=32)
+        self.size = max(sizes, default=32) if size is None else size
         self._delay = delay
         self._in_flight = in_flight
         self._timeout = timeout

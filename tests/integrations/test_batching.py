@@ -236,3 +236,11 @@ async def test_a_module_behind_a_queue() -> None:
             assert batcher.size == 4
             made = await asyncio.gather(*(batcher(np.float32(n), np.float32(1)) for n in range(50)))
             assert made == [n + 1 for n in range(50)]
+
+
+@pytest.mark.parametrize(
+    "options", [{"size": 0}, {"size": -1}, {"in_flight": 0}, {"delay": -1}, {"timeout": float("nan")}]
+)
+def test_options_that_are_none(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"{next(iter(options))}: expected"):
+        Batcher(np.negative, **options)
