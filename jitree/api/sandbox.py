@@ -98,7 +98,8 @@ class Sandbox:
         """A device of the session, which nothing else uses."""
         device.replace_device_allocator(self._allocator)
         device.host_allocator = self._allocator
-        device.replace_channel_provider(NoGroup())
+        device.usual_channel_provider = NoGroup()
+        device.replace_channel_provider(None)
 
     def refuse_code(self, path: object) -> None:
         raise PermissionDeniedError(

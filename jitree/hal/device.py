@@ -88,6 +88,8 @@ class Device(Unique, QueueOperations):
         self.device_allocator = allocator
         self.host_allocator: Allocator = HeapAllocator()
         """Allocates host memory for objects that the device itself does not touch."""
+        self.usual_channel_provider: ChannelProvider | None = None
+        """Where programs learn of their group unless the host says it; None: what started the process."""
         self.channel_provider: ChannelProvider | None = None
         self.loaders = list(loaders)
         """Asked in this order; loaders may be added, for caches created later."""
@@ -116,9 +118,8 @@ class Device(Unique, QueueOperations):
             allocator.device = ref(self)
 
     def replace_channel_provider(self, provider: ChannelProvider | None) -> None:
-        """For channels made from now on; None: from what started the process. No effect on devices without
-        channels."""
-        self.channel_provider = provider
+        """For channels made from now on; None: the usual one. No effect on devices without channels."""
+        self.channel_provider = self.usual_channel_provider if provider is None else provider
 
     def trim(self) -> None:
         """Gives back all memory that is only kept for reuse."""

@@ -201,6 +201,9 @@ def test_programs_join_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
                 join()
         session.device.replace_channel_provider(Alone())
         assert join() == 0
+        session.device.replace_channel_provider(None)
+        with pytest.raises(PermissionDeniedError, match="replace_channel_provider"):
+            join()
 
 
 def test_nothing_shows_that_was_in_memory() -> None:
