@@ -287,6 +287,11 @@ class Function(Remade):
         """Whether machine code makes the usual calls."""
         return self._direct is not None
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether calls prepare nothing any more for those after them."""
+        return self._is_settled
+
     def watch(self, watcher: Watcher | None) -> None:
         """From now on Python makes the calls, and a watcher looks at them; None: no more."""
         if watcher is not None and not isinstance(watcher, Watcher):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -106,7 +107,8 @@ def _run(program: OpenedProgram, plan: MeasuringPlan, flags: ParsedFlags, files:
         sys.stdout.write("".join(f"{name}\n" for name in selected))
         return 0
     context = machine_context() | _extra_context(flags)
-    sys.stderr.write(machine_header(context))
+    if flags.text("benchmark_format") != "json":  # which has it
+        sys.stderr.write(machine_header(context))
     _wait_for_compiled_code(program)
     rows: list[BenchmarkRow] = []
     failed = False
@@ -230,7 +232,8 @@ def _measure(
     call, start = (prepared.python_call(), prepared.start) if last is None else last.keep_from(prepared)
     concurrency = flags.integer("batch_concurrency") if function.signature.fences else 1
     batch = _batch(call, start, plan.batch_size, concurrency)
-    rows, failure = measure(Benchmark(name, batch), plan)
+    is_settled = partial(getattr, function, "is_settled")
+    rows, failure = measure(Benchmark(name, batch, is_settled), plan)
     if failure is None and flags.boolean("dispatch_statistics"):
         rows += dispatch_rows(function, batch, sum(row.iterations for row in rows), plan.batch_size)
     return rows, failure

@@ -20,6 +20,9 @@ _SAFETY: Final = 1.4
 _MAX_GROWTH: Final = 10.0
 _SIGNIFICANT: Final = 0.1
 """A run shorter than this share of the wanted time predicts badly: growth is limited then."""
+_MOST_UNSETTLED: Final = 16
+_UNSETTLED_SECONDS: Final = 0.2
+"""Batches, and seconds, after which a call is measured that still prepares something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +45,13 @@ class MeasuringPlan:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A named call. ``call_batch`` makes ``batch_size`` calls and waits for their results."""
+    """A named call. ``call_batch`` makes ``batch_size`` calls and waits for their results.
+
+    ``is_settled`` says whether the next ones are made as those before were."""
 
     name: str
     call_batch: Callable[[], object]
+    is_settled: Callable[[], bool] = lambda: True
 
 
 def parse_duration(text: str) -> Duration:
@@ -67,11 +73,12 @@ def parse_duration(text: str) -> Duration:
 def measure(benchmark: Benchmark, plan: MeasuringPlan) -> tuple[list[BenchmarkRow], StatusError | None]:
     """One row per repetition; after a failure a row with its message, and the failure.
 
-    One batch is run before measuring, and more during the warm-up time of the plan.
+    One batch is run before measuring, and more during the warm-up time of the plan; where seconds are
+    measured, also until the first calls have prepared what later ones use.
     """
     rows: list[BenchmarkRow] = []
     try:
-        warmup_calls = _warm_up(benchmark, plan)
+        _warm_up(benchmark, plan)
         batches = plan.duration.iterations
         count = max(1, math.ceil(batches / plan.batch_size)) if batches else None
         for index in range(plan.repetitions):
@@ -87,7 +94,6 @@ def measure(benchmark: Benchmark, plan: MeasuringPlan) -> tuple[list[BenchmarkRo
                     plan.repetitions,
                     index,
                     calls / real if real else None,
-                    counters={"warmup_calls": float(warmup_calls)},
                 )
             )
     except StatusError as error:
@@ -96,13 +102,18 @@ def measure(benchmark: Benchmark, plan: MeasuringPlan) -> tuple[list[BenchmarkRo
     return rows, None
 
 
-def _warm_up(benchmark: Benchmark, plan: MeasuringPlan) -> int:
+def _warm_up(benchmark: Benchmark, plan: MeasuringPlan) -> None:
     started = time.perf_counter()
-    batches = 0
-    while not batches or time.perf_counter() - started < plan.warmup_seconds:
+    most = _MOST_UNSETTLED if plan.duration.iterations is None else 1
+    batches, passed = 0, 0.0
+    while (
+        not batches
+        or passed < plan.warmup_seconds
+        or (batches < most and passed < _UNSETTLED_SECONDS and not benchmark.is_settled())
+    ):
         benchmark.call_batch()
         batches += 1
-    return batches * plan.batch_size
+        passed = time.perf_counter() - started
 
 
 def _timed(benchmark: Benchmark, count: int | None, wanted: float) -> tuple[int, float, float]:

@@ -166,14 +166,17 @@ def _counter_text(row: BenchmarkRow, name: str) -> str:
 
 def json_report(rows: Sequence[BenchmarkRow], context: dict[str, Any], unit: str) -> str:
     """The report as one JSON object: ``context`` and ``benchmarks``."""
-    benchmarks = [_json_row(row, unit) for row in rows]
+    families = {name: number for number, name in enumerate(dict.fromkeys(row.run_name for row in rows))}
+    benchmarks = [_json_row(row, unit, families[row.run_name]) for row in rows]
     return json.dumps({"context": context, "benchmarks": benchmarks}, indent=2) + "\n"
 
 
-def _json_row(row: BenchmarkRow, unit: str) -> dict[str, Any]:
+def _json_row(row: BenchmarkRow, unit: str, family: int) -> dict[str, Any]:
     seconds = 1.0 if row.is_ratio else UNIT_SECONDS[unit]
     result: dict[str, Any] = {
         "name": row.name,
+        "family_index": family,
+        "per_family_instance_index": 0,
         "run_name": row.run_name,
         "run_type": "aggregate" if row.aggregate else "iteration",
         "repetitions": row.repetitions,

@@ -11,7 +11,7 @@ import pytest
 from jitree.api import function as functions
 from jitree.dispatch.context import Context
 from jitree.errors import StatusError
-from jitree.tools import benchmark
+from jitree.tools import benchmark, benchmark_measure
 from tests.api.direct import needs_machine_code
 from tests.assembler import Assembler
 from tests.tools.command import ECHO
@@ -33,7 +33,8 @@ def test_one_function(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0 and len(lines) == 4
     assert lines[1].split() == ["Benchmark", "Time", "CPU", "Iterations", "UserCounters..."]
     assert lines[3].split()[0] == NAME and lines[3].split()[5] == "3"
-    assert "warmup_calls=1" in lines[3] and "Load Average: " in err
+    assert lines[3].split()[6].startswith("items_per_second=") and len(lines[3].split()) == 7
+    assert "Load Average: " in err
 
 
 def test_without_a_name_functions_that_take_nothing_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,12 +50,15 @@ def test_filters(pattern: str, found: bool, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_json_and_aggregates(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = outcome(
+    _, out, err = outcome(
         capsys, *TWO, "--benchmark_format=json", "--benchmark_repetitions=2", "--batch_size=2",
         "--benchmark_context=who=me", "--time_unit=us",
     )  # fmt: skip
     report = json.loads(out)
-    assert report["context"]["who"] == "me"
+    assert report["context"]["who"] == "me" and not err, "the context is in the report"
+    assert {(row["family_index"], row["per_family_instance_index"]) for row in report["benchmarks"]} == {
+        (0, 0)
+    }
     assert [row["name"].removeprefix(NAME) for row in report["benchmarks"]] == [
         "", "", "_mean", "_median", "_stddev", "_cv",
     ]  # fmt: skip
@@ -91,6 +95,22 @@ def test_calls_are_made_as_python_programs_make_them(
     )
     assert code == 0 and out.splitlines()[3].split()[5] == "40"
     assert general.count("two") == 2
+
+
+@needs_machine_code
+def test_preparing_machine_code_is_not_measured(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled: list[bool] = []
+    run = benchmark_measure._run
+
+    def looked(call_batch: Any, count: int) -> tuple[float, float]:
+        settled.append(call_batch.func.is_settled)
+        return run(call_batch, count)
+
+    monkeypatch.setattr(benchmark_measure, "_run", looked)
+    code, _, _ = outcome(capsys, "--tier=fast", *TWO[:-1], "--benchmark_min_time=0s")
+    assert code == 0 and settled == [True]
 
 
 def test_a_failing_call(capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,7 +59,7 @@ def test_batches_count_calls() -> None:
     call = Call()
     (row,), _ = measure(call.benchmark(), MeasuringPlan(Duration(iterations=10), batch_size=4))
     assert call.count == 1 + 3 and row.iterations == 12
-    assert row.counters == {"warmup_calls": 4.0}
+    assert not row.counters
 
 
 def test_iterations_grow_until_the_time_is_reached() -> None:
@@ -77,8 +77,23 @@ def test_repetitions_keep_the_number_of_iterations_of_the_first() -> None:
 
 def test_warm_up_time() -> None:
     call = Call()
-    (row,), _ = measure(call.benchmark(), MeasuringPlan(Duration(iterations=1), warmup_seconds=0.01))
-    assert row.counters["warmup_calls"] == call.count - 1 >= 1
+    measure(call.benchmark(), MeasuringPlan(Duration(iterations=1), warmup_seconds=0.01))
+    assert call.count > 2
+
+
+@pytest.mark.parametrize(("duration", "before"), [(Duration(iterations=2), 1), (Duration(seconds=0.0), 7)])
+def test_what_first_calls_prepare_is_not_measured(duration: Duration, before: int) -> None:
+    """Where a number of calls is asked for, that many are made after one."""
+    call = Call()
+    benchmark = Benchmark("BM_f", call, lambda: call.count >= 7)
+    (row,), _ = measure(benchmark, MeasuringPlan(duration))
+    assert call.count - row.iterations == before
+
+
+def test_calls_that_never_settle_are_measured() -> None:
+    call = Call()
+    (row,), _ = measure(Benchmark("BM_f", call, lambda: False), MeasuringPlan(Duration(seconds=0.0)))
+    assert 1 < call.count - row.iterations < 20
 
 
 @pytest.mark.parametrize("fail_at", [1, 3])
