@@ -150,6 +150,23 @@ def test_the_angle_of_no_number_keeps_its_sign() -> None:
         assert (angles.view(np.uint32) == pattern).all()
 
 
+NAN, NEGATIVE_NAN = 0x7FC00123, 0xFFC00123
+POWERS_OF_NO_NUMBER = [
+    (NAN, 0xFFC00456, NAN), (NEGATIVE_NAN, 0x7FC00456, NEGATIVE_NAN), (0x40000000, 0xFFC00456, 0xFFC00456),
+    (NAN, 0x3F800000, NAN), (NEGATIVE_NAN, 0x3F800000, NAN), (NEGATIVE_NAN, 0xBF800000, NAN),
+    (NEGATIVE_NAN, 0x40400000, NAN), (NEGATIVE_NAN, 0x40000000, NEGATIVE_NAN), (NAN, 0x3F000000, NAN),
+    (NEGATIVE_NAN, 0x7F800000, NEGATIVE_NAN), (NEGATIVE_NAN, 0xFF800000, NEGATIVE_NAN),
+    (NEGATIVE_NAN, 0, 0x3F800000), (0x3F800000, NEGATIVE_NAN, 0x3F800000),
+]  # fmt: skip
+"""Base, exponent and what the C library makes of them: the first NaN; an odd power turns a sign."""
+
+
+def test_powers_of_no_number_are_those_of_the_c_library() -> None:
+    bases, exponents, expected = (_bits(*column) for column in zip(*POWERS_OF_NO_NUMBER, strict=True))
+    for powers in (compiled("pow.f32")(bases, exponents), _plain("pow.f32", [bases, exponents])):
+        assert powers.view(np.uint32).tolist() == expected.view(np.uint32).tolist()
+
+
 def test_powers_half_way_between_two_numbers() -> None:
     """Their binary64 value has 25 bits; the even neighbour is the result."""
     for base, exponent in POWERS:

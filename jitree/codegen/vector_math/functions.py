@@ -249,7 +249,8 @@ def atan2_f32(y: float, x: float) -> float:
 
 
 def pow_f32(x: float, y: float) -> float:
-    """As C's ``powf``: 1 for y = 0 and for x = 1, NaN or not."""
+    """As C's ``powf``: 1 for y = 0 and for x = 1, NaN or not. Of two NaNs the first one; an odd power of a
+    negative NaN is positive."""
     size, wide = magnitude(x), f64(y)
     exponent, f = split(f64(size))
     logarithm = multiply_add(log1p_reduced(f), LOG2_E[0], exponent)
@@ -265,11 +266,12 @@ def pow_f32(x: float, y: float) -> float:
     large = (wide >= ALL_INTEGERS_EVEN) | (wide <= -ALL_INTEGERS_EVEN)
     integral = (moved - ROUNDING_F64 == wide) | large
     odd = integral & ((f64_to_bits(moved) & 1) == 1) & (large ^ True)
-    result = choose(odd & (f32_to_bits(x) < 0), -result, result)
+    turned = odd & (f32_to_bits(x) < 0)
+    result = choose(turned, -result, result)
     undefined = (x < 0.0) & (x > -INFINITY) & (integral ^ True)
     result = choose(undefined, INVALID_NAN, result)
-    result = choose(x != x, x, result)
     result = choose(y != y, y, result)
+    result = choose(x != x, choose(turned, -x, x), result)
     return choose((x == 1.0) | (y == 0.0), 1.0, result)
 
 
