@@ -150,9 +150,10 @@ class _Table:
     def __init__(self) -> None:
         self._words = array("q", bytes(8 * (_RECORDS + _LEVELS)))
         self.address: int = self._words.buffer_info()[0]
-        self._kept = [_SERVE(_serve), *(_SERVE(self._new_level(level)) for level in range(_LEVELS))]
-        for place, function in enumerate(self._kept, _FIRST - 1):
-            self._words[place] = ctypes.cast(function, ctypes.c_void_p).value or 0
+        self._kept: list[object] = []
+        """Functions of ctypes, also those that were replaced: machine code may have read their address."""
+        self._publish(_FIRST - 1, _serve)
+        self._servers = [self._new_server(level) for level in range(_LEVELS)]
         self._words[2] = _LEVELS
         self._tell_main_thread()
         os.register_at_fork(after_in_child=self._tell_main_thread)
@@ -165,10 +166,22 @@ class _Table:
         self._words[0] = main if os.uname().machine == "x86_64" else 0
         self._words[1] = 0 if get_ident() != main else self._words[1]
 
-    def _new_level(self, level: int) -> Callable[[int], None]:
+    def _publish(self, place: int, serve: Callable[[int], None]) -> None:
+        function = _SERVE(serve)
+        self._kept.append(function)
+        self._words[place] = ctypes.cast(function, ctypes.c_void_p).value or 0
+
+    def _new_server(self, level: int) -> Any:
         server = self._server(level)
         next(server)
-        return server.send
+        self._publish(_FIRST + level, server.send)
+        return server
+
+    def revive(self) -> None:
+        """Replaces servers that have ended."""
+        for level, server in enumerate(self._servers):
+            if server.gi_frame is None:
+                self._servers[level] = self._new_server(level)
 
     def _server(self, level: int) -> Generator[None, int, None]:
         """Makes one call after the other. An error between calls fails the one in hand."""
@@ -182,14 +195,21 @@ class _Table:
                     _call((yield))
             except GeneratorExit:
                 return
-            except BaseException as error:
-                again = failure is None or isinstance(error, KeyboardInterrupt)
-                failure = error if again else None  # what cannot fail properly has failed anyway
+            except KeyboardInterrupt as error:
+                failure = error
+            except BaseException as error:  # nothing is called here: there may be no stack for it
+                failure = error if failure is None else None  # what cannot fail properly has failed anyway
 
 
 @once
 def _table() -> _Table:
     return _Table()
+
+
+def revive() -> None:
+    """Makes callbacks work again after one has failed: Python ends a generator that it enters where its stack
+    of calls is full. Who makes an error of a callback's failure calls this."""
+    _table().revive()
 
 
 _BOUND: Final = {

@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 from weakref import ref
 
-from jitree.base.callbacks import Callback, keep
+from jitree.base.callbacks import Callback, keep, revive
 from jitree.base.endings import Ended, object_at
 from jitree.errors import FailedPreconditionError, ResourceExhaustedError, StatusError
 from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_POINT, ENTRY_SPAN
@@ -103,6 +103,7 @@ class Workers(Ended):
 
     def take_failure(self, result: int) -> BaseException | None:
         if result == _UNFINISHED:
+            revive()
             return ResourceExhaustedError("no stack or memory was left for the code that runs the kernel")
         return self._failures.pop(result, None)
 

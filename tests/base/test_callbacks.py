@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import operator
+import sys
 import threading
 from _thread import interrupt_main
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from functools import partial
 import pytest
 
 from jitree.base.c_allocator import allocator_address, free
-from jitree.base.callbacks import Callback, take_kept
+from jitree.base.callbacks import Callback, revive, take_kept
 from jitree.errors import StatusCode
 
 _FAILURE = -7
@@ -49,6 +50,26 @@ def test_results_and_errors(run: Callable[[Callable[[], object]], None]) -> None
     )
     assert results == [4, 103, 2]
     assert [type(error) for error in example.errors] == [ZeroDivisionError]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_callbacks_where_the_stack_of_calls_is_full_fail_alone() -> None:
+    """Wherever the limit is met: where Python enters the callback, in it, or where its error is handled."""
+    callback = Callback(lambda: sum([1, 2]), 0, lambda error: 4, _FAILURE)
+    call = ctypes.CFUNCTYPE(ctypes.c_int32)(callback.address)
+
+    def deep(calls: int) -> int:
+        return deep(calls - 1) if calls else call()
+
+    met: set[int | None] = set()
+    for calls in range(sys.getrecursionlimit() - 150, sys.getrecursionlimit()):
+        try:
+            met.add(deep(calls))
+        except RecursionError:
+            met.add(None)
+        revive()
+        assert call() == 3, calls
+    assert {3, None, _FAILURE} <= met
 
 
 def test_an_interrupt_before_the_first_line_is_a_failure(capfd: pytest.CaptureFixture[str]) -> None:

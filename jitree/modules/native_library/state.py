@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree import errors
-from jitree.base.callbacks import Callback, take_kept
+from jitree.base.callbacks import Callback, revive, take_kept
 from jitree.dispatch.pending import Pending
 from jitree.modules.native_library import layout
 from jitree.modules.native_library.interface import ModuleInterface
@@ -119,6 +119,7 @@ class LibraryState:
     def error_of(self, status: int) -> BaseException:
         """The exception for a failed call: that of another module's function if C code passed it on."""
         failure, self.failure = self.failure, None
+        revive()
         error = take_status(status)
         assert error is not None
         kept = take_kept()
