@@ -57,7 +57,6 @@ define internal i1 @deep.enough(ptr %state) #2 {{
   %fits = icmp uge ptr %here, %limit
   ret i1 %fits
 }}
-declare ptr @llvm.stacksave.p0()
 """
 
 _CONSTANTS: Final = """\
@@ -96,6 +95,7 @@ def prelude(declare: Declare, asks: bool = True) -> str:
         "look",
         *(["slow"] if asks else []),
     ]
+    declare("declare ptr @llvm.stacksave.p0()")
     called = [f"{rows.function(declare, name)}\n{on_pointers(name)}" for name in names]
     room = _ROOM.format(**{f"state_{name}": offset for name, offset in STATE.offsets.items()})
     return "\n".join([METADATA, _ATTRIBUTES, *called, room, _CONSTANTS])

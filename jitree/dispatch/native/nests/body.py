@@ -189,6 +189,8 @@ class Body:
         if memory.is_uniform(access):
             bit = self._any(self._predicate(region, predicate, offsets)) if predicate else None
             return memory.load_element(region, access, offsets, bit)
+        if access in region.panels:
+            return memory.load_panel(region, access, offsets)
         if value in self._plan.transposed and region.squares and region.mask is None:
             return memory.load_column(region, access, self._plan.transposed[value], offsets)
         return memory.load_lanes(region, access, offsets, self._mask(region, predicate, offsets))

@@ -13,7 +13,8 @@ from jitree.dispatch.native.nests.body import Body
 from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.guard import Guard
 from jitree.dispatch.native.nests.looks import Looks
-from jitree.dispatch.native.nests.memory import NestOperand, NestRegion, Offsets, Places
+from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets, Places
+from jitree.dispatch.native.nests.panels import Block, Panels
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.reading import Level, PolynomialReader
 from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
@@ -31,7 +32,11 @@ class _Tile(NamedTuple):
 
     vectors: int
     mask: str | None
-    copies: int
+    copies: int = 1
+    left: str | None = None
+    """Lanes that the mask leaves."""
+    block: Block | None = None
+    """The part of the last reduction that it runs over; None: all."""
 
 
 def emit_nest(
@@ -61,10 +66,18 @@ class _Loops:
         self._body = body
         self._extents = body.places.extents
         levels = (*plan.outer, plan.vector, plan.tiled, *plan.reductions)
+        self._panels: Panels | None = None
+        if plan.packed:
+            memory = Memory(writer, structure, plan, body.places)
+            self._panels = Panels(writer, memory, plan, [structure.loads[value] for value in plan.packed])
         self._looks = Looks(writer, [level for level in levels if level], self._extents, weight)
 
     def write(self) -> None:
+        if self._panels is not None:
+            self._panels.begin()
         self._outer(list(self._plan.outer), {})
+        if self._panels is not None:
+            self._panels.end()
         self._looks.end()
 
     def _outer(self, levels: list[Level], counters: Counters) -> None:
@@ -89,41 +102,63 @@ class _Loops:
         """Tiles of several vectors, the whole vectors that are left, and the lanes that are left."""
         level, plan, writer = self._plan.vector, self._plan, self._writer
         if level is None:
-            self._along_tiled(counters, 1, None)
+            self._along_tiled(counters, _Tile(1, None))
             return
         lanes, tile = plan.lanes, plan.lanes * plan.vectors
         count = self._extents[level]
         tiles_end = self._multiple(count, tile)
         vectors_end = self._multiple(count, lanes)
 
-        def write(vectors: int, mask: str | None) -> Callable[[str], None]:
-            return lambda counter: self._along_tiled({**counters, level: counter}, vectors, mask)
+        def write(tile: _Tile) -> Callable[[str], None]:
+            along = self._in_blocks if plan.packed else self._along_tiled
+            return lambda counter: along({**counters, level: counter}, tile)
 
-        self._span(level, "0", tiles_end, tile, write(plan.vectors, None))
+        self._span(level, "0", tiles_end, tile, write(_Tile(plan.vectors, None)))
         if plan.vectors > 1:
-            self._span(level, tiles_end, vectors_end, lanes, write(1, None))
+            self._span(level, tiles_end, vectors_end, lanes, write(_Tile(1, None)))
         if not count.startswith("%"):
             left = int(count) % lanes
             if left:
                 bits = ", ".join(f"i1 {'true' if lane < left else 'false'}" for lane in range(lanes))
-                write(1, f"<{bits}>")(vectors_end)
+                write(_Tile(1, f"<{bits}>", left=str(left)))(vectors_end)
             return
         with writer.maybe(writer.let(f"icmp slt i64 {vectors_end}, {count}"), []):
             left_name = writer.let(f"sub i64 {count}, {vectors_end}")
             numbers = "<" + ", ".join(f"i32 {lane}" for lane in range(lanes)) + ">"
             bound = writer.splat("i32", writer.let(f"trunc i64 {left_name} to i32"), lanes)
-            write(1, writer.let(f"icmp slt <{lanes} x i32> {numbers}, {bound}"))(vectors_end)
+            mask = writer.let(f"icmp slt <{lanes} x i32> {numbers}, {bound}")
+            write(_Tile(1, mask, left=left_name))(vectors_end)
 
-    def _along_tiled(self, counters: Counters, vectors: int, mask: str | None) -> None:
+    def _in_blocks(self, counters: Counters, tile: _Tile) -> None:
+        """All reductions but the last, and blocks of that, around the tiled loop: sums wait in memory."""
+        plan, panels, writer = self._plan, self._panels, self._writer
+        assert panels is not None
+        *around, last = plan.reductions
+        level = next((level for level in around if level not in counters), None)
+        if level is not None:
+            with self._looks.loop(level, "0", self._extents[level], 1, []) as iteration:
+                self._in_blocks({**counters, level: iteration.counter}, tile)
+            return
+        count, size = self._extents[last], panels.block
+
+        def write(start: str) -> None:
+            end = writer.intrinsic("smin", "i64", 1, [writer.let(f"add i64 {start}, {size}"), count])
+            block = panels.write(counters, start, end, tile.vectors, tile.left)
+            self._along_tiled(counters, tile._replace(block=block))
+
+        with writer.loop("0", count, size, []) as part:
+            write(part.counter)
+
+    def _along_tiled(self, counters: Counters, tile: _Tile) -> None:
         level, copies = self._plan.tiled, self._plan.copies
         if level is None:
-            self._tile(counters, _Tile(vectors, mask, 1))
+            self._tile(counters, tile)
             return
         count = self._extents[level]
         end = self._multiple(count, copies)
 
         def write(number: int) -> Callable[[str], None]:
-            return lambda counter: self._tile({**counters, level: counter}, _Tile(vectors, mask, number))
+            return lambda counter: self._tile({**counters, level: counter}, tile._replace(copies=number))
 
         self._span(level, "0", end, copies, write(copies))
         if copies == 1:
@@ -167,9 +202,11 @@ class _Loops:
             owners = self._owners()
             first = [body.first(region, owners[store], offsets) for offsets in copies for store in stores]
             keys = [(store, offsets) for offsets in copies for store in stores]
-            last = self._reduce(
-                list(self._plan.reductions), region, keys, [operand.text for operand in first]
-            )
+            values = [operand.text for operand in first]
+            if tile.block is not None:
+                last = self._over_block(tile.block, region, keys, values)
+            else:
+                last = self._reduce(list(self._plan.reductions), region, keys, values)
             results = [
                 (store, offsets, NestOperand(text, self._plan.lanes))
                 for (store, offsets), text in zip(keys, last, strict=True)
@@ -246,7 +283,6 @@ class _Loops:
         self, level: Level, start: str, end: str, steps: int, outer: NestRegion,
         keys: list[tuple[ElementAccess, Offsets]], values: list[str],
     ) -> list[str]:  # fmt: skip
-        body, owners = self._body, self._owners()
         with self._looks.loop(level, start, end, steps, self._carried(keys, values)) as iteration:
             squares = steps == self._plan.lanes
             region = NestRegion({**outer.counters, level: iteration.counter}, outer.mask, squares)
@@ -254,11 +290,29 @@ class _Loops:
                 region.ahead = NestRegion(region.counters, None, squares=False)
             current = iteration.values
             for step in range(steps):
-                for (store, offsets), value in zip(keys, current, strict=True):
-                    region.accumulators[body.copy(store, offsets)] = NestOperand(value, self._plan.lanes)
-                current = [
-                    body.kept(owners[store], body.value(region, store.stored, {**offsets, level: step})).text
-                    for store, offsets in keys
-                ]
+                current = self._step(region, keys, current, {level: step})
             iteration.next = current
         return iteration.next
+
+    def _over_block(
+        self, block: Block, outer: NestRegion, keys: list[tuple[ElementAccess, Offsets]], values: list[str]
+    ) -> list[str]:
+        """The last reduction over a block, too little work for a look."""
+        level = self._plan.reductions[-1]
+        with self._writer.loop(block.start, block.end, 1, self._carried(keys, values)) as iteration:
+            counters = {**outer.counters, level: iteration.counter}
+            region = NestRegion(counters, outer.mask, squares=False, panels=block.panels)
+            iteration.next = self._step(region, keys, iteration.values, {})
+        return iteration.next
+
+    def _step(
+        self, region: NestRegion, keys: list[tuple[ElementAccess, Offsets]], values: list[str], step: Offsets
+    ) -> list[str]:
+        """The accumulators after one iteration of the reductions."""
+        body, owners = self._body, self._owners()
+        for (store, offsets), value in zip(keys, values, strict=True):
+            region.accumulators[body.copy(store, offsets)] = NestOperand(value, self._plan.lanes)
+        return [
+            body.kept(owners[store], body.value(region, store.stored, {**offsets, **step})).text
+            for store, offsets in keys
+        ]

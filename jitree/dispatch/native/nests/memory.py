@@ -39,6 +39,15 @@ class Places:
     """The element that an access touches when all counters are 0."""
 
 
+class Panel(NamedTuple):
+    """Elements in the order in which tiles need them."""
+
+    origin: str
+    """Where the row of iteration 0 of the last reduction would be."""
+    lanes: int
+    """Elements of a row."""
+
+
 @dataclass(slots=True)
 class NestRegion:
     """A block that is being written: what the counters are in it, and what has been computed in it."""
@@ -53,6 +62,7 @@ class NestRegion:
     known: dict[tuple[object, ...], NestOperand] = field(default_factory=dict)
     rows: dict[tuple[object, ...], list[str]] = field(default_factory=dict)
     pointers: dict[tuple[object, ...], str] = field(default_factory=dict)
+    panels: dict[ElementAccess, Panel] = field(default_factory=dict)
     ahead: NestRegion | None = None
     """The same block for values that are computed for several of its iterations at once."""
 
@@ -173,6 +183,19 @@ class Memory:
 
             columns = region.rows[key] = load_columns(writer, kind, lanes, load)
         return NestOperand(self.extended(access, columns[offsets.get(along, 0)], lanes), lanes)
+
+    def load_panel(self, region: NestRegion, access: ElementAccess, offsets: Offsets) -> NestOperand:
+        """A row of a panel."""
+        writer, plan = self._writer, self._plan
+        level, vector = plan.reductions[-1], plan.vector
+        assert vector is not None
+        kind, panel = ELEMENT_LLVM[access.element], region.panels[access]
+        first = writer.let(f"mul i64 {region.counters[level]}, {panel.lanes}")
+        base = writer.let(f"getelementptr {kind}, ptr {panel.origin}, i64 {first}")
+        number = offsets.get(level, 0) * panel.lanes + offsets.get(vector, 0)
+        pointer = writer.let(f"getelementptr {kind}, ptr {base}, i64 {number}")
+        text = writer.let(f"load {self._vector(access, plan.lanes)}, ptr {pointer}, align 1")
+        return NestOperand(self.extended(access, text, plan.lanes), plan.lanes)
 
     def store(
         self, region: NestRegion, access: ElementAccess, text: str, offsets: Offsets, mask: str | None

@@ -61,6 +61,8 @@ class Plan:
     """Loads that find what the iteration before has stored, and its store: kept in registers."""
     transposed: dict[Value, Level]
     """Loads of rows along this loop that become columns in registers."""
+    packed: tuple[Value, ...]
+    """Loads along the last reduction that become rows of panels in memory (``panels.py``)."""
     ahead: Plan | None
     """Of a nest without lanes: how values that do not need the accumulators are computed, whose lanes are
     iterations of the last reduction."""
@@ -81,7 +83,7 @@ def make_plan(structure: Structure, splits: Sequence[Split], dependence: Depende
 
 
 def _in_order(structure: Structure) -> Plan:
-    return Plan(structure.levels, None, None, (), 1, 1, 1, 1, {}, {}, None, True)
+    return Plan(structure.levels, None, None, (), 1, 1, 1, 1, {}, {}, (), None, True)
 
 
 class _Planner:
@@ -109,6 +111,9 @@ class _Planner:
         lanes = self._lanes() if vector is not None else 1
         transposed, along = self._transposed(vector) if vector is not None else ({}, None)
         tiled = along if along in self._parallel else self._tiled(vector)
+        packed: tuple[Value, ...] = ()
+        if along in self._reductions and vector is not None and self._is_reused(vector, tiled, lanes):
+            packed, transposed, along = tuple(transposed), {}, None
         steps = lanes if along in self._reductions else 1
         vectors = 1 if transposed or vector is None else self._vectors(vector, tiled, lanes)
         together = self._copies(tiled, vectors, steps)
@@ -128,6 +133,7 @@ class _Planner:
             steps=steps,
             accumulators=accumulators,
             transposed=transposed,
+            packed=packed,
             ahead=None,
             in_order=False,
             injective=injective,
@@ -258,6 +264,12 @@ class _Planner:
             level.counter not in load.index.symbols() and vector.counter in load.index.symbols()
             for load in self._structure.loads.values()
         )
+
+    def _is_reused(self, vector: Level, tiled: Level | None, lanes: int) -> bool:
+        """Whether more than one tile along the tiled loop needs the same vectors."""
+        if tiled is None or not self._shared(tiled, vector):
+            return False
+        return _count(tiled) > self._copies(tiled, self._vectors(vector, tiled, lanes), 1)
 
     def _vectors(self, vector: Level, tiled: Level | None, lanes: int) -> int:
         if self._reductions:

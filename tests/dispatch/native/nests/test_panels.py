@@ -1,0 +1,119 @@
+"""Products with a transposed matrix that is put into panels: memory is what the instructions leave."""
+
+from __future__ import annotations
+
+import llvmlite.binding as llvm
+import pytest
+
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.dispatch.native.lower import lower
+from jitree.dispatch.native.nests import panels
+from jitree.dispatch.native.source import from_program
+from tests.dispatch.native.nests.programs import Bound, Level, Text, argument, module, only_nest, program
+from tests.dispatch.native.nests.test_kernels import check
+
+
+@pytest.fixture(autouse=True, params=[8, 64], ids=["blocks of 8", "one block"])
+def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Iterations of a block, of elements with 4 bytes."""
+    monkeypatch.setattr(panels, "PANEL_BYTES", 4 * 16 * request.param)
+
+
+@pytest.mark.parametrize(
+    "rows,columns,depth", [(7, 16, 24), (16, 35, 21), (9, 20, 16), (20, 33, 19), (7, 5, 40)]
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_product(rows: int, columns: int, depth: int, dynamic: bool) -> None:
+    """Columns that fill no vector, a depth that is no multiple of a square or of a block."""
+
+    def body(text: Text, at: list[str]) -> None:
+        row, column, k = at
+        out = text.index(7, (row, columns), (column, 1))
+        left = text.load("f32", 1, text.index(0, (row, depth), (k, 1)))
+        right = text.load("f32", 2, text.index(3, (column, depth), (k, 1)))
+        text.store("f32", 0, out, text.op("fma.f32", left, right, text.load("f32", 0, out)))
+
+    sizes = (rows, columns, depth)
+    bounds: list[Bound] = [argument(number) if dynamic else size for number, size in enumerate(sizes)]
+    function = program([Level(bound) for bound in bounds], body)
+    assert len(only_nest(function).plan.packed) == 1
+    check(function, sizes)
+
+
+@pytest.mark.parametrize("element", ["i8.s", "i8.u", "i16.s", "i32", "f64"])
+def test_element_types(element: str) -> None:
+    """Sums of narrow integers wrap where they wait between blocks."""
+    kind = element.split(".")[0]
+
+    def body(text: Text, at: list[str]) -> None:
+        row, column, k = at
+        out = text.index(0, (row, 18), (column, 1))
+        left = text.load(element, 1, text.index(0, (row, 19), (k, 1)))
+        right = text.load(element, 2, text.index(0, (column, 19), (k, 1)))
+        wide = kind if kind in ("i32", "f64") else "i32"
+        text.store(kind, 0, out, text.op(f"fma.{wide}", left, right, text.load(element, 0, out)))
+
+    function = program([Level(10), Level(18), Level(19)], body)
+    assert only_nest(function).plan.packed
+    check(function)
+
+
+def test_two_reductions() -> None:
+    """A sum of products: panels belong to one iteration of the outer one."""
+
+    def body(text: Text, at: list[str]) -> None:
+        row, column, part, k = at
+        out = text.index(0, (row, 20), (column, 1))
+        left = text.load("f32", 1, text.index(0, (row, 60), (part, 17), (k, 1)))
+        right = text.load("f32", 2, text.index(0, (column, 60), (part, 18), (k, 1)))
+        text.store("f32", 0, out, text.op("fma.f32", left, right, text.load("f32", 0, out)))
+
+    function = program([Level(8), Level(20), Level(3), Level(17)], body)
+    assert only_nest(function).plan.packed
+    check(function)
+
+
+def test_two_panels() -> None:
+    """Two transposed matrices in one sum."""
+
+    def body(text: Text, at: list[str]) -> None:
+        row, column, k = at
+        out = text.index(0, (row, 20), (column, 1))
+        left = text.load("f32", 1, text.index(0, (row, 30), (k, 1)))
+        one = text.load("f32", 2, text.index(0, (column, 30), (k, 1)))
+        other = text.load("f32", 3, text.index(5, (column, 40), (k, 1)))
+        product = text.op("fma.f32", left, one, text.load("f32", 0, out))
+        text.store("f32", 0, out, text.op("fma.f32", left, other, product))
+
+    function = program([Level(16), Level(20), Level(30)], body)
+    assert len(only_nest(function).plan.packed) == 2
+    check(function)
+
+
+def test_the_last_rows_end_with_the_buffer() -> None:
+    """Lanes that do not exist read nothing behind the last row."""
+
+    def body(text: Text, at: list[str]) -> None:
+        row, column, k = at
+        out = text.index(0, (row, 18), (column, 1))
+        left = text.load("f32", 1, text.index(0, (row, 11), (k, 1)))
+        right = text.load("f32", 2, text.index(4096 - 18 * 11, (column, 11), (k, 1)))
+        text.store("f32", 0, out, text.op("fma.f32", left, right, text.load("f32", 0, out)))
+
+    check(program([Level(7), Level(18), Level(11)], body))
+
+
+def test_the_whole_function_is_valid() -> None:
+    """Beside everything else that a module declares."""
+
+    def body(text: Text, at: list[str]) -> None:
+        row, column, k = at
+        out = text.index(0, (row, 16), (column, 1))
+        left = text.load("f32", 1, text.index(0, (row, 16), (k, 1)))
+        right = text.load("f32", 2, text.index(0, (column, 16), (k, 1)))
+        text.store("f32", 0, out, text.op("fma.f32", left, right, text.load("f32", 0, out)))
+
+    built = BytecodeModule.load(module([Level(8), Level(16), Level(16)], body).build())
+    lowered = lower(from_program(built.program), ())
+    assert "@llvm.stackrestore" in lowered.text
+    llvm.parse_assembly(lowered.text).verify()
