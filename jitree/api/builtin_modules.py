@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
-from jitree.api.session_arguments import listed
+from jitree.api.calls.refusal import listed
 from jitree.codegen import image
 from jitree.dispatch.tiers import WAITING_TIERS
 from jitree.errors import NotFoundError

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from inspect import unwrap
 from typing import Any, NoReturn
 
-from jitree.api.calls.refusal import describe
+from jitree.api.calls.refusal import describe, listed
 from jitree.api.function import Function
 from jitree.api.module import Module
 from jitree.api.module_reference import parse_reference
@@ -20,7 +20,6 @@ from jitree.api.program_files import (
     require_file,
 )
 from jitree.api.session import Session
-from jitree.api.session_arguments import listed
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError, error_context
 from jitree.hal.device import Device

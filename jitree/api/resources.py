@@ -7,9 +7,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from jitree.api.array import Array, use_parts
-from jitree.api.calls.refusal import describe
+from jitree.api.calls.refusal import describe, listed
 from jitree.api.registry import all_drivers
-from jitree.api.session_arguments import listed, require, require_arithmetic, require_option
+from jitree.api.session_arguments import require, require_arithmetic, require_option
 from jitree.base.identity import Unique
 from jitree.dispatch.host_module import HostModule
 from jitree.errors import InvalidArgumentError, StatusError, UnavailableError, UnimplementedError

@@ -6,11 +6,11 @@ import operator
 import os
 from collections.abc import Iterable, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 import numpy as np
 
-from jitree.api.calls.refusal import describe, refused
+from jitree.api.calls.refusal import describe, listed, refused
 from jitree.api.calls.tensor_packing import as_array
 from jitree.api.calls.transfers import native_row
 from jitree.base.arguments import integer
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from jitree.params.provider import Source as ParameterSource
     from jitree.types import ElementType
 
-T = TypeVar("T")
 
 Shape: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
 """A size, or one for each dimension."""
@@ -53,18 +52,6 @@ def require_name(name: object) -> None:
 
 def require_path(path: object) -> None:
     require("path", "a path", path, str, os.PathLike)
-
-
-def listed(name: str, what: str, values: Iterable[T], *classes: type) -> tuple[T, ...]:
-    """The items of a list, of one of the classes if there are any; text is no list, though it could be taken
-    apart."""
-    try:
-        items = None if isinstance(values, (str, bytes)) else tuple(values)
-    except TypeError:
-        items = None
-    if items is not None and (not classes or all(isinstance(item, classes) for item in items)):
-        return items
-    raise InvalidArgumentError(f"{name}: expected a list of {what} but got {describe(values)}")
 
 
 def dimensions(shape: Shape) -> tuple[int, ...]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TypeVar
+
 import numpy as np
 
 from jitree.api.array import Array
@@ -10,6 +13,8 @@ from jitree.base.arguments import described
 from jitree.base.elements import NO_MASKS, is_masked
 from jitree.errors import InvalidArgumentError
 from jitree.types import format_shaped_type
+
+T = TypeVar("T")
 
 
 def refused(parameter: str, expected: str, value: object, why: str = "") -> InvalidArgumentError:
@@ -25,3 +30,15 @@ def describe(value: object) -> str:
             return f"an {kind} of dtype {value.dtype} and shape {value.shape}"
         return f"a {format_shaped_type(value.shape, row)} {kind}"
     return described(value)
+
+
+def listed(name: str, what: str, values: Iterable[T], *classes: type) -> tuple[T, ...]:
+    """The items of a list, of one of the classes if there are any; text is no list, though it could be taken
+    apart."""
+    try:
+        items = None if isinstance(values, (str, bytes)) else tuple(values)
+    except TypeError:
+        items = None
+    if items is not None and (not classes or all(isinstance(item, classes) for item in items)):
+        return items
+    raise InvalidArgumentError(f"{name}: expected a list of {what} but got {describe(values)}")
