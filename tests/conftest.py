@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 
 from jitree.base.folding import keep_tracebacks
-from jitree.codegen.image.hashing import hashed
+from jitree.codegen.image.flat import hashed
 from jitree.codegen.image.shipped import STAMP_FILE, STAMP_VARIABLE
 from jitree.tools import build_stamp
 

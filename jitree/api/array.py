@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import numpy as np
 
-from jitree.api.calls.transfers import to_numpy
-from jitree.api.implicit_transfer import ImplicitTransfer
+from jitree.api.calls.transfers import ImplicitTransfer, to_numpy
 from jitree.errors import FailedPreconditionError, StatusCode, StatusError, folded
 from jitree.hal.buffer import BufferView
 from jitree.types import ENCODING_DENSE, ElementType, element_type

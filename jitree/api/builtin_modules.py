@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jitree.dispatch.host_module import HostModule
     from jitree.hal.device import Device
     from jitree.hal.executable import ExecutableLoader
-    from jitree.modules.hal.state import TraceSink
+    from jitree.modules.hal.module import TraceSink
     from jitree.params.provider import ParameterProvider
 
     class Host(Protocol):
@@ -67,10 +67,10 @@ def _hal_loader(session: Host) -> HostModule:
 
 def _hal_images() -> list[image.Recipe]:
     """The machine code that programs with devices need, besides that of the engine."""
-    from jitree.hal.local.executor import recipe
+    from jitree.hal.local import executor
     from jitree.modules.hal.native.image import RECIPE
 
-    return [RECIPE, recipe.RECIPE] if recipe.supported() else [RECIPE]
+    return [RECIPE, executor.RECIPE] if executor.supported() else [RECIPE]
 
 
 def begin_hal() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jitree.errors import error_context
 
 if TYPE_CHECKING:
-    from jitree.api.module_reference import ModuleReference
+    from jitree.api.load_order import ModuleReference
     from jitree.dispatch.host_module import HostModule
     from jitree.modules.native_library.module import LibraryModule
     from jitree.regs.ref_types import RefTypes

@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 from jitree.api.calls.refusal import describe, listed
 from jitree.api.function import Function
+from jitree.api.load_order import parse_reference
 from jitree.api.module import Module
-from jitree.api.module_reference import parse_reference
 from jitree.api.program_files import (
     ProgramFile,
     module_bytes,

@@ -8,7 +8,7 @@ import time
 from typing import Any, Final, SupportsIndex
 
 from jitree.base.records import NamedTuple
-from jitree.codegen.image.hashing import DIGEST_SIZE, blake2b  # type: ignore[attr-defined]
+from jitree.codegen.image.flat import DIGEST_SIZE, blake2b  # type: ignore[attr-defined]
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from jitree.vmfb.archive import content
 

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from jitree.api.custom_module import CustomModule, require_api_version
-from jitree.api.module_reference import IMPORTED_NAME, ModuleReference
+from jitree.api.load_order import IMPORTED_NAME, ModuleReference
 from jitree.dispatch.host_module import HostModule
 from jitree.errors import InvalidArgumentError, NotFoundError
 

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from jitree.api.array import Array, use_parts
 from jitree.api.calls.refusal import describe, listed
-from jitree.api.registry import all_drivers
 from jitree.api.session_arguments import require, require_arithmetic, require_option
 from jitree.base.identity import Unique
 from jitree.dispatch.host_module import HostModule
 from jitree.errors import InvalidArgumentError, StatusError, UnavailableError, UnimplementedError
 from jitree.hal.device import Device
-from jitree.hal.driver import Driver, DriverRegistry
+from jitree.hal.driver import Driver, DriverRegistry, all_drivers
 from jitree.hal.executable import ExecutableLoader
 from jitree.hal.heap import HeapAllocator
 from jitree.modules.hal.references import HAL_TYPES

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from jitree.api.calls.refusal import listed
 from jitree.api.executables import create_loaders
 from jitree.api.limits import LOAD_TIME, TIME, Limits, check, limited_content
-from jitree.api.module_reference import parse_reference
+from jitree.api.load_order import parse_reference
 from jitree.base.arguments import shown
 from jitree.base.scopes import Scope, require_going_on
 from jitree.codegen.image.builds import Builds

@@ -16,9 +16,8 @@ from jitree.api.builtin_modules import BUILTIN_MODULES, HAL, chosen, prepare_hal
 from jitree.api.calls.transfers import empty, wrap_or_copy
 from jitree.api.function import Function
 from jitree.api.incompatible import explained
-from jitree.api.load_order import imported_modules, load_order
+from jitree.api.load_order import imported_modules, load_order, parse_reference
 from jitree.api.module import Module, create_function
-from jitree.api.module_reference import parse_reference
 from jitree.api.resources import DeviceChoice, Resources, open_devices
 from jitree.api.seeing import Observable
 from jitree.base.endings import Ended, require_interpreter
@@ -36,7 +35,7 @@ from jitree.hal.device import Device
 from jitree.hal.local.interrupts import end_call
 from jitree.hal.watchdog import start as start_watchdog
 from jitree.hal.watchdog import watch_gate, watcher_of_calls
-from jitree.modules.hal.state import write_to_stderr
+from jitree.modules.hal.module import write_to_stderr
 from jitree.vmfb.arithmetic import FUSED
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from jitree.api.sandbox import Sandbox
     from jitree.hal.allocator import Allocator
     from jitree.hal.executable import ExecutableLoader
-    from jitree.modules.hal.state import TraceSink
+    from jitree.modules.hal.module import TraceSink
     from jitree.params.provider import ParameterProvider
     from jitree.params.provider import Source as ParameterSource
     from jitree.vmfb.archive import Source

@@ -7,8 +7,8 @@ from contextlib import ExitStack, suppress
 from typing import Any, Final
 
 from jitree.base.arguments import items, object_of
-from jitree.base.flags import Flags
 from jitree.base.identity import Unique
+from jitree.base.records import Flags
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.engine import Engine
 from jitree.dispatch.function import VmFunction

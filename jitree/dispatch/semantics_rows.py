@@ -97,7 +97,7 @@ def decode(notes: bytes) -> Mapping[str, Row]:
 @cache
 def rows() -> Mapping[str, Row]:
     """Those of the loop's image; waits for it."""
-    from jitree.dispatch.fast.image import LOOP
+    from jitree.dispatch.fast.engine import LOOP
 
     return decode(image.wait(LOOP).notes)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import abc
+import os
 from _thread import RLock
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib import import_module
 from types import MappingProxyType
 from typing import Final
 
@@ -171,3 +174,22 @@ class DriverRegistry(Unique):
         parsed = parse_uri(uri)
         options = DeviceOptions({**(parameters or {}), **parsed.parameters}, tuple(loaders))
         return self.driver(parsed.driver).create_device_by_path(parsed.path, options)
+
+
+DECLARATION: Final = "drivers"
+"""The file of a folder whose ``DRIVERS`` has a row for each driver; a row imports it when it is needed."""
+
+
+@cache
+def all_drivers() -> DriverRegistry:
+    """The process's registry; a driver is imported, and starts, when it is first asked for."""
+    return DriverRegistry(declared_drivers())
+
+
+def declared_drivers() -> Iterator[tuple[str, DriverRow]]:
+    """The rows of all folders of drivers, those of :mod:`jitree.hal` first."""
+    inner = os.path.dirname(__file__)
+    for package, folder in (("jitree.hal", inner), ("jitree", os.path.dirname(inner))):
+        for name in sorted(os.listdir(folder)):
+            if "." not in name and os.path.isfile(f"{folder}/{name}/{DECLARATION}.py"):
+                yield from import_module(f"{package}.{name}.{DECLARATION}").DRIVERS.items()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from jitree.base.flags import Flags
+from jitree.base.records import Flags
 
 
 class MemoryType(Flags):

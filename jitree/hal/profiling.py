@@ -10,8 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from jitree.base.arguments import natural, object_of
-from jitree.base.flags import Flags
-from jitree.base.records import NamedTuple
+from jitree.base.records import Flags, NamedTuple
 from jitree.errors import FailedPreconditionError
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from jitree.loaders.cpu_data import host_cpu_data
 from jitree.loaders.elf_format import FATELF_MAGIC, host_architecture
 from jitree.loaders.elf_image import ElfImage, load_image
 from jitree.loaders.environment import Environment, ImportProvider
-from jitree.loaders.executable import NativeExecutable
-from jitree.loaders.library import QUERY_SYMBOL, LibraryMemory, query_library
+from jitree.loaders.library import QUERY_SYMBOL, LibraryMemory, NativeExecutable, query_library
 
 _FORMAT_PREFIX: Final = "embedded-elf-"
 

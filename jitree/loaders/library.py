@@ -1,7 +1,8 @@
 """The executable library ABI, versions 3 to 6: what a loaded library says about itself.
 
 The versions differ in where fields lie: one row of offsets each. Everything is read through a
-``LibraryMemory``, which refuses addresses that are not the library's.
+``LibraryMemory``, which refuses addresses that are not the library's. ``NativeExecutable`` is
+what the local drivers run of it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from jitree.base.records import NamedTuple
 from jitree.errors import FailedPreconditionError, OutOfRangeError, UnavailableError
 from jitree.hal.command_layout import ENTRY_SEQUENTIAL
 from jitree.hal.executable import SourceLocation
-from jitree.loaders.entry_points import EntryPoint
+from jitree.loaders.entry_points import EntryPoint, TabledExecutable
+from jitree.loaders.environment import Environment
 
 QUERY_SYMBOL: Final = "iree_hal_executable_library_query"
 LOCAL_MEMORY_PAGE: Final = 4096
@@ -231,3 +233,36 @@ def query_library(memory: LibraryMemory, query: int, environment: int) -> Librar
         f"the executable library has none of the versions {versions} that can be run; it was compiled by an "
         "IREE release older than January 2024 or newer than 3.13"
     )
+
+
+class NativeExecutable(TabledExecutable):
+    """A loaded library with its environment. Its memory is unmapped when the last reference goes."""
+
+    def __init__(self, library: Library, environment: Environment, image: object) -> None:
+        """``image`` is what keeps the library mapped."""
+        self._library = library
+        self._environment = environment
+        self._image = image
+        super().__init__(library.name, library.functions)
+
+    @property
+    def library_version(self) -> int:
+        """Of the executable library ABI, 3 to 6."""
+        return self._library.version
+
+    @property
+    def environment_address(self) -> int:
+        return self._environment.address
+
+    def sequential(self, ordinal: int) -> bool:
+        """Whether workgroups of one dispatch must not run at the same time."""
+        return bool(self._library.functions[ordinal].flags & ENTRY_SEQUENTIAL)
+
+    def source_location(self, ordinal: int) -> SourceLocation | None:
+        return self._library.source_location(ordinal)
+
+    def stage_locations(self, ordinal: int) -> dict[str, SourceLocation]:
+        return self._library.stage_locations(ordinal)
+
+    def source_files(self) -> dict[str, bytes]:
+        return self._library.source_files()

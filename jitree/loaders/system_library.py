@@ -11,8 +11,7 @@ from jitree.hal.executable import ExecutableLoader, ExecutableParameters
 from jitree.loaders.elf_format import host_architecture
 from jitree.loaders.embedded_elf import link_library
 from jitree.loaders.environment import ImportProvider
-from jitree.loaders.executable import NativeExecutable
-from jitree.loaders.library import QUERY_SYMBOL
+from jitree.loaders.library import QUERY_SYMBOL, NativeExecutable
 from jitree.loaders.shared_object import SharedObject
 
 _FORMAT_PREFIX: Final = "system-elf-"

@@ -12,7 +12,7 @@ from typing import Final
 from jitree.base.endings import Ended
 from jitree.base.memory import NAMES_CODE, name_code
 from jitree.codegen import image
-from jitree.dispatch.fast.image import LOOP
+from jitree.dispatch.fast.engine import LOOP
 from jitree.dispatch.native.tiering import NativeModule
 from jitree.errors import FailedPreconditionError
 from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_POINT

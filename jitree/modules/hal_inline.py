@@ -13,9 +13,8 @@ from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Allocation, Buffer
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.hal.executable import ExecutableLoader
-from jitree.modules.hal.module import RowModule
-from jitree.modules.hal.state import TraceSink, write_to_stderr
-from jitree.modules.values import text
+from jitree.modules.hal.module import RowModule, TraceSink, write_to_stderr
+from jitree.modules.import_rows import text
 from jitree.regs.objects import VmBuffer
 
 if TYPE_CHECKING:

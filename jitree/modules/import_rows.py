@@ -1,6 +1,7 @@
 """Imports of programs as ``imports.tsv`` states them: a row for each name and calling convention.
 
 A pair of name and calling convention means the same in all releases that have it, so one row serves them all.
+Expressions of rows have functions for values of the VM.
 """
 
 from __future__ import annotations
@@ -9,10 +10,26 @@ import os
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.records import NamedTuple
-from jitree.modules.values import text, unsigned64
+
+if TYPE_CHECKING:
+    from jitree.regs.objects import VmBuffer
+
+
+def text(buffer: VmBuffer) -> str:
+    """A string that a program passes: UTF-8 without terminator."""
+    return str(buffer.view, "utf-8", "replace")
+
+
+def unsigned32(value: int) -> int:
+    return value & 0xFFFFFFFF
+
+
+def unsigned64(value: int) -> int:
+    return value & 0xFFFFFFFFFFFFFFFF
+
 
 _NOTHING: Final = "-"
 

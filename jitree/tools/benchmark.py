@@ -163,7 +163,7 @@ def _wait_for_compiled_code(program: OpenedProgram) -> None:
         if program.session.tier == "auto":
             from jitree.api.calls.native.image import RECIPE
             from jitree.codegen import image
-            from jitree.dispatch.fast.image import LOOP
+            from jitree.dispatch.fast.engine import LOOP
 
             image.wait(LOOP)
             image.wait(RECIPE)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import jitree
-from jitree.codegen.image.hashing import hashed
+from jitree.codegen.image.flat import hashed
 
 _PACKAGE: Final = Path(jitree.__file__).parent
 _SOURCES: Final = (

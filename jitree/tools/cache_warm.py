@@ -39,10 +39,10 @@ def recipes(paths: Sequence[str]) -> Iterator[Recipe]:
     """What every program uses, then what each module does; statuses as of loading a module."""
     from jitree.dispatch.bytecode_module import BytecodeModule
     from jitree.dispatch.native import tiering
-    from jitree.hal.local.executor import recipe
+    from jitree.hal.local import executor
     from jitree.loaders import vmvx_images
 
-    yield from (item for item in own_recipes() if item != recipe.RECIPE or recipe.supported())
+    yield from (item for item in own_recipes() if item != executor.RECIPE or executor.supported())
     for path in paths:
         module = BytecodeModule.load(path)
         yield tiering.recipe(module.program, module.name)
@@ -52,11 +52,11 @@ def recipes(paths: Sequence[str]) -> Iterator[Recipe]:
 def own_recipes() -> tuple[Recipe, ...]:
     """The images of the package itself, for any program."""
     from jitree.api.calls.native.image import RECIPE as CALLS
-    from jitree.dispatch.fast.image import LOOP
-    from jitree.hal.local.executor import recipe
+    from jitree.dispatch.fast.engine import LOOP
+    from jitree.hal.local import executor
     from jitree.loaders.vmvx_images import SPANS
     from jitree.modules.hal.native import image as hal
     from jitree.modules.vmvx import native as vmvx
-    from jitree.vmfb.native.image import RECIPE as LOAD
+    from jitree.vmfb.native.code import RECIPE as LOAD
 
-    return LOOP, recipe.RECIPE, hal.RECIPE, CALLS, vmvx.RECIPE, SPANS, LOAD
+    return LOOP, executor.RECIPE, hal.RECIPE, CALLS, vmvx.RECIPE, SPANS, LOAD

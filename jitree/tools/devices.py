@@ -46,7 +46,7 @@ def answer_queries(flags: ParsedFlags) -> bool:
 
 
 def _registry() -> DriverRegistry:
-    from jitree.api.registry import all_drivers
+    from jitree.hal.driver import all_drivers
 
     return all_drivers()
 

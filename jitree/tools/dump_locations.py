@@ -13,8 +13,7 @@ from jitree.errors import StatusError
 from jitree.loaders import fatelf, vmvx_images
 from jitree.loaders.embedded_elf import open_library
 from jitree.loaders.environment import Environment
-from jitree.loaders.executable import NativeExecutable
-from jitree.loaders.library import query_library
+from jitree.loaders.library import NativeExecutable, query_library
 from jitree.loaders.vmvx import kernel_places
 from jitree.loaders.vmvx_kernels import kernels
 from jitree.tools.dump_executables import ELF, is_executable

@@ -103,8 +103,8 @@ def load_modules(session: Session, loaded: Sequence[ModuleLike]) -> Module:
 
 
 def _read_module(path: str, mode: str) -> ModuleLike:
+    from jitree.api.load_order import parse_reference
     from jitree.api.module_files import open_module_file
-    from jitree.api.module_reference import parse_reference
     from jitree.api.session import Instance
     from jitree.dispatch.bytecode_module import BytecodeModule
 

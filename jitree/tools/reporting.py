@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-from jitree.api.module_reference import IMPORTED_NAME
+from jitree.api.load_order import IMPORTED_NAME
 from jitree.errors import StatusError
 
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[2]

@@ -19,9 +19,8 @@ from jitree.codegen.forks import spread
 from jitree.codegen.image import Recipe, shipped
 from jitree.codegen.image.build import build, generate
 from jitree.codegen.image.compile import Target
-from jitree.codegen.image.flat import encode, key_of
+from jitree.codegen.image.flat import encode, hashed, key_of
 from jitree.codegen.image.generated import Generated
-from jitree.codegen.image.hashing import hashed
 from jitree.tools import build_stamp
 from jitree.tools.cache_warm import own_recipes
 

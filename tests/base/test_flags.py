@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jitree.base.flags import Flags
+from jitree.base.records import Flags
 
 
 class Quick(Flags):

@@ -13,8 +13,8 @@ from jitree.base.layout import Record
 from jitree.codegen import functions, processor_texts
 from jitree.codegen.atomics import Atomic, atomic_add, atomic_load, atomic_replace, atomic_store
 from jitree.codegen.image.compile import Target, compile_object, host_target, optimized_module
+from jitree.codegen.image.flat import Image, map_image
 from jitree.codegen.image.link import link
-from jitree.codegen.image.mapping import Image, map_image
 from jitree.codegen.primitives import (
     apart,
     call,

@@ -10,8 +10,8 @@ import pytest
 from jitree.base.layout import Record
 from jitree.codegen import functions
 from jitree.codegen.image.compile import compile_object, host_target
+from jitree.codegen.image.flat import map_image
 from jitree.codegen.image.link import link
-from jitree.codegen.image.mapping import map_image
 from jitree.codegen.record import MemoryRecord, place_of
 from jitree.errors import InternalError
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from jitree.base import processor
 from jitree.codegen.image.build import build
 from jitree.codegen.image.compile import Target, host_target
+from jitree.codegen.image.flat import Image, map_image
 from jitree.codegen.image.generated import Generated, Unit
-from jitree.codegen.image.mapping import Image, map_image
 from jitree.codegen.numbers import rounded_once
 from tests.dispatch.semantics_reference import EXACT, assert_same_bits, edge_columns
 

@@ -20,7 +20,7 @@ from jitree.base.dlpack import DLTensor
 from jitree.codegen import image
 from jitree.cuda import capsules
 from jitree.cuda.device import CudaDevice
-from jitree.dispatch.fast.image import LOOP
+from jitree.dispatch.fast.engine import LOOP
 from jitree.errors import FailedPreconditionError, InternalError, InvalidArgumentError
 from jitree.hal.local import executor
 from jitree.modules.hal.native.image import RECIPE

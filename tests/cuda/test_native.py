@@ -17,7 +17,7 @@ from jitree import Session
 from jitree.api.calls.native import image as calls_image
 from jitree.codegen import image
 from jitree.cuda.device import CudaDevice
-from jitree.dispatch.fast.image import LOOP
+from jitree.dispatch.fast.engine import LOOP
 from jitree.errors import InternalError, StatusError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.fence import Fence

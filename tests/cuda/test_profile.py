@@ -17,7 +17,7 @@ from jitree.codegen import image
 from jitree.cuda import timings
 from jitree.cuda.cupti import DRIVER, KERNEL, MEMCPY, Tracer
 from jitree.cuda.device import CudaDevice
-from jitree.dispatch.fast.image import LOOP
+from jitree.dispatch.fast.engine import LOOP
 from jitree.hal.local import executor
 from jitree.modules.hal.native.image import RECIPE
 from tests.api.direct import CALLS

@@ -45,7 +45,7 @@ def _without_state(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def compile_here(module: BytecodeModule) -> tiering.NativeModule:
     """Builds a module's native code in this process."""
-    from jitree.codegen.image.mapping import map_image
+    from jitree.codegen.image.flat import map_image
     from tests.codegen.images import built  # imports llvmlite
 
     recipe = tiering.recipe(module.program, module.name)

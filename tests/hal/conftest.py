@@ -7,14 +7,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from jitree.api.registry import declared_drivers
 from jitree.cuda.driver import CudaDriver
 from jitree.errors import UnavailableError
 from jitree.hal.device import Device
-from jitree.hal.driver import DriverRegistry
+from jitree.hal.driver import DriverRegistry, declared_drivers
 from jitree.hal.executable import ExecutableLoader
 from jitree.hal.local import executor
-from jitree.hal.local.executor import recipe
 from tests.cuda.fake import FakeDriver
 from tests.cuda.kernels import KERNELS
 
@@ -53,7 +51,7 @@ def created(
     elif name.endswith(IN_PYTHON):
         monkeypatch.setattr(executor, "_native", None)
         monkeypatch.setattr(executor, "native_executor", lambda: None)
-    elif recipe.supported() and not name.startswith("null"):
+    elif executor.supported() and not name.startswith("null"):
         executor.require_native_executor()
     uri = name.removesuffix(IN_PYTHON).removesuffix(FAKE_DRIVER)
     with registry.create_device(uri, loaders) as device:

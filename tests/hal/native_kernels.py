@@ -13,8 +13,8 @@ from functools import cache
 import numpy as np
 
 from jitree.codegen.image.compile import compile_object, host_target
+from jitree.codegen.image.flat import map_image
 from jitree.codegen.image.link import link
-from jitree.codegen.image.mapping import map_image
 from jitree.hal.command_layout import ENTRY_POINT, ENTRY_SEQUENTIAL
 from jitree.hal.command_list import DIRECT, CommandList, Range
 from jitree.hal.executable import LocalExecutable

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from jitree.api.registry import all_drivers
 from jitree.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
@@ -20,7 +19,7 @@ from jitree.errors import (
     UnimplementedError,
 )
 from jitree.hal.device import Device
-from jitree.hal.driver import Driver, DriverRegistry, DriverRow, parse_uri
+from jitree.hal.driver import Driver, DriverRegistry, DriverRow, all_drivers, parse_uri
 from jitree.hal.executable import Executable, ExecutableCache, ExecutableLoader, ExecutableParameters
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local.task import TaskDevice

@@ -237,7 +237,7 @@ def test_a_session_turns_it_on() -> None:
 
 PROGRAM = """
 import threading
-from jitree.api.registry import all_drivers
+from jitree.hal.driver import all_drivers
 from jitree.hal.fence import Fence
 device = all_drivers().create_device("local-task")
 fence = Fence.create(device)

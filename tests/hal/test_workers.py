@@ -192,7 +192,7 @@ def run_python(program: str) -> subprocess.CompletedProcess[str]:
 START = """
     import os
     from jitree.errors import StatusCode
-    from jitree.api.registry import all_drivers
+    from jitree.hal.driver import all_drivers
     from jitree.hal.fence import Fence
     device = all_drivers().create_device("local-task://?threads=2")
     buffer = device.device_allocator.allocate(0x30, 0xC03, 8_000_000)

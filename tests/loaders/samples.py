@@ -14,7 +14,7 @@ from jitree.hal.executable import ExecutableParameters
 from jitree.loaders.elf_format import host_architecture
 from jitree.loaders.embedded_elf import EmbeddedElfLoader
 from jitree.loaders.environment import ImportProvider
-from jitree.loaders.executable import NativeExecutable
+from jitree.loaders.library import NativeExecutable
 
 FOLDER = Path(__file__).parents[1] / "data" / "executables"
 FORMAT = "embedded-elf-x86_64"

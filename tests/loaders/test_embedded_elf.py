@@ -21,8 +21,7 @@ from jitree.hal.executable import LocalExecutable
 from jitree.hal.local import executor
 from jitree.loaders.cpu_data import host_cpu_data
 from jitree.loaders.embedded_elf import EmbeddedElfLoader
-from jitree.loaders.executable import NativeExecutable
-from jitree.loaders.library import LAYOUTS, UNKNOWN_LOCAL_MEMORY
+from jitree.loaders.library import LAYOUTS, UNKNOWN_LOCAL_MEMORY, NativeExecutable
 from jitree.regs.memory import address_of, zeroed
 from tests.loaders.samples import (
     FORMAT,

@@ -13,7 +13,7 @@ from jitree.loaders import elf_format as elf
 from jitree.loaders.elf_dynamic import Dynamic, RelocationTable, read_dynamic
 from jitree.loaders.elf_file import ElfFile, Segment, read_elf
 from jitree.loaders.elf_format import ARCHITECTURES, Architecture
-from jitree.loaders.elf_relocate import relocate
+from jitree.loaders.elf_image import relocate
 from tests.loaders.samples import sample
 
 BIAS = 0x12345000

@@ -15,7 +15,7 @@ from jitree.hal.command_list import CommandList
 from jitree.hal.executable import ExecutableParameters
 from jitree.hal.local import executor
 from jitree.loaders.embedded_elf import EmbeddedElfLoader
-from jitree.loaders.executable import NativeExecutable
+from jitree.loaders.library import NativeExecutable
 from jitree.loaders.shared_object import PRESERVE_VARIABLE, SharedObject
 from jitree.loaders.system_library import SystemLibraryLoader, library_bytes
 from tests.hal.native_kernels import aligned, whole

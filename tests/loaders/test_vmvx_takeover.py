@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jitree.codegen import image
-from jitree.codegen.image.mapping import map_image
+from jitree.codegen.image.flat import map_image
 from jitree.dispatch import grid_call
 from jitree.dispatch.fast.engine import FastEngine
 from jitree.dispatch.native.engine import AutoEngine, go_up

@@ -20,9 +20,9 @@ from jitree import Session
 from jitree.base import private_files
 from jitree.codegen import image
 from jitree.codegen.image import background, cache
-from jitree.dispatch.fast.image import LOOP
+from jitree.dispatch.fast.engine import LOOP
 from jitree.codegen.image import shipped
-from jitree.hal.local.executor import recipe
+from jitree.hal.local import executor
 from jitree.modules.hal.native import image as hal, supply
 from tests.modules.hal_programs import ROWS
 from tests.modules.test_hal_native import outcome, whole_call
@@ -44,10 +44,10 @@ class Copying(threading.Thread):
     def has_ended(self):
         return not self.is_alive()
 
-if all(ready(item) for item in (LOOP, hal.RECIPE, recipe.RECIPE)):
+if all(ready(item) for item in (LOOP, hal.RECIPE, executor.RECIPE)):
     private_files.make_folder(str(cache.directory()))
     background.start_builder = lambda recipe, key, niceness: Copying(recipe, key)
-OWN = [LOOP, hal.RECIPE, recipe.RECIPE]
+OWN = [LOOP, hal.RECIPE, executor.RECIPE]
 module = whole_call(ROWS).module("m")
 running = Session("local-sync", tier="auto")
 running.load(module)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from jitree.codegen import functions
 from jitree.codegen.image.compile import compile_object, host_target
+from jitree.codegen.image.flat import Image, map_image
 from jitree.codegen.image.link import link
-from jitree.codegen.image.mapping import Image, map_image
 from jitree.regs import counting
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.counting import Entry, Released

@@ -11,7 +11,7 @@ import pytest
 import jitree
 from jitree.codegen.image import Provider, Recipe
 from jitree.errors import InvalidArgumentError, NotFoundError
-from jitree.modules.hal.state import write_to_stderr
+from jitree.modules.hal.module import write_to_stderr
 from tests.assembler import Assembler
 from tests.tools.command import jitree as command
 

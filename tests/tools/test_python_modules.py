@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jitree import Session
-from jitree.api.module_reference import ModuleReference, parse_reference
+from jitree.api.load_order import ModuleReference, parse_reference
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError, UnimplementedError
 from tests.assembler import Assembler
 from tests.tools.command import ROOT, jitree_process

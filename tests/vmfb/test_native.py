@@ -20,9 +20,8 @@ from jitree.vmfb.arithmetic import FUSED
 from jitree.vmfb.decode import decode_module
 from jitree.vmfb.module import read_module
 from jitree.vmfb.native import code, tables
-from jitree.vmfb.native.code import Code
+from jitree.vmfb.native.code import RECIPE, Code
 from jitree.vmfb.native.decoding import Decoding
-from jitree.vmfb.native.image import RECIPE
 from jitree.vmfb.program import DecodedModule
 from jitree.vmfb.refusals import require_sound
 from jitree.vmfb.schema import ModuleTables

@@ -15,7 +15,7 @@ from jitree.vmfb.archive import Archive
 from jitree.vmfb.debug import DebugDatabase
 from jitree.vmfb.module import read_module
 from jitree.vmfb.native import code
-from jitree.vmfb.native.image import RECIPE
+from jitree.vmfb.native.code import RECIPE
 from tests.assembler import Assembler
 from tests.assembler.container import TableBuilder
 

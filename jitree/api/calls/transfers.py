@@ -1,7 +1,8 @@
-"""Between numpy arrays and buffers of a device."""
+"""Between numpy arrays and buffers of a device; what numpy asks of arrays on devices."""
 
 from __future__ import annotations
 
+import abc
 import ctypes
 import math
 from collections.abc import Callable
@@ -9,10 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from jitree import types
 from jitree.base.elements import Bytes, is_packed, pack_integers, unpack_integers
-from jitree.errors import InternalError, ResourceExhaustedError
+from jitree.errors import InternalError, ResourceExhaustedError, folded
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.hal.fence import Fence
@@ -21,6 +23,36 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from jitree.hal.device import Device
+
+
+class ImplicitTransfer(NDArrayOperatorsMixin):
+    """Operators and conversions of an array on a device."""
+
+    __slots__ = ()
+
+    @abc.abstractmethod
+    def _implicitly(self) -> npt.NDArray[Any]:
+        """The elements, where they may come to the host without being asked for."""
+
+    @folded
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        host = self._implicitly()
+        if dtype is not None and np.dtype(dtype) != host.dtype:
+            if copy is False:
+                raise ValueError(f"an array of {host.dtype} cannot become {np.dtype(dtype)} without a copy")
+            return host.astype(dtype)
+        return host.copy() if copy else host
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        if "out" in options:
+            options["out"] = tuple(map(as_operand, options["out"]))
+        return getattr(ufunc, method)(*map(as_operand, inputs), **options)
+
+
+def as_operand(value: Any) -> Any:
+    """What numpy computes with in place of an array on a device."""
+    return value._implicitly() if isinstance(value, ImplicitTransfer) else value
+
 
 DEVICE_LOCAL: Final = int(MemoryType.DEVICE_LOCAL)
 BUFFER_USAGE: Final = int(BufferUsage.DEFAULT)

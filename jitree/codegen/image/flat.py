@@ -1,4 +1,5 @@
-"""The flat image: position-free machine code with the few facts needed to map it, and its file form.
+"""The flat image: position-free machine code with the few facts needed to map it, its file form, and how it
+is mapped: written while it is writable, executable only after it is not.
 
 File: digest of all that follows, magic, key, sizes of the parts; title, entry table (offset, name length,
 name), offsets of the 64-bit words that hold image-relative addresses, notes, the image itself. The digest
@@ -9,11 +10,33 @@ who may is checked where files are read (:mod:`jitree.base.private_files`).
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
+from collections.abc import Mapping as MappingOf
 from itertools import accumulate, pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from jitree.base.memory import EXECUTE, READ, WRITE, Mapping
 from jitree.base.records import NamedTuple
-from jitree.codegen.image.hashing import DIGEST_SIZE, hashed
+
+if TYPE_CHECKING:
+    from hashlib import blake2b
+else:
+    try:
+        from _blake2 import blake2b  # hashlib loads OpenSSL first: 2 ms
+    except ImportError:
+        from hashlib import blake2b
+
+DIGEST_SIZE: Final = 32
+
+
+def hashed(parts: Iterable[bytes | memoryview]) -> bytes:
+    """Bytes that tell sequences of parts apart."""
+    state = blake2b(digest_size=DIGEST_SIZE)
+    for part in parts:
+        state.update(len(part).to_bytes(8, "little"))
+        state.update(part)
+    return state.digest()
+
 
 MAGIC: Final = b"jitree\x00\x04"
 """Ends in the number of the format."""
@@ -102,3 +125,34 @@ def _image(parts: _Parts) -> FlatImage:
 
 def _is_whole(data: bytes) -> bool:
     return hashed((memoryview(data)[DIGEST_SIZE:],)) == data[:DIGEST_SIZE]
+
+
+class Image:
+    """Executable code. ``addresses`` of its entries are valid while this object lives; ``notes`` are what its
+    generator kept with it."""
+
+    def __init__(self, addresses: MappingOf[str, int], memory: Mapping, notes: bytes = b"") -> None:
+        self.addresses: Final = addresses
+        self.notes: Final = notes
+        self.end: Final = memory.address + memory.size
+        self._memory: Final = memory
+
+
+def map_image(image: FlatImage) -> Image:
+    """Copies, rebases and protects an image (read and execute).
+
+    RESOURCE_EXHAUSTED without memory, PERMISSION_DENIED where the system refuses executable memory.
+    """
+    size = len(image.code)
+    memory = Mapping(size)
+    memory.protect(0, size, READ | WRITE)
+    view = memory.view()
+    view[:size] = image.code
+    words = view.cast("Q")
+    for place in memoryview(image.rebase).cast("I"):
+        words[place >> 3] += memory.address
+    memory.protect(0, size, READ | EXECUTE)
+    memory.publish()
+    return Image(
+        {name: memory.address + offset for name, offset in image.entries.items()}, memory, image.notes
+    )

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jitree.api.array import Array
-from jitree.api.implicit_transfer import ImplicitTransfer, as_operand
+from jitree.api.calls.transfers import ImplicitTransfer, as_operand
 from jitree.compat.iree_runtime.arguments import anything, of, takes
 from jitree.compat.iree_runtime.buffers import HalBufferView
 from jitree.compat.iree_runtime.dtypes import map_dtype_to_hal_element_type

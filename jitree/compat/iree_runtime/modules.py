@@ -21,7 +21,7 @@ from jitree.errors import (
     UnknownError,
 )
 from jitree.modules.hal import HalModule
-from jitree.modules.hal.state import write_to_stderr
+from jitree.modules.hal.module import write_to_stderr
 from jitree.vmfb.cconv import parse
 
 if TYPE_CHECKING:

@@ -16,14 +16,17 @@ from jitree.base.due import DUE, count_by
 from jitree.base.once import once
 from jitree.base.scopes import RINGS
 from jitree.codegen import image
+from jitree.codegen.image import Recipe
 from jitree.dispatch.engine import EngineEntry
-from jitree.dispatch.fast.image import LOOP
 from jitree.dispatch.math_library import address_of_function
 from jitree.dispatch.pending import YIELD
 from jitree.dispatch.plain.handlers import HANDLERS
 from jitree.regs.layout import LEFT_FUEL, LEFT_STOPPED, LIBRARY_FUNCTIONS, PROMPT, STATE, TICK_SHIFT
 from jitree.regs.machine import Machine
 from jitree.regs.memory import address_of
+
+LOOP: Final = Recipe("loop", "the fast tier's loop", "jitree.dispatch.fast.loop_texts:generate", 11.0)
+
 
 _STATUS: Final = STATE.word("status")
 _PC: Final = STATE.word("pc")

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 from jitree.codegen import image
 from jitree.dispatch.engine import EngineEntry
 from jitree.dispatch.fast.engine import (
+    LOOP,
     Run,
     attach_library,
     make_entry,
     run_function,
     run_loop,
 )
-from jitree.dispatch.fast.image import LOOP
 from jitree.dispatch.native import slow_calls
 from jitree.regs.layout import STATE
 from jitree.regs.machine import FIRST_TIME, Machine

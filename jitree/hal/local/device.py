@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import abc
+import os
 from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from jitree.errors import InvalidArgumentError
+from jitree.errors import InvalidArgumentError, NotFoundError
 from jitree.hal import watchdog
 from jitree.hal.device import Device
+from jitree.hal.driver import DEFAULT_OPTIONS, DeviceInfo, DeviceOptions, Driver
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import NOT_LOGGED
@@ -30,6 +33,35 @@ if TYPE_CHECKING:
     from jitree.hal.operations import Order, Transfer
     from jitree.hal.profiling import Timings
     from jitree.regs.handles import HandleTable
+
+
+class LocalDriver(Driver):
+    name: ClassVar[str]
+    description: ClassVar[str]
+
+    def query_available_devices(self) -> list[DeviceInfo]:
+        return [DeviceInfo(0, "", "default")]
+
+    def dump_device_info(self, device_id: int) -> str:
+        from jitree.hal.local.topology import available_processors
+
+        self._check(device_id)
+        return (
+            f"  {self.description}\n  architecture: {os.uname().machine}\n"
+            f"  processors available to this process: {available_processors()}\n"
+        )
+
+    def create_device_by_id(self, device_id: int, options: DeviceOptions = DEFAULT_OPTIONS) -> Device:
+        self._check(device_id)
+        return self._create(options)
+
+    @abc.abstractmethod
+    def _create(self, options: DeviceOptions) -> Device: ...
+
+    def _check(self, device_id: int) -> None:
+        if device_id not in (self.DEFAULT_ID, 0):
+            raise NotFoundError(f"driver '{self.name}' has no device {device_id}; there is one, with id 0")
+
 
 _WAITS: Final = 1 << 40
 """What a list costs that waits for other members, in nanoseconds: not the time of the thread that submits."""

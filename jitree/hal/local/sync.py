@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from jitree.errors import InvalidArgumentError
 from jitree.hal.driver import DeviceOptions
-from jitree.hal.local.device import LocalDevice
-from jitree.hal.local.driver import LocalDriver
+from jitree.hal.local.device import LocalDevice, LocalDriver
 from jitree.hal.local.queue import CallerExecutor, LocalQueue
 from jitree.hal.profiling import Profiler
 

@@ -16,8 +16,7 @@ from jitree.hal.command_list import BoundCommands, CommandList
 from jitree.hal.driver import DeviceOptions
 from jitree.hal.executable import ExecutableCache
 from jitree.hal.local.command_buffer import LocalCommandBuffer
-from jitree.hal.local.device import LocalDevice
-from jitree.hal.local.driver import LocalDriver
+from jitree.hal.local.device import LocalDevice, LocalDriver
 from jitree.hal.local.queue import UNKNOWN_COST, LocalQueue, Operation, run_on_this_thread
 from jitree.hal.local.queue_record import QueueRecord
 from jitree.hal.local.thread_team import InlineLimits, Team

@@ -13,8 +13,7 @@ from jitree.hal.command_layout import ENTRY_POINT
 from jitree.hal.driver import DeviceOptions
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters, LocalExecutable
 from jitree.hal.heap import HeapAllocator
-from jitree.hal.local.device import LocalDevice
-from jitree.hal.local.driver import LocalDriver
+from jitree.hal.local.device import LocalDevice, LocalDriver
 from jitree.hal.local.queue import CallerExecutor, LocalQueue, Operation
 from jitree.hal.profiling import Profiler
 

@@ -17,7 +17,7 @@ from jitree.hal.command_buffer import CommandBuffer
 from jitree.hal.device import Device
 from jitree.hal.enums import QUEUE_AFFINITY_ANY, CommandBufferMode
 from jitree.hal.nested import NestedCommandBuffer
-from jitree.modules.hal.state import HalState
+from jitree.modules.hal.module import HalState
 
 MAXIMUM_TABLE: Final = 256
 """Entries of the binding table of a nested command buffer."""

@@ -18,7 +18,7 @@ from jitree.hal.command_buffer import CommandBuffer, Reference
 from jitree.hal.device import Device
 from jitree.hal.executable import DescriptorSetLayout, Executable, PipelineLayout
 from jitree.modules.hal import command_buffer
-from jitree.modules.hal.state import MAXIMUM_CONSTANTS, HalState, Pushed
+from jitree.modules.hal.module import MAXIMUM_CONSTANTS, HalState, Pushed
 
 MAXIMUM_BINDINGS: Final = 32
 """Of one set."""

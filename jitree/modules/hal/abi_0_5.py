@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from jitree.hal.command_buffer import CommandBuffer
 from jitree.hal.device import Device
 from jitree.hal.fence import Fence
-from jitree.modules.hal.state import HalState
+from jitree.modules.hal.module import HalState
 
 
 def queue_execute(

@@ -10,7 +10,7 @@ from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
 from jitree.hal.device import Device
 from jitree.hal.enums import BufferUsage, names
-from jitree.modules.hal.state import HalState
+from jitree.modules.hal.module import HalState
 from jitree.regs.objects import VmBuffer
 
 _IMMUTABLE: Final = int(BufferUsage.SHARING_IMMUTABLE)

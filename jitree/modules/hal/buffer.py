@@ -7,8 +7,8 @@ from jitree.hal import recording
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType, names
-from jitree.modules.hal.state import HalState
-from jitree.modules.values import text
+from jitree.modules.hal.module import HalState
+from jitree.modules.import_rows import text
 from jitree.regs.objects import VmBuffer
 
 

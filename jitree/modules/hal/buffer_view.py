@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
 from jitree.hal.buffer import Buffer, BufferView
-from jitree.modules.values import text, unsigned32
+from jitree.modules.import_rows import text, unsigned32
 from jitree.types import INTEGER_CLASSES, element_type
 
 if TYPE_CHECKING:
-    from jitree.modules.hal.state import HalState
+    from jitree.modules.hal.module import HalState
     from jitree.regs.objects import VmBuffer
 
 MAXIMUM_RANK: Final = 128

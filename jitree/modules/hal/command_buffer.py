@@ -11,7 +11,7 @@ from jitree.hal.command_buffer import CommandBuffer, Reference
 from jitree.hal.enums import DispatchFlags
 from jitree.hal.executable import Executable
 from jitree.hal.objects import Channel
-from jitree.modules.hal.state import HalState
+from jitree.modules.hal.module import HalState
 
 Binding = tuple[int, int, Buffer | None, int, int]
 """(reserved, slot, buffer, offset, length)"""

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from jitree.errors import PermissionDeniedError, StatusError
 from jitree.hal.enums import MemoryAccess, names
 from jitree.hal.fence import Fence
-from jitree.modules.values import text
+from jitree.modules.import_rows import text
 
 if TYPE_CHECKING:
     from jitree.hal.device import Device
     from jitree.hal.objects import Channel, File
-    from jitree.modules.hal.state import HalState
+    from jitree.modules.hal.module import HalState
     from jitree.regs.objects import VmBuffer
 
 

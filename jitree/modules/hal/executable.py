@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from jitree.errors import InvalidArgumentError
 from jitree.hal.enums import CachingMode
 from jitree.hal.executable import Executable, ExecutableParameters, PipelineLayout
-from jitree.modules.values import text
+from jitree.modules.import_rows import text
 
 if TYPE_CHECKING:
     from jitree.hal.device import Device
-    from jitree.modules.hal.state import HalState
+    from jitree.modules.hal.module import HalState
     from jitree.regs.objects import VmBuffer
 
 

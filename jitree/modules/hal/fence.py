@@ -9,7 +9,7 @@ from typing import Final
 from jitree import errors
 from jitree.dispatch.pending import Pending
 from jitree.hal.fence import Fence, wait_fences
-from jitree.modules.hal.state import HalState
+from jitree.modules.hal.module import HalState
 
 MAXIMUM_AWAITED: Final = 32
 _STATUS_MASK: Final = 0x1F

@@ -1,4 +1,5 @@
-"""The machine code of loading, as functions; the same in Python."""
+"""The machine code of loading, as functions; the same in Python. Its image has the entries
+``decode(decoder)`` and ``verify(verifier)``, and as notes what they know of instructions and tables."""
 
 from __future__ import annotations
 
@@ -11,7 +12,10 @@ import numpy as np
 
 from jitree.base.records import NamedTuple
 from jitree.codegen import image
-from jitree.vmfb.native.image import RECIPE
+from jitree.codegen.image import Recipe
+
+RECIPE: Final = Recipe("load", "the verifier of modules", "jitree.vmfb.native.texts:generate", 8.0)
+
 
 _FUNCTION: Final = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 

@@ -13,11 +13,11 @@ import numpy as np
 from jitree.api.array import Array
 from jitree.api.calls.native.objects import new_capsule
 from jitree.api.calls.transfers import copy_to_device, native_row, wrap_in_place
-from jitree.api.registry import all_drivers
 from jitree.base import dlpack
 from jitree.base.callbacks import bound
 from jitree.base.once import once
 from jitree.hal.device import Device
+from jitree.hal.driver import all_drivers
 
 _VERSION: Final = (1, 2)
 """Of DLPack, whose interface this is."""

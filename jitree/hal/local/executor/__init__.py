@@ -3,15 +3,26 @@ Python."""
 
 from __future__ import annotations
 
+import os
 from array import array
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from jitree.codegen import image
-from jitree.hal.local.executor.recipe import RECIPE, supported
+from jitree.codegen import image, processor_texts
 
 if TYPE_CHECKING:
     from jitree.hal.command_list import CommandList
     from jitree.hal.local.executor.calling import NativeExecutor
+
+
+RECIPE: Final = image.Recipe(
+    "executor", "the executor of command buffers", "jitree.hal.local.executor.texts:generate", 4.0
+)
+
+
+def supported() -> bool:
+    """Whether there is a native command executor for this processor."""
+    return processor_texts.supported(os.uname().machine)
+
 
 _native: NativeExecutor | None = None
 
