@@ -197,5 +197,7 @@ def test_sessions_take_plugins() -> None:
     with jitree.Session("local-sync", executable_plugins=[{"f": 1}]) as session:
         assert len(session.device.loaders) == len(create_loaders())
     instance = Instance(loaders=())
-    with pytest.raises(InvalidArgumentError, match="plugins, modules and arithmetic have to be given to the loaders"):
+    with pytest.raises(
+        InvalidArgumentError, match="plugins, modules and arithmetic have to be given to the loaders"
+    ):
         jitree.Session("local-sync", executable_plugins=[{"f": 1}], instance=instance)

@@ -14,7 +14,7 @@ from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.guard import Guard
 from jitree.dispatch.native.nests.looks import Looks
 from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets, Places
-from jitree.dispatch.native.nests.panels import Block, Panels
+from jitree.dispatch.native.nests.panels import DepthBlock, Panels
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.reading import Level, PolynomialReader
 from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
@@ -35,7 +35,7 @@ class _Tile(NamedTuple):
     copies: int = 1
     left: str | None = None
     """Lanes that the mask leaves."""
-    block: Block | None = None
+    block: DepthBlock | None = None
     """The part of the last reduction that it runs over; None: all."""
 
 
@@ -295,7 +295,11 @@ class _Loops:
         return iteration.next
 
     def _over_block(
-        self, block: Block, outer: NestRegion, keys: list[tuple[ElementAccess, Offsets]], values: list[str]
+        self,
+        block: DepthBlock,
+        outer: NestRegion,
+        keys: list[tuple[ElementAccess, Offsets]],
+        values: list[str],
     ) -> list[str]:
         """The last reduction over a block, too little work for a look."""
         level = self._plan.reductions[-1]

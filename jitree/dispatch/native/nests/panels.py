@@ -23,7 +23,7 @@ PANEL_BYTES: Final = 16 << 10
 """Of all panels of a nest: half of a first-level cache."""
 
 
-class Block(NamedTuple):
+class DepthBlock(NamedTuple):
     """Iterations of the last reduction, and where their panels are."""
 
     start: str
@@ -63,14 +63,14 @@ class Panels:
 
     def write(
         self, counters: dict[Level, str], start: str, end: str, vectors: int, left: str | None
-    ) -> Block:
+    ) -> DepthBlock:
         """Fills them for some iterations and lanes. Of ``left`` lanes, if that is given, the last one stands
         in those that do not exist."""
         panels = {
             access: self._fill(access, counters, start, end, vectors * self._plan.lanes, left)
             for access in self._accesses
         }
-        return Block(start, end, panels)
+        return DepthBlock(start, end, panels)
 
     def _fill(
         self, access: ElementAccess, counters: dict[Level, str], start: str, end: str, lanes: int,
