@@ -57,7 +57,7 @@ class ProgramFile(NamedTuple):
             found = digest_of(data, is_sampled)
             if found != self.digest:
                 raise FailedPreconditionError(
-                    f"'{self.path}' is another file than that which the program was made of (digest "
+                    f"'{self.path}' is not the file that the program was made of (digest "
                     f"{found.hex()[:16]}…, expected {self.digest.hex()[:16]}…); put the same file there, or "
                     "make the program again"
                 )

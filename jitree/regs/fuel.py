@@ -35,7 +35,7 @@ class FuelState(MemoryRecord, layout=STATE):
 
 def spend_time(state: FuelState) -> int:
     """Counts the time since the clock was last looked at, and gives it; where that was in another call, a
-    nanosecond for each branch. The time is over when somebody has rung, or a deadline passes."""
+    nanosecond for each branch. The time is over when another thread has rung, or a deadline has passed."""
     now = call(load64(state.math + CLOCK))
     passed = (now - state.looked) * state.tick >> TICK_SHIFT
     if state.looked == 0 or passed < 0:

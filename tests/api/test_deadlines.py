@@ -243,7 +243,7 @@ def test_deadlines_inside_of_others(one: Session) -> None:
 
 
 def test_the_loop_looks_each_time_that_Python_has_worked_for_it() -> None:
-    """Whatever is left of its fuel, which does not count what that takes, and nobody rings."""
+    """The fuel that is left does not count the time of Python's work, and no other thread rings."""
     module, calls, passed = CustomModule("host"), list[int](), 100
     limit = Scope(60)
 

@@ -74,7 +74,7 @@ def test_python_looks_once_for_each_ring(work: Work) -> None:
 def test_python_looks_when_a_deadline_passes(work: Work) -> None:
     work.due[0] = 200
     assert [work.look(0, now) for now in (100, 199, 200, 201)] == [0, 0, 1, 2]
-    assert work.look(1, 202) == 2, "who helps asks nobody"
+    assert work.look(1, 202) == 2, "a helper does not ask Python"
 
 
 def _pending(*functions: Callable[[], object]) -> None:

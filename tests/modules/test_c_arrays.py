@@ -58,7 +58,7 @@ def session(library: Path) -> Iterator[jitree.Session]:
 
 @pytest.fixture
 def session_apart(library: Path, tmp_path: Path) -> Iterator[jitree.Session]:
-    """With a library of its own, which may keep what it has made."""
+    """The module has a library of its own, since a library may keep what it has made."""
     with jitree.Session("local-sync") as session:
         session.load_native(copy(library, tmp_path / "arrays.so"), create="create_arrays")
         yield session

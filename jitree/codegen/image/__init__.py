@@ -139,7 +139,7 @@ class Provider:
             elif self._builder is None:
                 self._start(niceness())
             elif has_ended and self._builder.is_ended:
-                self._builder = None  # whoever still wants the image has it built anew
+                self._builder = None  # the next call that wants the image starts another builder
             elif has_ended:
                 if self._was_lost or not self._builder.has_built():
                     self.failure = self._builder.failure()

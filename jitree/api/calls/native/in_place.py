@@ -1,7 +1,7 @@
 """Numpy arrays that a program writes to where they are: storage of results (``out=``). Machine code.
 
-The memory has an entry of its own, for which Python keeps the array: as long as the program, or a result, has
-it. Python makes its object when it first asks for it.
+The memory gets an entry in the handle pool. The entry keeps the numpy array alive until the program and all
+results have released it. Python makes the buffer object of an entry when Python code first asks for it.
 """
 
 from __future__ import annotations

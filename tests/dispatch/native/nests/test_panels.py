@@ -9,7 +9,16 @@ from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.lower import lower
 from jitree.dispatch.native.nests import panels
 from jitree.dispatch.native.source import from_program
-from tests.dispatch.native.nests.programs import Bound, Level, Text, argument, module, only_nest, program
+from tests.dispatch.native.nests.programs import (
+    Body,
+    Bound,
+    Level,
+    Text,
+    argument,
+    module,
+    only_nest,
+    program,
+)
 from tests.dispatch.native.nests.test_kernels import check
 
 
@@ -19,6 +28,19 @@ def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(panels, "PANEL_BYTES", 4 * 16 * request.param)
 
 
+def product(columns: int, depth: int, start: int) -> Body:
+    """Rows times a transposed matrix, which begins at an element of its buffer."""
+
+    def body(text: Text, at: list[str]) -> None:
+        row, column, k = at
+        out = text.index(7, (row, columns), (column, 1))
+        left = text.load("f32", 1, text.index(0, (row, depth), (k, 1)))
+        right = text.load("f32", 2, text.index(start, (column, depth), (k, 1)))
+        text.store("f32", 0, out, text.op("fma.f32", left, right, text.load("f32", 0, out)))
+
+    return body
+
+
 @pytest.mark.parametrize(
     "rows,columns,depth", [(7, 16, 24), (16, 35, 21), (9, 20, 16), (20, 33, 19), (7, 5, 40)]
 )
@@ -26,16 +48,9 @@ def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def test_product(rows: int, columns: int, depth: int, dynamic: bool) -> None:
     """Columns that fill no vector, a depth that is no multiple of a square or of a block."""
 
-    def body(text: Text, at: list[str]) -> None:
-        row, column, k = at
-        out = text.index(7, (row, columns), (column, 1))
-        left = text.load("f32", 1, text.index(0, (row, depth), (k, 1)))
-        right = text.load("f32", 2, text.index(3, (column, depth), (k, 1)))
-        text.store("f32", 0, out, text.op("fma.f32", left, right, text.load("f32", 0, out)))
-
     sizes = (rows, columns, depth)
     bounds: list[Bound] = [argument(number) if dynamic else size for number, size in enumerate(sizes)]
-    function = program([Level(bound) for bound in bounds], body)
+    function = program([Level(bound) for bound in bounds], product(columns, depth, 3))
     assert len(only_nest(function).plan.packed) == 1
     check(function, sizes)
 
@@ -91,16 +106,9 @@ def test_two_panels() -> None:
 
 
 def test_the_last_rows_end_with_the_buffer() -> None:
-    """Lanes that do not exist read nothing behind the last row."""
+    """The last row ends with the buffer. 18 columns do not fill vectors: no lane reads after the buffer."""
 
-    def body(text: Text, at: list[str]) -> None:
-        row, column, k = at
-        out = text.index(0, (row, 18), (column, 1))
-        left = text.load("f32", 1, text.index(0, (row, 11), (k, 1)))
-        right = text.load("f32", 2, text.index(4096 - 18 * 11, (column, 11), (k, 1)))
-        text.store("f32", 0, out, text.op("fma.f32", left, right, text.load("f32", 0, out)))
-
-    check(program([Level(7), Level(18), Level(11)], body))
+    check(program([Level(7), Level(18), Level(11)], product(18, 11, 4096 - 18 * 11)))
 
 
 def test_the_whole_function_is_valid() -> None:
