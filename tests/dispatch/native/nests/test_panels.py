@@ -7,7 +7,7 @@ import pytest
 
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.lower import lower
-from jitree.dispatch.native.nests import panels
+from jitree.dispatch.native.nests import panels, plan
 from jitree.dispatch.native.source import from_program
 from tests.dispatch.native.nests.programs import (
     Body,
@@ -28,6 +28,14 @@ def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(panels, "PANEL_BYTES", 4 * 16 * request.param)
 
 
+@pytest.fixture(autouse=True, params=[(16, 4), (6, 6)], ids=["32 registers", "16 registers"])
+def _tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles of processors with AVX-512, and of others: which of them makes panels depends on the rows."""
+    accumulators, copies = request.param
+    monkeypatch.setattr(plan, "accumulators", lambda: accumulators)
+    monkeypatch.setattr(plan, "copies", lambda: copies)
+
+
 def product(columns: int, depth: int, start: int) -> Body:
     """Rows times a transposed matrix, which begins at an element of its buffer."""
 
@@ -42,7 +50,7 @@ def product(columns: int, depth: int, start: int) -> Body:
 
 
 @pytest.mark.parametrize(
-    "rows,columns,depth", [(7, 16, 24), (16, 35, 21), (9, 20, 16), (20, 33, 19), (7, 5, 40)]
+    "rows,columns,depth", [(17, 16, 24), (16, 35, 21), (9, 20, 16), (20, 33, 19), (19, 5, 40)]
 )
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_product(rows: int, columns: int, depth: int, dynamic: bool) -> None:
@@ -83,7 +91,7 @@ def test_two_reductions() -> None:
         right = text.load("f32", 2, text.index(0, (column, 60), (part, 18), (k, 1)))
         text.store("f32", 0, out, text.op("fma.f32", left, right, text.load("f32", 0, out)))
 
-    function = program([Level(8), Level(20), Level(3), Level(17)], body)
+    function = program([Level(18), Level(20), Level(3), Level(17)], body)
     assert only_nest(function).plan.packed
     check(function)
 
@@ -121,7 +129,7 @@ def test_the_whole_function_is_valid() -> None:
         right = text.load("f32", 2, text.index(0, (column, 16), (k, 1)))
         text.store("f32", 0, out, text.op("fma.f32", left, right, text.load("f32", 0, out)))
 
-    built = BytecodeModule.load(module([Level(8), Level(16), Level(16)], body).build())
+    built = BytecodeModule.load(module([Level(18), Level(16), Level(16)], body).build())
     lowered = lower(from_program(built.program), ())
     assert "@llvm.stackrestore" in lowered.text
     llvm.parse_assembly(lowered.text).verify()
