@@ -74,7 +74,7 @@ _PARTS: Final = {
 }  # fmt: skip
 """What direct calls need, by the calls after which it is imported where these are put off. Each file imports
 earlier ones. After one more call the last of them loads the machine code."""
-_LONG_SECONDS: Final = 0.0005
+_LONG_SECONDS: Final = 0.0002
 """Preparing direct calls takes 4 ms, once, and saves some 20 us a call and a dispatch. Of a function that
 computes for longer than this, none of the first calls is to take several times as long as the others."""
 

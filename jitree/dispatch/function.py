@@ -8,7 +8,6 @@ every tier.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from jitree.base.endings import require_interpreter
 from jitree.base.identity import Unique
 from jitree.dispatch import conversion
-from jitree.dispatch.sites import VIEWS, HostTarget
+from jitree.dispatch.sites import VIEWS, HostTarget, register_index
 from jitree.errors import InvalidArgumentError
 from jitree.regs.layout import FUNCTION
 from jitree.regs.machine import Machine
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
         def export_names(self) -> list[str]: ...
 
 
-_CACHED_CONVENTIONS: Final = 1024
+_REFERENCES: Final = VIEWS["r"]
 
 
 class VmFunction(Unique):
@@ -114,11 +113,11 @@ class BytecodeFunction(VmFunction):
         """Registers of the host's frame; no arguments are listed if any is a span."""
 
     def __getattr__(self, name: str) -> Any:
-        """What packs and unpacks takes a millisecond to make: when the host first calls the function."""
+        """What packs and unpacks is made when the host first calls the function."""
         if name not in ("_pack", "unpack"):
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
         require_interpreter()
-        self._pack, self.unpack = transfers(self.convention.text)
+        self._pack, self.unpack = transfers(self.convention)
         return getattr(self, name)
 
     def begin(self, machine: Machine, arguments: Sequence[object]) -> None:
@@ -185,37 +184,27 @@ Pack = Callable[[Machine, Sequence[object]], None]
 Unpack = Callable[[Machine], list[Any]]
 
 
-@lru_cache(maxsize=_CACHED_CONVENTIONS)
-def transfers(text: str) -> tuple[Pack, Unpack]:
-    from jitree.vmfb.cconv import parse
+def transfers(convention: CallingConvention) -> tuple[Pack, Unpack]:
+    """What puts arguments into the registers of the host's frame, and what takes results from there. Machine
+    code makes the usual calls, so nothing is generated for this: that would take longer than a first call's
+    kernel."""
+    sources, destinations = (
+        [(VIEWS[str(item)], register_index(slot)) for item, slot in zip(items, slots, strict=True)]
+        for items, slots in zip(
+            (convention.arguments, convention.results), register_slots(convention), strict=True
+        )
+    )
 
-    convention = parse(text)
-    scope: dict[str, Any] = {}
-    exec(compile(_source(convention), f"<host call of {text}>", "exec"), scope)
-    return scope["pack"], scope["unpack"]
+    def pack(machine: Machine, arguments: Sequence[object]) -> None:
+        for (view, register), argument in zip(sources, arguments, strict=True):
+            value = machine.table.wrap(argument) if view == _REFERENCES else argument
+            getattr(machine, view)[register] = value
 
+    def unpack(machine: Machine) -> list[Any]:
+        object_of = machine.table.object
+        return [
+            object_of(machine.refs[register]) if view == _REFERENCES else getattr(machine, view)[register]
+            for view, register in destinations
+        ]
 
-def register(character: str, slot: int) -> str:
-    """The register of a calling convention's character in the views of a machine."""
-    return f"{VIEWS[character]}[{slot >> 1 if character in 'IF' else slot}]"
-
-
-def _register(character: str, slot: int) -> str:
-    return f"machine.{register(character, slot)}"
-
-
-def _source(convention: CallingConvention) -> str:
-    sources, destinations = register_slots(convention)
-    characters = [str(item) for item in convention.arguments]
-    lines = ["def pack(machine, arguments):"]
-    if characters:
-        lines.append(f"    {', '.join(f'a{n}' for n in range(len(characters)))}, = arguments")
-    for number, (character, (_, slot)) in enumerate(zip(characters, sources, strict=True)):
-        value = f"machine.table.wrap(a{number})" if character == "r" else f"a{number}"
-        lines.append(f"    {_register(character, slot)} = {value}")
-    values = []
-    for character, (_, slot) in zip(convention.results, destinations, strict=True):
-        value = _register(character, slot)
-        values.append(f"machine.table.object({value})" if character == "r" else value)
-    lines += ["    return None", "def unpack(machine):", f"    return [{', '.join(values)}]"]
-    return "\n".join(lines)
+    return pack, unpack

@@ -352,6 +352,10 @@ class Invoker(ContextGate):
         self.gate[READY] = 0
         self.gate[NESTING] = nesting + 1
 
+    def prepare(self) -> None:
+        """Makes a machine for the first call."""
+        self._idle.append(Machine(self.table, self.functions))
+
     def _take_machine(self, policy: Policy) -> Machine:
         machine = self._idle.pop() if self._idle else Machine(self.table, self.functions)
         prompt, time = policy

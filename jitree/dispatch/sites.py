@@ -55,7 +55,7 @@ def _arguments(machine: Machine, site: CallSite) -> Iterator[object]:
     counts = iter(_span_counts(site.cconv, site.segments))
 
     def read(character: str) -> object:
-        register = getattr(machine, VIEWS[character])[_index(next(registers))]
+        register = getattr(machine, VIEWS[character])[register_index(next(registers))]
         return machine.table.object(register) if character == "r" else register
 
     for item in site.cconv.arguments:
@@ -76,7 +76,7 @@ def _complete(site: CallSite, machine: Machine, result: object) -> None:
         if character == "r":
             machine.set_ref(slot[1], machine.table.wrap(value))
             continue
-        view, register = getattr(machine, VIEWS[character]), _index(slot)
+        view, register = getattr(machine, VIEWS[character]), register_index(slot)
         try:
             view[register] = value
         except (TypeError, ValueError, OverflowError):
@@ -93,11 +93,12 @@ def bind(site: CallSite, target: HostTarget) -> SiteCall:
     counts = _span_counts(convention, site.segments)
     factory = _factory(convention.text, counts)
     moved = tuple(register for tag, register in site.arguments if tag == TAG_REF_MOVE)
-    registers = [*map(_index, site.arguments), *map(_index, site.results)]
+    registers = [*map(register_index, site.arguments), *map(register_index, site.results)]
     return factory(target.export.function, target.state, moved, *registers)  # type: ignore[no-any-return]
 
 
-def _index(slot: RegisterSlot) -> int:
+def register_index(slot: RegisterSlot) -> int:
+    """Where a register is in the view of its kind."""
     return slot[1] >> 1 if slot[0] == TAG_VALUE64 else slot[1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -33,6 +34,9 @@ _TIERS_ON_VM: Final = {"native": "fast"}
 """What runs kernels that are not compiled; other tiers run them themselves."""
 _MAXIMUM_LOCAL_MEMORY: Final = 1 << 30
 """Bytes; what a corrupt attribute may ask for at most."""
+
+_PREPARED: Final = 3
+"""Numbers of bindings."""
 
 
 class VmvxLoader(ExecutableLoader):
@@ -76,10 +80,17 @@ class VmvxLoader(ExecutableLoader):
             )
             compiled = _compiled(tier, executable, rows, create, self._bounds.builds)
             places = partial(kernel_places, executable.module)
-            loaded = VmvxExecutable(executable.name, rows, Workers(create, compiled), compiled, places)
+            workers = Workers(create, compiled, _usual_binding_counts(rows))
+            loaded = VmvxExecutable(executable.name, rows, workers, compiled, places)
             if tier == _WAITS:
                 loaded.require_compiled()
             return loaded
+
+
+def _usual_binding_counts(rows: Sequence[EntryPoint]) -> list[int]:
+    """How many bindings most kernels have; the rest of what they need is made when they come."""
+    counts = Counter(row.binding_count for row in rows if row.binding_count is not None)
+    return [count for count, _ in counts.most_common(_PREPARED)]
 
 
 def kernel_places(module: ModuleTables, number: int) -> list[str]:

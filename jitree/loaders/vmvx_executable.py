@@ -6,7 +6,7 @@ import atexit
 import ctypes
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
@@ -43,11 +43,19 @@ class Workers(Ended):
     """The workers of one executable. One takes half a millisecond of Python to make, for which all threads
     wait: there are more only as far as kernels take long."""
 
-    def __init__(self, create: Callable[[], Worker], compiled: CompiledKernels | None) -> None:
+    def __init__(
+        self,
+        create: Callable[[], Worker],
+        compiled: CompiledKernels | None,
+        binding_counts: Iterable[int] = (),
+    ) -> None:
+        """``binding_counts``: of the dispatches that will come."""
         self._create_worker = create
         self._compiled = None if compiled is None else ref(compiled)
         self._idle: SimpleQueue[Worker] = SimpleQueue()
-        self._idle.put(self._create())
+        first = self._create()
+        first.prepare(binding_counts)
+        self._idle.put(first)
         self._failures: dict[int, BaseException] = {}
         self._closed = False
         self._count = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from jitree.dispatch.bytecode_module import BytecodeModule
@@ -88,6 +88,12 @@ class Worker:
         except BaseException:
             self.context.close()
             raise
+
+    def prepare(self, binding_counts: Iterable[int]) -> None:
+        """Makes what dispatches with so many bindings need, so that the first ones find it there."""
+        for count in binding_counts:
+            self._shown[count] = KernelArguments(self.context.table, count)
+        self.context.invoker.prepare()
 
     def close(self) -> None:
         self.context.close()

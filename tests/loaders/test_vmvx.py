@@ -17,7 +17,9 @@ from jitree.hal.executable import PipelineLayout
 from jitree.hal.local import executor
 from jitree.loaders import vmvx_executable
 from jitree.loaders.vmvx import VmvxLoader
+from jitree.loaders.vmvx_arguments import KernelArguments
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
+from jitree.regs.machine import Machine
 from tests.assembler import Assembler
 from tests.dispatch.harness import HostFunctions
 from tests.hal.executors import EXECUTORS, Execute, executing
@@ -133,6 +135,21 @@ def test_every_workgroup_runs_once(execute: Execute, tier: str, counts: tuple[in
     for round_number in (1, 2, 3):
         run(execute, executable, 0, counts, [], visits)
         assert (visits == round_number).all()
+
+
+def test_a_first_dispatch_finds_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call of a program takes little longer than the others."""
+    executable = load(kernels(), "fast")
+
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("made by the first dispatch")
+
+    monkeypatch.setattr(KernelArguments, "__init__", refuse)
+    monkeypatch.setattr(Machine, "__init__", refuse)
+    visits = aligned(np.zeros(8, np.int32))
+    with executing("native") as execute:
+        run(execute, executable, 0, (8, 1, 1), [], visits)
+    assert visits.all()
 
 
 def test_zero_workgroups(execute: Execute) -> None:
