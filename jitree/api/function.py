@@ -65,15 +65,17 @@ class Watcher(abc.ABC):
     def passes(self, packed: Sequence[object]) -> None: ...
 
 
-_POSTPONED: Final = {2: 3, 3: 12}
-"""The calls after which direct calls are prepared, and to which one that is put off when the call takes long.
-Programs do things once in their second call, too."""
-_PARTS: Final = {
-    4: "calls.overlaps", 5: "asynchronous", 6: "calls.native.objects", 7: "calls.native.interface",
-    8: "calls.native.rest", 9: "calls.native.direct", 10: "calls.native.session",
-}  # fmt: skip
+_PARTS: Final = dict(enumerate((
+    "api.calls.overlaps", "api.calls.donations", "api.asynchronous", "api.calls.native.layout",
+    "api.calls.native.objects", "base.dlpack", "api.calls.native.producers", "api.calls.native.interface",
+    "api.calls.number_packing", "api.calls.list_packing", "api.calls.native.rest", "api.calls.native.direct",
+    "api.calls.native.keeper", "api.calls.native.session",
+), 4))  # fmt: skip
 """What direct calls need, by the calls after which it is imported where these are put off. Each file imports
 earlier ones. After one more call the last of them loads the machine code."""
+_POSTPONED: Final = {2: 3, 3: max(_PARTS) + 2}
+"""The calls after which direct calls are prepared, and to which one that is put off when the call takes long.
+Programs do things once in their second call, too."""
 _LONG_SECONDS: Final = 0.0002
 """Preparing direct calls takes 4 ms, once, and saves some 20 us a call and a dispatch. Of a function that
 computes for longer than this, none of the first calls is to take several times as long as the others."""
@@ -273,9 +275,9 @@ class Function(Remade):
             self._direct_after = later
         if calls < self._direct_after:
             if calls in _PARTS:
-                import_module(f"jitree.api.{_PARTS[calls]}")
+                import_module(f"jitree.{_PARTS[calls]}")
             elif calls - 1 in _PARTS:
-                import_module(f"jitree.api.{_PARTS[calls - 1]}").interface()
+                import_module(f"jitree.{_PARTS[calls - 1]}").interface()
         elif self.invoker.watch_call is None and self.invoker.engine.entry is not None:
             self._is_settled, self._direct = self._session.call_by_machine_code(self)
 
