@@ -7,7 +7,6 @@ so command lines and scripts that look for a code or a message find it.
 
 from __future__ import annotations
 
-import enum
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,10 +14,12 @@ from errno import ENOMEM
 from functools import wraps
 from typing import Any, TypeVar
 
+from jitree.base.records import Enumeration
+
 Work = TypeVar("Work", bound=Callable[..., Any])
 
 
-class StatusCode(enum.IntEnum):
+class StatusCode(Enumeration):
     """The canonical status codes; values as in compiled modules (``vm.fail``, ``hal.fence.query``)."""
 
     OK = 0

@@ -7,6 +7,8 @@ from functools import cache
 from typing import Final
 
 _FILE: Final = "/proc/cpuinfo"
+MACHINES: Final = frozenset(("x86_64", "amd64", "aarch64", "arm64", "riscv64"))
+"""Those that machine code is made for, as ``uname -m`` names them: :mod:`jitree.codegen.processor_texts`."""
 _ENOUGH: Final = 1 << 14
 """Bytes: the first processor takes 3 KB. The system makes the text while it is read."""
 

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from jitree.base.processor import MACHINES
+
 PREFIX: Final = "processor."
 _NAME: Final = re.compile(rf'@"{re.escape(PREFIX)}([^"]+)"')
 _ROUNDED_ONCE: Final = "rounded_once"
@@ -95,6 +97,7 @@ define i64 @processor.ticks() alwaysinline nounwind {
 _TEXTS: Final = {
     "x86_64": _X86_64, "amd64": _X86_64, "aarch64": _AARCH64, "arm64": _AARCH64, "riscv64": _RISCV64,
 }  # fmt: skip
+assert _TEXTS.keys() == MACHINES
 
 
 _FUSED: Final = """
@@ -136,11 +139,6 @@ define float @processor.rounded_once(float %x, float %y, float %z) alwaysinline 
 """As :func:`jitree.codegen.numbers.rounded_once` has it."""
 
 _X86_WITH_FMA: Final = ("x86-64-v3", "x86-64-v4")
-
-
-def supported(machine: str) -> bool:
-    """Whether there are such functions for a machine, as ``uname -m`` names it."""
-    return machine.lower() in _TEXTS
 
 
 def needed(texts: Iterable[str], triple: str, cpu: str = "", features: str = "") -> list[str]:

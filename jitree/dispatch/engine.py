@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
-from jitree.base.records import NamedTuple
+from jitree.base.records import NamedTuple, Protocol
 from jitree.regs.machine import Machine
 
 

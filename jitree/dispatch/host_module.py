@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from jitree.base.records import Enumeration
 from jitree.dispatch.host_export import HostExport
 from jitree.vmfb.schema import Attr, Dependency, Import
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         def fail_at_end(self, text: str) -> None: ...
 
 
-class Signal(enum.IntEnum):
+class Signal(Enumeration):
     """What a context tells its modules; values as passed to a bytecode module's ``__notify``."""
 
     RESUME = 0

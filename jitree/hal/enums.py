@@ -6,10 +6,9 @@ classes name them: ``MemoryType(buffer.memory_type)``.
 
 from __future__ import annotations
 
-import enum
 from typing import Final
 
-from jitree.base.records import Flags
+from jitree.base.records import Enumeration, Flags
 
 
 class MemoryType(Flags):
@@ -117,7 +116,7 @@ class SemaphoreCompatibility(Flags):
     ALL = 0xF
 
 
-class WaitMode(enum.IntEnum):
+class WaitMode(Enumeration):
     ALL = 0
     ANY = 1
 

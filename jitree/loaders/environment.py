@@ -10,10 +10,11 @@ import os
 import struct
 from array import array
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from jitree.base.memory import Mapping, map_code
 from jitree.base.once import once
+from jitree.base.records import Protocol
 from jitree.errors import NotFoundError, UnavailableError, UnimplementedError
 from jitree.loaders.cpu_data import host_cpu_data
 from jitree.regs.memory import address_of, zeroed

@@ -11,10 +11,10 @@ import ctypes
 import struct
 from collections.abc import Iterable, Sequence
 from itertools import repeat
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from jitree.base.memory import NAMES_CODE, name_code
-from jitree.base.records import NamedTuple
+from jitree.base.records import NamedTuple, Protocol
 from jitree.errors import FailedPreconditionError, OutOfRangeError, UnavailableError
 from jitree.hal.command_layout import ENTRY_SEQUENTIAL
 from jitree.hal.executable import SourceLocation

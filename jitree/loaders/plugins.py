@@ -14,11 +14,12 @@ from array import array
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from jitree import errors
 from jitree.base.c_allocator import allocator_address
 from jitree.base.endings import Ending, carefully
+from jitree.base.records import Protocol
 from jitree.loaders.elf_format import host_architecture
 from jitree.loaders.elf_image import load_image
 from jitree.loaders.environment import ImportProvider

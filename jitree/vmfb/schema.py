@@ -7,12 +7,14 @@ to define and every process pays for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Generic, TypeVar, overload
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jitree.base.records import NamedTuple
 
 if TYPE_CHECKING:
+    from typing import overload
+
     import numpy as np
     import numpy.typing as npt
 
@@ -37,7 +39,29 @@ MAXIMUM_VALUE_SLOTS: Final = 0x7FFF
 MAXIMUM_REFS: Final = 0x3FFF
 
 
-class MadeRows(Sequence[T], Generic[T]):
+if TYPE_CHECKING:
+    Rows = Sequence
+else:
+
+    class Rows:
+        """What rows have beside a length and items: see :class:`collections.abc.Sequence`, from which
+        inheriting takes several times as long."""
+
+        __slots__ = ()
+
+        def __class_getitem__(cls, item: Any) -> type:
+            return cls
+
+        def __iter__(self) -> Iterator[Any]:
+            return map(self.__getitem__, range(len(self)))
+
+        def __contains__(self, value: object) -> bool:
+            return any(row == value for row in self)
+
+    Sequence.register(Rows)
+
+
+class MadeRows(Rows[T]):
     """Rows that are made when they are first asked for."""
 
     __slots__ = ("_made", "_make")
@@ -49,11 +73,13 @@ class MadeRows(Sequence[T], Generic[T]):
     def __len__(self) -> int:
         return len(self._made)
 
-    @overload
-    def __getitem__(self, index: int) -> T: ...
+    if TYPE_CHECKING:
 
-    @overload
-    def __getitem__(self, index: slice) -> tuple[T, ...]: ...
+        @overload
+        def __getitem__(self, index: int) -> T: ...
+
+        @overload
+        def __getitem__(self, index: slice) -> tuple[T, ...]: ...
 
     def __getitem__(self, index: int | slice) -> T | tuple[T, ...]:
         if isinstance(index, slice):

@@ -19,7 +19,7 @@ from jitree.vmfb.cconv import (
     register_counts,
 )
 from jitree.vmfb.module import known_features
-from jitree.vmfb.schema import MAXIMUM_REFS, MAXIMUM_VALUE_SLOTS, FunctionRow, ModuleTables
+from jitree.vmfb.schema import MAXIMUM_REFS, MAXIMUM_VALUE_SLOTS, FunctionRow, ModuleTables, Rows
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -44,7 +44,7 @@ class FunctionSignature(NamedTuple):
     ref_count: int
 
 
-class Signatures(Sequence[FunctionSignature]):
+class Signatures(Rows[FunctionSignature]):
     """The signatures of all functions, of which many are alike."""
 
     __slots__ = ("distinct", "kinds")

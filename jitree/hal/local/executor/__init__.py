@@ -7,7 +7,8 @@ import os
 from array import array
 from typing import TYPE_CHECKING, Final
 
-from jitree.codegen import image, processor_texts
+from jitree.base.processor import MACHINES
+from jitree.codegen import image
 
 if TYPE_CHECKING:
     from jitree.hal.command_list import CommandList
@@ -21,7 +22,7 @@ RECIPE: Final = image.Recipe(
 
 def supported() -> bool:
     """Whether there is a native command executor for this processor."""
-    return processor_texts.supported(os.uname().machine)
+    return os.uname().machine.lower() in MACHINES
 
 
 _native: NativeExecutor | None = None
