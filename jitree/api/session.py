@@ -97,6 +97,7 @@ class Session(Observable, Ended, Remade):
         zero_memory: bool = False,
         guard_pages: bool = False,
         arithmetic: str = FUSED,
+        prefer: str | None = None,
         check_finite: bool | str | Iterable[str] = False,
     ) -> None:
         """A session without modules.
@@ -106,21 +107,20 @@ class Session(Observable, Ended, Remade):
         ``parameters``: what programs find by scope and key: archives (``scope=path``, ``path``; irpa,
         safetensors, gguf, npy, npz), mappings of keys to arrays or of scopes to such mappings, objects with
         ``state_dict()``; see :func:`jitree.params.open_providers`.
-        ``tier``: what runs bytecode: plain, fast, native or auto; None takes JITREE_TIER from the
-        environment.
+        ``tier``: what runs bytecode: plain, fast, native or auto; None: JITREE_TIER of the environment.
         ``executable_plugins``: where executables find functions that they import: paths of plugin libraries
         (``embedded:path`` for embedded ELF), or mappings of names to C functions (ctypes, Numba ``cfunc``, an
         address, or a pair of address and context). ``executable_modules``: host modules that VMVX
         executables import beside ``vmvx``. Both are for devices that the session creates.
         ``builtin_modules``: names of host modules that programs may import, None = all there are.
         ``trace_sink``: gets (key, buffer views) of tensors that programs trace; None drops them.
-        ``cache_dir``: where this process keeps compiled code; None takes JITREE_CACHE_DIR from the
-        environment.
+        ``cache_dir``: where this process keeps compiled code; None: JITREE_CACHE_DIR of the environment.
         ``watchdog``: seconds after which a wait or an operation is reported to standard error, with what all
         threads do; for the whole process, see :mod:`jitree.hal.watchdog`. None leaves it as it is.
         ``sandbox``: True for programs of strangers, "process" for native code of theirs (docs/sandbox.md).
         ``zero_memory``: as in a sandbox. ``guard_pages``: reads after a buffer are a status, in a process.
         ``arithmetic``: "strict" has VMVX kernels round products before adding them (docs/arithmetic.md).
+        ``prefer``: "vmvx", "llvm-cpu", "fastest" of the executables of modules with both (docs/compiling.md).
         ``check_finite``: True raises NonFiniteError in the first dispatch that makes NaN or infinity,
         "inputs" refuses such arguments as well; for more see :mod:`jitree.observe.finite`.
 
@@ -143,6 +143,7 @@ class Session(Observable, Ended, Remade):
         self._direct_calls: DirectCalls | None = None
         self.trace_sink: TraceSink | None = trace_sink
         session_arguments.require_memory(zero_memory, guard_pages)
+        self._preference = session_arguments.preference(prefer, sandbox, arithmetic)
         own = tier, executable_plugins, executable_modules, arithmetic
         self._sandbox = session_arguments.create_sandbox(sandbox, limits, *own)
         self.loaders: tuple[ExecutableLoader, ...] = (
@@ -286,6 +287,8 @@ class Session(Observable, Ended, Remade):
         return BytecodeModule.load(source)
 
     def _register(self, loaded: Sequence[ModuleLike]) -> tuple[Module, ...]:
+        if self._preference is not None:
+            loaded = [self._preference.chosen(self, module) for module in loaded]
         names = [module.name for module in self._context.modules]
         for module in loaded:
             if module.name in names:

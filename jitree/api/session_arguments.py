@@ -15,7 +15,7 @@ from jitree.api.calls.tensor_packing import as_array
 from jitree.api.calls.transfers import native_row
 from jitree.base.arguments import integer
 from jitree.base.elements import is_masked
-from jitree.errors import InvalidArgumentError, PermissionDeniedError, printable
+from jitree.errors import InvalidArgumentError, PermissionDeniedError, UnimplementedError, printable
 from jitree.vmfb.arithmetic import ARITHMETICS
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from jitree.api.executables import Plugin
     from jitree.api.limits import Limits
+    from jitree.api.preference import Preference
     from jitree.api.sandbox import Sandbox
     from jitree.dispatch.host_module import HostModule
     from jitree.params.provider import ParameterProvider
@@ -115,6 +116,20 @@ def require_arithmetic(arithmetic: object) -> None:
         raise InvalidArgumentError(
             f"arithmetic: expected 'fused' or 'strict', got {printable(repr(arithmetic))}"
         )
+
+
+def preference(prefer: object, sandbox: object, arithmetic: str) -> Preference | None:
+    """What a session prefers, None without. INVALID_ARGUMENT for what is none, UNIMPLEMENTED in a sandbox."""
+    if prefer is None:
+        return None
+    from jitree.api.preference import PREFERENCES, Preference
+
+    if not isinstance(prefer, str) or prefer not in PREFERENCES:
+        names = ", ".join(map(repr, PREFERENCES))
+        raise InvalidArgumentError(f"prefer: expected None, {names}, got {printable(repr(prefer))}")
+    if sandbox:
+        raise UnimplementedError("prefer: a sandbox takes VMVX executables where a module has them")
+    return Preference(prefer, arithmetic)
 
 
 def require_memory(zero_memory: object, guard_pages: object) -> None:

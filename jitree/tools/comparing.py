@@ -44,6 +44,7 @@ def side(flags: ParsedFlags, module: str, device: str | None) -> Any:
         device = f"{device}?{urlencode(parameters)}"
     options: dict[str, Any] = {
         "tier": flags.text("tier") or None, "arithmetic": flags.text("arithmetic"),
+        "prefer": flags.text("prefer") or None,
     }  # fmt: skip
     if flags.boolean("trace_execution"):
         options["flags"] = ContextFlags.TRACE_EXECUTION

@@ -91,6 +91,7 @@ def create_session(flags: ParsedFlags, devices: Sequence[Device], loaded: Sequen
         parameters=open_providers(archives, Mode(flags.text("parameter_mode"))),
         tier=flags.text("tier") or None,
         arithmetic=flags.text("arithmetic"),
+        prefer=flags.text("prefer") or None,
         flags=ContextFlags.TRACE_EXECUTION if flags.boolean("trace_execution") else ContextFlags.NONE,
         executable_plugins=flags.texts("executable_plugin"),
     )

@@ -111,6 +111,13 @@ class DecodedModule:
         self.instruction_offsets: Final = instruction_offsets
         """Byte offset in its function of the instruction at the same position of ``instruction_words``."""
 
+    def with_words(self, words: npt.NDArray[np.int32]) -> DecodedModule:
+        """The same functions with other words in the same places."""
+        return DecodedModule(
+            self._module, words, self.functions, self._site_words, self._site_segments,
+            self.instruction_words, self.instruction_offsets,
+        )  # fmt: skip
+
     @property
     def site_count(self) -> int:
         return len(self._site_words)

@@ -1,0 +1,294 @@
+"""Modules that carry executables in several formats, and their choice among them.
+
+Such a module asks its device which formats it takes, and executes ``br_table`` over the number of the first
+one: where an executable is created, and where one of its functions is dispatched, since numbers of workgroups
+differ. All executables of a module share that number. Here the tables are found, with the executable that
+each is about, so that each executable can have a format of its own: a table whose edges all lead to one case
+is a choice.
+
+A table is recognised by what it means, not by how it is written: the answers alone must decide on its number,
+and nothing else in the module may depend on them. Modules that are made otherwise choose for themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from typing import Final
+
+from jitree.base.records import NamedTuple
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.dispatch.native.build import Refusal, build
+from jitree.dispatch.native.source import from_program
+from jitree.dispatch.native.ssa import PHI, ZERO, Block, SsaFunction, SsaInstruction, Value
+from jitree.dispatch.semantics import SEMANTICS
+from jitree.vmfb.schema import ModuleTables
+
+_QUERY: Final = "hal.device.query.i64"
+_FORMATS: Final = b"hal.executable.format"
+_CREATE: Final = "hal.executable.create"
+_LOOKUP: Final = "hal.executable.lookup.function"
+_DISPATCHES: Final = ("hal.command_buffer.dispatch", "hal.command_buffer.dispatch.indirect")
+_IMPORT, _TABLE, _STORE_REF = "call.import", "br_table", "global.store.ref"
+_CONSTANTS: Final = ("const.i32", "const.i64")
+_ZEROS: Final = ("const.i32.zero", "const.i64.zero", ZERO)
+_MOST_STEPS: Final = 64
+"""Operations between an answer and the number of a table."""
+
+
+class Switch(NamedTuple):
+    """A table over the formats."""
+
+    word: int
+    """Of its opcode in the program."""
+    cases: tuple[int, ...]
+    """By format, the case."""
+
+
+class Alternatives(NamedTuple):
+    """An executable that a module has in several formats."""
+
+    functions: frozenset[str]
+    """Those of its functions that the module looks up."""
+    switches: tuple[Switch, ...]
+
+
+class Variants(NamedTuple):
+    """What a module offers."""
+
+    formats: tuple[str, ...]
+    """In the order in which the module prefers them."""
+    executables: tuple[Alternatives, ...]
+
+
+def find_variants(module: BytecodeModule) -> Variants | None:
+    """The executables that a module has in several formats; None if it has none, or does not choose by
+    tables."""
+    if not {_QUERY, _CREATE} <= {item.full_name for item in module.imports}:
+        return None
+    source = from_program(module.program)
+    try:
+        functions = [build(source, function.ordinal) for function in source.functions]
+    except Refusal:
+        return None
+    return _Search(module.module, functions).run()
+
+
+def with_formats(module: BytecodeModule, variants: Variants, formats: Sequence[str]) -> BytecodeModule:
+    """The module with a format for each of its executables, in the order of ``variants.executables``."""
+    words = module.program.words.copy()
+    for executable, wanted in zip(variants.executables, formats, strict=True):
+        number = variants.formats.index(wanted)
+        for switch in executable.switches:
+            count = words[switch.word + 3]
+            displacement = words[switch.word + 4 + switch.cases[number]]
+            words[switch.word + 2] = displacement
+            words[switch.word + 4 : switch.word + 4 + count] = displacement
+    return BytecodeModule(module.module, module.program.with_words(words))
+
+
+class _Unknown(Exception):
+    """A module that depends on the answers in another way."""
+
+
+class _Step(NamedTuple):
+    """What a case of a table leads to: a call that creates an executable or dispatches a function."""
+
+    call: SsaInstruction
+    name: str
+    function: str | None
+    """That is looked up on the way."""
+
+
+class _Search:
+    def __init__(self, module: ModuleTables, functions: Sequence[SsaFunction]) -> None:
+        self._module = module
+        self._functions = functions
+        self._answers: dict[Value, tuple[str, bool]] = {}
+        """Of results of queries, the format and whether it is the value (or whether there is one)."""
+        self._stored: dict[int, list[Value]] = {}
+        """By place of a global, what is stored there."""
+        self._known: dict[tuple[Value, str], int | None] = {}
+        for instruction in self._instructions():
+            if self._called(instruction) == _QUERY and self._text(instruction.operands[1]) == _FORMATS:
+                wanted = (self._text(instruction.operands[2]) or b"").decode(errors="replace")
+                self._answers[instruction.results[0]] = wanted, False
+                self._answers[instruction.results[1]] = wanted, True
+            elif instruction.mnemonic == "global.store.i32":
+                self._stored.setdefault(instruction.literals[0], []).append(instruction.operands[0])
+        self._formats = sorted({wanted for wanted, _ in self._answers.values()} - {""})
+
+    def run(self) -> Variants | None:
+        if len(self._formats) < 2:
+            return None
+        try:
+            return self._variants()
+        except _Unknown:
+            return None
+
+    def _variants(self) -> Variants | None:
+        switches: dict[int, list[Switch]] = {}
+        names: dict[int, set[str]] = {}
+        covered: set[int] = set()
+        tables: set[int] = set()
+        for function in self._functions:
+            for block in function.blocks:
+                cases = self._cases(block)
+                if cases is None:
+                    continue
+                steps = [self._step(block.successors[1 + case]) for case in cases]
+                tables.add(block.terminator.pc)
+                (place,) = self._places(function, steps)
+                switches.setdefault(place, []).append(Switch(block.terminator.pc, cases))
+                names.setdefault(place, set()).update(filter(None, (step.function for step in steps)))
+                covered.update(step.call.pc for step in steps)
+        self._require_nothing_else(tables, covered, switches.keys())
+        if not switches:
+            return None
+        first = next(iter(switches.values()))[0]
+        formats = [name for _, name in sorted(zip(first.cases, self._formats, strict=True))]
+        order = [self._formats.index(name) for name in formats]
+        return Variants(
+            tuple(formats),
+            tuple(
+                Alternatives(
+                    frozenset(names[place]),
+                    tuple(Switch(word, tuple(cases[at] for at in order)) for word, cases in found),
+                )
+                for place, found in sorted(switches.items())
+            ),
+        )
+
+    # -- what is known -----------------------------------------------------------------------------------
+
+    def _cases(self, block: Block) -> tuple[int, ...] | None:
+        """The case of a block's table by format; None if it has no table that depends on the formats."""
+        terminator = block.terminator
+        if terminator.mnemonic != _TABLE:
+            return None
+        numbers = [self._value(terminator.operands[0], wanted) for wanted in self._formats]
+        known = tuple(number for number in numbers if number is not None)
+        if not self._depends(terminator.operands[0]):
+            return None
+        count = len(block.successors) - 1
+        if len(known) != len(numbers) or not all(0 <= number < count for number in known):
+            raise _Unknown
+        return known
+
+    def _depends(self, value: Value) -> bool:
+        return len({self._value(value, wanted) for wanted in self._formats}) > 1
+
+    def _value(self, value: Value, wanted: str) -> int | None:
+        """What a value is where a device takes one format and no other; None if the answers do not say."""
+        place = value, wanted
+        if place not in self._known:
+            self._known[place] = None  # of a value that depends on itself
+            self._known[place] = self._computed(value, wanted)
+        return self._known[place]
+
+    def _computed(self, value: Value, wanted: str) -> int | None:
+        if value in self._answers:
+            asked, is_value = self._answers[value]
+            return int(asked == wanted) if is_value else 1
+        if value.operation in _ZEROS:
+            return 0
+        if value.operation in _CONSTANTS:
+            return _signed(value.literals[0], 32 if value.type == "i32" else 64)
+        if value.operation == "global.load.i32":
+            stored = self._stored.get(value.literals[0], [])
+            return self._value(stored[0], wanted) if len(stored) == 1 else None
+        semantic = SEMANTICS.get(value.operation)
+        if semantic is None or value.type not in ("i32", "i64") or semantic.refusal is not None:
+            return None
+        operands = [self._value(operand, wanted) for operand in value.operands]
+        known = [operand for operand in operands if operand is not None]
+        return int(semantic.function(*known)) if len(known) == len(operands) else None
+
+    def _require_nothing_else(self, tables: set[int], covered: set[int], places: Container[int]) -> None:
+        """Nothing but tables depends on the answers, and tables are in front of all dispatches."""
+        for instruction in self._instructions():
+            if instruction.mnemonic == "global.store.i32" or instruction.pc in tables:
+                continue
+            known = [self._value(result, self._formats[0]) is not None for result in instruction.results]
+            if not (known and all(known)) and any(map(self._depends, instruction.operands)):
+                raise _Unknown
+            if self._called(instruction) not in _DISPATCHES or instruction.pc in covered:
+                continue
+            place = self._place(instruction.operands[1])
+            if place is None or place in places:
+                raise _Unknown
+
+    # -- what tables are about ---------------------------------------------------------------------------
+
+    def _step(self, block: Block) -> _Step:
+        """The first call that a block leads to without a condition."""
+        function = None
+        for _ in range(_MOST_STEPS):
+            for instruction in block.instructions:
+                name = self._called(instruction)
+                if name == _LOOKUP:
+                    function = (self._text(instruction.operands[1]) or b"").decode(errors="replace")
+                elif name == _CREATE or name in _DISPATCHES:
+                    assert name is not None
+                    return _Step(instruction, name, function)
+            if len(block.successors) != 1:
+                break
+            (block,) = block.successors
+        raise _Unknown
+
+    def _places(self, function: SsaFunction, steps: Sequence[_Step]) -> set[int]:
+        """The global that holds the executable which all cases of a table create or dispatch."""
+        if all(step.name == _CREATE for step in steps):
+            created = {step.call.results[0] for step in steps}
+            found: set[int | None] = {
+                instruction.literals[0]
+                for block in function.blocks
+                for instruction in block.instructions
+                if instruction.mnemonic == _STORE_REF and created <= _sources(instruction.operands[0])
+            }
+        else:
+            found = {self._place(step.call.operands[1]) for step in steps if step.name in _DISPATCHES}
+            if not all(step.name in _DISPATCHES for step in steps):
+                raise _Unknown
+        if len(found) != 1 or None in found:
+            raise _Unknown
+        return {place for place in found if place is not None}
+
+    @staticmethod
+    def _place(executable: Value) -> int | None:
+        return executable.literals[0] if executable.operation == "global.load.ref" else None
+
+    # -- instructions ------------------------------------------------------------------------------------
+
+    def _instructions(self) -> Iterator[SsaInstruction]:
+        for function in self._functions:
+            for block in function.blocks:
+                yield from block.instructions
+
+    def _called(self, instruction: SsaInstruction) -> str | None:
+        """The name of the import that an instruction calls."""
+        if instruction.mnemonic != _IMPORT:
+            return None
+        return self._module.imports[instruction.literals[1]].full_name
+
+    def _text(self, value: Value) -> bytes | None:
+        """The bytes of a constant."""
+        if value.operation != "const.ref.rodata":
+            return None
+        return bytes(self._module.rodata[value.literals[0]].data)
+
+
+def _sources(value: Value) -> set[Value]:
+    """The values that one may be, through the parameters of blocks."""
+    found: set[Value] = set()
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if value not in found:
+            found.add(value)
+            waiting += value.operands if value.operation == PHI else ()
+    return found
+
+
+def _signed(bits: int, width: int) -> int:
+    bits &= (1 << width) - 1
+    return bits - (1 << width) if bits >> width - 1 else bits
