@@ -9,26 +9,30 @@ and stays.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
+from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX
 from jitree.base.scopes import deadline
 from jitree.codegen.image import cache
 from jitree.codegen.image.flat import FlatImage, hashed
 from jitree.codegen.image.keys import key_of
 from jitree.codegen.image.recipe import Recipe
+from jitree.dispatch.asserted import AssertedTensor, asserted_tensors
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.variants import Variants, find_variants, with_formats
 from jitree.errors import StatusError
 from jitree.hal.observing import DISPATCH
+from jitree.types import element_type
 
 if TYPE_CHECKING:
     from jitree.api.calls.declaration import Parameter
     from jitree.api.function import Function
+    from jitree.api.module import Module
     from jitree.dispatch.context import ModuleLike
     from jitree.hal.device import Device
     from jitree.params.provider import ParameterProvider
@@ -121,9 +125,9 @@ class Preference:
         options = {"parameters": session.parameter_providers, "arithmetic": self._arithmetic}
         with suppress(StatusError), open_session(place, tier="native", **options) as own:
             loaded = own.load(chosen)
-            for function in filter(_is_measurable, map(loaded.__getitem__, loaded.names)):
+            for function, arguments in _measurable(loaded, chosen):
                 with suppress(StatusError), deadline(_MOST_SECONDS):
-                    _add(times, _times_of(own, function))
+                    _add(times, _times_of(own, function, arguments))
         return times
 
 
@@ -158,33 +162,35 @@ def _place_of(device: Device) -> str | None:
 # -- measuring ---------------------------------------------------------------------------------------------
 
 
-def _is_measurable(function: Function) -> bool:
-    return all(map(_has_example, function.arguments))
+def _measurable(module: Module, compiled: BytecodeModule) -> Iterator[tuple[Function, list[Any]]]:
+    """The functions of a module for which arguments can be made up, and these."""
+    ordinals = {export.name: export.ordinal for export in compiled.module.exports}
+    for name in module.names:
+        if name.removesuffix(TORCH_ASYNC_SUFFIX) != name:
+            continue  # the function without the suffix calls it
+        function = module[name]
+        asserted = asserted_tensors(compiled, ordinals.get(name + TORCH_ASYNC_SUFFIX, ordinals[name]))
+        examples = [_example(*each, asserted) for each in enumerate(function.arguments)]
+        if all(each is not None for each in examples):
+            yield function, examples
 
 
-def _has_example(parameter: Parameter) -> bool:
+def _example(position: int, parameter: Parameter, asserted: Mapping[int, AssertedTensor]) -> Any:
+    """Zeros of integers, which may be indices, and ones; None for what cannot be made up."""
     if parameter.storage_of is not None or parameter.workspace is not None:
-        return False
-    tensor = parameter.tensor
+        return None
+    tensor = asserted.get(position)
     if tensor is None:
-        return not parameter.type.startswith("!")
-    return tensor.element_type is not None and tensor.element_type.bits >= 8
+        return 1 if parameter.tensor is None and not parameter.type.startswith("!") else None
+    element = element_type(tensor.element_type)
+    if element.bits < 8:
+        return None
+    shape = [_ANY_SIZE if size is None else size for size in tensor.shape]
+    return np.full(shape, 0 if element.dtype.kind in "iub" else 1, element.dtype)
 
 
-def _example(parameter: Parameter) -> Any:
-    """Zeros of integers, which may be indices, and ones."""
-    if parameter.tensor is None:
-        return 1
-    element = parameter.tensor.element_type
-    assert element is not None
-    value = 0 if element.dtype.kind in "iub" else 1
-    shape = [_ANY_SIZE if size is None else size for size in parameter.tensor.shape]
-    return np.full(shape, value, element.dtype)
-
-
-def _times_of(session: Any, function: Function) -> Times:
+def _times_of(session: Any, function: Function, arguments: Sequence[Any]) -> Times:
     """The least of several calls, by dispatch."""
-    arguments = [_example(parameter) for parameter in function.arguments]
     function(*arguments)
     least: Times = {}
     begun = perf_counter()

@@ -12,11 +12,13 @@ import pytest
 
 import jitree
 from jitree.api import preference
+from jitree.dispatch.asserted import asserted_tensors
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.variants import Variants, find_variants, with_formats
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.hal.executable import prepared_executables
 from jitree.tools import run
+from jitree.types import BY_NAME as ELEMENT_TYPES
 
 PROGRAMS = Path(__file__).parents[1] / "data" / "programs"
 PROGRAM = PROGRAMS / "variants.vmfb"
@@ -121,6 +123,21 @@ def test_what_was_not_measured_is_the_module_s_choice(variants: Variants) -> Non
     assert preference.fastest(variants, {name: {} for name in TIMES}) is None
 
 
+def test_arguments_are_what_functions_assert(program: BytecodeModule) -> None:
+    """Also of functions of the importers of PyTorch and ONNX, which declare no types."""
+    f32 = ELEMENT_TYPES["f32"].code
+    ordinals = {export.name: export.ordinal for export in program.module.exports}
+    assert asserted_tensors(program, ordinals["layers"]) == {
+        0: (f32, (None, 16)), 1: (f32, (16, 24)), 2: (f32, (24, 8)),
+    }  # fmt: skip
+    with jitree.Session("local-sync") as session:
+        torch_style = BytecodeModule.load(PROGRAMS / "torch_style.vmfb")
+        found = dict(preference._measurable(session.load(torch_style), torch_style))
+        assert found and all(name.name[-6:] != "$async" for name in found)
+        for function, arguments in found.items():
+            function(*arguments)
+
+
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("JITREE_CACHE_DIR", str(tmp_path))
@@ -137,7 +154,7 @@ def test_all_functions_are_measured(cache: Path) -> None:
 def test_measured_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[str] = []
 
-    def times_of(session: Any, function: Any) -> dict[str, int]:
+    def times_of(session: Any, function: Any, arguments: Any) -> dict[str, int]:
         """As if the first and the third function were faster for the processor."""
         measured.append(function.name)
         vmvx = any(type(one).__name__ == VMVX for one in prepared_executables() if one not in before)
