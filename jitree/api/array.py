@@ -337,7 +337,9 @@ class Array(ImplicitTransfer):
         return self._implicitly().tolist()
 
     def astype(self, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        return self._implicitly().astype(dtype)
+        from jitree.base.copying import copy_of
+
+        return copy_of(self._implicitly(), dtype)
 
     def reshape(self, *shape: Any) -> npt.NDArray[Any]:
         return self._implicitly().reshape(*shape)

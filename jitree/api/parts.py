@@ -14,12 +14,13 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from jitree.api.array import Array
-from jitree.api.calls.conversion import convert_exactly, holds
+from jitree.api.calls.conversion import convert_exactly, holds, numbers_of
 from jitree.api.calls.refusal import describe, refused
 from jitree.api.calls.tensor_packing import NUMBERS, as_array
 from jitree.api.calls.transfers import BUFFER_USAGE, DEVICE_LOCAL, copy_to_device, copy_view, native_row
 from jitree.api.calls.writing import require_writable, rewritten
 from jitree.base.arguments import shown
+from jitree.base.copying import copy_into
 from jitree.base.elements import is_masked, is_packed
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError
@@ -146,7 +147,7 @@ def write(array: Array, index: Any, value: Any) -> None:
         return
     _settle(array)
     if view.buffer.host_address is not None:
-        _write_here(array, view, index, source)
+        _write_here(array, view, index, source, shape)
     elif isinstance(source, Array):
         _write_there(array, view, part, source.view, shape)
     else:
@@ -189,7 +190,7 @@ def _source(value: Any, array: Array, row: ElementType) -> Array | npt.NDArray[A
     if not isinstance(value, (*NUMBERS, list, tuple)):
         raise refused("the value", expected, value)
     try:
-        given = np.asarray(value)
+        given = numbers_of(value)
     except (ValueError, OverflowError) as error:
         raise refused("the value", expected, value, f"; {error}") from None
     if native_row(given.dtype) is None:
@@ -225,12 +226,16 @@ def _settle(array: Array) -> None:
         array.wait()
 
 
-def _write_here(array: Array, view: BufferView, index: Any, source: Array | npt.NDArray[Any]) -> None:
+def _write_here(
+    array: Array, view: BufferView, index: Any, source: Array | npt.NDArray[Any], shape: tuple[int, ...]
+) -> None:
     device = array.device
     device.finish_submitted()
     row = array.element_type
     memory = device.read_buffer(view.buffer)[: array.nbytes].view(row.dtype).reshape(view.shape)
-    memory[_basic(index)] = source if isinstance(source, np.ndarray) else source.to_host()
+    elements = source if isinstance(source, np.ndarray) else source.to_host()
+    part = memory[_basic(index)]
+    copy_into(part, np.broadcast_to(elements.reshape(shape), part.shape))
 
 
 def _write_there(

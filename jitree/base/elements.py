@@ -24,6 +24,8 @@ Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 DEFAULT_MAX_ELEMENT_COUNT: Final = 1024
 """Elements of a tensor that are printed unless asked otherwise."""
 
+_TOGETHER: Final = 1 << 20
+"""Packed elements that are taken apart at once."""
 _FIRST_FLOAT: Final = 0x21
 _LAST_FLOAT: Final = 0x28
 _COMPLEX: Final = 0x23
@@ -70,6 +72,16 @@ def count_elements(shape: tuple[int, ...]) -> int:
 
 def unpack_integers(data: Bytes, row: ElementType, count: int) -> npt.NDArray[np.int16]:
     """The values of ``count`` packed elements of fewer than 8 bits."""
+    from jitree.base.copying import ranges
+
+    values = np.empty(count, np.int16)
+    for part in ranges(count, _TOGETHER):
+        size = part.stop - part.start
+        values[part] = _unpacked(data[part.start * row.bits // 8 :][: size * row.bits + 7 >> 3], row, size)
+    return values
+
+
+def _unpacked(data: Bytes, row: ElementType, count: int) -> npt.NDArray[np.int16]:
     bits = np.unpackbits(data, bitorder="little")[: count * row.bits].reshape(count, row.bits)
     values = bits.astype(np.int16) @ (1 << np.arange(row.bits, dtype=np.int16))
     if row.numerical_class == CLASS_UNSIGNED:
@@ -77,10 +89,17 @@ def unpack_integers(data: Bytes, row: ElementType, count: int) -> npt.NDArray[np
     return np.where(values >> (row.bits - 1), values - (1 << row.bits), values).astype(np.int16)
 
 
-def pack_integers(values: npt.NDArray[np.int16], row: ElementType) -> Bytes:
-    """The inverse of :func:`unpack_integers`."""
-    bits = (values[:, None] >> np.arange(row.bits, dtype=np.int16)) & 1
-    return np.packbits(bits.astype(np.uint8).reshape(-1), bitorder="little")
+def pack_integers(values: npt.NDArray[Any], row: ElementType) -> Bytes:
+    """The inverse of :func:`unpack_integers`, of a flat array of any integers."""
+    from jitree.base.copying import ranges
+
+    data = np.empty(values.size * row.bits + 7 >> 3, np.uint8)
+    for part in ranges(values.size, _TOGETHER):
+        shifts = np.arange(row.bits, dtype=np.int16)
+        bits = (values[part].astype(np.int16)[:, None] >> shifts) & 1
+        packed = np.packbits(bits.astype(np.uint8).reshape(-1), bitorder="little")
+        data[part.start * row.bits // 8 :][: packed.size] = packed
+    return data
 
 
 def values(row: ElementType, data: Bytes, count: int) -> npt.NDArray[Any]:

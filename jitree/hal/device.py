@@ -252,7 +252,9 @@ class Device(Unique, QueueOperations):
         sees them; ``data`` may be changed as soon as the call returns."""
         length = object_of("target", target, Buffer).range(0, object_of("data", data, np.ndarray).nbytes)
         if target.host_address is not None:
-            target.host_array()[:length] = data
+            from jitree.base.copying import copy_into
+
+            copy_into(target.host_array()[:length], data)
             return
         file = self.import_file(_ANY_QUEUE, _READ, data.data)
         done = Fence.create(self)

@@ -54,7 +54,7 @@ def _bytes_of(array: npt.NDArray[Any]) -> tuple[int, Storage, bytes, TensorType 
     row = element_type_of(array.dtype)
     tensor = None if row is None else TensorType(tuple(array.shape), row)
     if row is not None and is_packed(row):
-        data = pack_integers(array.astype(np.int16).reshape(-1), row)
+        data = pack_integers(array.reshape(-1), row)
     elif array.size:
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     else:

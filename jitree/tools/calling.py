@@ -224,11 +224,7 @@ def _plain_to_host(value: Any, kind: str) -> hv.HostValue:
         return hv.NULL if value is None else _scalar_to_host(value, kind)
     row = native_row(value.dtype)
     assert row is not None  # the session has made it of one
-    data = (
-        elements.pack_integers(value.reshape(-1).astype(np.int16), row)
-        if elements.is_packed(row)
-        else hv.to_bytes(value)
-    )
+    data = elements.pack_integers(value.reshape(-1), row) if elements.is_packed(row) else hv.to_bytes(value)
     return hv.HostTensor(row, value.shape, data)
 
 

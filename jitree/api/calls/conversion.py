@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.api.calls.refusal import refused
+from jitree.base.copying import copy_into, parts_of, ranges
 from jitree.modules.hal.buffer_view import compatible_elements
 from jitree.types import CLASS_BOOLEAN, CLASS_INTEGER, CLASS_OPAQUE, CLASS_SIGNED, CLASS_UNSIGNED
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+_TOGETHER: Final = 1 << 18
+"""Numbers of a list that become elements at once."""
 _BITS: Final = 0xFF
 """Of the code of an element type: the size of an element."""
 
@@ -38,23 +41,49 @@ def convert_exactly(
         return given
     if given.dtype.kind == "c" and dtype.kind != "c":
         raise refused(name, expected, value)
-    with np.errstate(all="ignore"):
+    converted = np.empty(given.shape, dtype)
+    for place in parts_of(given):
         try:
-            converted = given.astype(dtype)
-            wide = converted.astype(np.complex128) if native_float(dtype) else converted
+            with np.errstate(all="ignore"):
+                converted[place] = given[place].astype(dtype)
+                is_kept = bool(np.all(_kept(given[place], converted[place])))
         except (TypeError, ValueError, OverflowError):  # raw bytes are read as digits
             raise refused(name, expected, value) from None
-        if not native_float(dtype):
-            kept = converted.astype(given.dtype) == given
-            if given.dtype.kind in "iu" and dtype != np.bool_:  # the same bits may be of another sign
-                kept &= (converted < 0) == (given < 0)
-        elif given.dtype.kind in "fc":
-            kept = np.isfinite(wide) | ~np.isfinite(given)
-        else:  # types without a zero make it NaN
-            kept = np.isfinite(wide) & (wide.real.astype(given.dtype) == given)
-    if not np.all(kept):
-        raise refused(name, expected, value, "; its elements cannot be converted without loss")
+        if not is_kept:
+            raise refused(name, expected, value, "; its elements cannot be converted without loss")
     return converted
+
+
+def _kept(given: npt.NDArray[Any], converted: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Which numbers have the value that they had."""
+    if not native_float(converted.dtype):
+        kept = converted.astype(given.dtype) == given
+        if given.dtype.kind in "iu" and converted.dtype != np.bool_:  # the same bits may be of another sign
+            kept &= (converted < 0) == (given < 0)
+        return np.asarray(kept)
+    wide = converted.astype(np.complex128)
+    if given.dtype.kind in "fc":
+        return np.asarray(np.isfinite(wide) | ~np.isfinite(given))
+    return np.asarray(np.isfinite(wide) & (wide.real.astype(given.dtype) == given))  # some types have no zero
+
+
+def numbers_of(value: Any) -> npt.NDArray[Any]:
+    """``np.asarray(value)``, of long lists in parts, between which the thread looks whether it is to end."""
+    row, item = 1, value
+    while isinstance(item, (list, tuple)) and item:
+        item = item[0]
+        row *= len(item) if isinstance(item, (list, tuple)) else 1
+    if not isinstance(value, (list, tuple)) or row * len(value) <= _TOGETHER:
+        return np.asarray(value)
+    parts = [np.asarray(value[place]) for place in ranges(len(value), max(_TOGETHER // max(row, 1), 1))]
+    if any(part.shape[1:] != parts[0].shape[1:] for part in parts):
+        return np.asarray(value)
+    numbers = np.empty((len(value), *parts[0].shape[1:]), np.result_type(*parts))
+    first = 0
+    for part in parts:
+        copy_into(numbers[first : first + len(part)], part)
+        first += len(part)
+    return numbers
 
 
 def native_float(dtype: np.dtype[Any]) -> bool:

@@ -230,8 +230,10 @@ class TensorPacker:
 
     def _convert(self, value: object) -> npt.NDArray[Any]:
         """Python numbers as an array of the declared type."""
+        from jitree.api.calls.conversion import convert_exactly, holds, numbers_of
+
         try:
-            given = np.asarray(value)
+            given = numbers_of(value)
         except (ValueError, OverflowError) as error:
             raise refused(self._name, str(self._tensor), value, f"; {error}") from None
         if self._dtype is None:
@@ -239,8 +241,6 @@ class TensorPacker:
         row = native_row(given.dtype)
         if row is None:
             raise refused(self._name, str(self._tensor), value)
-        from jitree.api.calls.conversion import convert_exactly, holds
-
         if isinstance(value, np.generic) and holds(self._code, row.code):
             return given
         return convert_exactly(given, self._dtype, self._name, str(self._tensor), value)
@@ -300,7 +300,11 @@ def as_array(value: Any) -> npt.NDArray[Any] | None:
     array = np.asarray(value) if isinstance(value, np.ndarray) else _foreign_array(value)
     if array is None:
         return None
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    if array.dtype.isnative:
+        return array
+    from jitree.base.copying import copy_of
+
+    return copy_of(array, array.dtype.newbyteorder("="))
 
 
 def _foreign_array(value: Any) -> npt.NDArray[Any] | None:

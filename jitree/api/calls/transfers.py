@@ -37,11 +37,14 @@ class ImplicitTransfer(NDArrayOperatorsMixin):
     @folded
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         host = self._implicitly()
-        if dtype is not None and np.dtype(dtype) != host.dtype:
-            if copy is False:
-                raise ValueError(f"an array of {host.dtype} cannot become {np.dtype(dtype)} without a copy")
-            return host.astype(dtype)
-        return host.copy() if copy else host
+        wanted = host.dtype if dtype is None else np.dtype(dtype)
+        if wanted == host.dtype and not copy:
+            return host
+        if copy is False:
+            raise ValueError(f"an array of {host.dtype} cannot become {wanted} without a copy")
+        from jitree.base.copying import copy_of
+
+        return copy_of(host, wanted)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         if "out" in options:
@@ -94,7 +97,9 @@ def copy_to_device(array: npt.NDArray[Any], row: types.ElementType, device: Devi
     if size <= _SMALL:
         ctypes.memmove(address, array.tobytes(), size)
     else:
-        buffer.host_array().view(array.dtype).reshape(array.shape)[...] = array
+        from jitree.base.copying import copy_into
+
+        copy_into(buffer.host_array().view(array.dtype).reshape(array.shape), array)
     return _view(buffer, array.shape, row)
 
 
@@ -202,7 +207,7 @@ def _host_bytes(array: npt.NDArray[Any], row: types.ElementType) -> Bytes:
     show a few bytes as many elements."""
     try:
         if is_packed(row):
-            return pack_integers(array.astype(np.int16).reshape(-1), row)
+            return pack_integers(array.reshape(-1), row)
         return _flat(array)
     except MemoryError as error:
         shaped = types.format_shaped_type(array.shape, row)

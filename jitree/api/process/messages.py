@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from jitree.base.arguments import shown
+from jitree.base.copying import PART, ranges
 from jitree.base.memory import MappedFile
 from jitree.base.records import NamedTuple
 from jitree.errors import DataLossError, ResourceExhaustedError
@@ -88,9 +89,12 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _write(file: int, data: memoryview, position: int) -> None:
-    while data:
-        written = os.pwrite(file, data, position)
-        data, position = data[written:], position + written
+    """Looks between parts whether the thread is to end what it does."""
+    for part in ranges(len(data), PART):
+        rest, place = data[part], position + part.start
+        while rest:
+            written = os.pwrite(file, rest, place)
+            rest, place = rest[written:], place + written
 
 
 def receive(source: socket.socket, most: int) -> Message | None:

@@ -16,6 +16,7 @@ from jitree.api.calls.refusal import refused
 from jitree.api.calls.tensor_packing import as_array
 from jitree.api.calls.transfers import native_row
 from jitree.api.process.messages import aligned
+from jitree.base.copying import copy_of
 from jitree.errors import DataLossError
 from jitree.params.arrays import array_entry
 from jitree.params.entry import splat_entry
@@ -44,7 +45,8 @@ def pack(values: Any, names: str, head: dict[str, Any]) -> list[memoryview]:
         row = None if array is None else native_row(array.dtype)
         if array is None or row is None:
             raise refused(f"{names} {index}", "an array or a number", value)
-        array = np.asarray(array, order="C")
+        if not array.flags.c_contiguous:
+            array = copy_of(array, array.dtype)
         rows.append([row.name] if is_scalar else [row.name, list(array.shape)])
         parts.append(array.reshape(-1).view(np.uint8).data)
     head[names] = rows

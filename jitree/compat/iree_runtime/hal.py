@@ -334,7 +334,7 @@ class HalAllocator:
         """A buffer with the bytes of an array; a view of them where an element type is given."""
         row = native_row(buffer.dtype)
         if row is not None and is_packed(row):
-            data = pack_integers(buffer.astype(np.int16).reshape(-1), row)
+            data = pack_integers(buffer.reshape(-1), row)
         else:
             data = buffer.reshape(-1).view(np.uint8)
         made = self._raw.allocate(memory_type, self._usage(allowed_usage), len(data))

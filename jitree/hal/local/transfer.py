@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
+from jitree.base.copying import PART, ranges
+from jitree.base.elements import Bytes
 from jitree.hal.buffer import Buffer
+from jitree.hal.local.interrupts import require_going_on
 from jitree.hal.operations import Copy, Fill, Read, Transfer, Update, Write
 
 _PATTERN_TYPES: Final[dict[int, np.dtype[Any]]] = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
@@ -20,27 +23,44 @@ _NANOSECONDS_PER_KIBIBYTE: Final = 100
 def _fill(fill: Fill) -> None:
     target, offset, length, pattern, pattern_length = fill
     word = pattern & (1 << 8 * pattern_length) - 1
-    target.host_array()[offset : offset + length].view(_PATTERN_TYPES[pattern_length]).fill(word)
+    bytes_filled = target.host_array()[offset : offset + length]
+    for part in _parts(length):
+        bytes_filled[part].view(_PATTERN_TYPES[pattern_length]).fill(word)
 
 
 def _update(update: Update) -> None:
     target, offset, contents = update
-    target.host_array()[offset : offset + len(contents)] = np.frombuffer(contents, np.uint8)
+    _move(target.host_array()[offset : offset + len(contents)], np.frombuffer(contents, np.uint8))
 
 
 def _copy(copy: Copy) -> None:
     source, source_offset, target, target_offset, length = copy
-    target.host_array()[target_offset : target_offset + length] = source.host_array()[
-        source_offset : source_offset + length
-    ]
+    _move(
+        target.host_array()[target_offset : target_offset + length],
+        source.host_array()[source_offset : source_offset + length],
+    )
+
+
+def _move(target: Bytes, source: Bytes) -> None:
+    for part in _parts(len(target)):
+        target[part] = source[part]
 
 
 def _read(read: Read) -> None:
-    read.file.read_into(read.file_offset, _view(read.target, read.offset, read.length))
+    target = _view(read.target, read.offset, read.length)
+    for part in _parts(read.length):
+        read.file.read_into(read.file_offset + part.start, target[part])
 
 
 def _write(write: Write) -> None:
-    write.file.write_from(_view(write.source, write.offset, write.length), write.file_offset)
+    source = _view(write.source, write.offset, write.length)
+    for part in _parts(write.length):
+        write.file.write_from(source[part], write.file_offset + part.start)
+
+
+def _parts(length: int) -> Iterator[slice]:
+    """Of so many bytes; looks between them whether the operation is to end."""
+    return ranges(length, PART, require_going_on)
 
 
 def _view(buffer: Buffer, offset: int, length: int) -> memoryview:
