@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from jitree.hal.device import Device
     from jitree.regs.ref_types import RefTypes
 
-_WORD: Final = 8
+WORD: Final = 8
 """Bytes that a number counts as."""
 _KERNEL_HANDLES: Final = 256
 """What the session itself has in each thread's part of a kernel: bindings, constants, local memory."""
@@ -298,4 +298,4 @@ def _size(value: object) -> int:
         return value.byte_length
     if isinstance(value, VmBuffer):
         return value.length
-    return _WORD if type(value) in (int, float) else 0
+    return WORD if type(value) in (int, float) else 0

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import fcntl
 import io
+import mmap
 import os
 import pickle
 import signal
@@ -11,6 +14,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +33,7 @@ from jitree.errors import (
     InvalidArgumentError,
     PermissionDeniedError,
     ResourceExhaustedError,
+    StatusError,
     UnimplementedError,
 )
 from jitree.hal.guarded import GUARD, GuardedAllocator
@@ -121,6 +126,21 @@ def test_kernels_that_crash_or_never_end() -> None:
                 session.call("module.classify", IMAGE)
 
 
+def test_nothing_goes_on_between_calls(session: Any) -> None:
+    """All threads are stopped, those that native code has made among them."""
+    for image in (IMAGE, IMAGE[:4]):
+        with contextlib.suppress(StatusError):
+            session.call("module.classify", image)
+        while stated(session.pid, "State")[0] != "T":
+            time.sleep(0.001)
+    assert int(stated(session.pid, "CapEff"), 16) == 0, "nor has it rights that root has"
+
+
+def stated(process: int, name: str) -> str:
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(line.partition(":")[2].strip() for line in lines if line.startswith(name))
+
+
 def test_limits_reach_the_child() -> None:
     with confined(limits={"memory": 1000}) as session:
         with pytest.raises(ResourceExhaustedError, match="of 1000 bytes are in use"):
@@ -163,6 +183,11 @@ ATTEMPTS = {
     "look": "os.stat('/etc/passwd')",
     "trace": "ctypes.CDLL(None, use_errno=True).ptrace(16, parent, 0, 0) == 0 or 1 / 0",
     "memory": "np.zeros(1 << 31, np.uint8)",
+    "a memory file": "os.memfd_create('made')",
+    "a message": "system(46, 0, 0, 0) == 0 or 1 / 0",
+    "files for a thread alone": "system(56, 0x10900, 0, 0, 0, 0) >= 0 or 1 / 0",
+    "a network for a thread alone": "system(56, 0x40010f00, 0, 0, 0, 0) >= 0 or 1 / 0",
+    "a seal": "fcntl.fcntl(1, 1033, 15)",
 }
 
 
@@ -171,7 +196,7 @@ def test_a_confined_process_has_nothing(attempt: str) -> None:
     text = (
         "import ctypes, fcntl, os, socket, sys, numpy as np\n"
         "from jitree.api.process.confinement import confine\n"
-        "parent = os.getppid()\n"
+        "parent, system = os.getppid(), ctypes.CDLL(None).syscall\n"
         "confine(parent, 1 << 30, 1 << 20)\n"
         f"try:\n    {ATTEMPTS[attempt]}\n"
         "except (PermissionError, MemoryError, ZeroDivisionError):\n    os.write(1, b'refused')\n"
@@ -197,54 +222,63 @@ def test_a_confined_process_may_make_threads() -> None:
     assert result.stdout == "made", result.stderr
 
 
-def _unsealed(to: socket.socket) -> None:
-    file = os.memfd_create("message")
-    os.pwrite(file, bytes(100), 0)
-    socket.send_fds(to, [b"m"], [file])
-    os.close(file)
+def _mapped(file: int) -> object:
+    """It stays writable."""
+    os.pwrite(file, struct.pack("<Q", 2) + b"{}", 0)
+    return mmap.mmap(file, 10)
 
 
-def _no_byte(to: socket.socket) -> None:
-    with open(os.devnull, "rb") as file:
-        socket.send_fds(to, [b""], [file.fileno()])
+def _written(text: bytes, length: int) -> Callable[[int], object]:
+    return lambda file: os.pwrite(file, struct.pack("<Q", length) + text, 0)
 
 
-def _sealed(text: bytes, length: int) -> Callable[[socket.socket], None]:
-    def send(to: socket.socket) -> None:
-        file = os.memfd_create("message", os.MFD_ALLOW_SEALING)
-        os.pwrite(file, struct.pack("<Q", length) + text, 0)
-        import fcntl
-
-        fcntl.fcntl(file, fcntl.F_ADD_SEALS, 15)
-        socket.send_fds(to, [b"m"], [file])
-        os.close(file)
-
-    return send
-
-
-HOSTILE_MESSAGES: dict[str, Callable[[socket.socket], object]] = {
-    "no file": lambda to: to.send(b"m"),
-    "nothing but a file": _no_byte,
-    "a file that can change": _unsealed,
-    "an empty file": _sealed(b"", 0),
-    "a length beyond the file": _sealed(b"{}", 1 << 62),
-    "no JSON": _sealed(b"\xff{", 2),
-    "no mapping": _sealed(b"[]", 2),
-    "deep JSON": _sealed(b"[" * 100_000, 100_000),
-    "a long number": _sealed(b"1" * 100_000, 100_000),
-    "a large file": _sealed(bytes(1 << 21), 2),
+HOSTILE_ANSWERS: dict[str, Callable[[int], object]] = {
+    "nothing": lambda file: None,
+    "a file that can change": _mapped,
+    "a file that it has sealed": lambda file: fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL),
+    "no length": lambda file: os.pwrite(file, b"{}", 0),
+    "no text": _written(b"", 0),
+    "a length beyond the file": _written(b"{}", 1 << 62),
+    "no JSON": _written(b"\xff{", 2),
+    "no mapping": _written(b"[]", 2),
+    "deep JSON": _written(b"[" * 100_000, 100_000),
+    "a long number": _written(b"1" * 100_000, 100_000),
+    "a large file": _written(bytes(1 << 21), 2),
+    "a large file of holes": lambda file: os.truncate(file, 1 << 45),
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE_MESSAGES)
-def test_hostile_messages_are_refused(name: str) -> None:
+@pytest.mark.parametrize("name", HOSTILE_ANSWERS)
+def test_hostile_answers_are_refused(name: str) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs:
-        before = os.listdir("/proc/self/fd")
-        HOSTILE_MESSAGES[name](theirs)
+    with ours, theirs, messages.new_file() as file:
+        kept = HOSTILE_ANSWERS[name](file)
+        theirs.send(b"m")
         with pytest.raises(DataLossError):
-            messages.receive(ours, 1 << 20)
-        assert os.listdir("/proc/self/fd") == before
+            messages.receive_answer(ours, file, 1 << 20)
+        del kept
+        theirs.send(b"")
+        assert messages.receive_answer(ours, file, 1 << 20) is None
+
+
+def test_an_answer_does_not_change_once_it_is_read() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs, messages.new_file() as file:
+        kept = os.dup(file)
+        head: dict[str, Any] = {}
+        messages.answer(theirs, os.dup(file), head, values.pack([IMAGE], "results", head))
+        answer = messages.receive_answer(ours, file, 1 << 20)
+        assert answer is not None
+        [result] = values.unpack(answer.head["results"], answer.data)
+        for attempt in (
+            lambda: os.pwrite(kept, b"x", 100),
+            lambda: os.ftruncate(kept, 0),
+            lambda: mmap.mmap(kept, 10),
+        ):
+            with pytest.raises(OSError, match="not permitted"):
+                attempt()
+        assert (result == IMAGE).all()
+        os.close(kept)
 
 
 @pytest.mark.parametrize(
@@ -278,9 +312,12 @@ def test_values_pass_unchanged() -> None:
     head: dict[str, Any] = {}
     with ours, theirs:
         parts = values.pack(sent, "arguments", head)
-        messages.send(theirs, head, parts)
-        message = messages.receive(ours, 1 << 20)
-    assert message is not None
+        with messages.new_file() as file:
+            messages.send(theirs, head, parts, file)
+        received = messages.receive(ours)
+    assert received is not None
+    message, file = received
+    os.close(file)
     for one, other in zip(sent, values.unpack(message.head["arguments"], message.data), strict=True):
         assert np.array_equal(one, other) if isinstance(one, np.ndarray) else one is other or one == other
 

@@ -10,6 +10,7 @@ import resource
 import signal
 import socket
 import struct
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -241,30 +242,67 @@ def test_waiting_for_another_call_has_a_deadline(session: Any) -> None:
             endless.result(TIMEOUT)
 
 
-def test_a_child_that_answers_what_it_has_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it is asked fills its socket; to send then ends with the deadline, too."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    life, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    monkeypatch.setattr(worker, "ask_for_child", lambda options: (ours, life))
+class FakeChild:
+    """In the place of a child: what answers the parent."""
 
-    def keep() -> None:
-        its.recv(1)
-        theirs.shutdown(socket.SHUT_RDWR)
-        its.close()
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        life, self._life = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        monkeypatch.setattr(worker, "ask_for_child", lambda options: (theirs, life))
+        self._process = subprocess.Popen(["sleep", "600"])
+        self._pool = ThreadPoolExecutor(2)
+        self._pool.submit(self._keep)
+        self.will_answer({"ready": self._process.pid})
 
-    def answer() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                messages.send(theirs, {"ready": 1, "results": []}, [])
+    def _keep(self) -> None:
+        self._life.recv(1)
+        self.connection.shutdown(socket.SHUT_RDWR)
+        self._life.close()
 
-    with ThreadPoolExecutor(2) as pool, theirs:
-        pool.submit(keep)
-        pool.submit(answer)
+    def will_answer(self, head: dict[str, Any], size: int = 0) -> None:
+        """With so many bytes of results."""
+        self._pool.submit(self._answer, head, size)
+
+    def _answer(self, head: dict[str, Any], size: int) -> None:
+        received = messages.receive(self.connection)
+        assert received is not None
+        messages.answer(self.connection, received[1], head, [bytes(size)])
+
+    def __enter__(self) -> FakeChild:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._pool.shutdown()
+        self.connection.close()
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_child_that_reads_nothing(is_early: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It never answers, or has done so before it was asked."""
+    with FakeChild(monkeypatch) as fake:
         child = worker.Child("local-sync", jitree.Limits(), False, "strict", 0)
-        with pytest.raises(DeadlineExceededError), scopes.Scope(1.0):
-            while True:
-                child.ask({}, [], "while it was asked")
+        if is_early:
+            fake.connection.send(b"m")
+        error: type[StatusError] = AbortedError if is_early else DeadlineExceededError
+        with pytest.raises(error), scopes.Scope(TIMEOUT if is_early else SHORT):
+            child.ask({}, [], "while it was asked")
         assert not child.is_alive
+
+
+def test_a_child_that_ignores_the_limit_on_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    functions = {"f": ["", [], [], []]}
+    for rows, size, is_allowed in (([["ui8", [64]], None], 64, True), ([["ui8", [64]], 5], 64, False)):
+        with FakeChild(monkeypatch) as fake, confined(output=64) as session:
+            fake.will_answer({"modules": [["m", functions]]})
+            session.load(PROGRAM)
+            fake.will_answer({"results": rows}, size)
+            if is_allowed:
+                assert session.call("m.f")[0].nbytes == 64
+                continue
+            with pytest.raises(AbortedError, match="what no session does"):
+                session.call("m.f")
 
 
 def test_closing_ends_a_call() -> None:

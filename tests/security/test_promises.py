@@ -40,7 +40,7 @@ TESTS = {
         "security/test_process.py::test_mutants_of_native_modules_never_harm_the_parent",
     ],
     "An answer of that process": [
-        "security/test_process.py::test_hostile_messages_are_refused",
+        "security/test_process.py::test_hostile_answers_are_refused",
         "security/test_process.py::test_hostile_values_are_refused",
     ],
     "file that is opened": [

@@ -23,13 +23,18 @@ _PR_SET_DUMPABLE: Final = 4
 _PR_SET_SECCOMP: Final = 22
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _FILTER_MODE: Final = 2
-_CLONE_THREAD: Final = 0x10000
+_THREAD: Final = 0x10F00
+"""Flags of ``clone`` that all threads have: what is common to those of a process, its files among that."""
+_SPACES: Final = 0x7E020000
+"""Those that no thread has: namespaces of its own, which root may make."""
+_CAPABILITIES: Final = 0x20080522
+"""The version of the records of capset(2)."""
 
 _LOAD: Final = 0x20
 _EQUAL: Final = 0x15
-_HAS_BITS: Final = 0x45
+_AND: Final = 0x54
 _RETURN: Final = 0x06
-"""Operations of the filter: load a word, compare and jump, test bits and jump, return."""
+"""Operations of the filter: load a word, compare and jump, keep some bits, return."""
 _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENT_AT = 0, 4, 16
 _ALLOW: Final = 0x7FFF0000
 _KILL: Final = 0x80000000
@@ -39,24 +44,24 @@ _X86_64: Final = {
     "read": 0, "write": 1, "close": 3, "fstat": 5, "poll": 7, "lseek": 8, "mmap": 9, "mprotect": 10,
     "munmap": 11, "brk": 12, "rt_sigaction": 13, "rt_sigprocmask": 14, "rt_sigreturn": 15, "pread64": 17,
     "pwrite64": 18, "sched_yield": 24, "mremap": 25, "madvise": 28, "nanosleep": 35, "getpid": 39,
-    "sendmsg": 46, "recvmsg": 47, "exit": 60, "gettid": 186, "futex": 202, "exit_group": 231,
+    "recvmsg": 47, "exit": 60, "gettid": 186, "futex": 202, "exit_group": 231,
     "clock_gettime": 228,
     "clock_nanosleep": 230, "set_robust_list": 273, "sigaltstack": 131, "getcpu": 309, "getrandom": 318,
-    "memfd_create": 319, "membarrier": 324, "rseq": 334, "restart_syscall": 219, "gettimeofday": 96,
+    "membarrier": 324, "rseq": 334, "restart_syscall": 219, "gettimeofday": 96,
     "uname": 63, "eventfd2": 290,
 }  # fmt: skip
 _AARCH64: Final = {
     "read": 63, "write": 64, "close": 57, "fstat": 80, "ppoll": 73, "lseek": 62, "mmap": 222,
     "mprotect": 226, "munmap": 215, "brk": 214, "rt_sigaction": 134, "rt_sigprocmask": 135,
     "rt_sigreturn": 139, "pread64": 67, "pwrite64": 68, "sched_yield": 124, "mremap": 216, "madvise": 233,
-    "nanosleep": 101, "getpid": 172, "sendmsg": 211, "recvmsg": 212, "exit": 93, "gettid": 178,
+    "nanosleep": 101, "getpid": 172, "recvmsg": 212, "exit": 93, "gettid": 178,
     "futex": 98, "exit_group": 94,
     "clock_gettime": 113, "clock_nanosleep": 115, "set_robust_list": 99, "sigaltstack": 132, "getcpu": 168,
-    "getrandom": 278, "memfd_create": 279, "membarrier": 283, "rseq": 293, "restart_syscall": 128,
+    "getrandom": 278, "membarrier": 283, "rseq": 293, "restart_syscall": 128,
     "gettimeofday": 169, "uname": 160, "eventfd2": 19,
 }  # fmt: skip
-_FCNTL: Final = {fcntl.F_GETFD, fcntl.F_SETFD, fcntl.F_GETFL, fcntl.F_DUPFD_CLOEXEC, 1033, 1034}
-"""What ``fcntl`` may do: seal memory files, and not have a signal sent to another process."""
+_FCNTL: Final = {fcntl.F_GETFD, fcntl.F_SETFD, fcntl.F_GETFL, fcntl.F_DUPFD_CLOEXEC}
+"""What ``fcntl`` may do: not seal the files of answers, nor have a signal sent to another process."""
 _SELF: Final = {0}
 """As the number of a thread: the calling one."""
 _FILES: Final = 12
@@ -93,6 +98,7 @@ def confine(parent: int, memory: int | None, file_size: int) -> None:
     if memory is not None:
         _limit(resource.RLIMIT_AS, _address_space() + memory)
     _require(library.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
+    _require(library.capset(struct.pack("Ii", _CAPABILITIES, 0), bytes(24)))  # root may exceed some limits
     _require(library.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     architecture, numbers = _ARCHITECTURES[machine]
     rows = _filter(architecture, sorted(numbers.values()), _LIMITED[machine], *_CLONE[machine])
@@ -124,9 +130,10 @@ def _filter(
     rows += [
         _row(_EQUAL, clone3, 0, 1),
         _row(_RETURN, _FAIL | errno.ENOSYS),
-        _row(_EQUAL, clone, 0, 3),
+        _row(_EQUAL, clone, 0, 4),
         _row(_LOAD, _ARGUMENT_AT),
-        _row(_HAS_BITS, _CLONE_THREAD, 0, 1),
+        _row(_AND, _THREAD | _SPACES),
+        _row(_EQUAL, _THREAD, 0, 1),
         _row(_RETURN, _ALLOW),
         _row(_RETURN, _FAIL | errno.EPERM),
     ]

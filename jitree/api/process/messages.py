@@ -1,6 +1,8 @@
 """What goes between the process of a session and its child: for each message a sealed memory file.
 
 It holds the length of a text of JSON, that, and the bytes of arrays, which begin at multiples of 64.
+The parent makes all of these files: with what it asks goes an empty one for the answer, which the child fills
+and the parent seals before it reads.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +25,8 @@ from jitree.base.records import NamedTuple
 from jitree.errors import DataLossError, ResourceExhaustedError
 
 ALIGNMENT: Final = 64
+MOST: Final = 1 << 40
+"""Bytes of what the parent sends."""
 MOST_TEXT: Final = 4 << 20
 """Bytes of JSON."""
 _TITLES: Final = {
@@ -30,6 +35,8 @@ _TITLES: Final = {
     "modules": "names and declarations of functions",
 }
 """Of parts of messages, where they are not as the parts are called."""
+_MARK: Final = b"m"
+"""What goes through the socket beside files."""
 _LENGTH: Final = struct.Struct("<Q")
 _SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
@@ -44,25 +51,41 @@ def aligned(size: int) -> int:
     return size + ALIGNMENT - 1 & -ALIGNMENT
 
 
-def send(to: socket.socket, head: dict[str, Any], parts: Sequence[memoryview | bytes]) -> None:
-    """Sends a message; its ``parts`` lie one after the other, each aligned.
+@contextmanager
+def new_file() -> Iterator[int]:
+    """An empty one."""
+    file = os.memfd_create("jitree-message", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        yield file
+    finally:
+        os.close(file)
 
-    RESOURCE_EXHAUSTED for more text than the other side takes, of which nothing is sent."""
+
+def send(to: socket.socket, head: dict[str, Any], parts: Sequence[memoryview | bytes], answer: int) -> None:
+    """Sends a message and the file for its answer. What :func:`write` raises; nothing is sent then."""
+    with new_file() as file:
+        write(file, head, parts)
+        _seal(file)
+        socket.send_fds(to, [_MARK], [file, answer])
+
+
+def write(file: int, head: dict[str, Any], parts: Sequence[memoryview | bytes]) -> None:
+    """Writes a message; its ``parts`` lie one after the other, each aligned.
+
+    RESOURCE_EXHAUSTED for more text than the other side takes, of which nothing is written."""
     text = json.dumps(head).encode()
     if len(text) > MOST_TEXT:
         raise _too_much(head, len(text))
-    file = os.memfd_create("jitree-message", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        position = aligned(_LENGTH.size + len(text))
-        _write(file, memoryview(_LENGTH.pack(len(text)) + text), 0)
-        for part in parts:
-            position = aligned(position)
-            _write(file, memoryview(part).cast("B"), position)
-            position += memoryview(part).nbytes
-        fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
-        socket.send_fds(to, [b"m"], [file])
-    finally:
-        os.close(file)
+    position = aligned(_LENGTH.size + len(text))
+    _write(file, memoryview(_LENGTH.pack(len(text)) + text), 0)
+    for part in parts:
+        position = aligned(position)
+        _write(file, memoryview(part).cast("B"), position)
+        position += memoryview(part).nbytes
+
+
+def _seal(file: int) -> None:
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
 
 
 def _too_much(head: dict[str, Any], size: int) -> ResourceExhaustedError:
@@ -97,23 +120,42 @@ def _write(file: int, data: memoryview, position: int) -> None:
             rest, place = rest[written:], place + written
 
 
-def receive(source: socket.socket, most: int) -> Message | None:
-    """The next message; None when the other side has ended. DATA_LOSS for what is none, or has more than
-    ``most`` bytes."""
+def receive(source: socket.socket) -> tuple[Message, int] | None:
+    """The next message of the parent and the file for its answer; None when the parent has ended."""
     try:
-        byte, files, _, _ = socket.recv_fds(source, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        _, files, _, _ = socket.recv_fds(source, 1, 2, socket.MSG_CMSG_CLOEXEC)
     except ConnectionError:
         return None
-    if len(files) != 1:
-        if not byte:
-            return None
-        raise DataLossError("a message without its memory file")
+    if not files:
+        return None
+    file, answer = files
     try:
-        return _read(files[0], most)
+        return read(file, MOST), answer
+    finally:
+        os.close(file)
+
+
+def answer(to: socket.socket, file: int, head: dict[str, Any], parts: Sequence[memoryview | bytes]) -> None:
+    """Answers a message in the file that came with it. What :func:`write` raises; another answer may follow
+    then."""
+    write(file, head, parts)
+    os.close(file)
+    os.write(to.fileno(), _MARK)
+
+
+def receive_answer(source: socket.socket, file: int, most: int) -> Message | None:
+    """The message that the child has written to a file; None when the child has ended. DATA_LOSS for what is
+    none, has more than ``most`` bytes, or may still change."""
+    try:
+        if source.recv(1) != _MARK:
+            return None
+    except ConnectionError:
+        return None
+    try:
+        _seal(file)
+        return read(file, most)
     except (OSError, ValueError, RecursionError, ResourceExhaustedError) as error:
         raise DataLossError(f"a message that cannot be read: {error}") from None
-    finally:
-        os.close(files[0])
 
 
 def require_text(head: dict[str, Any]) -> None:
@@ -124,9 +166,8 @@ def require_text(head: dict[str, Any]) -> None:
         raise DataLossError("a message with a text that is none") from None
 
 
-def _read(file: int, most: int) -> Message:
-    if fcntl.fcntl(file, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
-        raise DataLossError("a message that its sender can still change")
+def read(file: int, most: int) -> Message:
+    """The message in a sealed file."""
     size = os.lseek(file, 0, os.SEEK_END)
     if not _LENGTH.size <= size <= most:
         raise DataLossError(f"a message of {size} bytes; at most {most} are expected")

@@ -44,7 +44,6 @@ SPARE: Final = 1 << 30
 """Bytes of address space that the child may have beside what its program may: threads, call stacks."""
 GUARDS: Final = SPARE + 256 * GUARD
 """The same with guard pages."""
-MOST: Final = 1 << 40
 _LONGEST: Final = 1 << 16
 """Characters of what an error says. All of one, each character in twelve bytes, fits into a message."""
 _LONGEST_LINE: Final = 4096
@@ -61,10 +60,10 @@ def serve(connection: socket.socket, options: dict[str, Any], keeper: int) -> No
         memory = None if limits.memory is None else limits.memory + spare + options["given"]
         confine(keeper, memory, options["most"])
     except BaseException as error:
-        send_failure(connection, error)
+        refuse(connection, error)
         return
-    messages.send(connection, {"ready": os.getpid()}, [])
-    while (message := messages.receive(connection, MOST)) is not None:
+    while (received := messages.receive(connection)) is not None:
+        message, file = received
         head: dict[str, Any] = {}
         parts: list[memoryview] = []
         try:
@@ -72,21 +71,26 @@ def serve(connection: socket.socket, options: dict[str, Any], keeper: int) -> No
         except Exception as error:
             head, parts = {"error": _described(error)}, []
         try:
-            messages.send(connection, head, parts)
-        except OSError as error:
-            messages.send(connection, {"error": [8, f"the results cannot be sent: {error}", [], []]}, [])
-        except (
-            ResourceExhaustedError
-        ) as error:  # what was loaded then stays, and the parent knows nothing of it
-            messages.send(connection, {"error": _described(error), "ends": "load" in message.head}, [])
+            messages.answer(connection, file, head, parts)
+        except (OSError, ResourceExhaustedError) as error:
+            head = {"error": _described(error)}
+            if "load" in message.head:
+                head["ends"] = True  # what was loaded stays, and the parent knows nothing of it
+            messages.answer(connection, file, head, [])
 
 
-def send_failure(connection: socket.socket, error: BaseException) -> None:
-    messages.send(connection, {"error": _described(error)}, [])
+def refuse(connection: socket.socket, error: BaseException) -> None:
+    """Answers the first message with an error."""
+    received = messages.receive(connection)
+    if received is not None:
+        messages.answer(connection, received[1], {"error": _described(error)}, [])
 
 
 def _answer(session: Session, message: messages.Message, head: dict[str, Any]) -> list[memoryview]:
     request = message.head
+    if "start" in request:
+        head["ready"] = os.getpid()
+        return []
     if "parameters" in request:
         session.parameter_providers = values.unpack_parameters(request["parameters"], message.data)
         return []
@@ -123,6 +127,8 @@ def _described(error: BaseException) -> list[Any]:
         lists = error.contexts[:_MOST_LINES], error.backtrace[:_MOST_LINES]
         lines = [[_shortened(text, _LONGEST_LINE) for text in texts] for texts in lists]
         return [int(error.code), _shortened(error.message, _LONGEST), *lines]
+    if isinstance(error, OSError):
+        return [8, f"the results cannot be sent: {error}", [], []]
     return [2, _shortened(f"{type(error).__name__}: {error}", _LONGEST), [], []]
 
 

@@ -12,7 +12,7 @@ from jitree.api.calls.declaration import TIMEOUT
 from jitree.api.limits import LOAD_TIME, TIME, Limits, check, limited_content
 from jitree.api.process import values
 from jitree.api.process.worker import Child
-from jitree.api.sandbox import require_local
+from jitree.api.sandbox import WORD, require_local
 from jitree.api.session_arguments import open_parameters, require, require_arithmetic, require_name
 from jitree.base.identity import Unique
 from jitree.base.scopes import Scope, deadline
@@ -150,6 +150,8 @@ class ProcessSession(Unique):
                 results = values.unpack(answer.head.get("results"), answer.data)
             except DataLossError as error:
                 raise _wrong(worker) from error
+            if self._limits.output is not None and sum(map(_size, results)) > self._limits.output:
+                raise _wrong(worker)
         return None if not results else results[0] if len(results) == 1 else tuple(results)
 
     def lookup(self, name: str) -> ProcessFunction:
@@ -304,6 +306,11 @@ def _is_described(row: Any) -> bool:
                 for pair in (*arguments, *results)
             )
     return False
+
+
+def _size(value: Any) -> int:
+    """Bytes of a result, as the child counts them."""
+    return value.nbytes if isinstance(value, np.ndarray) else 0 if value is None else WORD
 
 
 def _listed(worker: Child, value: Any) -> list[Any]:

@@ -51,7 +51,7 @@ def main() -> None:
         for file in files:
             os.close(file)
     _, (connection, _), _, _ = socket.recv_fds(control, _MOST, 2)
-    serving.send_failure(socket.socket(fileno=connection), failure)
+    serving.refuse(socket.socket(fileno=connection), failure)
 
 
 def _keep(files: list[int], serve: Any, options: dict[str, Any]) -> None:

@@ -60,13 +60,19 @@ class Child(Ended):
             "arithmetic": arithmetic, "given": given,
         }  # fmt: skip
         self._socket, self._life = ask_for_child(json.dumps(options).encode())
+        self._process: int | None = None
         self.will_end()
         try:
             with Scope(_START):
-                ready = self._answer("while it started")
+                ready = self.ask({"start": True}, [], "while it started")
         except AbortedError as error:
             raise UnavailableError(f"no process can be confined here: {error.message}") from None
         self.pid: int = ready.head["ready"]
+        try:
+            self._process = os.pidfd_open(self.pid)
+        except OSError:
+            raise self._ended("while it started") from None
+        self._signal(signal.SIGSTOP)
 
     @property
     def is_alive(self) -> bool:
@@ -77,22 +83,31 @@ class Child(Ended):
         """The answer to a message. What the child fails with; ABORTED when it ends meanwhile or answers what
         no session does; why the scope is to end that the thread is in. It has ended then."""
         scopes.require_going_on()
-        try:
-            with self._ending_with(scopes.current()):  # one that reads nothing keeps who sends
-                messages.send(self._socket, head, parts)
-        except OSError:
-            raise self._ended(doing) from None
-        except ResourceExhaustedError:  # nothing was sent
-            raise
-        except BaseException:
-            self.end()
-            raise
-        return self._answer(doing)
+        with messages.new_file() as file:
+            try:
+                self._signal(signal.SIGCONT)
+                with self._ending_with(scopes.current()):  # one that reads nothing keeps who sends
+                    messages.send(self._socket, head, parts, file)
+            except OSError:
+                raise self._ended(doing) from None
+            except ResourceExhaustedError:  # nothing was sent
+                raise
+            except BaseException:
+                self.end()
+                raise
+            return self._answer(file, doing)
 
-    def _answer(self, doing: str) -> messages.Message:
+    def _signal(self, number: int) -> None:
+        """Its threads are stopped while it is not asked: native code goes on in none of them."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._process, number)
+
+    def _answer(self, file: int, doing: str) -> messages.Message:
         try:
             with self._ending_with(scopes.current()):
-                message = messages.receive(self._socket, self._most)
+                message = messages.receive_answer(self._socket, file, self._most)
+                self._signal(signal.SIGSTOP)
                 if message is not None:
                     messages.require_text(message.head)
         except DataLossError as error:
@@ -187,3 +202,6 @@ class Child(Ended):
             self._has_ended(_WAIT)
         self._socket.close()
         self._life.close()
+        process, self._process = self._process, None
+        if process is not None:
+            os.close(process)
