@@ -23,8 +23,6 @@ import ml_dtypes
 import numpy as np
 from comparison import alternate
 
-sys.path.pop(0)  # this folder, where its cuda.py would hide the package cuda
-
 import jitree
 
 PROGRAMS = Path(__file__).parent / "programs"

@@ -26,8 +26,6 @@ from comparison import row
 
 import jitree
 
-sys.path.pop(0)  # this folder, where its cuda.py would hide the package cuda
-
 MODULE = Path(__file__).parent / "programs" / "decoder_cuda.vmfb"
 LAYERS, WIDTH, HIDDEN, LENGTH, TOKENS = 6, 384, 1536, 256, 2048
 _WARM_STEPS = 20

@@ -16,8 +16,6 @@ from statistics import median
 
 from cases import own_call, read_cases
 
-sys.path.pop(0)  # this folder, where its cuda.py would hide the package cuda
-
 import jitree
 
 SUITE = Path(__file__).parent / "programs" / "models.json"

@@ -1,4 +1,4 @@
-// Programs for perf/cuda.py, compiled to cuda.vmfb by
+// Programs for perf/cuda_programs.py, compiled to cuda.vmfb by
 //   iree-compile cuda.mlir -o cuda.vmfb --iree-hal-target-device=cuda --iree-cuda-target=sm_80
 // Those of models.mlir, compiled in the same way, are models_cuda.vmfb.
 

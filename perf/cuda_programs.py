@@ -1,8 +1,8 @@
 """Times programs on a GPU: jitree against the cuda driver of iree.runtime, the same modules in one process.
 
-    python perf/cuda.py [--device cuda] [--suite LIST.json] [--seconds 0.5] [--only REGEX]
-    python perf/cuda.py --host
-    python perf/cuda.py --growth 10000
+    python perf/cuda_programs.py [--device cuda] [--suite LIST.json] [--seconds 0.5] [--only REGEX]
+    python perf/cuda_programs.py --host
+    python perf/cuda_programs.py --growth 10000
 
 The figure of a program is the median time of iree.runtime over the median time of jitree for a call with
 arrays on the device whose results are read back, both measured alternately in one run (above 1: jitree is
@@ -27,8 +27,6 @@ from cases import check, own_call, peer_call, read_cases
 from comparison import alternate, row, summary
 
 import jitree
-
-sys.path.pop(0)  # this folder, where this file would hide the package cuda
 
 SUITE = Path(__file__).parent / "programs" / "cuda.json"
 _WARM_CALLS = 5
