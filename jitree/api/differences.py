@@ -3,40 +3,28 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterable, Sequence
-from contextvars import copy_context
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from jitree.api.lone_dispatch import LoneDispatch, require_folder, save_reproduction
-from jitree.api.sides import (
-    FunctionSide,
-    ModuleSide,
-    Side,
-    SideLike,
-    arguments_of,
-    arrays_of,
-    extents_of,
-    require_apart,
-    side_of,
-)  # fmt: skip
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError, folded
+from jitree.api.observed_calls import Results, both, observed
+from jitree.api.peers.base import Peer
+from jitree.api.sides import ProgramSide, Side, SideLike, arguments_of, require_apart, side_of
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, folded
+from jitree.hal.observing import DISPATCH
 from jitree.observe.closeness import FarElement, Tolerance, compare, tolerance
 from jitree.observe.departures import ELSEWHERE, Compared, Comparison, Departure, ReadTensor, table
 from jitree.observe.lockstep import Meeting, Numbers, Walker
 from jitree.observe.makers import Makers
-from jitree.observe.observation import Onlooker
-from jitree.observe.outlines import Outline, Sketch, align, suspects
+from jitree.observe.outlines import Outline, Pair, Sketch, align, related, suspects, used_by
 from jitree.types import element_type_of
 
 if TYPE_CHECKING:
-    from jitree.api.function import Function
+    import numpy as np
+
     from jitree.observe.tensors import ObservedDispatch
 
-Results = list[np.ndarray[Any, Any]]
-
+_NAMES: Final = "the first program (a)", "the second program (b)"
 _LAST: Final = 1 << 30
 """Numbers of rows of results."""
 
@@ -51,7 +39,7 @@ class Difference:
         allowed: Tolerance,
         results: tuple[Results, Results],
     ) -> None:
-        self._sides = sides
+        self.sides = sides
         self._inputs = inputs
         self.tolerance = allowed
         self.results = results
@@ -60,6 +48,8 @@ class Difference:
         """Tensors that both have made, with error statistics, and results."""
         self.first: Departure | None = None
         """The first departure; None if there is none beyond the tolerance."""
+        self.counterpart: np.ndarray[Any, Any] | None = None
+        """What another runtime has in place of the output of a dispatch that departs first."""
         self.alone: tuple[list[str], list[str]] = ([], [])
         """Dispatches that have no counterpart in the other call."""
 
@@ -77,15 +67,17 @@ class Difference:
         script that runs it alone. Programs are called once more for it. FAILED_PRECONDITION where none
         departs, or no dispatch made what departs."""
         require_folder(folder)
-        if self.first is None or not self.first.dispatch:
+        if self.first is None or self.first.ordinals == (None, None):
             raise FailedPreconditionError(
                 "save: no dispatch departs" if self.first is None else f"save: {self.first.reason}"
             )
         dispatches = []
-        for side, ordinal in zip(self._sides, self.first.ordinals, strict=True):
-            if isinstance(side, (ModuleSide, FunctionSide)) and ordinal is not None:
+        for side, ordinal in zip(self.sides, self.first.ordinals, strict=True):
+            if not isinstance(side, Peer) and ordinal is not None:
                 with side.open() as function:
                     dispatches.append(LoneDispatch.of_call(function, self._inputs, ordinal))
+        if self.counterpart is not None and dispatches:
+            dispatches[0].expect(self.counterpart, self.first.operand)
         save_reproduction(folder, dispatches, self.tolerance, str(self.first))
 
     def __str__(self) -> str:
@@ -113,60 +105,73 @@ def diff(
     """Calls two programs with the same arguments and finds the first number in which they depart.
 
     ``a``, ``b``: the path of a module, ``(path, device)``, ``(path, device, options of the session)``, a
-    function of a session, or anything that takes numpy arrays and gives arrays (a numpy function,
-    iree.runtime, PyTorch, onnxruntime). ``function``: which one of modules. ``parameters``: of both.
+    function of a session, the path of an ONNX model, a module of PyTorch, or anything that takes such
+    arguments and gives arrays (a numpy function, iree.runtime). ``function``: which one of modules.
+    ``parameters``: of both.
 
     One program on two devices or tiers is compared dispatch by dispatch, in lock step; two compilations where
     equal tensors appear in both, found by their values in a call before; with what is no program, results
-    are. An element is near another if one of ``atol`` (with ``rtol``, relative to ``b``) and ``ulp`` says so;
-    without any, if its bits agree. Errors of the calls are raised.
+    are, and where these depart what it shows of its computation, by values as well. An element is near
+    another if one of ``atol`` (with ``rtol``, relative to ``b``) and ``ulp`` says so; without any, if bits
+    agree. Errors of the calls are raised.
     """
     allowed, inputs = tolerance(atol, rtol, ulp), arguments_of(inputs)
     options = {"parameters": parameters} if parameters else {}
     sides = side_of("a", a, function, options), side_of("b", b, function, options)
-    if isinstance(sides[0], (ModuleSide, FunctionSide)) and isinstance(sides[1], (ModuleSide, FunctionSide)):
-        return _two_programs(sides[0], sides[1], inputs, allowed)
-    return _one_program(sides, inputs, allowed)
+    if isinstance(sides[0], Peer) or isinstance(sides[1], Peer):
+        return _one_program(sides, inputs, allowed)
+    return _two_programs(sides[0], sides[1], inputs, allowed)
 
 
 # -- two programs ----------------------------------------------------------------------------------------
 
 
 def _two_programs(
-    one: ModuleSide | FunctionSide,
-    other: ModuleSide | FunctionSide,
-    inputs: Sequence[Any],
-    allowed: Tolerance,
+    one: ProgramSide, other: ProgramSide, inputs: Sequence[Any], allowed: Tolerance
 ) -> Difference:
     comparison = Comparison(allowed, is_one_program=True)
-    found = _in_lock_step(one, other, inputs, comparison, (None, None))
+    found = _in_lock_step((one, other), inputs, comparison, (None, None))
     if comparison.mismatch is None and not any(found.alone):
         _name_reader(found, comparison, one, inputs)
         return found
+    outlines = _outlines((one, other), inputs)
+    return _aligned((one, other), inputs, allowed, outlines, *align(*outlines))
+
+
+def _outlines(sides: tuple[Side, Side], inputs: Sequence[Any]) -> tuple[list[Sketch], list[Sketch]]:
+    """What both make, from a call of each."""
     outlines = Outline(), Outline()
-    for side, outline in zip((one, other), outlines, strict=True):
-        with side.open() as function:
-            _observed(function, (outline,), inputs)
-    sketches = outlines[0].sketches, outlines[1].sketches
-    pairs, rearranged = align(*sketches)
+    for side, outline in zip(sides, outlines, strict=True):
+        with side.open() as opened:
+            observed(opened, (outline,), inputs)
+    return outlines[0].sketches, outlines[1].sketches
+
+
+def _aligned(
+    sides: tuple[Side, Side],
+    inputs: Sequence[Any],
+    allowed: Tolerance,
+    outlines: tuple[list[Sketch], list[Sketch]],
+    pairs: Sequence[Pair],
+    rearranged: Sequence[Pair],
+) -> Difference:
+    """Compares pairs of outputs in lock step."""
     numbers = tuple(
         {(pair[side].ordinal, pair[side].output): number for number, pair in enumerate(pairs)}
         for side in (0, 1)
     )
     comparison = Comparison(allowed, is_one_program=False)
-    found = _in_lock_step(one, other, inputs, comparison, (numbers[0], numbers[1]))
-    if found.first is not None and found.first.dispatch:
-        found.first = _pinned(found.first, found.rows, sketches, rearranged)
-    for names, outline, ordinals in zip(found.alone, outlines, numbers, strict=True):
+    found = _in_lock_step(sides, inputs, comparison, (numbers[0], numbers[1]))
+    if found.first is not None and found.first.ordinals != (None, None):
+        found.first = _pinned(found.first, found.rows, outlines, rearranged)
+    for names, sketches, ordinals in zip(found.alone, outlines, numbers, strict=True):
         met = {ordinal for ordinal, _ in ordinals}
-        others = {sketch.ordinal: sketch.name for sketch in outline.sketches if sketch.ordinal not in met}
-        names[:] = [f"{name} (dispatch {ordinal})" for ordinal, name in others.items()]
+        others = {sketch.ordinal: sketch.label for sketch in sketches if sketch.ordinal not in met}
+        names[:] = others.values()
     return found
 
 
-def _name_reader(
-    found: Difference, comparison: Comparison, one: ModuleSide | FunctionSide, inputs: Sequence[Any]
-) -> None:
+def _name_reader(found: Difference, comparison: Comparison, one: ProgramSide, inputs: Sequence[Any]) -> None:
     """Where a constant departs and all that is made agrees: which dispatch reads the element."""
     first, place = found.first, comparison.constant_place
     if first is None or first is not comparison.constants or place is None or first.ordinal is None:
@@ -200,14 +205,20 @@ def _pinned(
     pairs = [(a.ordinal, b.ordinal) for a, b in rearranged]
     agreeing += [(a, b) for a, b in pairs if a < (first.ordinals[0] or 0) and b < (first.ordinals[1] or 0)]
     since = max(agreeing, default=(None, None), key=lambda pair: (pair[0] or 0) + (pair[1] or 0))
-    text = "dispatches {} and {}".format(*since) if agreeing else "the beginning"
+    text = _place(since, outlines) if agreeing else "the beginning"
     reason = f"{first.reason}; what both make before agrees, so it is made after {text}"
     return first._replace(reason=f"{reason}: {suspects(outlines, since, first.ordinals)}")
 
 
+def _place(ordinals: tuple[int | None, int | None], outlines: tuple[list[Sketch], list[Sketch]]) -> str:
+    words = [next((sketch.what for sketch in sketches), DISPATCH) for sketches in outlines]
+    if words[0] == words[1] == DISPATCH:
+        return "dispatches {} and {}".format(*ordinals)
+    return " and ".join(f"{word} {ordinal}" for word, ordinal in zip(words, ordinals, strict=True))
+
+
 def _in_lock_step(
-    one: ModuleSide | FunctionSide,
-    other: ModuleSide | FunctionSide,
+    sides: tuple[Side, Side],
     inputs: Sequence[Any],
     comparison: Comparison,
     numbers: tuple[Numbers | None, Numbers | None],
@@ -215,81 +226,87 @@ def _in_lock_step(
     meeting = Meeting(comparison.meet)
     walkers = Walker(meeting, 0, numbers[0]), Walker(meeting, 1, numbers[1])
     makers = Makers(), Makers()
-    with one.open() as left, other.open() as right:
+    with sides[0].open() as left, sides[1].open() as right:
         require_apart(left, right)
-        results = _both([
-            lambda: _observed(left, (walkers[0], makers[0]), inputs, lambda: meeting.end(0)),
-            lambda: _observed(right, (walkers[1], makers[1]), inputs, lambda: meeting.end(1)),
-        ])  # fmt: skip
-    found = Difference((one, other), inputs, comparison.allowed, results)
+        calls = (
+            (_NAMES[0], lambda: observed(left, (walkers[0], makers[0]), inputs, lambda: meeting.end(0))),
+            (_NAMES[1], lambda: observed(right, (walkers[1], makers[1]), inputs, lambda: meeting.end(1))),
+        )
+        if isinstance(left, Peer):  # the stack of a program's thread tells who calls
+            results = both(calls[1], calls[0])[::-1]
+        else:
+            results = both(*calls)
+    found = Difference(sides, inputs, comparison.allowed, results)
     found.rows, found.first = comparison.rows, comparison.first or comparison.constants
+    found.counterpart = comparison.counterpart
     for names, alone in zip(found.alone, meeting.alone, strict=True):
         names += [alone[number].label for number in sorted(alone)]
     _compare_results(found, makers)
     return found
 
 
-def _observed(
-    function: Function,
-    onlookers: Sequence[Onlooker],
-    inputs: Sequence[Any],
-    after: Callable[[], object] | None = None,
-) -> Results:
-    """Results of a call that onlookers look at."""
-    try:
-        with function.session.looked_at(*onlookers):
-            given = function(*inputs)
-            results = arrays_of(given)
-        for onlooker in onlookers:
-            if isinstance(onlooker, Makers):
-                onlooker.results = [extent and onlooker.of(extent) for extent in extents_of(given)]
-        return results
-    finally:
-        if after is not None:
-            after()
-
-
-def _both(calls: Sequence[Callable[[], Results]]) -> tuple[Results, Results]:
-    """Makes two calls at the same time. What the first fails with comes first."""
-    outcome: list[Results | BaseException] = []
-
-    def work() -> None:
-        try:
-            outcome.append(calls[1]())
-        except BaseException as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=copy_context().run, args=(work,), name="jitree-diff")
-    thread.start()
-    try:
-        first = calls[0]()
-    except StatusError as error:
-        raise error.with_context("of the first program (a)") from error.__cause__
-    finally:
-        thread.join()
-    second = outcome[0]
-    if isinstance(second, StatusError):
-        raise second.with_context("of the second program (b)")
-    if isinstance(second, BaseException):
-        raise second
-    return first, second
-
-
 # -- results -----------------------------------------------------------------------------------------------
 
 
 def _one_program(sides: tuple[Side, Side], inputs: Sequence[Any], allowed: Tolerance) -> Difference:
-    """At least one is no program: results are compared, with the dispatches that made them."""
+    """At least one is no program: results are compared, with the dispatches that made them. Where they
+    depart, what both show is compared."""
     makers, results = (Makers(), Makers()), []
     for side, maker in zip(sides, makers, strict=True):
-        if isinstance(side, (ModuleSide, FunctionSide)):
-            with side.open() as function:
-                results.append(_observed(function, (maker,), inputs))
-        else:
-            results.append(arrays_of(side(*inputs)))
+        with side.open() as opened:
+            results.append(observed(opened, (maker,), inputs))
     found = Difference(sides, inputs, allowed, (results[0], results[1]))
     _compare_results(found, makers)
-    return found
+    return found if found.first is None else _narrowed(found, found.first, inputs)
+
+
+def _narrowed(found: Difference, first: Departure, inputs: Sequence[Any]) -> Difference:
+    sides, outlines = found.sides, _outlines(found.sides, inputs)
+    for name, side, sketches in zip("ab", sides, outlines, strict=True):
+        if not sketches:
+            if isinstance(side, Peer) and not all(isinstance(one, Peer) for one in sides):
+                why = f"{name} shows nothing between arguments and results: {side.nothing_shown}"
+                found.first = first._replace(reason=f"{first.reason}; {why}")
+            return found
+    pairs, rearranged = align(related(*outlines), related(*outlines[::-1]))
+    narrowed = _aligned(sides, inputs, found.tolerance, outlines, pairs, rearranged)
+    kept = _unrefuted(pairs, narrowed.rows, outlines)
+    if len(kept) < len(pairs):
+        narrowed = _aligned(sides, inputs, found.tolerance, outlines, kept, rearranged)
+    _forget_numbers(narrowed)
+    return narrowed
+
+
+def _unrefuted(
+    pairs: Sequence[Pair], rows: Sequence[Compared], outlines: tuple[list[Sketch], list[Sketch]]
+) -> Sequence[Pair]:
+    """Without tensors that depart though what is made of them agrees: they are not the same one, or the
+    difference does not matter."""
+    agreeing = [pairs[row.number] for row in rows if row.number < len(pairs) and not row.closeness.differing]
+    used = [
+        used_by({pair[side].ordinal for pair in agreeing}, sketches) for side, sketches in enumerate(outlines)
+    ]
+    departing = {row.number for row in rows if row.closeness.differing}
+    return [
+        (a, b)
+        for number, (a, b) in enumerate(pairs)
+        if not (number in departing and (a.ordinal in used[0] or b.ordinal in used[1]))
+    ]
+
+
+def _forget_numbers(found: Difference) -> None:
+    """Only dispatches have ordinals."""
+
+    def of_dispatches(ordinals: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
+        one, other = (
+            None if isinstance(side, Peer) else number
+            for side, number in zip(found.sides, ordinals, strict=True)
+        )
+        return one, other
+
+    found.rows = [row._replace(ordinals=of_dispatches(row.ordinals)) for row in found.rows]
+    if found.first is not None:
+        found.first = found.first._replace(ordinals=of_dispatches(found.first.ordinals))
 
 
 def _compare_results(found: Difference, makers: tuple[Makers, Makers]) -> None:
@@ -315,6 +332,9 @@ def _compare_results(found: Difference, makers: tuple[Makers, Makers]) -> None:
             departures.append(_departing(made, names, ordinals, f"result {number}", kind, closeness.first))
     if found.first is None and departures:
         found.first = min(departures, key=_time_made)
+        number = int(found.first.operand.rpartition(" ")[2])
+        peers = (n for n, side in enumerate(found.sides) if isinstance(side, Peer))
+        found.counterpart = next((found.results[peer][number] for peer in peers), None)
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,9 +1,10 @@
-"""What is compared: a program on a device, a function of a session, or anything that can be called."""
+"""What is compared: a program on a device, a function of a session, a model of another runtime, or anything
+that can be called."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -14,6 +15,8 @@ from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX
 from jitree.api.calls.refusal import describe
 from jitree.api.calls.tensor_packing import as_array
 from jitree.api.function import Function
+from jitree.api.peers.base import Peer
+from jitree.api.peers.callables import CallablePeer
 from jitree.base.arguments import items
 from jitree.errors import InvalidArgumentError, NotFoundError
 
@@ -57,25 +60,37 @@ class FunctionSide:
         yield self._function
 
 
-Side: TypeAlias = ModuleSide | FunctionSide | Callable[..., Any]
+ProgramSide: TypeAlias = ModuleSide | FunctionSide
+Side: TypeAlias = ProgramSide | Peer
 
 
 def side_of(name: str, given: SideLike, function: str | None, options: Mapping[str, Any]) -> Side:
     """INVALID_ARGUMENT for what cannot be called; ``name`` is that of the argument."""
     if isinstance(given, Function):
         return FunctionSide(given)
+    peer = _peer_of(given)
+    if peer is not None:
+        return peer
     if isinstance(given, (str, os.PathLike, bytes, bytearray, memoryview)):
         return ModuleSide(given, None, options, function)
     if isinstance(given, tuple) and 2 <= len(given) <= 3 and isinstance(given[-1], (str, Mapping)):
         source, device, *more = given
         return ModuleSide(source, device, {**options, **(more[0] if more else {})}, function)
     if callable(given):
-        callee: Callable[..., Any] = given
-        return callee
+        return CallablePeer(given)
     raise InvalidArgumentError(
-        f"{name}: expected the path of a module, (path, device), a function of a session or something that "
-        f"can be called, but got {describe(given)}"
+        f"{name}: expected the path of a module, (path, device), a function of a session, an ONNX model or "
+        f"something that can be called, but got {describe(given)}"
     )
+
+
+def _peer_of(given: Any) -> Peer | None:
+    """Models of other runtimes, which are not loaded for it."""
+    from jitree.api.peers import onnx_models, torch_calls
+
+    if torch_calls.is_module(given):
+        return torch_calls.TorchPeer(given)
+    return onnx_models.OnnxPeer(given) if onnx_models.is_onnx(given) else None
 
 
 def function_of(module: Any, name: str | None) -> Function:
@@ -98,8 +113,10 @@ def function_of(module: Any, name: str | None) -> Function:
     return chosen
 
 
-def require_apart(one: Function, other: Function) -> None:
+def require_apart(one: Function | Peer, other: Function | Peer) -> None:
     """INVALID_ARGUMENT for calls that could not wait for each other."""
+    if isinstance(one, Peer) or isinstance(other, Peer):
+        return
     session: Session = one.session
     if session is other.session or set(session.devices) & set(other.session.devices):
         raise InvalidArgumentError(
@@ -123,6 +140,15 @@ def extents_of(results: Any) -> list[Extent | None]:
         (item.view.buffer.address, item.nbytes) if isinstance(item, Array) else None
         for item in _single(results)
     ]
+
+
+def shown_array(value: Any) -> np.ndarray[Any, Any] | None:
+    """A value that something shows while it computes; None for what is no tensor."""
+    try:
+        found = _array(value)
+    except InvalidArgumentError:
+        return None
+    return found if found.size > 1 else None
 
 
 def _single(results: Any) -> list[Any]:

@@ -13,6 +13,7 @@ from jitree.observe.closeness import Closeness, FarElement, Tolerance, changes_o
 from jitree.observe.export_names import TensorKind
 from jitree.observe.layouts import find, have_one_layout
 from jitree.observe.regions import overlaps
+from jitree.observe.tensors import ARGUMENT, VALUE
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -99,11 +100,12 @@ class Departure(NamedTuple):
         return self.place.bits
 
     def __str__(self) -> str:
-        made = self.dispatch or "no dispatch"
-        if self.ordinal is not None:
-            made += f" (dispatch {self.ordinal})"
-        if self.other not in ("", self.dispatch):
-            made += f" and {self.other} (dispatch {self.ordinals[1]})"
+        names = dict.fromkeys(
+            name if ordinal is None else f"{name} (dispatch {ordinal})"
+            for name, ordinal in zip((self.dispatch, self.other), self.ordinals, strict=True)
+            if name
+        )
+        made = " and ".join(names) or "no dispatch"
         where = "".join(f"\n  {text}" for text in (self.location, self.call_site) if text)
         reads = "".join(f"\n  {read}" for read in self.inputs)
         return f"{made}: {self.operand} ({self.type}) departs {self.place}\n  {self.reason}{reads}{where}"
@@ -124,6 +126,10 @@ class Comparison:
         self._has_reader = False
         self._movers: set[str] = set()
         """Dispatches that have only moved the constants that depart, as long as ``first`` is one of them."""
+        self._met: dict[str, FarElement | None] = {}
+        """Labels of the dispatches that were compared, and where the first output departs."""
+        self.counterpart: npt.NDArray[Any] | None = None
+        """A copy of what another runtime has in place of the output that departs first."""
         self._constants: set[tuple[object, object]] = set()
         self.constants: Departure | None = None
         """The first departure in what no dispatch made, though what is made of it may agree."""
@@ -150,6 +156,10 @@ class Comparison:
                 if order:
                     found = found._replace(reason=f"{_EXPLAINED.get(order, order)}; {found.reason}")
                 self._depart(number, found, closeness.differing <= _MOST_MOVED and self._moves(a, b, pair))
+                if a.what != b.what:
+                    self.counterpart = np.array(pair[a.what != VALUE]).reshape(pair[2])
+            for dispatch in (a, b):
+                self._met[dispatch.label] = self._met.get(dispatch.label) or closeness.first
         self._name_reader(a)
         if self._is_one_program and self.first is None and self.constants is None:
             self._compare_constants(a, b)
@@ -208,7 +218,7 @@ class Comparison:
     def _departure(
         self, a: ObservedDispatch, b: ObservedDispatch, operand: str, kind: str, place: FarElement
     ) -> Departure:
-        reads = self._reads(a, b)
+        reads = self._reads(a, b) if a.what == b.what else self._reads_of(b if a.what == VALUE else a)
         departing = [read for read in reads if read.first is not None]
         if departing:
             reason = "its inputs depart already: " + ", ".join(f"input {read.number}" for read in departing)
@@ -225,9 +235,19 @@ class Comparison:
             place,
             reads,
             reason,
-            a.location,
-            a.call_site,
+            a.location or b.location,
+            a.call_site or b.call_site,
         )
+
+    def _reads_of(self, dispatch: ObservedDispatch) -> tuple[ReadTensor, ...]:
+        """Of values that another runtime shows it is not known what they are made of, so an input is told by
+        the dispatch that made it."""
+        reads = []
+        for number, tensor in enumerate(dispatch.inputs):
+            is_known = tensor.origin in self._met or tensor.origin.startswith(ARGUMENT)
+            place = self._met.get(tensor.origin)
+            reads.append(ReadTensor(number, tensor.type, tensor.origin or ELSEWHERE, place, is_known))
+        return tuple(reads)
 
     def _reads(self, a: ObservedDispatch, b: ObservedDispatch) -> tuple[ReadTensor, ...]:
         reads = []

@@ -34,7 +34,7 @@ from jitree.observe.regions import (
     outputs_of,
     overlaps,
 )
-from jitree.observe.tensors import ALIKE, DECLARED, ObservedDispatch, ObservedTensor, kind_of
+from jitree.observe.tensors import ALIKE, ARGUMENT, DECLARED, ObservedDispatch, ObservedTensor, kind_of
 
 if TYPE_CHECKING:
     from jitree.dispatch.invocation import Invoker
@@ -157,7 +157,7 @@ class Observation(Listener):
     def _put_argument(self, number: int, view: BufferView) -> None:
         kind = kind_of(view)
         extent = view.buffer.address, kind.byte_length
-        self._regions.put(PlacedTensor(extent, kind, DECLARED, f"argument {number}"))
+        self._regions.put(PlacedTensor(extent, kind, DECLARED, f"{ARGUMENT}{number}"))
 
     # -- one step --------------------------------------------------------------------------------------
 

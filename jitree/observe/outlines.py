@@ -61,6 +61,13 @@ class Sketch(NamedTuple):
     """Of the same elements, where they are near; None of others than finite floats."""
     sources: tuple[int, ...] = ()
     """Ordinals of the dispatches that made what it is made of."""
+    what: str = DISPATCH
+    """The word before the ordinal: not all that is shown is a dispatch."""
+
+    @property
+    def label(self) -> str:
+        """``main_dispatch_3_matmul_4x71x64_f32 (dispatch 3)``"""
+        return f"{self.name} ({self.what} {self.ordinal})"
 
     @property
     def operation(self) -> str:
@@ -76,6 +83,14 @@ class Sketch(NamedTuple):
             return False
         length = float(np.sqrt(np.square(a[finite]).sum() + np.square(b[finite]).sum()))
         return length > 0 and float(np.sqrt(np.square(a[finite] - b[finite]).sum())) <= _NEAR * length
+
+    def nearness(self, other: Sketch) -> float:
+        """How near it is to one that is near, in sixteenths up to a half: which of several it is."""
+        a, b = self.samples, other.samples
+        assert a is not None and b is not None
+        finite = np.isfinite(a) & np.isfinite(b)
+        apart = float(np.abs(a[finite] - b[finite]).max()) / (float(np.abs(b[finite]).max()) or 1.0)
+        return min(8, int(-np.log10(max(apart, 1e-8)))) / 16 if apart < 1 else 0.0
 
     def is_rearranged(self, other: Sketch) -> bool:
         """Whether both seem to hold the same elements, perhaps in another order and with padding."""
@@ -128,11 +143,12 @@ class Outline(Onlooker):
                 dispatch.name,
                 tensor.type,
                 array.size,
-                _digest(array),
+                digest(array),
                 samples,
                 _bag(array),
                 None if samples is None else _figures(array),
                 sources,
+                dispatch.what,
             )
 
     @property
@@ -147,7 +163,8 @@ def _sources(dispatch: ObservedDispatch, ordinal: int) -> tuple[int, ...]:
     return (*made, *([ordinal - 1] if SCRATCH in origins and ordinal else []))
 
 
-def _digest(array: Array) -> bytes:
+def digest(array: Array) -> bytes:
+    """Of the elements, whatever their type."""
     state = blake2b(digest_size=16)
     for piece in split((array.reshape(-1),)):
         state.update(np.ascontiguousarray(piece).view(np.uint8).data)
@@ -206,7 +223,7 @@ def suspects(
         first, last = since[side], until[side]
         others = _Rearranged(outlines[1 - side])
         names = {
-            sketch.ordinal: f"{sketch.name} (dispatch {sketch.ordinal})"
+            sketch.ordinal: sketch.label
             for sketch in sketches
             if (first is None or sketch.ordinal > first)
             and (last is None or sketch.ordinal <= last)
@@ -254,6 +271,28 @@ def _samples(array: Array) -> npt.NDArray[np.float64]:
 Pair = tuple[Sketch, Sketch]
 
 
+def related(one: list[Sketch], other: list[Sketch]) -> list[Sketch]:
+    """Those of one side that may be a tensor of the other one, by their values."""
+    digests = {sketch.digest for sketch in other}
+    rearranged = _Rearranged(other)
+    lengths: dict[int, list[tuple[float, Sketch]]] = {}
+    for sketch in other:
+        lengths.setdefault(sketch.size, []).append((_finite_length(sketch), sketch))
+    for row in lengths.values():
+        row.sort(key=lambda pair: pair[0])
+
+    def is_near_any(sketch: Sketch) -> bool:
+        length, row = _finite_length(sketch), lengths.get(sketch.size, [])
+        apart = 3 * _NEAR * length
+        first = bisect_left(row, length - apart, key=lambda pair: pair[0])
+        last = bisect_right(row, length + apart, key=lambda pair: pair[0])
+        return any(sketch.is_near(each) for _, each in row[first:last])
+
+    return [
+        sketch for sketch in one if sketch.digest in digests or is_near_any(sketch) or rearranged.have(sketch)
+    ]
+
+
 def align(one: list[Sketch], other: list[Sketch]) -> tuple[list[Pair], list[Pair]]:
     """Outputs that are the same tensor in both, in the order of both; and those whose elements are the same
     in another order, which cannot be compared one by one."""
@@ -276,7 +315,7 @@ def _unrefuted(
     """Without those that only look alike by their names, and of which both make something that agrees: they
     are of another layout, or fused with other operations."""
     used = [
-        _used_by({pair[number].ordinal for pair in agreeing + rearranged}, side)
+        used_by({pair[number].ordinal for pair in agreeing + rearranged}, side)
         for number, side in enumerate((one, other))
     ]
     known = {(a.ordinal, a.output) for a, _ in agreeing}
@@ -289,7 +328,7 @@ def _unrefuted(
     ]
 
 
-def _used_by(ordinals: set[int], sketches: list[Sketch]) -> set[int]:
+def used_by(ordinals: set[int], sketches: list[Sketch]) -> set[int]:
     """Dispatches of which one of these is made, at once or by others."""
     used = set[int]()
     for sketch in reversed(sketches):
@@ -352,10 +391,16 @@ class _Rating:
     def _rate(self, i: int, j: int) -> float:
         a, b, one, other = self._one[i], self._other[j], self._lengths[0][i], self._lengths[1][j]
         if not abs(one - other) > _NEAR * (one + other) and a.is_near(b):  # also where one is no number
-            return 2.0
+            return 2.0 + a.nearness(b)
         if a.is_rearranged(b):
             return 1.5
         return 1.0 if a.size == b.size and a.type == b.type and a.operation == b.operation != "" else 0.0
+
+
+def _finite_length(sketch: Sketch) -> float:
+    if sketch.samples is None:
+        return 0.0
+    return float(np.sqrt(np.square(sketch.samples[np.isfinite(sketch.samples)]).sum()))
 
 
 def _length(sketch: Sketch) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
@@ -37,6 +37,12 @@ GIVEN: Final = "given"
 """… the user says it."""
 NAMED: Final = "name"
 """… the export's name says it, and lengths agree."""
+
+
+VALUE: Final = "value"
+"""The word before the ordinal of what is no dispatch, but was shown by another runtime."""
+ARGUMENT: Final = "argument "
+"""Before a number, as the origin of a tensor."""
 
 
 def kind_of(view: BufferView) -> TensorKind:
@@ -166,6 +172,9 @@ class ObservedTensor(Unique):
 class ObservedDispatch(Unique):
     """One dispatch of a call, or another operation of a queue."""
 
+    what: ClassVar[str] = DISPATCH
+    """The word before its ordinal."""
+
     def __init__(self, step: DeviceStep, origin: CallOrigin, ordinal: int | None) -> None:
         self.kind = step.kind
         """``dispatch``, ``fill``, ``copy``, ``update``, ``read`` or ``write``."""
@@ -201,7 +210,7 @@ class ObservedDispatch(Unique):
     @property
     def label(self) -> str:
         """``main_dispatch_3_matmul_4x71x64_f32 (dispatch 3)``"""
-        return self.name if self.ordinal is None else f"{self.name} (dispatch {self.ordinal})"
+        return self.name if self.ordinal is None else f"{self.name} ({self.what} {self.ordinal})"
 
     def __repr__(self) -> str:
         return f"<{self.label} of {self.function or 'no call'}>"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
+from jitree.api.peers.onnx_models import is_onnx
 from jitree.errors import InvalidArgumentError, error_context
 from jitree.tools import host_values as hv
 from jitree.tools.flags import ParsedFlags
@@ -31,11 +32,16 @@ def two_sides(flags: ParsedFlags) -> tuple[Any, Any]:
         raise InvalidArgumentError(
             "two are compared: name two modules (--device= is of both, or one each), or one and two devices"
         )
+    if len(devices) == 2 and any(map(is_onnx, modules)):
+        raise InvalidArgumentError("onnxruntime runs ONNX models: --device= is that of the module")
     devices = devices or [""]
     return side(flags, modules[0], devices[0]), side(flags, modules[-1], devices[-1])
 
 
 def side(flags: ParsedFlags, module: str, device: str | None) -> Any:
+    """A program; the path of an ONNX model, which another runtime runs."""
+    if is_onnx(module):
+        return module
     from jitree.dispatch.context import ContextFlags
     from jitree.params import Mode, open_providers
 
@@ -66,13 +72,16 @@ def allowed(flags: ParsedFlags) -> dict[str, Any]:
     return found
 
 
-def inputs_of(program: Any, flags: ParsedFlags) -> list[Any]:
+def inputs_of(sides: Sequence[Any], flags: ParsedFlags) -> list[Any]:
     """Arguments as Python programs have them."""
+    programs = [one for one in sides if isinstance(one, tuple)]
+    if not programs:
+        raise InvalidArgumentError("one of the two is to be a compiled module: it tells the types of inputs")
     from jitree.api.session import Session
     from jitree.api.sides import function_of
     from jitree.tools.calling import argument_kinds
 
-    module, device, options = program
+    module, device, options = programs[0]
     with ValueFiles() as files, Session(device, **options) as session:
         function: Function = function_of(session.load(module), flags.text("function") or None)
         with error_context(f"`{function.declaration}`"):

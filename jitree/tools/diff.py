@@ -19,8 +19,8 @@ def main(flags: ParsedFlags) -> int:
     """Returns 0, or 1 where the two depart."""
     from jitree.api.differences import diff
 
-    one, other = two_sides(flags)
-    found = diff(one, other, flags.text("function") or None, inputs_of(one, flags), **allowed(flags))
+    sides = two_sides(flags)
+    found = diff(*sides, flags.text("function") or None, inputs_of(sides, flags), **allowed(flags))
     if flags.text("save") and not found.equal:
         found.save(flags.text("save"))
     sys.stdout.write(f"{found}\n")

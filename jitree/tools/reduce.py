@@ -30,7 +30,7 @@ def main(flags: ParsedFlags) -> int:
         one, other = side(flags, modules[0], devices[0] if devices else ""), None
     else:
         one, other = two_sides(flags)
-    name, inputs = flags.text("function") or None, inputs_of(one, flags)
+    name, inputs = flags.text("function") or None, inputs_of((one, other), flags)
     text = reduce(one, folder, name, inputs, against=other, **allowed(flags))
     sys.stdout.write(f"{text}\nwritten to {folder}: run.py runs it alone\n")
     return 0

@@ -382,7 +382,7 @@ def outlined(ordinal: int, name: str, array: np.ndarray[Any, Any], sources: Sequ
     output = SimpleNamespace(array=array, kind="f32", type=f"{array.size}xf32")
     inputs = [SimpleNamespace(origin=f"f (dispatch {source})") for source in sources]
     dispatch: Any = SimpleNamespace(
-        kind="dispatch", ordinal=ordinal, name=name, inputs=inputs, outputs=[output]
+        kind="dispatch", what="dispatch", ordinal=ordinal, name=name, inputs=inputs, outputs=[output]
     )
     outline.looks_at(dispatch)
     return outline.sketches[0]
@@ -422,7 +422,9 @@ def test_what_an_output_is_made_of(origins: list[str], sources: tuple[int, ...])
     outline, array = Outline(), np.ones(4, np.float32)
     output = SimpleNamespace(array=array, kind=None, type="4xf32")
     inputs = [SimpleNamespace(origin=origin) for origin in origins]
-    dispatch: Any = SimpleNamespace(kind="dispatch", ordinal=7, name="f", inputs=inputs, outputs=[output])
+    dispatch: Any = SimpleNamespace(
+        kind="dispatch", what="dispatch", ordinal=7, name="f", inputs=inputs, outputs=[output]
+    )
     outline.looks_at(dispatch)
     assert outline.sketches[0].sources == sources
 

@@ -14,6 +14,7 @@ import jitree
 from jitree import Session
 from jitree.api import differences
 from jitree.api.differences import Difference
+from jitree.api.peers.callables import CallablePeer
 from jitree.api.sides import extents_of
 from jitree.observe.closeness import EXACT
 from jitree.observe.departures import UNKNOWN_ORDER, Comparison
@@ -74,7 +75,9 @@ def test_of_results_that_depart_the_one_made_first_is_named() -> None:
     makers = Makers(), Makers()
     made = [step("dispatch", [], [(64, 4)], ordinal) for ordinal in (2, 0)]
     makers[0].results = [*made, None]
-    found = Difference((print, print), (), EXACT, ([X, X, X], [X + 1, X + 2, X + 3]))
+    found = Difference(
+        (CallablePeer(print), CallablePeer(print)), (), EXACT, ([X, X, X], [X + 1, X + 2, X + 3])
+    )
     differences._compare_results(found, makers)
     assert found.first is not None and (found.first.operand, found.first.ordinal) == ("result 1", 0)
     assert [row.operand for row in found.rows] == ["result 0", "result 1", "result 2"]
@@ -168,8 +171,8 @@ def test_a_departure_without_known_order_says_so(is_one_order: bool) -> None:
     for array in (one, other):
         read, made = tensor(array), tensor(array)
         dispatch = SimpleNamespace(
-            name="name", label="label", ordinal=0, inputs=[read], outputs=[made], bound=tuple,
-            location="", call_site="",
+            name="name", label="label", what="dispatch", ordinal=0, inputs=[read], outputs=[made],
+            bound=tuple, location="", call_site="",
         )  # fmt: skip
         read.extent = (64, 1)
         arrivals.append(Arrival(cast("ObservedDispatch", dispatch), (cast("ObservedTensor", made),)))

@@ -18,7 +18,7 @@ def sketched(arrays: Arrays, operation: str = "matmul") -> list[Sketch]:
     return [
         Sketch(
             number, 0, f"f_dispatch_{number}_{operation}_4x16_f32", "4x16xf32", array.size,
-            outlines._digest(array), outlines._samples(array), outlines._bag(array),
+            outlines.digest(array), outlines._samples(array), outlines._bag(array),
             outlines._figures(array), (number - 1,),
         )
         for number, array in enumerate(arrays)

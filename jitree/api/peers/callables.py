@@ -1,0 +1,31 @@
+"""A function of Python, or anything else that can be called with arrays."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jitree.api.peers import local_arrays, torch_calls
+from jitree.api.peers.base import Peer, Show
+
+
+class CallablePeer(Peer):
+    """A function of Python: shows its local variables that are arrays, and what PyTorch computes for it."""
+
+    nothing_shown = (
+        "no array is assigned to a local variable of Python, no function of PyTorch is called (give models "
+        "themselves: a module of PyTorch, a session of onnxruntime or the path of its file)"
+    )
+
+    def __init__(self, callee: Callable[..., Any]) -> None:
+        self._callee = callee
+
+    def call(self, inputs: Sequence[Any], show: Show | None) -> Any:
+        """See :meth:`Peer.call`."""
+        if show is None:
+            return self._callee(*inputs)
+        if "torch" not in sys.modules:
+            return local_arrays.shown(lambda: self._callee(*inputs), show)
+        with torch_calls.watched(show, {}):
+            return local_arrays.shown(lambda: self._callee(*inputs), show)
