@@ -91,13 +91,22 @@ class Regions:
 
 def joined(groups: Sequence[Sequence[Extent]], name: ExportName) -> list[Extent]:
     """The ranges that have been written. Changes near to each other are several if the name has a tensor for
-    each, else one."""
+    each, and none that is likelier for all of them together; else one."""
     found: list[Extent] = []
     for group in groups:
-        if len(group) > 1 and not all(_likely(length, name) for _, length in group):
-            group = [(group[0][0], end_of(group[-1]) - group[0][0])]
-        found += group
+        start = group[0][0]
+        whole = start, end_of(group[-1]) - start
+        likeliest = _rank(whole[1], name)
+        is_one = len(group) == 1 or any(not _likely(length, name) for _, length in group)
+        is_one = is_one or likeliest < min(_rank(length, name) for _, length in group)
+        found += [whole] if is_one else group
     return found
+
+
+def _rank(length: int, name: ExportName) -> int:
+    """The place of the likeliest tensor for a range among those that the name has."""
+    likely = _likely(length, name)
+    return name.outputs.index(likely[0]) if likely else len(name.outputs)
 
 
 def _likely(length: int, name: ExportName) -> list[TensorKind]:
