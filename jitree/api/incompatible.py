@@ -12,7 +12,7 @@ from jitree.errors import IncompatibleError
 from jitree.hal.device import Device
 
 _DEVICE_TARGET: Final = r'#hal\.device\.target<"([^"]+)"'
-_ORDINAL: Final = r"\bordinal = (\d+)"
+_ORDINAL: Final = r"\bordinal = (\d{1,9})\b"
 _EXECUTABLE_TARGET: Final = r'#hal\.executable\.target<"[^"]+", "([^"]+)"'
 
 

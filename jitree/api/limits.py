@@ -7,7 +7,7 @@ from typing import Any, Final
 from jitree.api.calls.refusal import describe
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
-from jitree.vmfb.archive import Source, content
+from jitree.vmfb.archive import Source, separate_content
 
 
 class Limits(NamedTuple):
@@ -62,7 +62,7 @@ def check(limits: object) -> Limits:
 def limited_content(source: Source, most: int | None, loaded: int) -> memoryview:
     """The bytes of a file, ``loaded`` having been loaded before it. RESOURCE_EXHAUSTED for more than ``most``
     in all; no more than that is read."""
-    data = content(source, -1 if most is None else most - loaded + 1)
+    data = separate_content(source, -1 if most is None else most - loaded + 1)
     if most is not None and loaded + data.nbytes > most:
         raise ResourceExhaustedError(
             f"the module has {data.nbytes} bytes or more, and {loaded} of {most} bytes are loaded (the limit "

@@ -11,6 +11,7 @@ import mmap
 import os
 import stat
 import struct
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import BinaryIO, Final
 
@@ -81,7 +82,7 @@ def name_of(source: Source) -> str:
 def content(source: Source, most: int = -1) -> memoryview:
     """The bytes of a source; of what has no size by itself (a pipe) at most so many."""
     if isinstance(source, (str, os.PathLike)):
-        return _read_path(os.fspath(source), most)
+        return _read_path(os.fspath(source), most, _read_file)
     try:
         if hasattr(source, "read") and not isinstance(source, mmap.mmap):
             return memoryview(source.read(most)).toreadonly()
@@ -93,10 +94,18 @@ def content(source: Source, most: int = -1) -> memoryview:
         ) from None
 
 
-def _read_path(path: str, most: int) -> memoryview:
+def separate_content(source: Source, most: int) -> memoryview:
+    """As :func:`content`, at most so many bytes of files too, and none that others can change or take away: a
+    mapping shows what becomes of its file."""
+    if isinstance(source, (str, os.PathLike)):
+        return _read_path(os.fspath(source), most, _read_part)
+    return content(source, most)
+
+
+def _read_path(path: str, most: int, read: Callable[[io.FileIO, int], memoryview]) -> memoryview:
     try:
         with open(path, "rb", buffering=0) as file:
-            return _read_file(file, most)
+            return read(file, most)
     except FileNotFoundError:
         raise NotFoundError(f"no such file: '{path}'") from None
     except PermissionError as error:
@@ -109,16 +118,25 @@ def _read_path(path: str, most: int) -> memoryview:
 
 def _read_file(file: io.FileIO, most: int) -> memoryview:
     status = os.fstat(file.fileno())
+    if stat.S_ISREG(status.st_mode) and status.st_size >= _MAPPED_SIZE:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    return _read_part(file, most if not stat.S_ISREG(status.st_mode) else -1)
+
+
+def _read_part(file: io.FileIO, most: int) -> memoryview:
+    """At most so many bytes."""
+    status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):
         return memoryview(file.read(most) or b"")
-    if status.st_size >= _MAPPED_SIZE:
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    if status.st_size == 0:
+    size = status.st_size if most < 0 else min(status.st_size, most)
+    if size == 0:
         return memoryview(b"")
     # Memory of whole pages, like a mapping: constants keep the alignment that they have in the file.
-    memory = mmap.mmap(-1, status.st_size)
-    length = file.readinto(memory)
-    return memoryview(memory).toreadonly()[:length]
+    memory = mmap.mmap(-1, size)
+    whole, length = memoryview(memory), 0
+    while length < size and (count := file.readinto(whole[length:])):
+        length += count
+    return whole.toreadonly()[:length]
 
 
 def _locate(data: memoryview, name: str) -> Archive:

@@ -26,7 +26,8 @@ _NAME: Final = 4
 
 _SOURCE_MAP_ENTRY: Final = struct.Struct("<ii")
 _MAXIMUM_LINES: Final = 64
-"""Locations refer to each other by index; fused ones may repeat or loop."""
+_MAXIMUM_LOCATIONS: Final = 1024
+"""Locations refer to each other by index; fused ones may repeat or loop, and all be of the same many."""
 
 
 class DebugDatabase:
@@ -110,7 +111,7 @@ class DebugDatabase:
         lines: list[str] = []
         seen: set[int] = set()
         pending = list(dict.fromkeys(reversed(locations)))
-        while pending and len(lines) < _MAXIMUM_LINES:
+        while pending and len(lines) < _MAXIMUM_LINES and len(seen) < _MAXIMUM_LOCATIONS:
             index = pending.pop()
             if index in seen:
                 continue
@@ -141,4 +142,4 @@ class DebugDatabase:
 
 def _int32_vector(table: Table, slot: int) -> list[int]:
     content = table.content(slot, 4)
-    return [] if content is None else list(content.cast("i"))
+    return [] if content is None else list(content[: 4 * _MAXIMUM_LOCATIONS].cast("i"))

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from jitree.base.scopes import require_going_on
 from jitree.vmfb.opcode_table import RESULT_SLOTS
 from jitree.vmfb.program import DecodedFunction, DecodedModule
 from jitree.vmfb.schema import ModuleTables
@@ -147,6 +148,8 @@ class _Flow:
     def __init__(self, program: DecodedModule, sinks: dict[int, int | None]) -> None:
         self._program = program
         self._blocks: dict[int, list[WordBlock]] = {}
+        self._before_each: dict[int, dict[int, list[WordBlock]]] = {}
+        """By function and block, those whose edges lead there, once for each edge."""
         self._sinks = sinks
         """By ordinal of an import of which arguments are sizes, its first number of workgroups."""
         self._at_start: list[dict[int, Sized]] = [{} for _ in program.functions]
@@ -169,14 +172,13 @@ class _Flow:
                 self._waiting |= self._callers[ordinal]
 
     def _follow(self, ordinal: int) -> None:
-        """Looks at all blocks of a function, the last one first, and again at those before a changed one."""
+        """Looks at all blocks of a function, the last one first, and again at those before a changed one. How
+        often that is may grow with the square of their number: a deadline ends it."""
         blocks, known = self._blocks_of(ordinal), self._at_start[ordinal]
-        before: dict[int, list[WordBlock]] = {block.offset: [] for block in blocks}
-        for block in blocks:
-            for target in block.targets:
-                before[target].append(block)
+        before = self._before_each[ordinal]
         waiting = dict.fromkeys(blocks)
         while waiting:
+            require_going_on()
             block, _ = waiting.popitem()
             sized = self._before(ordinal, block)
             if sized != known.get(block.offset, {}):
@@ -187,6 +189,10 @@ class _Flow:
         found = self._blocks.get(ordinal)
         if found is None:
             found = self._blocks[ordinal] = blocks_of(self._program, self._program.functions[ordinal])
+            before = self._before_each[ordinal] = {block.offset: list[WordBlock]() for block in found}
+            for block in found:
+                for target in block.targets:
+                    before[target].append(block)
         return found
 
     def _arguments(self, ordinal: int) -> Sized:
@@ -302,8 +308,9 @@ class _Flow:
 
     def _constants(self, ordinal: int, position: Position, register: int) -> Iterator[int | None]:
         """What a register may hold in front of an instruction; None for what is no constant."""
-        blocks = self._blocks_of(ordinal)
+        blocks, before = self._blocks_of(ordinal), self._before_each[ordinal]
         waiting, seen = [position], set()
+        require_going_on()
         while waiting:
             block, number = waiting.pop()
             writer = _last_writer(block, number, register)
@@ -312,9 +319,7 @@ class _Flow:
                 continue
             if block is blocks[0]:
                 yield None
-            for other in blocks:
-                if block.offset not in other.targets:
-                    continue
+            for other in before[block.offset]:
                 if register in dict(_moves(other)).values():
                     yield None
                 elif other.offset not in seen:

@@ -19,6 +19,7 @@ TESTS = {
         "fuzz/test_fuzz.py::test_damaged_modules_load_or_are_refused",
         "vmfb/test_flatbuffer.py::test_many_damaged_words",
         "security/test_mutants.py::test_mutants_end_in_a_status",
+        "security/test_hostile_files.py::test_a_file_that_is_cut_off_after_it_was_loaded",
     ],
     "program of bytecode reads or writes outside": [
         "dispatch/test_buffers.py::test_load_outside",
@@ -65,6 +66,8 @@ TESTS = {
     "goes on when the time of its limits is over": [
         "security/test_hostile.py::test_endless_programs_end_in_time",
         "security/test_hostile.py::test_endless_kernels_end_in_time",
+        "security/test_hostile_files.py::test_what_takes_long_to_load_ends_in_time",
+        "security/test_process.py::test_nothing_goes_on_between_calls",
     ],
     "process that builds machine code": [
         "security/test_builders.py::test_a_builder_is_limited_and_ends_with_the_load",

@@ -18,9 +18,11 @@ from typing import Final
 from jitree.base.records import NamedTuple
 from jitree.types import BY_NAME, ElementType
 
-KERNEL: Final = re.compile(r"(\w+_dispatch_\d+|_encoding_\d+)(?:_(\w+))?", re.ASCII)
+KERNEL: Final = re.compile(r"((?<!\w)\w+_dispatch_\d+|_encoding_\d+)(?:_(\w+))?", re.ASCII)
 """The names that have to do with one kernel begin alike: that of its executable has no types, and comes
-before the kernel's."""
+before the kernel's. It begins where a word does: of a long one not each letter is tried."""
+_MOST_DIGITS: Final = 18
+"""Of sizes that can be counted."""
 _ELEMENTWISE, _ENCODE = "elementwise", "encode"
 _SUMS: Final = {
     "matmul", "matmul_transpose_a", "matmul_transpose_b", "batch_matmul", "batch_matmul_transpose_a",
@@ -80,4 +82,4 @@ def named(name: str) -> RootOperation | None:
 
 
 def _is_size(word: str) -> bool:
-    return word.isdecimal() or word == "D"
+    return (word.isdecimal() and len(word) <= _MOST_DIGITS) or word == "D"

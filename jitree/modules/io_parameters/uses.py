@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+from jitree.base.scopes import require_going_on
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.vmfb.instructions import (
     IMPORT_BIT,
@@ -75,6 +76,7 @@ class _ModuleUses:
         entries: dict[int, _State] = {0: {}}
         pending = [0]
         while pending:
+            require_going_on()  # a program may have registers hold ever more, one way after the other
             at = pending.pop()
             state = dict(entries[at])
             for record in blocks[at]:
