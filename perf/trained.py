@@ -57,15 +57,24 @@ MODELS = {
 }
 
 
-def installed(only: str) -> Iterator[tuple[str, Path, tuple[int, ...]]]:
+def available(only: str, folder: Path) -> Iterator[tuple[str, Path, tuple[int, ...]]]:
+    """Models of installed packages, and those that the folder has already."""
     for name, model in MODELS.items():
-        found = importlib.util.find_spec(model.package)
         if not re.search(only, name):
             continue
-        if found is None or found.origin is None:
+        found = importlib.util.find_spec(model.package)
+        kept = stem(folder, name).with_suffix(".onnx")
+        if found is not None and found.origin is not None:
+            yield name, Path(found.origin).parent / model.file, model.shape
+        elif kept.exists():
+            yield name, kept, model.shape
+        else:
             print(f"{name}: {model.package} is not installed")
-            continue
-        yield name, Path(found.origin).parent / model.file, model.shape
+
+
+def stem(folder: Path, name: str) -> Path:
+    """The path of a model's files, without their suffix."""
+    return folder / re.sub(r"\W+", "_", name)
 
 
 def with_shape(source: Path, shape: tuple[int, ...], target: Path) -> None:
@@ -91,19 +100,20 @@ def run(*command: str) -> None:
     subprocess.run(command, check=True, timeout=_COMPILER_SECONDS)
 
 
-def compiled(folder: Path, name: str, source: Path, shape: tuple[int, ...]) -> dict[str, Path]:
+def compiled(
+    folder: Path, name: str, source: Path, shape: tuple[int, ...], targets: dict[str, tuple[str, ...]]
+) -> dict[str, Path]:
     """The files of a model by kind; one that the compiler refuses is not among them."""
-    stem = folder / re.sub(r"\W+", "_", name)
-    files = {"onnx": stem.with_suffix(".onnx")}
+    files = {"onnx": stem(folder, name).with_suffix(".onnx")}
     if not files["onnx"].exists():
         with_shape(source, shape, files["onnx"])
-    program = stem.with_suffix(".mlir")
-    if not program.exists():
-        run("iree-import-onnx", str(files["onnx"]), "--opset-version=17", "-o", str(program))
-    for target, flags in _TARGETS.items():
-        module = stem.with_suffix(f".{target}.vmfb")
+    program = stem(folder, name).with_suffix(".mlir")
+    for target, flags in targets.items():
+        module = stem(folder, name).with_suffix(f".{target}.vmfb")
         try:
             if not module.exists():
+                if not program.exists():
+                    run("iree-import-onnx", str(files["onnx"]), "--opset-version=17", "-o", str(program))
                 run("iree-compile", str(program), "-o", str(module), *flags)
             files[target] = module
         except (subprocess.SubprocessError, OSError) as error:
@@ -137,8 +147,13 @@ def of_iree(module: Path, value: np.ndarray[Any, Any], threads: int) -> Callable
 
 def of_jitree(session: jitree.Session, module: Path, value: np.ndarray[Any, Any]) -> Callable[[], Any]:
     loaded = session.load(module)
-    function = loaded[next(name for name in loaded.names if "$async" not in name)]
+    function = loaded[program_name(loaded)]
     return lambda: np.asarray(function(value))
+
+
+def program_name(loaded: jitree.Module) -> str:
+    """Of the one function that the importer makes."""
+    return next(name for name in loaded.names if "$async" not in name)
 
 
 def argument(shape: tuple[int, ...], name: str) -> np.ndarray[Any, Any]:
@@ -182,8 +197,8 @@ def main() -> int:
     options = parser.parse_args()
     options.folder.mkdir(exist_ok=True)
     ratios: dict[str, list[float]] = {}
-    for name, source, shape in installed(options.only):
-        files = compiled(options.folder, name, source, shape)
+    for name, source, shape in available(options.only, options.folder):
+        files = compiled(options.folder, name, source, shape, _TARGETS)
         if "vmvx" in files:
             for runtime, ratio in measure(name, files, argument(shape, name), options).items():
                 ratios.setdefault(runtime, []).append(ratio)
