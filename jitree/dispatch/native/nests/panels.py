@@ -19,8 +19,10 @@ from jitree.dispatch.native.nests.recognise import ElementAccess
 from jitree.dispatch.native.nests.transpose import interleaved, part_columns
 from jitree.dispatch.native.nests.writer import Writer
 
-PANEL_BYTES: Final = 16 << 10
-"""Of all panels of a nest: half of a first-level cache."""
+PANEL_BYTES: Final = 8 << 10
+"""Of all panels of a nest. As many are asked for ahead: more at a time wait for each other."""
+LINE_BYTES: Final = 64
+"""Of a cache."""
 
 
 class DepthBlock(NamedTuple):
@@ -84,6 +86,7 @@ class Panels:
         whole = writer.let(f"sub i64 {end}, {writer.let(f'urem i64 {rest}, {width}')}")
         with writer.loop("0", str(lanes), width, []) as group:
             rows = [self._row(access, counters, group.counter, row, left) for row in range(width)]
+            self._ask_ahead(access, rows, end)
             lane = writer.let(f"getelementptr {kind}, ptr {panel}, i64 {group.counter}")
             vector = f"<{width} x {kind}>"
 
@@ -110,6 +113,17 @@ class Panels:
                     beside = writer.let(f"getelementptr {kind}, ptr {place}, i64 {number}")
                     writer.do(f"store {kind} {one}, ptr {beside}, align 1")
         return Panel(panel, lanes)
+
+    def _ask_ahead(self, access: ElementAccess, rows: Sequence[str], end: str) -> None:
+        """Has the rows' part of the next block fetched while this one is computed with: so many rows are no
+        stream to a processor, and each line would be waited for."""
+        writer, kind = self._writer, ELEMENT_LLVM[access.element]
+        writer.context.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        for row in rows:
+            following = writer.let(f"getelementptr {kind}, ptr {row}, i64 {end}")
+            for offset in range(0, self.block * access.bytes, LINE_BYTES):
+                line = writer.let(f"getelementptr i8, ptr {following}, i64 {offset}")
+                writer.do(f"call void @llvm.prefetch.p0(ptr {line}, i32 0, i32 2, i32 1)")
 
     def _row(
         self, access: ElementAccess, counters: dict[Level, str], group: str, row: int, left: str | None

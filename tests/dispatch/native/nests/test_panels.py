@@ -132,4 +132,6 @@ def test_the_whole_function_is_valid() -> None:
     built = BytecodeModule.load(module([Level(18), Level(16), Level(16)], body).build())
     lowered = lower(from_program(built.program), ())
     assert "@llvm.stackrestore" in lowered.text
+    asked = lowered.text.count("call void @llvm.prefetch.p0")
+    assert asked == 4 * -(-panels.PANEL_BYTES // 16 // panels.LINE_BYTES)  # 4 rows, of 16 lanes in a panel
     llvm.parse_assembly(lowered.text).verify()
