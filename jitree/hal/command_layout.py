@@ -23,7 +23,7 @@ ENTRY_POINT: Final = Record(
     i32 constant_count    # 32-bit words, -1 = not stated by the executable
     i32 binding_count     # -1 = not stated by the executable
     i32 ordinal           # position among the executable's functions
-    i32 reserved
+    i32 parts             # into how many a workgroup can be cut at most; 0 and 1: it cannot
     """,
 )
 """A function of a loaded executable. Records belong to the executable and live as long as it does."""
@@ -59,6 +59,7 @@ DISPATCH: Final = Record(
     i64 addresses         # of the bindings' addresses
     i64 lengths           # of the bindings' lengths
     i64 failure           # our own: address of the job's failure, which ends it when it is not zero
+    i64 parts             # our own: into how many each workgroup is cut; spans count those
     """,
 )
 """What functions of executables know of the dispatch."""
@@ -74,7 +75,7 @@ WORKGROUP: Final = Record(
     i64 local_memory
     u32 local_size
     u32 padding
-    i64 first             # of a span (ENTRY_SPAN): number of the first workgroup, x fastest
+    i64 first             # of a span (ENTRY_SPAN): number of the first workgroup, x fastest, or part of one
     i64 last              # … of the one after the last
     """,
 )

@@ -57,7 +57,7 @@ def read_span(dispatch: int, workgroup: int) -> tuple[GridState, int, int]:
     """The span at the addresses of a dispatch state and a workgroup state (``ENTRY_SPAN``): its grid, the
     first workgroup and the one after the last."""
     state = ctypes.string_at(dispatch, _DISPATCH.size)
-    *_, binding_count, _, addresses, lengths, _ = _DISPATCH.unpack(state)
+    *_, binding_count, _, addresses, lengths, _, _ = _DISPATCH.unpack(state)
     *_, local_memory, local_size, _, first, last = _WORKGROUP.unpack(
         ctypes.string_at(workgroup, _WORKGROUP.size)
     )

@@ -12,10 +12,10 @@ from jitree.base.records import NamedTuple
 from jitree.codegen.forks import spread
 from jitree.codegen.image.generated import Generated, Pipeline, Unit
 from jitree.dispatch.native.generate import PROGRAM, resumable
-from jitree.dispatch.native.lower import lower
+from jitree.dispatch.native.lower import Lowered, lower
 from jitree.dispatch.native.source import ModuleSource, decode
 from jitree.loaders.vmvx_layout import symbol
-from jitree.loaders.vmvx_text import Kernel, list_changes, texts
+from jitree.loaders.vmvx_text import Kernel, keeps_buffers, list_changes, texts
 
 KERNELS: Final = Pipeline(1, loop_vectorization=False, slp_vectorization=False, loop_unrolling=False)
 """Of kernels whose loops are all nests: these come in vectors already, the rest is straight-line code."""
@@ -26,13 +26,14 @@ _TOGETHER: Final = 8
 class _KernelPart(NamedTuple):
     refusals: Mapping[int, str]
     loops: Mapping[int, tuple[str, ...]]
+    parts: Mapping[int, int]
     units: Sequence[Unit]
 
 
 def generate(data: bytes, ordinals: bytes) -> Generated:
     """A ``workgroups`` for each kernel that can be lowered. ``data`` is the module as
     :func:`jitree.dispatch.native.source.encode` writes it, ``ordinals`` (i32) are the kernels in it.
-    The notes say why others were not."""
+    The notes say why others were not, and into how many parts workgroups can be cut."""
     source = decode(data)
     wanted = array("i", ordinals)
     changes = sorted(set(list_changes(source.words, source.instruction_words)))
@@ -44,23 +45,29 @@ def generate(data: bytes, ordinals: bytes) -> Generated:
         {
             "refusals": {ordinal: text for part in parts for ordinal, text in part.refusals.items()},
             "loops": {ordinal: lines for part in parts for ordinal, lines in part.loops.items()},
+            "parts": {ordinal: most for part in parts for ordinal, most in part.parts.items()},
         }
     )
     return Generated(units, tuple(name for unit in units for name in unit.entries), notes.encode())
 
 
 def _part(source: ModuleSource, refused: str, wanted: Sequence[int]) -> _KernelPart:
-    lowered = lower(source, (), wanted, asks=False, roots=wanted)
+    cut = () if keeps_buffers(source.words, source.instruction_words) else wanted
+    lowered = lower(source, (), wanted, asks=False, roots=wanted, kernels=cut)
     chosen = [ordinal for ordinal in wanted if ordinal in lowered.needs]
     if refused:
-        return _KernelPart({**lowered.refusals, **dict.fromkeys(chosen, refused)}, lowered.loops, ())
+        return _KernelPart({**lowered.refusals, **dict.fromkeys(chosen, refused)}, lowered.loops, {}, ())
     units = []
     for pipeline, is_scalar in ((KERNELS, False), (PROGRAM, True)):
         those = [ordinal for ordinal in chosen if (ordinal in lowered.scalar) is is_scalar]
-        kernels = [Kernel(ordinal, f"f{ordinal}", lowered.needs[ordinal]) for ordinal in those]
+        kernels = [_kernel(lowered, ordinal) for ordinal in those]
         if kernels:
             units.append(Unit(texts(lowered.text, kernels), tuple(map(symbol, those)), pipeline))
-    return _KernelPart(lowered.refusals, lowered.loops, units)
+    return _KernelPart(lowered.refusals, lowered.loops, lowered.parts, units)
+
+
+def _kernel(lowered: Lowered, ordinal: int) -> Kernel:
+    return Kernel(ordinal, f"f{ordinal}", lowered.needs[ordinal], lowered.parts.get(ordinal, 1))
 
 
 def generate_hot(data: bytes, ordinals: bytes) -> Generated:

@@ -66,6 +66,17 @@ class WorkerContext:
     def is_idle(self) -> bool:
         return not self._record[CONTEXT.word("busy")]
 
+    @property
+    def reached(self) -> int:
+        """The number of the first part of a workgroup that is not complete."""
+        return self._record[CONTEXT.word("reached")]
+
+    @property
+    def runs_parts(self) -> bool:
+        """Whether it can run parts of workgroups, which never leave machine code half done: where allocations
+        are counted, or somebody watches, they do."""
+        return bool(self._pool) and self._machine.seen is None
+
     def close(self) -> None:
         """Closes the worker's context too; no thread may be in it."""
         self._machine.release_frames()
@@ -87,6 +98,18 @@ class WorkerContext:
             with error_context(f"running workgroups {first} to {last} of a dispatch"):
                 self.worker.context.invoker.finish(self.worker.call(ordinal), self._machine)
         finally:
+            self._reset()
+            self._refill()
+
+    def abandon(self, ordinal: int) -> None:
+        """Drops what a part of a workgroup that left machine code has in its frame: it has stored nothing,
+        and the first part does all of it. Raises why the workgroup is to end, if it is."""
+        try:
+            self.worker.call(ordinal).resume(self._machine)
+            if self._machine.state[STATE.word("outcome")] == SLOW_LOOK:
+                raise_failure(self._machine)
+        finally:
+            self._machine.release_frames()
             self._reset()
             self._refill()
 

@@ -18,7 +18,7 @@ from jitree.errors import FailedPreconditionError, ResourceExhaustedError, Statu
 from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_POINT, ENTRY_SPAN
 from jitree.hal.local import interrupts
 from jitree.hal.local.executor import native_executor
-from jitree.hal.local.executor.records import Workgroup
+from jitree.hal.local.executor.records import KernelDispatch, Workgroup
 from jitree.loaders.entry_points import EntryPoint, TabledExecutable
 from jitree.loaders.vmvx_worker import Worker, job_failure
 
@@ -190,10 +190,14 @@ class _Function:
         return self.run(dispatch, workgroup) if result is None else result
 
     def finish(self, dispatch: int, workgroup: int, context: int) -> int:
-        """Runs the rest of a workgroup that left machine code."""
+        """Runs the rest of a workgroup that left machine code, where that is not what its first part does."""
         assert self._compiled is not None
         try:
-            self._compiled.context(context).finish(self._ordinal, dispatch, workgroup)
+            own, parts = self._compiled.context(context), KernelDispatch(dispatch).parts
+            if parts > 1 and own.reached % parts:
+                own.abandon(self._ordinal)
+            else:
+                own.finish(self._ordinal, dispatch, workgroup)
         except BaseException as error:
             return self.fail(error, dispatch, workgroup)
         return 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import threading
+import time
 from array import array
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -17,7 +19,7 @@ from jitree.dispatch.native.tiering import NativeModule
 from jitree.errors import FailedPreconditionError
 from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_POINT
 from jitree.hal.local import interrupts
-from jitree.hal.local.executor.records import KernelEntry
+from jitree.hal.local.executor.records import KernelDispatch, KernelEntry
 from jitree.loaders.vmvx_context import WorkerContext
 from jitree.loaders.vmvx_images import SPANS
 from jitree.loaders.vmvx_layout import CONTEXTS, MAXIMUM_CONTEXTS, symbol
@@ -28,6 +30,8 @@ PATIENCE: Final = 20_000_000
 """Nanoseconds that a kernel runs on the VM before it is compiled in the background: what is not worth that
 much ends before a builder has started."""
 
+_BUSY: Final = 0.001
+"""Seconds between two looks for a worker context, where all that there can be are in use."""
 _SPAN: Final = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _ENTRY_WORDS: Final = ENTRY_POINT.size // 8
 _CODE: Final = ENTRY_POINT.word("code")
@@ -57,6 +61,7 @@ class CompiledKernels(Ended):
         self._provider = provider
         self._alone = cache(lambda ordinal: alone(ordinals[ordinal]))
         self._hot = cache(lambda ordinal: NativeModule(hot(ordinals[ordinal])))
+        self._ordinals = ordinals
         self._symbols = [symbol(ordinal) for ordinal in ordinals]
         self._names = names
         self._nanoseconds = [0] * len(ordinals)
@@ -134,8 +139,12 @@ class CompiledKernels(Ended):
         if not self.has_left(ordinal):
             image.wait(SPANS)
             self._use_all(self._provider.wait(partial(interrupts.require_going_on, job_failure(dispatch))))
-        elif ordinal in self._images and not self._add_context():
-            return None
+        elif ordinal in self._images:
+            while not self._add_context():
+                if KernelDispatch(dispatch).parts <= 1:
+                    return None
+                interrupts.require_going_on(job_failure(dispatch))  # the VM knows no parts
+                time.sleep(_BUSY)
         return self._run_span(environment, dispatch, group) if ordinal in self._images else None
 
     def context(self, address: int) -> WorkerContext:
@@ -153,12 +162,17 @@ class CompiledKernels(Ended):
         assert self._records is not None
         run_span = spans.addresses["run_span"]
         self._run_span = _SPAN(run_span)
+        parts: dict[str, int] = {}
+        if next(iter(self._contexts.values())).runs_parts:
+            parts = json.loads(ready.notes)["parts"]
         for ordinal, name in enumerate(self._symbols):
             if name in ready.addresses:
                 row = ordinal * _ENTRY_WORDS
                 self._images[ordinal] = ready
                 KernelEnvironment(self._records[row + _ENVIRONMENT]).workgroups = ready.addresses[name]
-                KernelEntry(self._records.buffer_info()[0] + 8 * row).flags &= ~ENTRY_INTERPRETED
+                entry = KernelEntry(self._records.buffer_info()[0] + 8 * row)
+                entry.flags &= ~ENTRY_INTERPRETED
+                entry.parts = parts.get(str(self._ordinals[ordinal]), 0)
                 self._records[row + _COST] = 0
                 self._records[row + _CODE] = run_span
         if NAMES_CODE:

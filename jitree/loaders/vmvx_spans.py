@@ -47,7 +47,8 @@ def run_span(environment: KernelEnvironment, dispatch: KernelDispatch, group: Wo
             result = finish(environment, dispatch, group, context)
             finished += 1
             first += 1
-        if result == 0 and first < last and (why == WORKGROUP_REFUSED or finished == MOST_FINISHED):
+        is_over = why == WORKGROUP_REFUSED or (finished == MOST_FINISHED and dispatch.parts <= 1)
+        if result == 0 and first < last and is_over:
             atomic_store(context.busy, 0)
             group.first = first
             return call_int(environment.run, place_of(environment), place_of(dispatch), place_of(group))
@@ -59,8 +60,11 @@ def finish(
     environment: KernelEnvironment, dispatch: KernelDispatch, group: Workgroup, context: WorkerContextRecord
 ) -> int:
     """Has the workgroup that the context has reached finished by the VM."""
-    line = quotient(context.reached, dispatch.count_x)
-    group.x = remainder(context.reached, dispatch.count_x)
+    number = context.reached
+    if dispatch.parts > 1:
+        number = quotient(number, dispatch.parts)
+    line = quotient(number, dispatch.count_x)
+    group.x = remainder(number, dispatch.count_x)
     group.y = remainder(line, dispatch.count_y)
     group.z = quotient(line, dispatch.count_y)
     return call_int(

@@ -11,6 +11,7 @@ from typing import Final
 from jitree.base.records import NamedTuple
 from jitree.codegen import image
 from jitree.dispatch.native.calls import Needs
+from jitree.dispatch.native.cut_function import PARAMETERS
 from jitree.loaders.vmvx_images import SPANS
 from jitree.loaders.vmvx_workgroups import has_room, kernel, workgroups
 from jitree.regs.layout import FRAME
@@ -18,6 +19,7 @@ from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES
 
 _CHANGES_LISTS: Final = ("list.set", "list.resize", "list.reserve", "list.swap")
 """Beginnings of mnemonics that could leave a worker context's list of bindings changed for the next span."""
+_KEEPS: Final = ("global.store.ref", "global.store.indirect.ref")
 _PLACES: Final = ("state", "frame", "values", "refs")
 _HANDLES: Final = ("local", "constants", "bindings")
 _IDS: Final = ("x", "y", "z", "size_x", "size_y", "size_z", "count_x", "count_y", "count_z")
@@ -32,6 +34,8 @@ class Kernel(NamedTuple):
     """Of the lowered function, in the same LLVM module."""
     needs: Needs
     """Room that it and its callees take on the machine's stacks."""
+    parts: int
+    """Into how many parts a workgroup of it can be cut; 1: it takes no such parameters."""
 
 
 def texts(lowered: str, kernels: Sequence[Kernel]) -> list[str]:
@@ -43,10 +47,17 @@ def texts(lowered: str, kernels: Sequence[Kernel]) -> list[str]:
 
 def list_changes(words: Sequence[int], starts: Sequence[int]) -> Iterator[str]:
     """Instructions of a module, whose words begin at ``starts``, that rule out worker contexts."""
-    for start in starts:
-        mnemonic = OPCODE_NAMES[BASE_OPCODE[words[start]]]
-        if mnemonic.startswith(_CHANGES_LISTS):
-            yield mnemonic
+    return _beginning(words, starts, _CHANGES_LISTS)
+
+
+def keeps_buffers(words: Sequence[int], starts: Sequence[int]) -> bool:
+    """Whether a kernel may find less scratch memory than another one did."""
+    return any(_beginning(words, starts, _KEEPS))
+
+
+def _beginning(words: Sequence[int], starts: Sequence[int], names: tuple[str, ...]) -> Iterator[str]:
+    mnemonics = (OPCODE_NAMES[BASE_OPCODE[words[start]]] for start in starts)
+    return (mnemonic for mnemonic in mnemonics if mnemonic.startswith(names))
 
 
 def _named(text: str, ordinal: int) -> str:
@@ -59,6 +70,7 @@ def _named(text: str, ordinal: int) -> str:
 def _bridges(own: Kernel) -> str:
     """``kernel`` and ``has_room`` of a kernel: the lowered function; its room."""
     needs = own.needs
+    parts = f", {', '.join(f'i64 %{name}' for name in PARAMETERS)}" if own.parts > 1 else ""
     text = f"""
 define i64 @"kernel"({_parameters(kernel)}) alwaysinline nounwind "no-builtins" {{
 {_lines("%{0}.ptr = inttoptr i64 %{0} to ptr", (*_PLACES, *_HANDLES))}
@@ -79,6 +91,7 @@ run:
   %outcome = call fastcc {{ i64 }} @{own.symbol}(
     {", ".join(f"ptr %{name}.ptr" for name in _PLACES)}, i64 %spendable,
     {", ".join(f"ptr %{name}.ptr" for name in _HANDLES)}, {", ".join(f"i32 %{name}.i32" for name in _IDS)}
+    {parts}
   ) alwaysinline
   %left = extractvalue {{ i64 }} %outcome, 0
   ret i64 %left

@@ -113,8 +113,16 @@ class Worker:
 
     def run(self, ordinal: int, dispatch: int, workgroup: int) -> int:
         """Runs the workgroups of a span in order until one fails, or compiled kernels can take over; raises
-        what the VM does. How many have run."""
+        what the VM does. How many have run. Of a span of parts, it runs the workgroups whose first part that
+        has: other workers that leave parts to the VM do nothing else."""
         state, first, last = read_span(dispatch, workgroup)
+        parts = KernelDispatch(dispatch).parts
+        if parts > 1:
+            self._run_span(ordinal, state, -(-first // parts), -(-last // parts))
+            return last - first
+        return self._run_span(ordinal, state, first, last)
+
+    def _run_span(self, ordinal: int, state: GridState, first: int, last: int) -> int:
         if first >= last:
             return 0
         if state != self._state:

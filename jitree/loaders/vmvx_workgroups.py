@@ -15,8 +15,9 @@ def kernel(
     state: KernelState, frame: int, values: int, refs: int, fuel: int,
     local: KernelHandle, constants: KernelHandle, bindings: KernelHandle,
     x: int, y: int, z: int, size_x: int, size_y: int, size_z: int, count_x: int, count_y: int, count_z: int,
+    part: int, parts: int,
 ) -> int:  # fmt: skip
-    """One workgroup: what is left of the fuel, 0 if it has left machine code,
+    """One part of a workgroup: what is left of the fuel, 0 if it has left machine code,
     or is not to begin. The builder defines it."""
     raise NotImplementedError
 
@@ -27,9 +28,9 @@ def has_room(state: KernelState, frame: int, values: int, refs: int) -> bool:
 
 
 def workgroups(dispatch: KernelDispatch, context: WorkerContextRecord, first: int, last: int) -> int:
-    """Runs workgroups from one number up to another in a worker context that is aimed at their memory. It
-    stops after a workgroup that has released something, and at one that has left: ``reached`` is then
-    the number of the first that is not complete. WORKGROUP_*."""
+    """Runs parts of workgroups (``DISPATCH.parts`` each, often one) from one number up to another in a worker
+    context that is aimed at their memory. It stops after one that has released something, and at one that has
+    left: ``reached`` is then the number of the first that is not complete. WORKGROUP_*."""
     state = context.state
     frame = context.frame
     values = context.values
@@ -46,15 +47,21 @@ def workgroups(dispatch: KernelDispatch, context: WorkerContextRecord, first: in
     count_x = dispatch.count_x
     count_y = dispatch.count_y
     count_z = dispatch.count_z
-    line = quotient(first, count_x)
-    x = remainder(first, count_x)
+    parts = dispatch.parts
+    part = 0
+    number = first
+    if parts > 1:
+        part = remainder(first, parts)
+        number = quotient(first, parts)
+    line = quotient(number, count_x)
+    x = remainder(number, count_x)
     y = remainder(line, count_y)
     z = quotient(line, count_y)
     fuel = state.fuel
     while True:
         fuel = kernel(
             state, frame, values, refs, fuel, local, constants, bindings,
-            x, y, z, size_x, size_y, size_z, count_x, count_y, count_z,
+            x, y, z, size_x, size_y, size_z, count_x, count_y, count_z, part, parts,
         )  # fmt: skip
         if fuel == 0:
             context.reached = first
@@ -67,6 +74,10 @@ def workgroups(dispatch: KernelDispatch, context: WorkerContextRecord, first: in
             context.reached = first
             state.fuel = fuel
             return WORKGROUP_DONE
+        part += 1
+        if part < parts:
+            continue
+        part = 0
         x += 1
         if x == count_x:
             x = 0

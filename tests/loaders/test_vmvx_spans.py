@@ -63,6 +63,7 @@ class Memory:
         self.dispatch = KernelDispatch(self._record(DISPATCH.size))
         self.group = Workgroup(self._record(WORKGROUP.size))
         self.dispatch.count_x, self.dispatch.count_y, self.dispatch.count_z = 5, 3, 2
+        self.dispatch.parts = 1
         self.dispatch.binding_count, self.dispatch.constant_count, self.dispatch.constants = 2, 3, 4096
         self.dispatch.addresses = self._array(array("q", (64, 128)))
         self.dispatch.lengths = self._array(array("q", (6, 7)))
@@ -194,7 +195,8 @@ def test_workgroups_are_counted(
     context, seen = memory.contexts[0], []
 
     def kernel(state: KernelState, frame: int, values: int, refs: int, fuel: int, *arguments: int) -> int:
-        x, y, z, *_, count_x, count_y, _ = arguments[3:]
+        x, y, z, *_, count_x, count_y, _, part, parts = arguments[3:]
+        assert (part, parts) == (0, 1)
         seen.append(x + count_x * (y + count_y * z))
         if seen[-1] == released_at:
             state.released = memory._entry()
@@ -207,6 +209,32 @@ def test_workgroups_are_counted(
     assert seen == list(range(7, 7 + len(seen)))
     monkeypatch.setattr(vmvx_workgroups, "has_room", lambda *places: False)
     assert (workgroups(memory.dispatch, context, 8, 30), context.reached) == (REFUSED, 8)
+
+
+def test_parts_of_workgroups_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Memory([])
+    memory.dispatch.parts = 4
+    context, seen = memory.contexts[0], []
+
+    def kernel(state: KernelState, frame: int, values: int, refs: int, fuel: int, *arguments: int) -> int:
+        x, y, z, *_, count_x, count_y, _, part, parts = arguments[3:]
+        seen.append((x + count_x * (y + count_y * z)) * parts + part)
+        return fuel + 1
+
+    monkeypatch.setattr(vmvx_workgroups, "kernel", kernel)
+    monkeypatch.setattr(vmvx_workgroups, "has_room", lambda *places: True)
+    assert workgroups(memory.dispatch, context, 19, 120) == DONE
+    assert seen == list(range(19, 120))
+
+
+@pytest.mark.parametrize("run", [in_python, as_machine_code])
+def test_parts_that_leave_are_never_the_vms(run: Run) -> None:
+    """Others of their workgroups have run."""
+    memory = Memory([*((LEFT, number) for number in range(8)), (DONE, 30)])
+    memory.dispatch.parts = 3
+    assert memory.run(run, 0, 30)[0] == 0
+    finished = [event[1:4] for event in memory.events if isinstance(event, tuple) and event[0] == "finish"]
+    assert finished == [(number // 3, 0, 0) for number in range(8)]
 
 
 def test_the_image_does_not_depend_on_what_was_compiled_before() -> None:

@@ -47,8 +47,17 @@ class Safepoint:
 class Emitter(CheckedText):
     """Text under construction. Methods that end in a value return LLVM operands."""
 
-    def __init__(self, function: SsaFunction, module: ModuleText, symbol: str, asks: bool) -> None:
+    def __init__(
+        self,
+        function: SsaFunction,
+        module: ModuleText,
+        symbol: str,
+        asks: bool,
+        parameters: Sequence[str] = (),
+    ) -> None:
+        """``parameters`` (i64) come after the function's own."""
         super().__init__()
+        self._parameters = parameters
         self.asks = asks
         """Whether Python may execute instructions that compiled code does not know."""
         self.function = function
@@ -85,6 +94,7 @@ class Emitter(CheckedText):
                 lines.append(_phi(line.value, [sources[number] for number in line.ways]))
         parameters = [CONTEXT, "i64 %fuel"]
         parameters += [f"{LLVM_TYPES[value.type]} {value.name}" for value in self.function.arguments]
+        parameters += [f"i64 %{name}" for name in self._parameters]
         head = f"define internal fastcc {self.result_type} @{self.symbol}({', '.join(parameters)}) #0 {{"
         return "\n".join([head, *lines, *self._after, "}\n"])
 

@@ -10,6 +10,7 @@ from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import ModuleText
 from jitree.dispatch.native.build import Refusal, build
 from jitree.dispatch.native.calls import Callees, Needs
+from jitree.dispatch.native.cut_function import find_cut, lower_cut_function
 from jitree.dispatch.native.entries import (
     enter_symbol,
     enter_text,
@@ -63,6 +64,8 @@ class Lowered(NamedTuple):
     """What became of each loop that was looked at: that it is a nest, or why not."""
     scalar: frozenset[int]
     """Functions with loops that are no nests."""
+    parts: Mapping[int, int]
+    """Functions whose calls can be cut into parts, and into how many at most (:mod:`cut_function`)."""
 
 
 def lower(
@@ -71,10 +74,12 @@ def lower(
     hot: Container[int] = (),
     asks: bool = True,
     roots: Sequence[int] = (),
+    kernels: Container[int] = (),
 ) -> Lowered:
     """Lowers all functions, or those that are reached from ``roots``; those whose ordinals are ``resumable``
     can also be entered at loop headers and where a call goes on that has waited. ``hot`` ones are called
-    often by others than the module. Python executes what compiled code does not know if it ``asks``."""
+    often by others than the module. Python executes what compiled code does not know if it ``asks``. Of
+    ``kernels`` that nothing else calls, parts can be run."""
     refusals = _too_large(source)
     functions = _build(source, roots or range(len(source.functions)), refusals)
     refusals |= {k: text for k, text in _not_worth_it(functions).items() if k not in hot}
@@ -88,11 +93,17 @@ def lower(
     tails: dict[int, tuple[int, ...]] = {}
     loops: dict[int, tuple[str, ...]] = {}
     scalar: set[int] = set()
+    parts: dict[int, int] = {}
+    whole = {callee for function in functions.values() for callee in _called(function)}
     for ordinal, function in functions.items():
         row = source.functions[ordinal]
         nests, loops[ordinal] = _find_nests(row, function)
         if len(nests) < len(loops[ordinal]):
             scalar.add(ordinal)
+        elif ordinal in kernels and ordinal not in whole and (cut := find_cut(function, nests)) is not None:
+            parts[ordinal] = cut.most
+            texts.append(lower_cut_function(function, cut, module, callees, f"f{ordinal}"))
+            continue
         texts.append(lower_function(function, nests, module, callees, f"f{ordinal}"))
         texts.append(enter_text(row, callees.needs[ordinal]))
         entries.append(enter_symbol(ordinal))
@@ -113,7 +124,9 @@ def lower(
             entries.append(resume_symbol(ordinal))
             places[ordinal] = found
     text = "\n".join([prelude(module.declare, asks), module.text(), *texts])
-    return Lowered(text, tuple(entries), callees.needs, refusals, places, tails, loops, frozenset(scalar))
+    return Lowered(
+        text, tuple(entries), callees.needs, refusals, places, tails, loops, frozenset(scalar), parts
+    )
 
 
 def _build(source: ModuleSource, roots: Iterable[int], refusals: dict[int, str]) -> dict[int, SsaFunction]:

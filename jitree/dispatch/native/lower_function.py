@@ -73,11 +73,11 @@ def lower_function(
         if block in by_header:
             emit_nest(emitter, by_header[block])
         elif block not in inside:
-            _lower_block(emitter, block, callees)
+            lower_block(emitter, block, callees)
     return emitter.text()
 
 
-def _lower_block(emitter: Emitter, block: Block, callees: Callees) -> None:
+def lower_block(emitter: Emitter, block: Block, callees: Callees) -> None:
     emitter.begin_block(block)
     if block.pc == ENTRY_PC:
         _lower_entry(emitter, block)
@@ -91,7 +91,7 @@ def _lower_block(emitter: Emitter, block: Block, callees: Callees) -> None:
         if instruction.mnemonic == "call.internal":
             calls.emit_call(emitter, instruction, block.instructions[number + 1], callees)
         else:
-            _lower_instruction(emitter, instruction)
+            lower_instruction(emitter, instruction)
         emitter.registers.update(instruction.changes)
         if _has_effect(instruction) and instruction is not block.terminator:
             emitter.safepoint(block.instructions[number + 1])
@@ -120,7 +120,7 @@ def _has_effect(instruction: SsaInstruction) -> bool:
     )
 
 
-def _lower_instruction(emitter: Emitter, instruction: SsaInstruction) -> None:
+def lower_instruction(emitter: Emitter, instruction: SsaInstruction) -> None:
     mnemonic = instruction.mnemonic
     emit = _EMITTERS.get(mnemonic)
     if emit is not None:

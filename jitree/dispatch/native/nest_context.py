@@ -116,17 +116,23 @@ class WrittenAnew(Protocol):
 
 def emit_nest(emitter: Emitter, nest: WrittenAnew) -> None:
     """Writes a nest in place of its loops."""
-    loop, header = nest.loop, nest.loop.header
+    emitter.raw(nest.emit(nest_context(emitter, nest.loop)))
+
+
+def nest_context(emitter: Emitter, loop: SsaLoop, deopt: str = "") -> NestContext:
+    """Begins the block in which a nest is to be written. ``deopt``: where that goes when it cannot run;
+    absent: the interpreter goes on at its header."""
+    header = loop.header
     emitter.label(nest_label(header))
     initial = _parameters(emitter, loop)
     registers: Registers = {variable: initial.get(value, value) for variable, value in header.entry.items()}
-    deopt = emitter.fresh("unfit")
-    emitter.side_exit_block(deopt, header.instructions[0], registers, emitter.fuel_left)
+    if not deopt:
+        deopt = emitter.fresh("unfit")
+        emitter.side_exit_block(deopt, header.instructions[0], registers, emitter.fuel_left)
     ((source, target),) = {(header, target) for _, target in loop.exits}
     exit_label = emitter.edge_from(source, target, done_label(header))
     names = {parameter: operand(value) for parameter, value in initial.items()}
-    context = NestContext(emitter, loop, names, registers, deopt, exit_label)
-    emitter.raw(nest.emit(context))
+    return NestContext(emitter, loop, names, registers, deopt, exit_label)
 
 
 def _parameters(emitter: Emitter, loop: SsaLoop) -> dict[Value, Value]:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from jitree.dispatch.native.nests.collapsing import collapsed
+from jitree.dispatch.native.nests.collapsing import collapsed, parted
 from jitree.dispatch.native.nests.dependence import Dependence
-from jitree.dispatch.native.nests.emit import emit_nest
+from jitree.dispatch.native.nests.emit import BegunNest, emit_nest
 from jitree.dispatch.native.nests.guard import require_sizes
 from jitree.dispatch.native.nests.plan import Plan, make_plan
 from jitree.dispatch.native.nests.reading import NotANest, PolynomialReader
 from jitree.dispatch.native.nests.recognise import Structure, recognise, values_used_after
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jitree.dispatch.native.nest_context import NestContext
+    from jitree.dispatch.native.nests.polynomials import Polynomial
+    from jitree.dispatch.native.nests.reading import Level
     from jitree.dispatch.native.ssa import SsaFunction, SsaLoop
 
 __all__ = ["Nest", "NestRefusal", "find"]
@@ -42,6 +46,23 @@ class Nest(NamedTuple):
         It branches to ``context.deopt`` with nothing done when a guard fails.
         """
         return emit_nest(context, self.structure, self.reader, self.plan, self.dependence)
+
+    def begin(self, context: NestContext, rooms: Sequence[Polynomial]) -> BegunNest:
+        """The guard alone, in one block that ends nowhere; see :class:`BegunNest`."""
+        return BegunNest(context, self.structure, self.reader, self.plan, self.dependence, rooms)
+
+    def parted(self, level: Level, counts: Sequence[int]) -> Nest | None:
+        """The nest with several loops that run so often in place of one; None if values depend on that."""
+        if level.counter in self.dependence.counters_as_data():
+            return None
+        structure, reader = parted(self.structure, self.reader, level, counts)
+        dependence = Dependence(structure, reader)
+        try:
+            require_sizes(structure, reader.products)
+        except NotANest:
+            return None
+        plan = make_plan(structure, reader.splits, dependence)
+        return Nest(self.loop, structure, reader, dependence, plan)
 
 
 def find(function: SsaFunction) -> list[Nest | NestRefusal]:

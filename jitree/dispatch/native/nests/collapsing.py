@@ -7,6 +7,7 @@ Lanes then run over the ends of rows: of 5 rows with 5 elements each, 25 lanes a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from itertools import pairwise
 from typing import Final
@@ -78,3 +79,32 @@ def _splits(splits: Sequence[Split], outer: Level, inner: Level, level: Level) -
         elif split.outer not in (outer, inner) and split.inner not in (outer, inner):
             found.append(split)
     return found
+
+
+def parted(
+    structure: Structure, reader: PolynomialReader, level: Level, counts: Sequence[int]
+) -> tuple[Structure, PolynomialReader]:
+    """The nest with several loops in place of one, which run so often, from the outermost; the opposite of
+    :func:`collapsed`. No value may depend on the loop's counter other than through indices."""
+    number = min(0, *(other.counter.number for other in structure.levels)) - 1
+    old = level.counter
+    levels: list[Level] = []
+    position = Polynomial.constant(0)
+    for offset, count in enumerate(counts):
+        counter = Value(number - offset, "i64", PHI, [], (), old.pc, old.block)
+        levels.append(Level(counter, Polynomial.constant(0), Polynomial.constant(count), 1, False))
+        position = position * Polynomial.constant(count) + Polynomial.symbol(counter)
+
+    def index(polynomial: Polynomial) -> Polynomial:
+        return polynomial.without([old]) + polynomial.coefficient(old) * position
+
+    at = structure.levels.index(level)
+    found = replace(
+        structure,
+        levels=(*structure.levels[:at], *levels, *structure.levels[at + 1 :]),
+        loads={value: replace(load, index=index(load.index)) for value, load in structure.loads.items()},
+        stores=tuple(replace(store, index=index(store.index)) for store in structure.stores),
+    )
+    other = copy(reader)
+    other.splits = [split for split in reader.splits if level not in (split.outer, split.inner)]
+    return found, other

@@ -5,7 +5,8 @@ Every loop is written with its condition at the end: the guard has found that it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from jitree.codegen.ir_text import llvm_type
@@ -16,6 +17,7 @@ from jitree.dispatch.native.nests.looks import Looks
 from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets, Places
 from jitree.dispatch.native.nests.panels import DepthBlock, Panels
 from jitree.dispatch.native.nests.plan import Plan
+from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.nests.reading import Level, PolynomialReader
 from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
 from jitree.dispatch.native.nests.writer import Writer
@@ -25,6 +27,15 @@ if TYPE_CHECKING:
     from jitree.dispatch.native.nest_context import NestContext
 
 Counters = dict[Level, str]
+
+
+class Section(NamedTuple):
+    """Iterations of one loop of a nest, from a multiple of what its plan takes together to such a multiple or
+    the end; at least one."""
+
+    level: Level
+    start: str
+    end: str
 
 
 class _Tile(NamedTuple):
@@ -51,15 +62,56 @@ def emit_nest(
         for value in dependence.invariants:
             body.invariant(value)
         Guard(writer, structure, reader, plan, body).write()
-        _Loops(writer, structure, plan, body, dependence.weight).write()
+        NestLoops(writer, structure, plan, body, dependence.weight).write()
     writer.jump(context.done)
     writer.label(context.done)
     writer.jump(context.exit)
     return writer.text()
 
 
-class _Loops:
-    def __init__(self, writer: Writer, structure: Structure, plan: Plan, body: Body, weight: int) -> None:
+class BegunNest:
+    """A nest whose guard is written in one block, and whose loops are written later, in another."""
+
+    def __init__(
+        self, context: NestContext, structure: Structure, reader: PolynomialReader, plan: Plan,
+        dependence: Dependence, rooms: Sequence[Polynomial],
+    ) -> None:  # fmt: skip
+        """``rooms`` are to be positive for it to run in parts."""
+        self.writer = Writer(context)
+        self._structure = structure
+        self._plan = plan
+        self._weight = dependence.weight
+        self._body = Body(self.writer, structure, reader, plan, dependence, Places(), {})
+        for value in dependence.invariants:
+            self._body.invariant(value)
+        guard = Guard(self.writer, structure, reader, plan, self._body)
+        self.fits, self.runs = guard.gather()
+        """Whether it may run; whether it has iterations."""
+        self.rooms = [guard.positive(room) for room in rooms]
+        self.ranges = guard.ranges
+
+    def extent(self, level: Level) -> str:
+        """The number of its iterations."""
+        return self._body.places.extents[level]
+
+    def loops(self, part: Section | None) -> None:
+        """The loops; ``part`` is what they run, None: all."""
+        NestLoops(self.writer, self._structure, self._plan, self._body, self._weight, part).write()
+
+
+class NestLoops:
+    """The loops of a nest that has passed its guard: all iterations, or a range of one loop."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        structure: Structure,
+        plan: Plan,
+        body: Body,
+        weight: int,
+        part: Section | None = None,
+    ) -> None:
+        self._part = part
         self._writer = writer
         self._structure = structure
         self._plan = plan
@@ -80,9 +132,32 @@ class _Loops:
             self._panels.end()
         self._looks.end()
 
+    def _bounds(self, level: Level) -> tuple[str, str]:
+        if self._part is not None and self._part.level is level:
+            return self._part.start, self._part.end
+        return "0", self._extents[level]
+
+    def _within(self, level: Level, start: str, end: str) -> tuple[str, str]:
+        """What of some iterations is in the range that is to run; perhaps nothing: it ends where it starts,
+        or before."""
+        first, last = self._bounds(level)
+        if self._part is None or self._part.level is not level or start == end:
+            return start, end
+        start = first if start == "0" else self._writer.intrinsic("smax", "i64", 1, [start, first])
+        return start, self._writer.intrinsic("smin", "i64", 1, [end, last])
+
+    @contextmanager
+    def _if_within(self, level: Level, start: str) -> Iterator[None]:
+        """For what is left of a loop from ``start`` on."""
+        if self._part is None or self._part.level is not level:
+            yield
+            return
+        with self._writer.maybe(self._writer.let(f"icmp slt i64 {start}, {self._part.end}"), []):
+            yield
+
     def _outer(self, levels: list[Level], counters: Counters) -> None:
         if levels:
-            with self._looks.loop(levels[0], "0", self._extents[levels[0]], 1, []) as iteration:
+            with self._looks.loop(levels[0], *self._bounds(levels[0]), 1, []) as iteration:
                 self._outer(levels[1:], {**counters, levels[0]: iteration.counter})
         elif self._plan.in_order:
             self._in_order(counters)
@@ -113,16 +188,20 @@ class _Loops:
             along = self._in_blocks if plan.packed else self._along_tiled
             return lambda counter: along({**counters, level: counter}, tile)
 
-        self._span(level, "0", tiles_end, tile, write(_Tile(plan.vectors, None)))
+        self._span(level, *self._within(level, "0", tiles_end), tile, write(_Tile(plan.vectors, None)))
         if plan.vectors > 1:
-            self._span(level, tiles_end, vectors_end, lanes, write(_Tile(1, None)))
+            self._span(level, *self._within(level, tiles_end, vectors_end), lanes, write(_Tile(1, None)))
         if not count.startswith("%"):
             left = int(count) % lanes
             if left:
                 bits = ", ".join(f"i1 {'true' if lane < left else 'false'}" for lane in range(lanes))
-                write(_Tile(1, f"<{bits}>", left=str(left)))(vectors_end)
+                with self._if_within(level, vectors_end):
+                    write(_Tile(1, f"<{bits}>", left=str(left)))(vectors_end)
             return
-        with writer.maybe(writer.let(f"icmp slt i64 {vectors_end}, {count}"), []):
+        with (
+            self._if_within(level, vectors_end),
+            writer.maybe(writer.let(f"icmp slt i64 {vectors_end}, {count}"), []),
+        ):
             left_name = writer.let(f"sub i64 {count}, {vectors_end}")
             numbers = "<" + ", ".join(f"i32 {lane}" for lane in range(lanes)) + ">"
             bound = writer.splat("i32", writer.let(f"trunc i64 {left_name} to i32"), lanes)
@@ -160,14 +239,15 @@ class _Loops:
         def write(number: int) -> Callable[[str], None]:
             return lambda counter: self._tile({**counters, level: counter}, tile._replace(copies=number))
 
-        self._span(level, "0", end, copies, write(copies))
+        self._span(level, *self._within(level, "0", end), copies, write(copies))
         if copies == 1:
             return
         if self._plan.reductions and not end.startswith("%"):
             if end != count:
-                write(int(count) - int(end))(end)
+                with self._if_within(level, end):
+                    write(int(count) - int(end))(end)
         else:
-            self._span(level, end, count, 1, write(1))
+            self._span(level, *self._within(level, end, count), 1, write(1))
 
     def _multiple(self, count: str, factor: int) -> str:
         """The greatest multiple of a power of two or a constant that is not more."""

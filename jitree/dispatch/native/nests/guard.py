@@ -20,7 +20,7 @@ from jitree.dispatch.native.ssa import Value
 
 SYMBOL_BITS: Final = 31
 """Magnitude that values from outside and numbers of iterations may have; one with more fails the guard."""
-_NARROW_BITS: Final = 60
+NARROW_BITS: Final = 60
 """What a sum of a few indices may have in i64 without overflow."""
 _WIDE_BITS: Final = 124
 
@@ -31,7 +31,7 @@ def require_sizes(structure: Structure, products: Sequence[Polynomial]) -> None:
         raise NotANest("a bound of many factors")
     for level in structure.levels:
         for polynomial in (level.initial, level.bound):
-            if polynomial.bits(SYMBOL_BITS) > _NARROW_BITS:
+            if polynomial.bits(SYMBOL_BITS) > NARROW_BITS:
                 raise NotANest("a bound with large factors")
         if (level.extent or 0) > 1 << SYMBOL_BITS:
             raise NotANest("more than 2**31 iterations")
@@ -39,16 +39,22 @@ def require_sizes(structure: Structure, products: Sequence[Polynomial]) -> None:
         parts = narrowed(access, structure)
         if any(polynomial.bits(SYMBOL_BITS) > _WIDE_BITS for polynomial in (access.index, parts.highest)):
             raise NotANest("an index with large factors")
-        if any(limit.bits(SYMBOL_BITS) > _NARROW_BITS for limit in parts.limits):
+        if any(limit.bits(SYMBOL_BITS) > NARROW_BITS for limit in parts.limits):
             raise NotANest("a condition with large factors")
 
 
 @dataclass(frozen=True, slots=True)
-class _Range:
+class Range:
     """First and last element of an access, and their addresses (the last one's end)."""
 
     start: str
     end: str
+
+
+def are_apart(writer: Writer, left: Range, right: Range) -> str:
+    before = writer.let(f"icmp ule i64 {left.end}, {right.start}")
+    after = writer.let(f"icmp ule i64 {right.end}, {left.start}")
+    return writer.let(f"or i1 {before}, {after}")
 
 
 class Guard:
@@ -66,6 +72,8 @@ class Guard:
         self._narrowed = {
             access: narrowed(access, structure) for access in (*structure.loads.values(), *structure.stores)
         }
+        self.ranges: dict[ElementAccess, Range] = {}
+        """What accesses touch, after :meth:`gather`."""
 
     def write(self) -> None:
         writer, context = self._writer, self._writer.context
@@ -88,6 +96,35 @@ class Guard:
         for access in accesses:
             self._pointer(access)
 
+    def gather(self) -> tuple[str, str]:
+        """As :meth:`write`, in one block: whether the nest may run, and whether it has iterations."""
+        self._require_small(list(self._narrowed))
+        self._require_limits()
+        self._require_products()
+        self._extents()
+        fits = self._taken()
+        self._live_outs()
+        for level in self._structure.levels:
+            if level.extent is None:
+                extent = self._body.places.extents[level]
+                self._conditions.append(self._writer.let(f"icmp sgt i64 {extent}, 0"))
+        runs = self._taken()
+        ranges = self.ranges = {access: self._range(access) for access in self._narrowed}
+        self._require_apart(ranges)
+        for store, order in self._plan.injective.items():
+            self._require_injective(store, order)
+        inside = self._taken()
+        for access in ranges:
+            self._pointer(access)
+        if runs != "true":
+            empty = self._writer.let(f"xor i1 {runs}, true")
+            inside = self._writer.let(f"or i1 {empty}, {inside}")
+        return self._writer.let(f"and i1 {fits}, {inside}"), runs
+
+    def positive(self, polynomial: Polynomial) -> str:
+        """Whether the value of a polynomial over values from outside is."""
+        return self._writer.let(f"icmp sgt i64 {self._polynomial(polynomial, 'i64')}, 0")
+
     def write_empty(self) -> None:
         """Of a nest that a loop without iterations is in."""
         self._require_small(())
@@ -102,6 +139,12 @@ class Guard:
             count = writer.intrinsic("smax", "i64", 1, [self._extent(outermost), "0"])
             distance = writer.let(f"mul i64 {count}, {outermost.step}")
             writer.do(f"{value.name} = add i64 {distance}, {self._polynomial(outermost.initial, 'i64')}")
+
+    def _taken(self) -> str:
+        """All conditions so far, which are done with."""
+        result = self._all() if self._conditions else "true"
+        self._conditions = []
+        return result
 
     def _go_on_if_all(self, otherwise: str) -> None:
         if self._conditions:
@@ -140,9 +183,9 @@ class Guard:
     def _require_products(self) -> None:
         """Bounds of split loops are the products of what they are split into."""
         for product in self._reader.products:
-            if product.bits(SYMBOL_BITS) > _NARROW_BITS:
+            if product.bits(SYMBOL_BITS) > NARROW_BITS:
                 value = self._polynomial(product, "i128")
-                self._conditions.append(self._writer.let(f"icmp slt i128 {value}, {1 << _NARROW_BITS}"))
+                self._conditions.append(self._writer.let(f"icmp slt i128 {value}, {1 << NARROW_BITS}"))
 
     def _symbol(self, value: Value) -> str:
         return self._body.invariant(value)
@@ -181,7 +224,7 @@ class Guard:
             total = self._writer.let(f"add {kind} {total}, {term}") if total else term
         return total or "0"
 
-    def _range(self, access: ElementAccess) -> _Range:
+    def _range(self, access: ElementAccess) -> Range:
         """Checks that it lies in the buffer."""
         writer = self._writer
         polynomial, highest, _ = self._narrowed[access]
@@ -207,7 +250,7 @@ class Guard:
         self._conditions.append(writer.let(f"icmp sge {kind} {low}, 0"))
         self._conditions.append(writer.let(f"icmp slt {kind} {high}, {self._widened(elements, kind)}"))
         address = writer.let(f"ptrtoint ptr {buffer.address} to i64")
-        return _Range(
+        return Range(
             self._address(address, low, kind, access, 0),
             self._address(address, high, kind, access, access.bytes),
         )
@@ -215,7 +258,7 @@ class Guard:
     def _kind(self, access: ElementAccess) -> str:
         """i64 where the numbers cannot overflow it, whatever the values from outside are."""
         polynomials = (access.index, self._narrowed[access].highest)
-        return "i64" if all(item.bits(SYMBOL_BITS) <= _NARROW_BITS for item in polynomials) else "i128"
+        return "i64" if all(item.bits(SYMBOL_BITS) <= NARROW_BITS for item in polynomials) else "i128"
 
     def _widened(self, name: str, kind: str) -> str:
         return (
@@ -254,7 +297,7 @@ class Guard:
         start = writer.let(f"add i64 {address}, {offset}")
         return writer.let(f"add i64 {start}, {extra}") if extra else start
 
-    def _require_apart(self, ranges: dict[ElementAccess, _Range]) -> None:
+    def _require_apart(self, ranges: dict[ElementAccess, Range]) -> None:
         """A store and another access share no byte, or are the same element in each iteration. Where the
         order of accesses is kept, this concerns only loads that have been made in front."""
         stores = self._structure.stores
@@ -267,17 +310,12 @@ class Guard:
                 ):
                     continue
                 left, right = ranges[access], ranges[store]
-                apart = self._apart(left, right)
+                apart = are_apart(self._writer, left, right)
                 forwards = self._plan.forwards and access not in hoisted and access not in stores
                 if forwards and same_index and access.position < store.position:
                     same = self._writer.let(f"icmp eq i64 {left.start}, {right.start}")
                     apart = self._writer.let(f"or i1 {apart}, {same}")
                 self._conditions.append(apart)
-
-    def _apart(self, left: _Range, right: _Range) -> str:
-        before = self._writer.let(f"icmp ule i64 {left.end}, {right.start}")
-        after = self._writer.let(f"icmp ule i64 {right.end}, {left.start}")
-        return self._writer.let(f"or i1 {before}, {after}")
 
     def _require_injective(self, store: ElementAccess, order: Order) -> None:
         """Each factor exceeds what the smaller ones reach together, or belongs to a loop of one iteration."""

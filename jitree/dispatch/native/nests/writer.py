@@ -21,6 +21,12 @@ class Writer(FunctionText):
     def fresh(self, name: str) -> str:
         return super().fresh(self.context.prefix + name)
 
+    def taken(self) -> str:
+        """The text so far, which this no longer has."""
+        text = self.text()
+        self._lines = []
+        return text
+
     def splat(self, kind: str, scalar: str, lanes: int) -> str:
         """A scalar, constant or not, in every lane."""
         if lanes == 1:

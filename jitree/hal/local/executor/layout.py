@@ -95,13 +95,13 @@ SHARE: Final = Record(
     "share",
     """
     i64 chunk             # number of the row's first chunk in its group
-    i64 chunk_size        # workgroups or bytes
-    i64 begin             # first workgroup or byte that is left to do
+    i64 chunk_size        # parts of workgroups, or bytes
+    i64 begin             # first part of a workgroup or byte that is left to do
     i64 end
     i32 count_x           # workgroup counts, read when the group starts
     i32 count_y
     i32 count_z
-    i32 reserved
+    i32 parts             # into which each workgroup is cut
     """,
 )
 """How a row is divided: the chunks of all rows between two barriers are numbered in one sequence."""

@@ -64,6 +64,7 @@ WORKGROUP_SIZE = WORKGROUP.size
 def prepare(job: Job, row: Command, share: Share) -> None:
     """Sets what a row has to do: counts, first and last workgroup or byte."""
     share.begin = 0
+    share.parts = 1
     share.end = units(job, row, share)
 
 
@@ -120,8 +121,8 @@ def longer(ticks_before: int, more: int) -> int:
 
 
 def run_span(job: Job, row: Command, share: Share, worker: int, first: int, last: int) -> None:
-    """Runs workgroups or bytes [first, last) of a row, at least one. With a thread team, the cost of a
-    workgroup is averaged, where the executable does not say it."""
+    """Runs parts of workgroups or bytes [first, last) of a row, at least one. With a thread team, the cost of
+    a workgroup is averaged, where the executable does not say it."""
     begun = ticks() if job.log else 0
     if row.kind < KIND_DISPATCH:
         run_pieces(job, row, worker, first, last)
@@ -140,7 +141,7 @@ def run_measured(job: Job, row: Command, share: Share, worker: int, first: int, 
     cost = row.entry.cost
     start = ticks()
     run_workgroups(job, row, share, worker, first, last)
-    sample = quotient((ticks() - start) << 10, last - first) | 1
+    sample = quotient(((ticks() - start) << 10) * share.parts, last - first) | 1
     known = atomic_load(cost)
     difference = sample - known
     if known == 0:
@@ -230,6 +231,7 @@ def fill_dispatch(job: Job, row: Command, share: Share, dispatch: KernelDispatch
     dispatch.addresses = job.addresses + operand
     dispatch.lengths = job.lengths + operand
     dispatch.failure = place_of(job.failure)
+    dispatch.parts = share.parts
 
 
 def run_pieces(job: Job, row: Command, worker: int, first: int, last: int) -> None:

@@ -16,7 +16,7 @@ from jitree.hal.local.executor.layout import (
     TURNS_BETWEEN_YIELDS,
 )
 from jitree.hal.local.executor.looks import is_to_end_before, is_to_end_now
-from jitree.hal.local.executor.records import Command, Job, ThreadTeam, next_row, next_share, row_at
+from jitree.hal.local.executor.records import Command, Job, Share, ThreadTeam, next_row, next_share, row_at
 from jitree.hal.local.executor.rows import estimate_share, longer, prepare, run_span
 from jitree.hal.local.executor.serving import wake
 
@@ -41,6 +41,7 @@ def run_group(job: Job, team: ThreadTeam, begin: Command, end: Command) -> None:
     total = begin_group(job, begin, end)
     worth = worth_sharing(team, total)
     if worth != 0:
+        cut_group(job, team, begin, end)
         chunks = divide(job, team, begin, end)
         if 1 < chunks <= MOST_CHUNKS:
             post(job, team, begin, chunks, worth)
@@ -95,6 +96,31 @@ def worth_sharing(team: ThreadTeam, total: int) -> int:
     return total if enough else 0
 
 
+def cut_group(job: Job, team: ThreadTeam, begin: Command, end: Command) -> None:
+    """Cuts workgroups into parts, where these can be and are too few to be shared evenly."""
+    row = begin
+    share = job.shares
+    while row != end:
+        if row.kind >= KIND_DISPATCH and row.entry.parts > 1:
+            cut(team, row, share)
+        row = next_row(row)
+        share = next_share(share)
+
+
+def cut(team: ThreadTeam, row: Command, share: Share) -> None:
+    """No part is to take less than a chunk may."""
+    left = share.end - share.begin
+    pieces = (team.workers + 1) * CHUNKS_PER_THREAD
+    if 0 < left < pieces:
+        cost = atomic_load(row.entry.cost)
+        useful = lesser(quotient(pieces + left - 1, left), quotient(cost, least_cost(team) | 1))
+        parts = lesser(useful, row.entry.parts)
+        if parts > 1:
+            share.parts = parts
+            share.begin *= parts
+            share.end *= parts
+
+
 def divide(job: Job, team: ThreadTeam, begin: Command, end: Command) -> int:
     """Cuts the rows into chunks; how many these are."""
     pieces = (team.workers + 1) * CHUNKS_PER_THREAD
@@ -103,7 +129,7 @@ def divide(job: Job, team: ThreadTeam, begin: Command, end: Command) -> int:
     chunks = 0
     while row != end:
         units = share.end - share.begin
-        size = greater(chunk_size(team, row, units, quotient(units + pieces - 1, pieces)), 1)
+        size = greater(chunk_size(team, row, share, units, quotient(units + pieces - 1, pieces)), 1)
         share.chunk = chunks
         share.chunk_size = size
         chunks += quotient(units + size - 1, size)
@@ -113,16 +139,21 @@ def divide(job: Job, team: ThreadTeam, begin: Command, end: Command) -> int:
     return chunks
 
 
-def chunk_size(team: ThreadTeam, row: Command, units: int, even: int) -> int:
+def chunk_size(team: ThreadTeam, row: Command, share: Share, units: int, even: int) -> int:
     if row.kind < KIND_DISPATCH:
         return greater((even + 63) & -64, BYTES_CHUNK)
     entry = row.entry
     if entry.flags & ENTRY_SEQUENTIAL:
         return units
-    least = team.spinning_ticks << 9
+    least = least_cost(team) * share.parts
     if entry.flags & ENTRY_INTERPRETED:
         least = team.parked_ticks << INTERPRETED_SHIFT
     return greater(even, quotient(least, atomic_load(entry.cost) | 1))
+
+
+def least_cost(team: ThreadTeam) -> int:
+    """Of a chunk, in the measure of ENTRY_POINT.cost: half of what is worth sharing while a worker spins."""
+    return team.spinning_ticks << 9
 
 
 def post(job: Job, team: ThreadTeam, begin: Command, chunks: int, worth: int) -> None:

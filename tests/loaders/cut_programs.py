@@ -1,0 +1,147 @@
+"""Kernels as the compiler writes them: loop nests one after the other, over buffers and scratch memory.
+They run in parts."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final
+
+import numpy as np
+
+from jitree.codegen import image
+from jitree.hal.command_layout import DISPATCH, WORKGROUP
+from jitree.hal.command_list import CommandList
+from jitree.hal.local import executor
+from jitree.hal.local.executor.records import KernelDispatch, KernelEntry, Workgroup
+from jitree.loaders.vmvx_executable import VmvxExecutable
+from jitree.loaders.vmvx_images import SPANS
+from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
+from jitree.regs.memory import address_of
+from tests.assembler import Assembler
+from tests.dispatch.native.nests.programs import Text
+from tests.hal.native_kernels import whole
+from tests.loaders.vmvx_programs import load
+
+FIRST_BINDING: Final = 3
+_SPAN: Final = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+
+
+class KernelText(Text):
+    """A kernel under construction. Its bindings are the references from FIRST_BINDING on."""
+
+    def __init__(self, bindings: int) -> None:
+        super().__init__()
+        self.next = 10
+        self._refs = FIRST_BINDING + bindings
+        for number in range(bindings):
+            position = self.pair()
+            self.lines.append(f"{position} = const.i32 {number}")
+            self.lines.append(f"%r{FIRST_BINDING + number} = list.get.ref %r2, {position}, !vm.buffer")
+
+    def scratch(self, elements: int) -> int:
+        """The reference of a buffer of its own."""
+        size, alignment, self._refs = self.constant(4 * elements), self.pair(), self._refs + 1
+        self.lines.append(f"{alignment} = const.i32 16")
+        self.lines.append(f"%r{self._refs - 1} = buffer.alloc {size}, {alignment}")
+        return self._refs - 1
+
+    def push_constant(self, number: int) -> str:
+        """A constant of the dispatch as an i64."""
+        word = self.op("buffer.load.i32", "%r1", self.constant(number))
+        return self.op("ext.i32.i64.s", word)
+
+    def workgroup(self) -> str:
+        """The workgroup's x."""
+        return self.op("ext.i32.i64.s", "%i0")
+
+    def loops(self, counts: Sequence[int | str], body: Callable[[list[str]], None]) -> None:
+        """Loops around a body, from the outermost; a count is a number or a register."""
+        bounds = [self.constant(count) if isinstance(count, int) else count for count in counts]
+        zero, one = self.constant(0), self.constant(1)
+        variables = [self.pair() for _ in counts]
+        exits = [self.label() for _ in counts]
+
+        def write(depth: int) -> None:
+            if depth == len(counts):
+                body(variables)
+                return
+            header, inside, variable = self.label(), self.label(), variables[depth]
+            self.enter(header, zero, variable)
+            self.lines.append(f"{header}:")
+            condition = self.op("cmp.lt.i64.s", variable, bounds[depth])
+            self.lines.append(f"cond_br {condition}, {inside}, {exits[depth]}")
+            self.lines.append(f"{inside}:")
+            write(depth + 1)
+            self.lines.append(f"{variable} = add.i64 {variable}, {one}")
+            self.lines.append(f"br {header}")
+            self.lines.append(f"{exits[depth]}:")
+
+        write(0)
+
+    def module(self, name: str = "kernels") -> Assembler:
+        text = "\n".join([*self.lines, "return []"])
+        return Assembler(name).function("f", ENTRY_CONVENTION, text)
+
+
+def compiled(text: KernelText) -> VmvxExecutable:
+    """With machine code in place."""
+    executable = load(text.module(), "native")
+    kernels = executable._compiled
+    assert kernels is not None
+    image.wait(SPANS)
+    kernels._use_all(kernels._provider.wait())
+    return executable
+
+
+def most_parts(executable: VmvxExecutable) -> int:
+    """Into how many parts a workgroup can be cut."""
+    return int(KernelEntry(executable.entry_point(0)).parts)
+
+
+def run_whole(
+    executable: VmvxExecutable, count: int, constants: Sequence[int], blocks: Sequence[np.ndarray]
+) -> None:
+    """A dispatch of so many workgroups, on this thread."""
+    commands = CommandList()
+    commands.dispatch(executable, 0, (count, 1, 1), list(constants), [whole(block) for block in blocks])
+    executor.require_native_executor().execute(commands, *commands.bind(()))
+
+
+def run_parts(
+    executable: VmvxExecutable,
+    count: int,
+    constants: Sequence[int],
+    blocks: Sequence[np.ndarray],
+    parts: int,
+    seed: int = 0,
+) -> None:
+    """The same in parts, in any order and in spans of one to three."""
+    entry, failure = KernelEntry(executable.entry_point(0)), array("q", (0,))
+    tables = [array("q", map(address_of, blocks)), array("q", (block.nbytes for block in blocks))]
+    words = array("i", constants)
+    records = array("q", bytes(DISPATCH.size)), array("q", bytes(WORKGROUP.size))
+    dispatch, group = (
+        kind(record.buffer_info()[0])
+        for kind, record in zip((KernelDispatch, Workgroup), records, strict=True)
+    )
+    dispatch.size_x = dispatch.size_y = dispatch.size_z = dispatch.count_y = dispatch.count_z = 1
+    dispatch.count_x, dispatch.concurrency, dispatch.parts = count, 1, parts
+    dispatch.constant_count, dispatch.constants = len(words), words.buffer_info()[0]
+    dispatch.binding_count = len(blocks)
+    dispatch.addresses, dispatch.lengths = (table.buffer_info()[0] for table in tables)
+    dispatch.failure = failure.buffer_info()[0]
+    random, spans, first = Random(seed), [], 0
+    while first < count * parts:
+        last = min(first + random.randint(1, 3), count * parts)
+        spans.append((first, last))
+        first = last
+    random.shuffle(spans)
+    for group.first, group.last in spans:
+        result = _SPAN(entry.code)(entry.environment, *(record.buffer_info()[0] for record in records))
+        if result:
+            error = executable.take_failure(result)
+            assert error is not None
+            raise error
