@@ -45,10 +45,11 @@ class Switch(NamedTuple):
 
 
 class Alternatives(NamedTuple):
-    """An executable that a module has in several formats."""
+    """An executable that a module has in several formats; or some of which one is always dispatched with
+    another, by one table, so that they share their format."""
 
     functions: frozenset[str]
-    """Those of its functions that the module looks up."""
+    """Those of the functions that the module looks up."""
     switches: tuple[Switch, ...]
 
 
@@ -90,13 +91,11 @@ class _Unknown(Exception):
     """A module that depends on the answers in another way."""
 
 
-class _Step(NamedTuple):
-    """What a case of a table leads to: a call that creates an executable or dispatches a function."""
+class _FormatTable(NamedTuple):
+    """A table, and the globals of the executables that it is about."""
 
-    call: SsaInstruction
-    name: str
-    function: str | None
-    """That is looked up on the way."""
+    switch: Switch
+    places: frozenset[int]
 
 
 class _Search:
@@ -126,35 +125,35 @@ class _Search:
             return None
 
     def _variants(self) -> Variants | None:
-        switches: dict[int, list[Switch]] = {}
-        names: dict[int, set[str]] = {}
+        tables: list[_FormatTable] = []
         covered: set[int] = set()
-        tables: set[int] = set()
         for function in self._functions:
             for block in function.blocks:
                 cases = self._cases(block)
-                if cases is None:
-                    continue
-                steps = [self._step(block.successors[1 + case]) for case in cases]
-                tables.add(block.terminator.pc)
-                (place,) = self._places(function, steps)
-                switches.setdefault(place, []).append(Switch(block.terminator.pc, cases))
-                names.setdefault(place, set()).update(filter(None, (step.function for step in steps)))
-                covered.update(step.call.pc for step in steps)
-        self._require_nothing_else(tables, covered, switches.keys())
-        if not switches:
+                if cases is not None:
+                    calls = [self._calls(block.successors[1 + case]) for case in cases]
+                    covered.update(call.pc for found in calls for call in found)
+                    switch = Switch(block.terminator.pc, cases)
+                    tables.append(_FormatTable(switch, self._places(function, calls)))
+        groups = _groups([table.places for table in tables])
+        words = {table.switch.word for table in tables}
+        self._require_nothing_else(words, covered, {place for group in groups for place in group})
+        if not tables:
             return None
-        first = next(iter(switches.values()))[0]
-        formats = [name for _, name in sorted(zip(first.cases, self._formats, strict=True))]
-        order = [self._formats.index(name) for name in formats]
+        order = sorted(range(len(self._formats)), key=lambda number: tables[0].switch.cases[number])
+        names = self._looked_up()
         return Variants(
-            tuple(formats),
+            tuple(self._formats[number] for number in order),
             tuple(
                 Alternatives(
-                    frozenset(names[place]),
-                    tuple(Switch(word, tuple(cases[at] for at in order)) for word, cases in found),
+                    frozenset(name for place in group for name in names.get(place, ())),
+                    tuple(
+                        Switch(word, tuple(cases[number] for number in order))
+                        for (word, cases), places in tables
+                        if places <= group
+                    ),
                 )
-                for place, found in sorted(switches.items())
+                for group in groups
             ),
         )
 
@@ -219,39 +218,46 @@ class _Search:
 
     # -- what tables are about ---------------------------------------------------------------------------
 
-    def _step(self, block: Block) -> _Step:
-        """The first call that a block leads to without a condition."""
-        function = None
+    def _calls(self, block: Block) -> list[SsaInstruction]:
+        """The first calls that create or dispatch executables to which a block leads without a condition."""
         for _ in range(_MOST_STEPS):
-            for instruction in block.instructions:
-                name = self._called(instruction)
-                if name == _LOOKUP:
-                    function = (self._text(instruction.operands[1]) or b"").decode(errors="replace")
-                elif name == _CREATE or name in _DISPATCHES:
-                    assert name is not None
-                    return _Step(instruction, name, function)
-            if len(block.successors) != 1:
-                break
+            found = [each for each in block.instructions if self._called(each) in (_CREATE, *_DISPATCHES)]
+            if found or len(block.successors) != 1:
+                return found
             (block,) = block.successors
-        raise _Unknown
+        return []
 
-    def _places(self, function: SsaFunction, steps: Sequence[_Step]) -> set[int]:
-        """The global that holds the executable which all cases of a table create or dispatch."""
-        if all(step.name == _CREATE for step in steps):
-            created = {step.call.results[0] for step in steps}
-            found: set[int | None] = {
+    def _places(self, function: SsaFunction, calls: Sequence[Sequence[SsaInstruction]]) -> frozenset[int]:
+        """The globals that hold the executables which all cases of a table create or dispatch."""
+        names = {self._called(call) for found in calls for call in found}
+        if names == {_CREATE} and all(len(found) == 1 for found in calls):
+            created = {found[0].results[0] for found in calls}
+            places: list[set[int | None]] = [{
                 instruction.literals[0]
                 for block in function.blocks
                 for instruction in block.instructions
                 if instruction.mnemonic == _STORE_REF and created <= _sources(instruction.operands[0])
-            }
-        else:
-            found = {self._place(step.call.operands[1]) for step in steps if step.name in _DISPATCHES}
-            if not all(step.name in _DISPATCHES for step in steps):
+            }]  # fmt: skip
+            if len(places[0]) != 1:
                 raise _Unknown
-        if len(found) != 1 or None in found:
+        else:
+            if not names <= set(_DISPATCHES):
+                raise _Unknown
+            places = [{self._place(call.operands[1]) for call in found} for found in calls]
+        if any(one != places[0] for one in places) or not places[0] or None in places[0]:
             raise _Unknown
-        return {place for place in found if place is not None}
+        return frozenset(place for place in places[0] if place is not None)
+
+    def _looked_up(self) -> dict[int, set[str]]:
+        """By the global of an executable, the names of its functions."""
+        found: dict[int, set[str]] = {}
+        for instruction in self._instructions():
+            if self._called(instruction) == _LOOKUP:
+                place = self._place(instruction.operands[0])
+                name = self._text(instruction.operands[1])
+                if place is not None and name is not None:
+                    found.setdefault(place, set()).add(name.decode(errors="replace"))
+        return found
 
     @staticmethod
     def _place(executable: Value) -> int | None:
@@ -275,6 +281,15 @@ class _Search:
         if value.operation != "const.ref.rodata":
             return None
         return bytes(self._module.rodata[value.literals[0]].data)
+
+
+def _groups(sets: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+    """The members of sets; those that share one are together."""
+    groups: list[frozenset[int]] = []
+    for one in sets:
+        apart = [group for group in groups if not group & one]
+        groups = [*apart, one.union(*(group for group in groups if group & one))]
+    return sorted(groups, key=min)
 
 
 def _sources(value: Value) -> set[Value]:

@@ -24,11 +24,13 @@ PROGRAMS = Path(__file__).parents[1] / "data" / "programs"
 PROGRAM = PROGRAMS / "variants.vmfb"
 RANDOM = np.random.default_rng(5)
 X, W, V = (RANDOM.random(shape, np.float32) for shape in ((37, 16), (16, 24), (24, 8)))
+PAIR = [RANDOM.random(shape, np.float32) for shape in ((4, 8), (8, 16), (5, 6), (6, 7))]
 ROW = RANDOM.random(64, np.float32)
 NATIVE, VMVX = "NativeExecutable", "VmvxExecutable"
 FUNCTIONS = (
     "layers_dispatch_0_matmul_Dx24x16_f32", "layers_dispatch_1_matmul_Dx8x24_f32",
     "pick_dispatch_0_elementwise_64_f32", "pick_dispatch_1_elementwise_64_f32",
+    "pair_dispatch_0_matmul_4x16x8_f32", "pair_dispatch_1_matmul_5x7x6_f32",
 )  # fmt: skip
 
 
@@ -45,7 +47,8 @@ def variants(program: BytecodeModule) -> Variants:
 
 
 def kinds(source: Any, **options: Any) -> list[str]:
-    """The class of the executable of each function, after calls whose results are right."""
+    """The class of the executable of each function, after calls whose results are right. Both of `pair` share
+    theirs."""
     with jitree.Session("local-sync", **options) as session:
         before = set(prepared_executables())
         module = session.load(source)
@@ -54,16 +57,19 @@ def kinds(source: Any, **options: Any) -> list[str]:
         np.testing.assert_allclose(module.layers(X[:3], W, V), X[:3] @ W @ V, rtol=1e-5)
         for number, expected in enumerate((ROW + ROW, ROW * ROW, ROW)):
             np.testing.assert_array_equal(module.pick(ROW, number), expected)
+        for result, (left, right) in zip(module.pair(*PAIR), (PAIR[:2], PAIR[2:]), strict=True):
+            np.testing.assert_allclose(result, left @ right, rtol=1e-5)
         found = {executable.function_name(0): type(executable).__name__ for executable in made}
         assert found.keys() == set(FUNCTIONS)
-        return [found[name] for name in FUNCTIONS]
+        assert found[FUNCTIONS[4]] == found[FUNCTIONS[5]]
+        return [found[name] for name in FUNCTIONS[:5]]
 
 
 def test_a_module_says_what_it_offers(variants: Variants) -> None:
     assert [name.rpartition("-")[0] for name in variants.formats] == ["embedded-elf", "vmvx-bytecode"]
     functions = [executable.functions for executable in variants.executables]
-    assert functions == [{name} for name in FUNCTIONS]
-    assert all(len(executable.switches) == 2 for executable in variants.executables)
+    assert functions == [*({name} for name in FUNCTIONS[:4]), set(FUNCTIONS[4:])]
+    assert [len(executable.switches) for executable in variants.executables] == [2, 2, 2, 2, 3]
 
 
 @pytest.mark.parametrize("name", ["arithmetic", "checks", "two_devices", "endless"])
@@ -79,7 +85,7 @@ def test_a_dispatch_that_no_table_leads_to_leaves_the_module_as_it_is(
     assert find_variants(BytecodeModule(program.module, program.program.with_words(words))) is None
 
 
-@pytest.mark.parametrize("choice", list(product((0, 1), repeat=4)))
+@pytest.mark.parametrize("choice", list(product((0, 1), repeat=5)))
 def test_each_executable_has_a_format_of_its_own(
     choice: tuple[int, ...], program: BytecodeModule, variants: Variants
 ) -> None:
@@ -89,13 +95,13 @@ def test_each_executable_has_a_format_of_its_own(
 
 @pytest.mark.parametrize("tier", ["plain", "native"])
 def test_on_all_tiers(tier: str, program: BytecodeModule, variants: Variants) -> None:
-    chosen = with_formats(program, variants, [variants.formats[number] for number in (0, 1, 1, 0)])
-    assert kinds(chosen, tier=tier) == [NATIVE, VMVX, VMVX, NATIVE]
+    chosen = with_formats(program, variants, [variants.formats[number] for number in (0, 1, 1, 0, 1)])
+    assert kinds(chosen, tier=tier) == [NATIVE, VMVX, VMVX, NATIVE, VMVX]
 
 
 @pytest.mark.parametrize(("prefer", "kind"), [(None, NATIVE), ("llvm-cpu", NATIVE), ("vmvx", VMVX)])
 def test_a_session_prefers(prefer: str | None, kind: str) -> None:
-    assert kinds(PROGRAM, prefer=prefer) == [kind] * 4
+    assert kinds(PROGRAM, prefer=prefer) == [kind] * 5
 
 
 def test_one_of_two_devices_is_the_module_s_choice() -> None:
@@ -104,22 +110,22 @@ def test_one_of_two_devices_is_the_module_s_choice() -> None:
 
 
 TIMES = {
-    "embedded-elf-x86_64": dict(zip(FUNCTIONS, (10, 30, 5, 7), strict=True)),
-    "vmvx-bytecode-fb": dict(zip(FUNCTIONS, (20, 10, 5, 6), strict=True)),
+    "embedded-elf-x86_64": dict(zip(FUNCTIONS, (10, 30, 5, 7, 4, 4), strict=True)),
+    "vmvx-bytecode-fb": dict(zip(FUNCTIONS, (20, 10, 5, 6, 3, 6), strict=True)),
 }
 
 
 def test_the_faster_of_each(variants: Variants) -> None:
     formats = preference.fastest(variants, TIMES)
     assert formats is not None
-    assert [variants.formats.index(name) for name in formats] == [0, 1, 0, 1]
+    assert [variants.formats.index(name) for name in formats] == [0, 1, 0, 1, 0]
 
 
 def test_what_was_not_measured_is_the_module_s_choice(variants: Variants) -> None:
     partly = {name: {key: times[key] for key in FUNCTIONS[1:]} for name, times in TIMES.items()}
     formats = preference.fastest(variants, partly)
     assert formats is not None
-    assert [variants.formats.index(name) for name in formats] == [0, 1, 0, 1]
+    assert [variants.formats.index(name) for name in formats] == [0, 1, 0, 1, 0]
     assert preference.fastest(variants, {name: {} for name in TIMES}) is None
 
 
@@ -163,13 +169,13 @@ def test_measured_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     before = set(prepared_executables())
     monkeypatch.setattr(preference, "_times_of", times_of)
-    assert kinds(PROGRAM, prefer="fastest") == [NATIVE, VMVX, NATIVE, VMVX]
-    assert sorted(measured) == ["layers", "layers", "pick", "pick"]
-    assert kinds(PROGRAM, prefer="fastest") == [NATIVE, VMVX, NATIVE, VMVX]
-    assert len(measured) == 4
+    assert kinds(PROGRAM, prefer="fastest") == [NATIVE, VMVX, NATIVE, VMVX, NATIVE]
+    assert sorted(measured) == ["layers", "layers", "pair", "pair", "pick", "pick"]
+    assert kinds(PROGRAM, prefer="fastest") == [NATIVE, VMVX, NATIVE, VMVX, NATIVE]
+    assert len(measured) == 6
     with jitree.Session("local-task://?threads=2", prefer="fastest") as session:
         session.load(PROGRAM)
-    assert len(measured) == 8  # on other devices the faster one may be another
+    assert len(measured) == 12  # on other devices the faster one may be another
 
 
 @pytest.mark.parametrize("odd", ["VMVX", "", "cuda", 1, b"vmvx", ["vmvx"]])
