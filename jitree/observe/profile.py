@@ -290,7 +290,8 @@ def covered(intervals: Sequence[Interval], whole: Interval) -> int:
     """How much of an interval merged ones cover."""
     first = max(0, bisect_right(intervals, whole[0], key=lambda interval: interval[0]) - 1)
     total = 0
-    for begun, ended in intervals[first:]:
+    for number in range(first, len(intervals)):  # a part of the list would be a copy of all that follows
+        begun, ended = intervals[number]
         if begun >= whole[1]:
             break
         total += max(0, min(ended, whole[1]) - max(begun, whole[0]))

@@ -276,6 +276,19 @@ def test_intervals() -> None:
     assert [covered(found, whole) for whole in ((0, 10), (2, 6), (4, 5), (8, 9))] == [6, 3, 0, 0]
 
 
+def test_long_profiles_take_no_copies_of_what_follows() -> None:
+    class Places(list[tuple[int, int]]):
+        looks = 0
+
+        def __getitem__(self, place: Any) -> Any:
+            assert not isinstance(place, slice), "with each question"
+            self.looks += 1
+            return super().__getitem__(place)
+
+    places = Places((10 * number, 10 * number + 5) for number in range(10_000))
+    assert covered(places, (20, 31)) == 6 and places.looks < 40
+
+
 @pytest.mark.parametrize(
     ("name", "count"),
     [
