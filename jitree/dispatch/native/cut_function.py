@@ -18,7 +18,7 @@ from jitree.dispatch.native.lower_function import lower_block, lower_instruction
 from jitree.dispatch.native.nest_context import nest_context, nest_label
 from jitree.dispatch.native.nests import Nest
 from jitree.dispatch.native.nests.cutting import Cut, best_cut
-from jitree.dispatch.native.nests.emit import BegunNest, LevelRange
+from jitree.dispatch.native.nests.emit import BegunNest, LoopRange
 from jitree.dispatch.native.nests.guard import are_apart
 from jitree.dispatch.native.nests.operations import is_pure
 from jitree.dispatch.native.nests.writer import Writer
@@ -154,7 +154,7 @@ class _CutNests:
             text.label(here)
             runs = going if begun.runs == "true" else text.let(f"and i1 {going}, {begun.runs}")
             with text.maybe(runs, []):
-                begun.loops(None if part.level is None else LevelRange(part.level, start, end))
+                begun.loops(None if part.level is None else LoopRange(part.level, start, end))
             text.jump(after)
             emitter.raw(text.taken())
             emitter.label(after)

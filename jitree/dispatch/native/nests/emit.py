@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Counters = dict[Level, str]
 
 
-class LevelRange(NamedTuple):
+class LoopRange(NamedTuple):
     """Iterations of one loop of a nest, from a multiple of what its plan takes together to such a multiple or
     the end; at least one."""
 
@@ -94,7 +94,7 @@ class BegunNest:
         """The number of its iterations."""
         return self._body.places.extents[level]
 
-    def loops(self, part: LevelRange | None) -> None:
+    def loops(self, part: LoopRange | None) -> None:
         """The loops; ``part`` is what they run, None: all."""
         NestLoops(self.writer, self._structure, self._plan, self._body, self._weight, part).write()
 
@@ -109,7 +109,7 @@ class NestLoops:
         plan: Plan,
         body: Body,
         weight: int,
-        part: LevelRange | None = None,
+        part: LoopRange | None = None,
     ) -> None:
         self._part = part
         self._writer = writer
