@@ -32,7 +32,7 @@ from jitree.tools import cache_warm
 _COMPILER_SECONDS = 600
 _LOCAL = "--iree-hal-target-device=local"
 _BACKEND = "--iree-hal-local-target-device-backends="
-_TARGETS = {
+TARGETS = {
     "vmvx": (_LOCAL, f"{_BACKEND}vmvx"),
     "llvm-cpu": (_LOCAL, f"{_BACKEND}llvm-cpu", "--iree-llvmcpu-target-cpu=host"),
 }
@@ -198,7 +198,7 @@ def main() -> int:
     options.folder.mkdir(exist_ok=True)
     ratios: dict[str, list[float]] = {}
     for name, source, shape in available(options.only, options.folder):
-        files = compiled(options.folder, name, source, shape, _TARGETS)
+        files = compiled(options.folder, name, source, shape, TARGETS)
         if "vmvx" in files:
             for runtime, ratio in measure(name, files, argument(shape, name), options).items():
                 ratios.setdefault(runtime, []).append(ratio)
