@@ -102,11 +102,17 @@ def most_parts(executable: VmvxExecutable) -> int:
 
 
 def run_whole(
-    executable: VmvxExecutable, count: int, constants: Sequence[int], blocks: Sequence[np.ndarray]
+    executable: VmvxExecutable,
+    count: int,
+    constants: Sequence[int],
+    blocks: Sequence[np.ndarray],
+    function: int = 0,
 ) -> None:
     """A dispatch of so many workgroups, on this thread."""
     commands = CommandList()
-    commands.dispatch(executable, 0, (count, 1, 1), list(constants), [whole(block) for block in blocks])
+    commands.dispatch(
+        executable, function, (count, 1, 1), list(constants), [whole(block) for block in blocks]
+    )
     executor.require_native_executor().execute(commands, *commands.bind(()))
 
 

@@ -17,6 +17,7 @@ from jitree.hal.local.executor.records import KernelEntry
 from jitree.hal.local.thread_team import Team
 from jitree.hal.local.topology import unpinned
 from jitree.loaders.vmvx_context import WorkerContext
+from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
 from tests.hal.native_kernels import aligned, whole
 from tests.loaders.cut_programs import KernelText, compiled, most_parts, run_parts, run_whole
 from tests.loaders.vmvx_programs import load
@@ -148,6 +149,50 @@ def test_rows_that_run_into_each_other_stay_whole() -> None:
     left, right, out = case.blocks(2)
     right = aligned(np.arange(90, dtype=np.float32))
     assert _same(case.text(), 1, (5, 30), [left, right, out]) > 1
+
+
+def _tile(rows: int, columns: int, clears: bool) -> KernelText:
+    """An image of three channels plus what scratch memory holds: one if it ``clears`` that, else zero. It has
+    room for so many rows and columns; the dispatch says how many there are."""
+    text = KernelText(2)
+    tile = text.scratch(3 * rows * columns + 500)
+    counts: list[int | str] = [3, text.push_constant(0), text.push_constant(1)]
+    value = text.pair()
+    text.lines.append(f"{value} = const.f32 1.0")
+
+    def place(at: list[str]) -> str:
+        return text.index(0, (at[0], rows * columns), (at[1], columns), (at[2], 1))
+
+    if clears:
+        text.loops(counts, lambda at: text.store("f32", tile, place(at), value))
+
+    def add(at: list[str]) -> None:
+        sum_ = text.op("add.f32", text.load("f32", tile, place(at)), text.load("f32", 3, place(at)))
+        text.store("f32", tile, place(at), sum_)
+
+    text.loops(counts, add)
+    text.loops(counts, lambda at: text.store("f32", 4, place(at), text.load("f32", tile, place(at))))
+    return text
+
+
+@pytest.mark.parametrize("clears", [True, False])
+@pytest.mark.parametrize(("rows", "columns"), [(16, 16), (9, 16), (16, 9), (1, 1), (20, 16), (16, 20)])
+def test_tiles_with_room_left(rows: int, columns: int, clears: bool) -> None:
+    """Scratch memory that is not cleared is zero; of too many rows or columns, one writes over another."""
+    blocks = [aligned(np.arange(1000, dtype=np.float32)), aligned(np.zeros(1000, np.float32))]
+    assert _same(_tile(16, 16, clears), 1, (rows, columns), blocks) > 4
+
+
+def test_scratch_memory_is_zero_after_other_kernels() -> None:
+    """What a kernel leaves unread of a buffer that it fills is not what the next one finds."""
+    first, second = _tile(16, 16, True), _tile(16, 16, False)
+    blocks = [aligned(np.arange(1000, dtype=np.float32)) for _ in range(2)]
+    module = first.module()
+    module.function("g", ENTRY_CONVENTION, "\n".join([*second.lines, "return []"]))
+    executable = load(module, "native")
+    for ordinal in (0, 1, 0, 1):
+        run_whole(executable, 1, (16, 16), blocks, ordinal)
+        assert np.array_equal(blocks[1][:768], blocks[0][:768] + (1 - ordinal))
 
 
 def _normalised(rows: int, columns: int) -> KernelText:

@@ -153,7 +153,8 @@ def emit_alloc(emitter: Emitter, instruction: SsaInstruction) -> None:
     length, alignment = map(operand, instruction.operands)
     shortcut = Shortcut(emitter, instruction)
     shortcut.require(emitter.let(f"icmp ule i32 {alignment}, {SCRATCH_ALIGNMENT}"))
-    entry = emitter.let(f"call fastcc ptr @vm.allocate(ptr %state, i64 {length})")
+    allocate = "take" if instruction.results[0] in emitter.filled else "allocate"
+    entry = emitter.let(f"call fastcc ptr @vm.{allocate}(ptr %state, i64 {length})")
     shortcut.require(emitter.let(f"icmp ne ptr {entry}, null"))
     (variable,) = instruction.outputs
     emitter.drop_all((emitter.registers[variable],))

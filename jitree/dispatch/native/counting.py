@@ -50,6 +50,7 @@ _CALLS: Final = {
     "pop": ("ptr ptr", "void void", "#3"),
     "slow": ("ptr ptr ptr ptr i64 i64 ptr", "i64 i64", "#1"),
     "allocate": ("ptr i64", "ptr i64", "#3"),
+    "take": ("ptr i64", "ptr i64", "#3"),
     "refuel": ("ptr", "i64 i64", "#1"),
     "refuel_function": ("ptr", "i64 i64", "#1"),
     "look": ("ptr", "i1 i1", "#1"),

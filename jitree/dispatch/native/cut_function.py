@@ -83,6 +83,7 @@ def lower_cut_function(
     emitter = Emitter(function, module, symbol, callees.asks, PARAMETERS)
     by_header = {part.nest.loop.header: number for number, part in enumerate(cut.nests)}
     inside = {block for part in cut.nests for block in part.nest.loop.blocks}
+    emitter.filled = cut.filled
     emitter.headers = {header: nest_label(header) for header in by_header}
     nests = _CutNests(emitter, cut)
     for block in function.blocks:

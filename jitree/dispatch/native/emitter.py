@@ -8,7 +8,7 @@ without harm.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -57,6 +57,8 @@ class Emitter(CheckedText):
     ) -> None:
         """``parameters`` (i64) come after the function's own."""
         super().__init__()
+        self.filled: Container[Value] = ()
+        """Buffers that need not be zero when they are made: nothing in them is read before it is written."""
         self._parameters = parameters
         self.asks = asks
         """Whether Python may execute instructions that compiled code does not know."""

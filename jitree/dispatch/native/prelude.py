@@ -91,6 +91,7 @@ def prelude(declare: Declare, asks: bool = True) -> str:
         "suspend",
         "pop",
         "allocate",
+        "take",
         "refuel_function",
         "look",
         *(["slow"] if asks else []),

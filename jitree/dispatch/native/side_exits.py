@@ -124,7 +124,15 @@ def slow(
 
 
 def allocate(state: ExitState, length: int) -> Entry:
-    """A zeroed buffer from the memory for buffers that die with their function; null if there is none."""
+    """As :func:`take`, zeroed."""
+    entry = take(state, length)
+    if entry:
+        call(load64(state.math + MEMSET), entry.address, 0, length)
+    return entry
+
+
+def take(state: ExitState, length: int) -> Entry:
+    """A buffer from the memory for buffers that die with their function; null if there is none."""
     scratch = state.scratch
     if not scratch or not scratch.free:
         return Entry(0)
@@ -139,9 +147,8 @@ def allocate(state: ExitState, length: int) -> Entry:
     entry.count = 1
     scratch.next = start + (length + SCRATCH_ALIGNMENT - 1 & -SCRATCH_ALIGNMENT)
     scratch.taken += 1
-    call(load64(state.math + MEMSET), start, 0, length)
     return entry
 
 
-FUNCTIONS = (clear, side_exit, suspend, pop, slow, allocate)
+FUNCTIONS = (clear, side_exit, suspend, pop, slow, allocate, take)
 """What compiled functions call."""

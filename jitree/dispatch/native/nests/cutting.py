@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from math import lcm, prod
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from jitree.dispatch.native.nests.digits import Digit, Reading, read_digit
+from jitree.dispatch.native.nests.digits import Digit, Reading, elements, read_digit
 from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.nests.reading import Level
 from jitree.dispatch.native.nests.recognise import ElementAccess
@@ -52,6 +52,8 @@ class Cut(NamedTuple):
     """What has to be positive, over values from outside of the nest of that number."""
     apart: tuple[tuple[Place, Place], ...]
     """Accesses of different nests that must not touch the same bytes."""
+    filled: frozenset[Value]
+    """Scratch buffers of which nothing is read that has not been written."""
 
 
 def best_cut(nests: Sequence[Nest], scratch: set[Value]) -> Cut | None:
@@ -160,7 +162,29 @@ class _Cutter:
         most = min(-(-_greatest(self._level) // unit), MOST_PARTS)
         if apart is None or most < 2 or not _is_worth_it(parts):
             return None
-        return Cut(tuple(parts), unit, most, tuple(_distinct(self._rooms)), apart)
+        filled = frozenset(buffer for buffer in self._scratch if self._is_filled(parts, buffer))
+        return Cut(tuple(parts), unit, most, tuple(_distinct(self._rooms)), apart, filled)
+
+    def _is_filled(self, parts: Sequence[NestPart], buffer: Value) -> bool:
+        """Whether the first nest that touches a buffer writes all elements that others touch, unread."""
+        touching = [
+            (number, part.nest.structure, access)
+            for number, part in enumerate(parts)
+            for access in _accesses(part.nest)
+            if access.buffer is buffer
+        ]
+        if not touching:
+            return True
+        first, structure, fill = touching[0]
+        if fill.instruction.results or fill.predicate or [number for number, *_ in touching].count(first) > 1:
+            return False
+        if any(not fill.index.coefficient(level.counter).terms for level in structure.levels):
+            return False  # perhaps it runs no iteration of that loop
+        known = elements(structure, fill)
+        return known is not None and all(
+            elements(structure, access) == known and access.element == fill.element
+            for _, structure, access in touching[1:]
+        )
 
     def _unit(self, nest: Nest, level: Level) -> int | None:
         """Iterations of a loop that the plan takes together; None if they are not parallel."""
@@ -168,7 +192,7 @@ class _Cutter:
         if plan.in_order or level in plan.reductions:
             return None
         if level is plan.vector:
-            return plan.lanes * plan.vectors
+            return plan.lanes * (plan.vectors if plan.tiled is not None else 1)
         return plan.copies if level is plan.tiled else 1
 
     def _level_of(self, number: int) -> Level | None:
@@ -187,7 +211,7 @@ class _Cutter:
             found.append((known[1], known[2]))
         if len({level.counter for level, _ in found}) != 1 or self._unit(nest, found[0][0]) is None:
             return None
-        self._rooms += [(number, reading.digit.factor - reading.lower) for _, reading in found]
+        self._rooms += [(number, room) for _, reading in found for room in reading.rooms]
         return found[0][0]
 
     def _need(self, number: int, nest: Nest, level: Level | None) -> None:
@@ -198,7 +222,7 @@ class _Cutter:
             reading = None if level is None else read_digit(nest.structure, load, level)
             digit = None if reading is None else reading.digit
             if reading is not None:
-                self._rooms.append((number, reading.digit.factor - reading.lower))
+                self._rooms += [(number, room) for room in reading.rooms]
             if self._needs.setdefault(load.buffer, digit) != digit:
                 self._needs[load.buffer] = None
 
@@ -238,7 +262,7 @@ class _Cutter:
         assert part.level is not None
         reading = read_digit(part.nest.structure, access, part.level)
         assert reading is not None
-        self._rooms.append((number, reading.digit.factor - reading.lower))
+        self._rooms += [(number, room) for room in reading.rooms]
 
 
 def _distinct(rooms: Sequence[tuple[int, Polynomial]]) -> Iterator[tuple[int, Polynomial]]:

@@ -1,13 +1,15 @@
 """Digits of indices: what shows that two nests touch the same elements where their counters are the same.
 
 An index ``base + upper + factor * counter + lower`` with ``0 <= lower < factor``, whose upper part is a
-multiple of ``factor * extent``, has the counter as a digit: every element belongs to one iteration of that
-loop, in each nest whose index has the same digit.
+multiple of a period that is at least ``factor * extent``, has the counter as a digit: every element belongs
+to one iteration of that loop, in each nest whose index has the same digit.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from math import gcd
+from typing import Final, NamedTuple
 
 from jitree.dispatch.native.nests.guard import NARROW_BITS, SYMBOL_BITS
 from jitree.dispatch.native.nests.polynomials import Polynomial
@@ -15,7 +17,8 @@ from jitree.dispatch.native.nests.reading import Level
 from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
 from jitree.dispatch.native.ssa import Value
 
-_ZERO = Polynomial.constant(0)
+_ZERO: Final = Polynomial.constant(0)
+_ONE: Final = Polynomial.constant(1)
 
 
 class Digit(NamedTuple):
@@ -26,17 +29,18 @@ class Digit(NamedTuple):
     base: Polynomial
     factor: Polynomial
     extent: Polynomial
+    period: Polynomial
 
 
 class Reading(NamedTuple):
     """An access that has a digit if the numbers allow it."""
 
     digit: Digit
-    lower: Polynomial
-    """What the counters below reach: less than the factor, as a guard has to check where it is no number."""
+    rooms: tuple[Polynomial, ...]
+    """What has to be positive for that: what is left between lower part and factor, and up to the period."""
 
 
-def count_of(level: Level) -> Polynomial | None:
+def extent_of(level: Level) -> Polynomial | None:
     """The number of iterations; None if it is no polynomial."""
     if level.extent is not None:
         return Polynomial.constant(level.extent)
@@ -45,24 +49,74 @@ def count_of(level: Level) -> Polynomial | None:
 
 def read_digit(structure: Structure, access: ElementAccess, level: Level) -> Reading | None:
     """None if the counter of a loop is no digit of the access's index."""
-    factor, count = access.index.coefficient(level.counter), count_of(level)
-    if count is None or (factor.number or 1) <= 0 or not factor.terms:
+    factor, extent = access.index.coefficient(level.counter), extent_of(level)
+    if extent is None or (factor.number or 1) <= 0 or not factor.terms:
         return None
+    others = [
+        (part, other)
+        for other in structure.levels
+        if other is not level
+        and other.extent != 1
+        and (part := access.index.coefficient(other.counter)).terms
+    ]
+    period = _period(factor, extent, [part for part, _ in others])
     lower = _ZERO
-    for other in structure.levels:
-        part, times = access.index.coefficient(other.counter), count_of(other)
-        if other is level or not part.terms or other.extent == 1:
-            continue
-        quotient, rest = part.divided(factor * count)
+    for part, other in others:
+        quotient, rest = part.divided(period)
         if quotient.terms and not rest.terms:
             continue
+        times = extent_of(other)
         if times is None or (part.number or 1) <= 0:
             return None
-        lower = lower + part * (times - Polynomial.constant(1))
-    room = factor - lower
-    if room.number is not None and room.number <= 0:
+        lower = lower + part * (times - _ONE)
+    rooms = (factor - lower, period - factor * extent + _ONE)
+    if any(room.number is not None and room.number <= 0 for room in rooms):
         return None
-    if any(polynomial.bits(SYMBOL_BITS) > NARROW_BITS for polynomial in (room, factor * count)):
+    if any(polynomial.bits(SYMBOL_BITS) > NARROW_BITS for polynomial in (*rooms, period)):
         return None
     base = access.index.without(structure.counters)
-    return Reading(Digit(access.buffer, access.element, base, factor, count), lower)
+    return Reading(Digit(access.buffer, access.element, base, factor, extent, period), rooms)
+
+
+def _period(factor: Polynomial, extent: Polynomial, others: Sequence[Polynomial]) -> Polynomial:
+    """Where rows have room for more iterations than there are, what all larger factors are multiples of."""
+    numbers = [part.number for part in others]
+    if factor.number is not None and None not in numbers:
+        upper = gcd(*(number for number in numbers if number is not None and number > factor.number))
+        if upper and upper % factor.number == 0:
+            return Polynomial.constant(upper)
+    return factor * extent
+
+
+Stride = tuple[Polynomial, Polynomial]
+"""By how many elements a loop goes on, and how often it runs."""
+
+
+def elements(structure: Structure, access: ElementAccess) -> tuple[Polynomial, list[Stride]] | None:
+    """Which elements an access touches in all iterations: the first one, and the strides from there, loops
+    that go on where others end as one. Equal ones are the same elements; None if they are not known."""
+    found: list[Stride] = []
+    for level in structure.levels:
+        factor, extent = access.index.coefficient(level.counter), extent_of(level)
+        if extent is None:
+            return None
+        if factor.terms and level.extent != 1:
+            found.append((factor, extent))
+    while (pair := _in_a_row(found)) is not None:
+        outer, inner = pair
+        found.remove(outer)
+        found[found.index(inner)] = (inner[0], inner[1] * outer[1])
+    return access.index.without(structure.counters), sorted(found, key=_order)
+
+
+def _order(stride: Stride) -> list[tuple[tuple[int, ...], int]]:
+    terms = (item for polynomial in stride for item in polynomial.terms.items())
+    return [(tuple(value.number for value in monomial), number) for monomial, number in terms]
+
+
+def _in_a_row(found: Sequence[Stride]) -> tuple[Stride, Stride] | None:
+    for outer in found:
+        for inner in found:
+            if outer[0] == inner[0] * inner[1]:
+                return outer, inner
+    return None

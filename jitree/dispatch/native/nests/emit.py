@@ -188,9 +188,14 @@ class NestLoops:
             along = self._in_blocks if plan.packed else self._along_tiled
             return lambda counter: along({**counters, level: counter}, tile)
 
-        self._span(level, *self._within(level, "0", tiles_end), tile, write(_Tile(plan.vectors, None)))
+        start, end = self._within(level, "0", vectors_end)
+        if start != "0":  # whole tiles from there on
+            distance = writer.let(f"sub i64 {end}, {start}")
+            whole = writer.let(f"mul i64 {writer.let(f'sdiv i64 {distance}, {tile}')}, {tile}")
+            tiles_end = writer.let(f"add i64 {start}, {whole}")
+        self._span(level, start, tiles_end, tile, write(_Tile(plan.vectors, None)))
         if plan.vectors > 1:
-            self._span(level, *self._within(level, tiles_end, vectors_end), lanes, write(_Tile(1, None)))
+            self._span(level, tiles_end, end, lanes, write(_Tile(1, None)))
         if not count.startswith("%"):
             left = int(count) % lanes
             if left:
