@@ -29,7 +29,7 @@ from comparison import alternate, summary
 import jitree
 from jitree.tools import cache_warm
 
-_COMPILER_SECONDS = 600
+COMPILER_SECONDS = 600
 _LOCAL = "--iree-hal-target-device=local"
 _BACKEND = "--iree-hal-local-target-device-backends="
 TARGETS = {
@@ -97,7 +97,7 @@ def with_shape(source: Path, shape: tuple[int, ...], target: Path) -> None:
 
 
 def run(*command: str) -> None:
-    subprocess.run(command, check=True, timeout=_COMPILER_SECONDS)
+    subprocess.run(command, check=True, timeout=COMPILER_SECONDS)
 
 
 def compiled(
