@@ -7,9 +7,9 @@ part is a call by itself, from one wait to the next.
 
 from __future__ import annotations
 
-import sys
 from _thread import _local, allocate_lock, get_ident
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from sys import _getframe
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +22,7 @@ from jitree.dispatch.plain.handlers import HANDLERS
 from jitree.errors import FailedPreconditionError
 from jitree.observe.origins import RUN
 from jitree.observe.profile import Profile
-from jitree.observe.profiled import CallNotes, ProfiledImport
+from jitree.observe.profiled import CallNotes, ProfiledCall, ProfiledImport
 from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES
 
 if TYPE_CHECKING:
@@ -32,16 +32,19 @@ if TYPE_CHECKING:
     from jitree.hal.device import Device
     from jitree.regs.machine import Machine
 
-_MOST_FRAMES: Final = 8
+_MOST_NOTED: Final = 3 + 2 * 8 - 1
+"""A call has eight functions of Python at most."""
+_NOTHING: Final[dict[str, Any]] = {}
 _IMPORTS: Final = [opcode for opcode, base in enumerate(BASE_OPCODE) if OPCODE_NAMES[base] == "call.import"]
 
 
 class _ThisCall(_local):
-    is_in_call = False
     is_in_import = False
 
 
 _here: Final = _ThisCall()
+_calling: Final = set[int]()
+"""Threads that are in a call that is noted."""
 _recorders: Final[dict[int, list[ProfiledImport]]] = {}
 """By address of the handle table of a context that is profiled."""
 _lock: Final = allocate_lock()
@@ -67,6 +70,9 @@ class CallRecorder(CallNotes):
         self._invoker = invoker
         self._table = id(invoker.table)
         self._functions: list[Function] = []
+        self._notes: list[Any] = []
+        """Of each call: how many these are, the function, the thread, code and places, begin, end. In a row,
+        since objects for each would have the garbage collector look at them, again and again."""
         self._codes: dict[int, tuple[CodeType, bool]] = {}
         """Code by identity, since its hash reads all of it, and whether it is of the user's."""
         self.is_over = False
@@ -90,12 +96,22 @@ class CallRecorder(CallNotes):
         function.watch(_ProfiledFunction(function, self))
         self._functions.append(function)
 
+    @property
+    def noted(self) -> Iterator[ProfiledCall]:
+        """See :meth:`CallNotes.noted`."""
+        notes, place = self._notes, 0
+        while place < len(notes):
+            end = place + notes[place]
+            stack = list(zip(notes[place + 3 : end - 2 : 2], notes[place + 4 : end - 2 : 2], strict=True))
+            yield ProfiledCall(notes[place + 1], stack, notes[place + 2], notes[end - 2], notes[end - 1])
+            place = end
+
     def stop(self) -> None:
         if self.is_over:
             return
         self.is_over = True
         self._invoker.engine = self._engine
-        called = {noted[0] for noted in self.noted}
+        called = {noted.function for noted in self.noted}
         for function in self._functions:
             function.watch(None)
             if function.full_name in called:
@@ -107,29 +123,41 @@ class CallRecorder(CallNotes):
                 for opcode in _IMPORTS:
                     HANDLERS[opcode] = call_import
 
-    def record(self, function: str, frame: FrameType | None, work: Callable[[], Any]) -> Any:
-        """Does the work of a call."""
-        if _here.is_in_call:
-            return work()
-        _here.is_in_call = True
-        stack, known, room = [], self._codes, _MOST_FRAMES
-        while frame is not None and room:
+    def record(
+        self,
+        function: str,
+        frame: FrameType | None,
+        work: Callable[..., Any],
+        arguments: tuple[Any, ...] = (),
+        named: dict[str, Any] = _NOTHING,
+    ) -> Any:
+        """Does the work of a call. What this does itself is a part of the time of each call."""
+        thread = get_ident()
+        if thread in _calling:
+            return work(*arguments, **named)
+        _calling.add(thread)
+        note, known = [0, function, thread], self._codes
+        while frame is not None:
             code = frame.f_code
-            if id(code) not in known:
-                known[id(code)] = code, is_of_user(code.co_filename)
-            if known[id(code)][1]:
-                stack.append((code, frame.f_lasti))
-                room -= 1
+            found = known.get(id(code))
+            if found is None:
+                found = known[id(code)] = code, is_of_user(code.co_filename)
+            if found[1]:
+                note += code, frame.f_lasti
+                if len(note) > _MOST_NOTED:
+                    break
             frame = frame.f_back
         begun = perf_counter_ns()
         if self.before is not None and self.before(function, begun):
             begun = perf_counter_ns()
         try:
-            return work()
+            return work(*arguments, **named)
         finally:
             ended = perf_counter_ns()
-            _here.is_in_call = False
-            self.noted.append((function, stack, get_ident(), begun, ended))
+            _calling.discard(thread)
+            note += begun, ended
+            note[0] = len(note)
+            self._notes += note
 
 
 class _ProfiledFunction(Watcher):
@@ -138,7 +166,7 @@ class _ProfiledFunction(Watcher):
     def __init__(self, function: Function, recorder: CallRecorder) -> None:
         self._name = function.full_name
         self._twin = function.twin()
-        self._recorder = recorder
+        self._record = recorder.record
 
     @property
     def explanation(self) -> Any:
@@ -150,7 +178,7 @@ class _ProfiledFunction(Watcher):
         arguments: tuple[Any, ...],
         named: dict[str, Any],
     ) -> Any:
-        return self._recorder.record(self._name, sys._getframe(2), lambda: self._twin(*arguments, **named))
+        return self._record(self._name, _getframe(2), self._twin, arguments, named)
 
     def passes(self, packed: Sequence[object]) -> None:
         """As :meth:`Watcher.passes`."""
@@ -170,15 +198,15 @@ class _ProfiledEngine:
 
     def run(self, machine: Machine) -> None:
         """See :meth:`jitree.dispatch.engine.Engine.run`."""
-        if _here.is_in_call:
+        if get_ident() in _calling:
             self._engine.run(machine)
             return
-        frame: FrameType | None = sys._getframe(1)
+        frame: FrameType | None = _getframe(1)
         called = frame
         while called is not None and called.f_code is not RUN:
             called = called.f_back
         function = "" if called is None else called.f_locals["function"].full_name
-        self._recorder.record(function, frame, lambda: self._engine.run(machine))
+        self._recorder.record(function, frame, self._engine.run, (machine,))
 
 
 def _timed_import(machine: Machine, pc: int) -> int:

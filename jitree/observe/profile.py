@@ -106,7 +106,7 @@ class Profile(Unique):
     @cached_property
     def calls(self) -> tuple[ProfiledCall, ...]:
         self.require_ended()
-        return tuple(map(ProfiledCall._make, self.notes.noted))
+        return tuple(self.notes.noted)
 
     def require_ended(self) -> None:
         if not self._ended:

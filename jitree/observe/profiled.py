@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jitree.base.records import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import CodeType
 
     from jitree.hal.device import Device
@@ -68,13 +68,16 @@ class CallNotes(abc.ABC):
     """What notes the calls of a session, each when it has ended."""
 
     def __init__(self) -> None:
-        self.noted: list[tuple[Any, ...]] = []
-        """The fields of a :class:`ProfiledCall` each; making one takes longer than all that is noted."""
         self.imports: list[ProfiledImport] = []
         self.places: dict[str, str] = {}
         """Of functions that were called, where the source says it; when it has stopped."""
         self.before: Callable[[str, int], bool] | None = None
         """Is told of each call and when it begins; whether that took a moment."""
+
+    @property
+    @abc.abstractmethod
+    def noted(self) -> Iterator[ProfiledCall]:
+        """The calls, as they ended."""
 
     @abc.abstractmethod
     def stop(self) -> None:

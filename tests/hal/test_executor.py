@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -19,6 +20,7 @@ from jitree.errors import FailedPreconditionError, InternalError, InvalidArgumen
 from jitree.hal.command_list import DIRECT, CommandList
 from jitree.hal.enums import WHOLE_BUFFER
 from jitree.hal.local import executor
+from jitree.hal.local.executor import calling
 from jitree.hal.local.executor.texts import generate
 from jitree.regs.memory import address_of, zeroed
 from tests.hal.executors import EXECUTORS, Execute, executing
@@ -296,6 +298,7 @@ def test_generated_code_is_valid_for_every_machine(machine: str) -> None:
 def test_python_executor_needs_no_compiler() -> None:
     program = """
 import sys
+import time
 import numpy as np
 from pathlib import Path
 from jitree.hal.executable import ExecutableParameters
@@ -316,3 +319,21 @@ if host_architecture().name == "x86_64":
 assert not {"numba", "llvmlite"} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_two_clocks_are_compared_though_one_reading_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program may have the processor between the readings of both."""
+    native, readings = executor.require_native_executor(), list[int]()
+
+    def clock() -> int:
+        ticks = 3 * time.perf_counter_ns()
+        readings.append(ticks)
+        time.sleep(0.01 * (len(readings) == 1))
+        return ticks
+
+    monkeypatch.setattr(calling, "_CLOCK", lambda address: clock)
+    monkeypatch.setattr(calling, "count_by", lambda clock: None)
+    late = type(native)(native._image)
+    time.sleep(0.002)
+    assert late.nanoseconds_per_tick(late.moment()) == pytest.approx(1 / 3, rel=0.01)
+    assert late.ticks_per_microsecond == pytest.approx(3000, rel=0.01)

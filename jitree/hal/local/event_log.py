@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 
 CAPACITY: Final = 1 << 23
 """Events: 512 MiB of memory if all are there."""
+_READY: Final = 1 << 18
+"""Events whose memory is there from the beginning: the first use of a page, of 64 events, takes the system a
+microsecond or more, which is longer than noting them takes."""
+_PAGE: Final = 4096
 EXECUTE: Final = "execute"
 _TRANSFERS: Final = {KIND_FILL: "fill", KIND_COPY: "copy", KIND_UPDATE: "update"}
 _PAUSE: Final = 1e-4
-_LONG: Final = 10_000_000
-"""Nanoseconds in which both clocks can be compared."""
 
 
 class EventLog(Timings):
@@ -60,6 +62,7 @@ class EventLog(Timings):
         except UnavailableError:
             self._clock = None
         self._block = MemoryBlock(CAPACITY * EVENT.size)
+        self._block.array[: _READY * EVENT.size : _PAGE] = 0
         log = self._log
         atomic_store(log.next, 0)
         atomic_store(log.jobs, 0)
@@ -115,12 +118,7 @@ class EventLog(Timings):
         return data, _names(executables), self._moment()
 
     def _nanoseconds_per_tick(self, now: tuple[int, int]) -> float:
-        if self._clock is None:
-            return 1.0
-        (ticks, begun), (last_ticks, ended) = self._begun, now
-        if ended - begun < _LONG:
-            return 1000 / self._clock.ticks_per_microsecond
-        return (ended - begun) / (last_ticks - ticks)
+        return 1.0 if self._clock is None else self._clock.nanoseconds_per_tick(now)
 
     def _moment(self) -> tuple[int, int]:
         return (0, 0) if self._clock is None else self._clock.moment()

@@ -153,7 +153,7 @@ class NativeExecutor(CommandExecutor):
         """(address of a TEAM record, number of the worker from 1): what a worker thread does."""
         self.dismiss = _DISMISS(image.addresses["dismiss"])
         """(address of a TEAM record): lets its worker threads end."""
-        self._begun = self._clock(), time.perf_counter_ns()
+        self._begun = self.moment()
 
     def estimate(self, commands: CommandList, lengths: array[int]) -> int:
         """Ticks that a list may take on one thread, -1 while a team has not run one of its functions."""
@@ -175,7 +175,12 @@ class NativeExecutor(CommandExecutor):
     @cached_property
     def ticks_per_microsecond(self) -> float:
         """Measured once, over a millisecond."""
-        ticks, start = self._begun
-        while (elapsed := time.perf_counter_ns() - start) < 1_000_000:
+        while (elapsed := time.perf_counter_ns() - self._begun[1]) < 1_000_000:
             time.sleep(0.001 - elapsed * 1e-9)
-        return max(float(self._clock() - ticks) * 1000 / elapsed, 1.0)
+        return max(1000 / self.nanoseconds_per_tick(self.moment()), 1.0)
+
+    def nanoseconds_per_tick(self, now: tuple[int, int]) -> float:
+        """Since this was made, until a moment: the longer that is, the less it matters how long both clocks
+        were read."""
+        (ticks, begun), (last_ticks, ended) = self._begun, now
+        return (ended - begun) / max(1, last_ticks - ticks)
