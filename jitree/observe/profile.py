@@ -22,7 +22,7 @@ from jitree.hal.executable import prepared_executables
 from jitree.hal.observing import DISPATCH
 from jitree.hal.profiling import OPERATION, CostlyTimings, Measurement, ProfilingMode
 from jitree.observe.profile_rows import Durations, ProfileRow, ProfileTable
-from jitree.observe.profiled import CallNotes, DoneCommand, Noted, ProfiledCall, ProfiledImport
+from jitree.observe.profiled import CallNotes, CallParts, DoneCommand, Noted, ProfiledCall, ProfiledImport
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -154,7 +154,8 @@ class Profile(Unique):
         rows = make[by]() if by in make else self._callers(by)
         if by in ("dispatch", "function"):
             rows = (replace(row, location=self.places.get(row.name) or None) for row in rows)
-        return ProfileTable(by, sorted(rows, key=lambda row: -row.total), self._note(by))
+        rest = self._between() if by == "dispatch" and self.samples is None else ()
+        return ProfileTable(by, sorted(rows, key=lambda row: -row.total), self._note(by), rest)
 
     @folded
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -230,23 +231,44 @@ class Profile(Unique):
 
     def _callers(self, by: str) -> Iterator[ProfileRow]:
         found: dict[str, Durations] = defaultdict(Durations)
-        work: dict[int, list[Interval]] = defaultdict(list)
-        imports: dict[int, list[Interval]] = defaultdict(list)
+        for call, parts in self._parts:
+            sums = found[call.site if by == "call site" else call.function]
+            sums.add(call.ended - call.begun)
+            weight = 1.0 if self.samples is None else self.samples.weight(call)
+            sums.device += weight * parts.device
+            sums.python += weight * parts.python
+        return (sums.caller(name, self._whole) for name, sums in found.items())
+
+    @cached_property
+    def _parts(self) -> list[tuple[ProfiledCall, CallParts]]:
+        """What each call consists of."""
+        work, commands, imports = (defaultdict[int, list[Interval]](list) for _ in range(3))
         for _, measured in self._measured:
-            if measured.kind == OPERATION:
-                work[measured.thread].append(span(measured))
+            (work if measured.kind == OPERATION else commands)[measured.thread].append(span(measured))
         for each in self.imports:
             imports[each.thread].append((each.begun, each.ended))
         device = {thread: merged(spans) for thread, spans in work.items()}
+        dispatched = {thread: merged(spans) for thread, spans in commands.items()}
         python = {thread: merged([*spans, *work[thread]]) for thread, spans in imports.items()}
+        found = []
         for call in self.calls:
-            sums, whole = found[call.site if by == "call site" else call.function], (call.begun, call.ended)
-            sums.add(call.ended - call.begun)
-            weight = 1.0 if self.samples is None else self.samples.weight(call)
-            worked = covered(device.get(call.thread, []), whole)
-            sums.device += weight * worked
-            sums.python += weight * max(0, covered(python.get(call.thread, []), whole) - worked)
-        return (sums.caller(name, self._whole) for name, sums in found.items())
+            whole, thread = (call.begun, call.ended), call.thread
+            worked = covered(device.get(thread, []), whole)
+            between = worked - covered(dispatched.get(thread, []), whole)
+            away = max(0, covered(python.get(thread, []), whole) - worked)
+            found.append((call, CallParts(worked, max(0, between), away)))
+        return found
+
+    def _between(self) -> Iterator[ProfileRow]:
+        """What of the calls is no dispatch."""
+        names = "(between dispatches)", "(imports in Python)", "(bytecode, arguments, results)"
+        sums = [Durations() for _ in names]
+        for call, parts in self._parts:
+            rest = call.ended - call.begun - parts.device - parts.python
+            for durations, time in zip(sums, (parts.between, parts.python, max(0, rest)), strict=True):
+                durations.add(time)
+        rows = zip(names, sums, strict=True) if self.calls else ()
+        return (durations.row(name, self._whole) for name, durations in rows)
 
     @cached_property
     def _outside(self) -> float:

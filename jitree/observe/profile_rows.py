@@ -69,11 +69,15 @@ _COLUMNS: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
 class ProfileTable(Sequence[ProfileRow]):
     """Rows, those with the most time first; a slice is a table."""
 
-    def __init__(self, by: str, rows: Iterable[ProfileRow], note: str = "") -> None:
+    def __init__(
+        self, by: str, rows: Iterable[ProfileRow], note: str = "", rest: Iterable[ProfileRow] = ()
+    ) -> None:
         self.by = by
         self.note = note
         """What the rows do not say."""
         self._rows = tuple(rows)
+        self.rest = tuple(rest)
+        """Time of the calls that no row has: with these a table by dispatch adds up to all calls."""
 
     @overload
     def __getitem__(self, index: int) -> ProfileRow: ...
@@ -106,9 +110,10 @@ class ProfileTable(Sequence[ProfileRow]):
         return f"<table>{rows}</table>{escape(self.note)}"
 
     def _cells(self) -> list[list[str]]:
-        shown = [field for field in _COLUMNS if any(getattr(row, field) is not None for row in self._rows)]
+        rows = self._rows + self.rest
+        shown = [field for field in _COLUMNS if any(getattr(row, field) is not None for row in rows)]
         lines = [[self.by, *(_COLUMNS[field][0] for field in shown)]]
-        for row in self._rows:
+        for row in rows:
             values = ((field, getattr(row, field)) for field in shown)
             lines.append(
                 [row.name, *("" if value is None else _COLUMNS[field][1](value) for field, value in values)]

@@ -50,6 +50,17 @@ class ProfiledImport(NamedTuple):
         return str(self.module.imports[self.number].full_name)
 
 
+class CallParts(NamedTuple):
+    """Nanoseconds of one call."""
+
+    device: int
+    """Devices work for it."""
+    between: int
+    """… but execute no command."""
+    python: int
+    """Imports that Python makes, without what devices do there."""
+
+
 class DoneCommand(NamedTuple):
     """A dispatch, or a transfer in a command buffer, from its first to its last part."""
 

@@ -68,6 +68,13 @@ def test_parts_of_calls_add_up(session: Session) -> None:
     with session.profile() as profile:
         for _ in range(4):
             call(session)
+    rest = {one.name: one for one in profile.rows.rest}
+    assert set(rest) == {"(between dispatches)", "(imports in Python)", "(bytecode, arguments, results)"}
+    dispatched = sum(one.total for one in profile.rows)
+    if session.device.uri == "local-sync://":
+        assert dispatched + sum(one.total for one in rest.values()) == pytest.approx(profile.total, rel=1e-3)
+    assert all(one.calls == 4 and one.name in str(profile) for one in rest.values())
+    assert not profile.rows[:2].rest, "a part of the table does not add up"
     row = profile.table("function")[0]
     assert (row.name, row.calls) == (NAME, 4) and row.total == pytest.approx(profile.total)
     assert row.device is not None and row.python is not None and row.bytecode is not None
