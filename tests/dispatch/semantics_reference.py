@@ -70,7 +70,8 @@ def by_plain(mnemonic: str, arguments: list[Array]) -> Array:
     values = [semantic.function(*row) for row in rows]
     results = np.array(values, DTYPES[semantic.result_type])
     if semantic.result_type == "f32":
-        assert all(a == b or a != a for a, b in zip(values, results.tolist(), strict=True))
+        is_rounded = all(a == b or a != a for a, b in zip(values, results.tolist(), strict=True))
+        assert is_rounded, f"each operation of {mnemonic} has to round, by numbers.f32"
     return results
 
 
