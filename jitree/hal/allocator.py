@@ -14,6 +14,10 @@ from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaust
 from jitree.hal.buffer import no_device
 from jitree.hal.enums import BufferCompatibility, MemoryType
 
+Charge = Callable[[int], object]
+"""Counts so many bytes until what it gives dies. RESOURCE_EXHAUSTED where a limit allows no more."""
+_PAGE: Final = 4096
+
 if TYPE_CHECKING:
     from jitree.hal.buffer import Allocation, Buffer
 
@@ -189,6 +193,28 @@ class Allocator(Unique, abc.ABC):
     @property
     def formatted_statistics(self) -> str:
         return self.statistics.format()
+
+    @property
+    def limited_charge(self) -> Charge | None:
+        """What counts memory of the host that a program has elsewhere; None where nothing limits it."""
+        return None
+
+
+class HostMemory:
+    """Memory of the host that an object has, counted in steps of a page until it dies."""
+
+    __slots__ = ("_charge", "_charged", "_charges")
+
+    def __init__(self, charge: Charge | None) -> None:
+        self._charge = charge
+        self._charged = 0
+        self._charges: list[object] = []
+
+    def reach(self, size: int) -> None:
+        """The object has so many bytes now. RESOURCE_EXHAUSTED where a limit allows no more."""
+        if self._charge is not None and size - self._charged >= _PAGE:
+            self._charges.append(self._charge(size - self._charged))
+            self._charged = size
 
 
 class LendingAllocator(Allocator):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base.records import NamedTuple
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
+from jitree.hal.allocator import Charge, HostMemory
 from jitree.hal.command_layout import (
     BINDING_ALIGNMENT,
     COMMAND,
@@ -58,9 +59,6 @@ class Dispatchable(Protocol):
         """Bytes of local memory that each workgroup in flight needs."""
 
 
-_PAGE: Final = 4096
-
-
 class BoundCommands(NamedTuple):
     """A list for one submission, with the ranges of its operands."""
 
@@ -80,15 +78,13 @@ class CommandList:
     """
 
     __slots__ = (
-        "_charge", "_charged", "_charges", "_list", "addresses", "collectives", "constants", "data",
+        "_list", "_memory", "addresses", "collectives", "constants", "data",
         "first_row", "kept", "lengths", "most_local_memory", "patches", "rows",
     )  # fmt: skip
 
-    def __init__(self, charge: Callable[[int], object] | None = None) -> None:
-        """``charge``: counts bytes that the list has, in steps of a page, until what it gives dies."""
-        self._charge = charge
-        self._charged = 0
-        self._charges: list[object] = []
+    def __init__(self, charge: Charge | None = None) -> None:
+        """``charge``: counts bytes that the list has."""
+        self._memory = None if charge is None else HostMemory(charge)
         self.rows = array("q")
         self.addresses = array("q")
         self.lengths = array("q")
@@ -225,15 +221,14 @@ class CommandList:
         if self._list is not None:
             raise FailedPreconditionError("a command was recorded after recording had ended")
         self.rows.frombytes(row)
-        if self._charge is not None:
-            self._count(self._charge)
+        if self._memory is not None:
+            self._memory.reach(self._size)
 
-    def _count(self, charge: Callable[[int], object]) -> None:
+    @property
+    def _size(self) -> int:
+        """Bytes that it has."""
         words = len(self.rows) + len(self.addresses) + len(self.lengths) + len(self.patches) + len(self.kept)
-        more = 8 * words + 4 * len(self.constants) + len(self.data) - self._charged
-        if more >= _PAGE:
-            self._charges.append(charge(more))
-            self._charged += more
+        return 8 * words + 4 * len(self.constants) + len(self.data)
 
     def _dispatch(
         self,

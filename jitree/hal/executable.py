@@ -28,9 +28,13 @@ class PipelineLayout:
     """What one function of an executable of ABI 0.2 to 0.4 takes."""
 
     VM_TYPE: Final = "hal.pipeline_layout"
-    __slots__ = ("bindings", "constant_count")
+    __slots__ = ("_memory", "bindings", "constant_count")
 
-    def __init__(self, constant_count: int, bindings: tuple[tuple[int, int], ...]) -> None:
+    def __init__(
+        self, constant_count: int, bindings: tuple[tuple[int, int], ...], memory: object = None
+    ) -> None:
+        """``memory``: counts what it has, until it dies."""
+        self._memory = memory
         self.constant_count = constant_count
         """32-bit words."""
         self.bindings = bindings

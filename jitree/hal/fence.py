@@ -26,6 +26,7 @@ from jitree.hal.semaphore import (
 if TYPE_CHECKING:
     import asyncio
 
+    from jitree.hal.allocator import HostMemory
     from jitree.regs.handles import HandleTable
 
     class Signaller(Protocol):
@@ -42,7 +43,10 @@ class Fence(Unique):
     """
 
     VM_TYPE: Final = "hal.fence"
-    __slots__ = ("__weakref__", "timepoints")
+    __slots__ = ("__weakref__", "memory", "timepoints")
+
+    memory: HostMemory
+    """Counts what it has, where that is much and limited."""
 
     def __init__(self, timepoints: Iterable[tuple[Semaphore, int]] = ()) -> None:
         self.timepoints: tuple[tuple[Semaphore, int], ...] = tuple(timepoints)

@@ -19,7 +19,14 @@ import numpy as np
 from jitree.base.arguments import integer, natural
 from jitree.base.endings import Ending, carefully
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
-from jitree.hal.allocator import Accounting, AllocatorStatistics, Block, LendingAllocator, check_request
+from jitree.hal.allocator import (
+    Accounting,
+    AllocatorStatistics,
+    Block,
+    Charge,
+    LendingAllocator,
+    check_request,
+)
 from jitree.hal.buffer import Allocation, Buffer
 from jitree.hal.enums import BufferCompatibility, BufferUsage, MemoryAccess, MemoryType
 
@@ -148,8 +155,7 @@ class HeapAllocator(LendingAllocator):
         return min(super().most_lent, self._kept_limit)
 
     @property
-    def limited_charge(self) -> Callable[[int], object] | None:
-        """:meth:`charge`, where it limits anything."""
+    def limited_charge(self) -> Charge | None:
         return None if self._limit is None else self.charge
 
     def charge(self, size: int) -> Ending | None:

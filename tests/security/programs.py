@@ -166,6 +166,82 @@ _QUEUES.function("expect", "0i_i", f"""
 """)  # fmt: skip
 QUEUES = _QUEUES.build()
 """Each function has the host keep something, so many times: commands, operations, failures."""
+
+_OLD = Assembler("old").import_function("hal.devices.get", "0i_r")
+for name, cconv in (
+    ("hal.command_buffer.create", "0riii_r"),
+    ("hal.command_buffer.execution_barrier", "0riii_v"),
+    ("hal.command_buffer.finalize", "0r_v"),
+    ("hal.command_buffer.execute.commands", "0rrCrIID_v"),
+    ("hal.command_buffer.push_descriptor_set", "0rriCiirIID_v"),
+    ("hal.descriptor_set_layout.create", "0riCiiiD_r"),
+    ("hal.pipeline_layout.create", "0riCrD_r"),
+    ("hal.fence.create", "0ri_r"),
+    ("hal.fence.join", "0CrD_r"),
+):
+    _OLD.import_function(name, cconv)
+_OLD_DEVICE = """
+    %i1 = const.i32 0
+    %i2 = const.i32 2
+    %i3 = const.i32 3
+    %i7 = const.i32 1
+    %i8 = const.i32 0
+    %i10:11 = const.i64 0
+    %r5 = list.alloc !vm.ref<?>, %i0
+    list.resize %r5, %i0
+    [%r0] = call @hal.devices.get [%i1]
+    [%r1] = call @hal.command_buffer.create [%r0, %i2, %i3, %i1]
+"""
+_KEPT = f"""
+    list.set.ref %r5, %i8, %r2
+    %i8 = add.i32 %i8, %i7
+    {_REPEATED}
+"""
+_OLD.function("nest", "0i_i", f"""
+    {_OLD_DEVICE}
+    br ^again
+    ^again:
+    call @hal.command_buffer.execution_barrier [%r1, %i7, %i7, %i1]
+    {_REPEATED}
+""")  # fmt: skip
+_OLD.function("double", "0i_i", f"""
+    {_OLD_DEVICE}
+    call @hal.command_buffer.execution_barrier [%r1, %i7, %i7, %i1]
+    call @hal.command_buffer.finalize [%r1]
+    br ^again
+    ^again:
+    [%r2] = call @hal.command_buffer.create [%r0, %i2, %i3, %i1]
+    call.variadic @hal.command_buffer.execute.commands [0xFFFF, 0xFFFF, 0] [%r2, %r1]
+    call.variadic @hal.command_buffer.execute.commands [0xFFFF, 0xFFFF, 0] [%r2, %r1]
+    call @hal.command_buffer.finalize [%r2]
+    %r1 = assign.ref %r2
+    {_REPEATED}
+""")  # fmt: skip
+_OLD.function("join", "0i_i", f"""
+    {_OLD_DEVICE}
+    [%r1] = call @hal.fence.create [%r0, %i1]
+    br ^again
+    ^again:
+    [%r2] = call @hal.fence.create [%r0, %i1]
+    [%r1] = call.variadic @hal.fence.join [2] [%r1, %r2]
+    %r2 = assign.ref %r1
+    {_KEPT}
+""")  # fmt: skip
+_BINDINGS = 32
+_ROWS = ", ".join(f"%i{20 + index}, %i1, %i1" for index in range(_BINDINGS))
+_NUMBERS = "\n".join(f"%i{20 + index} = const.i32 {index}" for index in range(_BINDINGS))
+_SETS = ", ".join(["%r3"] * 32)
+_OLD.function("layouts", "0i_i", f"""
+    {_OLD_DEVICE}
+    {_NUMBERS}
+    [%r3] = call.variadic @hal.descriptor_set_layout.create [0xFFFF, 0xFFFF, {_BINDINGS}] [%r0, %i1, {_ROWS}]
+    br ^again
+    ^again:
+    [%r2] = call.variadic @hal.pipeline_layout.create [0xFFFF, 0xFFFF, 32] [%r0, %i1, {_SETS}]
+    {_KEPT}
+""")  # fmt: skip
+OLD = _OLD.build()
+"""As :data:`QUEUES`, of ABI 0.2: commands in nested buffers, those again, fences of ever more, layouts."""
 GLOBALS = Assembler("globals", globals_size=1 << 20).function("f", "0v_v", "return").build()
 ENDLESS_INIT = Assembler("endless").function("__init", "0v_v", "br ^again\n^again:\nbr ^again").build()
 ENDLESS_END = Assembler("last").function("__deinit", "0v_v", "br ^again\n^again:\nbr ^again").build()

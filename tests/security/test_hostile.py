@@ -21,7 +21,16 @@ from jitree.errors import (
 from jitree.hal.groups.transport import Transport, TransportProvider
 from tests.assembler import Assembler
 from tests.modules.hal_programs import BUFFERS, DEVICE, DEVICE_LOCAL, NULL, ROWS, USAGE, Program
-from tests.security.programs import CHANNEL, ENDLESS_END, ENDLESS_INIT, ENDLESS_KERNEL, PROGRAM, QUEUES, VMVX
+from tests.security.programs import (
+    CHANNEL,
+    ENDLESS_END,
+    ENDLESS_INIT,
+    ENDLESS_KERNEL,
+    OLD,
+    PROGRAM,
+    QUEUES,
+    VMVX,
+)
 from tests.security.test_limits import TIERS
 from tests.tools.command import jitree as command
 
@@ -156,6 +165,23 @@ def test_what_the_host_keeps_for_a_program_is_memory_of_it(device: str, tier: st
             with pytest.raises(FailedPreconditionError, match="50000 expectations of the program") as caught:
                 session.call_direct("queues.expect", 50_000)
             assert len(caught.value.message) < 1.1 * 2**20 and caught.value.message.endswith("others")
+
+
+@pytest.mark.parametrize(("name", "few", "many"), [
+    ("nest", 100, 3000), ("double", 4, 40), ("join", 20, 1500), ("layouts", 1, 100),
+])  # fmt: skip
+@pytest.mark.parametrize("tier", ("plain", "fast"))
+def test_what_old_programs_have_the_host_keep_is_memory_of_them(
+    tier: str, name: str, few: int, many: int
+) -> None:
+    limits = jitree.Limits(memory=1 << 18, handles=10_000)
+    with jitree.Session("local-sync", sandbox=True, tier=tier, limits=limits) as session:
+        session.load(OLD)
+        for _ in range(2):
+            assert session.call_direct(f"old.{name}", few) == [0]
+            with pytest.raises(ResourceExhaustedError, match="the limit on memory"):
+                session.call_direct(f"old.{name}", many)
+        assert session.call_direct(f"old.{name}", few) == [0]
 
 
 def test_names_and_tables_of_a_file_are_no_more_than_its_bytes() -> None:

@@ -19,7 +19,7 @@ from jitree.hal.local.executor.calling import NOT_LOGGED
 from jitree.hal.local.queue_record import UNSUPPORTED, WATCHED
 
 if TYPE_CHECKING:
-    from jitree.hal.allocator import Allocator
+    from jitree.hal.allocator import Allocator, Charge
     from jitree.hal.command_buffer import BindingTable, CommandBuffer
     from jitree.hal.command_list import BoundCommands
     from jitree.hal.executable import ExecutableLoader
@@ -81,7 +81,7 @@ class LocalDevice(Device):
         profiler = self._queues[0].profiler
         super().__init__(identifier, f"{identifier}://", allocator or HeapAllocator(), loaders, profiler)
         self._log: EventLog | None = None
-        self._charge: Callable[[int], object] | None = None
+        self._charge: Charge | None = None
         """Counts memory of the host that programs have by what they record and submit."""
         self._channels: dict[str | None, LocalChannel] = {}
         watchdog.start_from_environment()
@@ -94,7 +94,7 @@ class LocalDevice(Device):
             for borrower in tuple(self.device_allocator.borrowers):
                 borrower.stop()
         super().replace_device_allocator(allocator)
-        self._charge = allocator.limited_charge if isinstance(allocator, HeapAllocator) else None
+        self._charge = allocator.limited_charge
         for queue in self._queues:
             queue.charge = self._charge
         if isinstance(allocator, HeapAllocator):

@@ -27,7 +27,8 @@ def create(
     state: HalState, device: Device, modes: int, categories: int, binding_capacity: int
 ) -> CommandBuffer:
     if modes & CommandBufferMode.NESTED:
-        return NestedCommandBuffer(modes, categories, QUEUE_AFFINITY_ANY, binding_capacity)
+        memory = state.host_memory()
+        return NestedCommandBuffer(modes, categories, QUEUE_AFFINITY_ANY, binding_capacity, memory)
     return device.create_command_buffer(modes, categories, QUEUE_AFFINITY_ANY, binding_capacity)
 
 

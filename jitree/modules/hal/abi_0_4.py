@@ -23,6 +23,9 @@ from jitree.modules.hal.module import MAXIMUM_CONSTANTS, HalState, Pushed
 MAXIMUM_BINDINGS: Final = 32
 """Of one set."""
 MAXIMUM_SETS: Final = 32
+_PAIR: Final = 64
+_DESCRIPTOR: Final = 320
+"""Bytes that a declared binding takes, and a pushed one."""
 
 Descriptor = tuple[int, int, Buffer | None, int, int]
 """(binding, slot, buffer, offset, length)"""
@@ -47,7 +50,9 @@ def pipeline_layout_create(
         raise OutOfRangeError(f"a pipeline layout of {len(sets)} sets; at most {MAXIMUM_SETS}")
     _check_constants(0, constant_count)
     declared = {(index, row[0]) for index, layout in enumerate(sets) for row in layout.bindings}
-    return PipelineLayout(constant_count, tuple(sorted(declared)))
+    memory = state.host_memory()
+    memory.reach(_PAIR * len(declared))
+    return PipelineLayout(constant_count, tuple(sorted(declared)), memory)
 
 
 def push_constants(
@@ -68,10 +73,11 @@ def push_descriptor_set(
     """Replaces the named bindings of a set; the buffers are checked by the dispatch that uses them."""
     if not 0 <= set_index < MAXIMUM_SETS:
         raise OutOfRangeError(f"descriptor set {set_index}; sets are numbered 0 to {MAXIMUM_SETS - 1}")
-    bindings = _pushed(state, commands).bindings
+    pushed = _pushed(state, commands)
     for binding, slot, buffer, offset, length in descriptors:
         _check_binding(binding)
-        bindings[set_index, binding] = (slot, buffer, offset, length)
+        pushed.bindings[set_index, binding] = (slot, buffer, offset, length)
+    pushed.memory.reach(_DESCRIPTOR * len(pushed.bindings))
 
 
 def dispatch(
@@ -131,7 +137,7 @@ def _pushed(state: HalState, commands: CommandBuffer) -> Pushed:
         raise FailedPreconditionError("arguments of a dispatch were pushed into a finalized command buffer")
     pushed = state.pushed.get(commands)
     if pushed is None:
-        pushed = state.pushed[commands] = Pushed()
+        pushed = state.pushed[commands] = Pushed(state.host_memory())
     return pushed
 
 

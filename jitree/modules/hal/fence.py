@@ -12,6 +12,9 @@ from jitree.hal.fence import Fence, wait_fences
 from jitree.modules.hal.module import HalState
 
 MAXIMUM_AWAITED: Final = 32
+_FEW: Final = 16
+_TIMEPOINT: Final = 96
+"""Bytes of one of those that a fence consists of, where it has more than a few."""
 _STATUS_MASK: Final = 0x1F
 _OK: Final = int(errors.StatusCode.OK)
 _DEADLINE_EXCEEDED: Final = int(errors.StatusCode.DEADLINE_EXCEEDED)
@@ -26,7 +29,12 @@ def fail(state: HalState, fence: Fence, status: int) -> None:
     fence.fail(errors.status_error(code, "the program failed the fence"))
 
 
-join = Fence.join
+def join(state: HalState, fences: Sequence[Fence | None]) -> Fence | None:
+    joined = Fence.join(fences)
+    if joined is not None and len(joined.timepoints) > _FEW:
+        joined.memory = state.host_memory()
+        joined.memory.reach(_TIMEPOINT * len(joined.timepoints))
+    return joined
 
 
 def await_(timeout_millis: int, fences: Sequence[Fence | None]) -> int | Pending:

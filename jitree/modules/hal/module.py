@@ -20,6 +20,7 @@ from jitree.types import element_type
 
 if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext
+    from jitree.hal.allocator import HostMemory
     from jitree.hal.buffer import BufferView
     from jitree.hal.command_buffer import CommandBuffer, Reference
     from jitree.hal.device import Device
@@ -41,9 +42,10 @@ MAXIMUM_CONSTANTS: Final = 64
 class Pushed:
     """What a program of ABI 0.2 to 0.4 has pushed into a command buffer; constants are 0 until then."""
 
-    __slots__ = ("bindings", "constants")
+    __slots__ = ("bindings", "constants", "memory")
 
-    def __init__(self) -> None:
+    def __init__(self, memory: HostMemory) -> None:
+        self.memory = memory
         self.constants = [0] * MAXIMUM_CONSTANTS
         self.bindings: dict[tuple[int, int], Reference] = {}
         """By (set, binding)."""
@@ -68,6 +70,12 @@ class HalState:
         self.pushed: WeakKeyDictionary[CommandBuffer, Pushed] = WeakKeyDictionary()
         """By command buffer that is being recorded."""
         self._caches: dict[Device, ExecutableCache] = {}
+
+    def host_memory(self) -> HostMemory:
+        """For an object that a program has made; where its memory is limited, so is this."""
+        from jitree.hal.allocator import HostMemory
+
+        return HostMemory(self.devices[0].device_allocator.limited_charge if self.devices else None)
 
     def executable_cache(self, device: Device) -> ExecutableCache:
         """The context's executable cache of a device. NOT_FOUND for one that the module was not given."""
