@@ -227,6 +227,23 @@ _OLD.function("join", "0i_i", f"""
     %r2 = assign.ref %r1
     {_KEPT}
 """)  # fmt: skip
+_OLD.import_function("hal.device.queue.barrier", "0rIrrI_v")
+_OLD.function("wait", "0i_i", f"""
+    %i12 = const.i32 500
+    %i14:15 = const.i64 -1
+    {_OLD_DEVICE}
+    [%r1] = call @hal.fence.create [%r0, %i1]
+    [%r3] = call @hal.fence.create [%r0, %i1]
+    br ^more
+    ^more:
+    [%r2] = call @hal.fence.create [%r0, %i1]
+    [%r1] = call.variadic @hal.fence.join [2] [%r1, %r2]
+    %i12 = sub.i32 %i12, %i7
+    cond_br %i12, ^more, ^again
+    ^again:
+    call @hal.device.queue.barrier [%r0, %i14:15, %r1, %r3, %i10:11]
+    {_REPEATED}
+""")  # fmt: skip
 _BINDINGS = 32
 _ROWS = ", ".join(f"%i{20 + index}, %i1, %i1" for index in range(_BINDINGS))
 _NUMBERS = "\n".join(f"%i{20 + index} = const.i32 {index}" for index in range(_BINDINGS))

@@ -149,8 +149,10 @@ class Operation:
         """Makes it known to those who wait for the signal fence: the submitter goes on before it has run.
 
         RESOURCE_EXHAUSTED for more of them than the memory of a sandbox has room for."""
-        if self.queue.charge is not None and len(self.queue.announced) >= _FEW:
-            self.charge = self.queue.charge(_MEMORY)
+        if self.queue.charge is not None:
+            points = sum(len(fence.timepoints) for fence in (self.wait, self.signal) if fence is not None)
+            if len(self.queue.announced) >= _FEW or points > _FEW_POINTS:
+                self.charge = self.queue.charge(_MEMORY + _POINT * points)
         self.submitted[self] = None
         self.queue.announced[self] = None
         if self.limit is not None:
@@ -264,6 +266,9 @@ class Operation:
 UNKNOWN_COST: Final = -1
 _MEMORY: Final = 2048
 """Bytes that an operation has which waits, with its work."""
+_POINT: Final = 192
+"""Bytes for each point of a timeline that it waits for or signals."""
+_FEW_POINTS: Final = 16
 _FEW: Final = 64
 """Operations that may wait without being counted: how many do depends on the speed of threads."""
 
