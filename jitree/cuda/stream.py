@@ -409,6 +409,7 @@ class Stream:
             with suppress(StatusError):
                 self.reclaim()
             self._closed = True
+            self.share.close()
             self.share.record.hold(CLOSED)
         self.wait(None)
         self._given_back.clear()

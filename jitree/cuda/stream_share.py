@@ -7,14 +7,14 @@ import time
 from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 from jitree.cuda.kernels import BYTES_PER_BLOCK, MAXIMUM_BLOCKS
 from jitree.errors import UnimplementedError
 from jitree.hal import watchdog
 from jitree.hal.buffer import UNTOLD
 from jitree.hal.local.queue_record import UNSUPPORTED, WATCHED, QueueRecord
-from jitree.hal.stream_record import OWNED_BY_PYTHON, STREAM
+from jitree.hal.stream_record import MOST_NEIGHBOURS, OWNED_BY_PYTHON, STREAM
 from jitree.regs.layout import PLACE_SHIFT
 
 if TYPE_CHECKING:
@@ -30,9 +30,16 @@ _FUNCTIONS: Final = {
 _LAST_PLACE: Final = (1 << 31 - PLACE_SHIFT) - 1
 """Devices that a process makes beyond that Python submits to."""
 _places: Final = itertools.count(1)
+_neighbours: Final = array("q", bytes(8 * MOST_NEIGHBOURS))
+"""Addresses of STREAM records by place."""
 _OWNER, _TICK, _COMPLETED, _BATCHED, _PROGRAM, _LAUNCHED, _LENDS = (
     STREAM.word(field) for field in ("owner", "tick", "completed", "batched", "program", "launched", "lends")
 )
+
+
+def _forget(place: int) -> None:
+    if 0 <= place < MOST_NEIGHBOURS:
+        _neighbours[place] = 0
 
 
 class StreamShare:
@@ -51,6 +58,11 @@ class StreamShare:
         self._take_over: Callable[[int], int] | None = None
         self._hand_over: Callable[[int], None] | None = None
         self._has_driver = self.place != UNTOLD and self._find_driver(context, handle, event)
+        if self._has_driver and self.place < MOST_NEIGHBOURS:
+            _neighbours[self.place] = self._address
+        self.close = finalize(self, _forget, self.place)
+        """Other streams do not follow this one any more."""
+        self.close.atexit = False
         if watchdog.current is not None:
             self.record.hold(WATCHED)
 
@@ -59,6 +71,7 @@ class StreamShare:
             "handle": int(handle), "context": int(context.handle), "place": self.place,
             "event": int(event), "ordinal": context.ordinal,
             "block_bytes": BYTES_PER_BLOCK, "most_blocks": MAXIMUM_BLOCKS,
+            "neighbours": _neighbours.buffer_info()[0],
         }  # fmt: skip
         try:
             values |= {field: context.api.address(name) for field, name in _FUNCTIONS.items()}

@@ -43,8 +43,12 @@ STREAM: Final = Record(
     i64 lends             # 1 = machine code has used memory of other libraries
     i64 block_bytes       # that a thread block of a fill or copy moves at a time
     i64 most_blocks       # of a fill or copy
+    i64 neighbours        # address of the addresses of such records by place; 0 = none, or closed
     """,
 )
+
+MOST_NEIGHBOURS: Final = 64
+"""Places from this one on have no neighbours."""
 
 OWNED_BY_PYTHON: Final = 0
 OWNED_BY_CODE: Final = 1

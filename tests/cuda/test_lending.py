@@ -7,6 +7,7 @@ import gc
 import random
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, cast
 
 import numpy as np
@@ -21,7 +22,7 @@ from jitree.codegen import image
 from jitree.cuda import capsules
 from jitree.cuda.device import CudaDevice
 from jitree.dispatch.fast.engine import LOOP
-from jitree.errors import FailedPreconditionError, InternalError, InvalidArgumentError
+from jitree.errors import FailedPreconditionError, InternalError, InvalidArgumentError, StatusError
 from jitree.hal.local import executor
 from jitree.modules.hal.native.image import RECIPE
 from tests.api import producers
@@ -236,6 +237,99 @@ def test_a_wrong_shape_of_a_lent_array_is_named(session: Session) -> None:
         with pytest.raises(InvalidArgumentError, match="shape"):
             add(Tensor(session.to_device(np.zeros(7, np.float32))), array)
         assert np.array_equal(np.asarray(add(Tensor(array), array)), 2 * X)
+
+
+# -- arrays of sessions that have a device of their own ----------------------------------------------------
+
+
+@pytest.fixture
+def neighbour(fake: FakeDriver, session: Session) -> Iterator[Session]:
+    """A session on another device object of the same GPU."""
+    with CudaDevice(fake, 0) as device, Session(device=device) as neighbour:
+        yield neighbour
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["made by Python", "made by machine code"])
+def test_an_array_of_a_neighbour_is_an_argument_as_it_is(
+    fake: FakeDriver, session: Session, neighbour: Session, is_known: bool
+) -> None:
+    """Also after it was written to, there and here."""
+    add, far_add = session.load(LENDING).add, neighbour.load(LENDING).add
+    x, far = session.to_device(X), neighbour.to_device(X)
+    if is_known:
+        warm(far_add, far, far)
+        far = far_add(neighbour.to_device(0 * X), far)
+    warm(add, x, far)
+    entries = session.context.table.live_count
+    for value in (2, 3):
+        far[:] = value * X
+        fake.calls.clear()
+        result = add(x, far)
+        assert set(fake.names()) <= SUBMITS | {"cuStreamQuery"}
+        assert np.array_equal(np.asarray(result), (1 + value) * X)
+        assert np.array_equal(np.asarray(far), value * X)
+    del result
+    add(x, far)
+    assert session.context.table.live_count <= entries + 1, "what was lent goes back when the call ends"
+
+
+def test_a_call_comes_after_what_a_neighbour_has_submitted(
+    fake: FakeDriver, session: Session, neighbour: Session
+) -> None:
+    add = session.load(LENDING).add
+    x, far = session.to_device(X), neighbour.to_device(X)
+    warm(add, x, far)
+    device: Any = neighbour.device
+    fake.hold()
+    far[:] = 2 * X
+    fake.calls.clear()
+    timer = threading.Timer(0.02, fake.release)
+    timer.start()
+    result = add(x, far)
+    timer.join()
+    recorded = [int(arguments[1]) for name, arguments in fake.calls if name == "cuEventRecord"]
+    assert recorded == [int(device.stream.handle)] and "cuStreamWaitEvent" in fake.names()
+    assert np.array_equal(np.asarray(result), 3 * X)
+
+
+def test_memory_of_a_neighbour_is_kept_until_the_call_has_used_it(
+    fake: FakeDriver, session: Session, neighbour: Session
+) -> None:
+    add, far_add = session.load(LENDING_ASYNC).add, neighbour.load(LENDING).add
+    x, zero = session.to_device(X), neighbour.to_device(0 * X)
+    warm(far_add, zero, zero)
+    warm(add, x, far_add(zero, neighbour.to_device(X)))
+    far = far_add(zero, neighbour.to_device(7 * X))
+    fake.hold()
+    result = add.submit(x, far)
+    del far
+    gc.collect()
+    others = [neighbour.to_device(9 * X) for _ in range(3)]  # would get memory that came back
+    fake.release()
+    assert np.array_equal(np.asarray(result), 8 * X) and len(others) == 3
+
+
+def test_an_array_of_a_neighbour_is_not_donated_nor_written_to(session: Session, neighbour: Session) -> None:
+    """Python copies it, or says what is wrong."""
+    module = session.load(LENDING)
+    x, far = session.to_device(X), neighbour.to_device(3 * X)
+    warm(module.subtract_from, x, x)
+    for _ in range(3):
+        assert np.array_equal(np.asarray(module.subtract_from(far, x)), 2 * X)
+        assert np.array_equal(np.asarray(far), 3 * X)
+
+
+def test_an_array_of_a_neighbour_that_was_closed(fake: FakeDriver, session: Session) -> None:
+    add = session.load(LENDING).add
+    x = session.to_device(X)
+    with CudaDevice(fake, 0) as device, Session(device=device) as neighbour:
+        far = neighbour.to_device(X)
+        warm(add, x, far)
+    stream = int(cast(Any, device).stream.handle)
+    fake.calls.clear()
+    with suppress(StatusError):
+        add(x, far)
+    assert stream not in [int(arguments[0]) for name, arguments in fake.calls if name == "cuStreamQuery"]
 
 
 # -- programs that write to their arguments --------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from jitree.api.calls.native.copies import fits, pass_elements
+from jitree.api.calls.native.copies import fits, has_stream, pass_elements
 from jitree.api.calls.native.layout import CAPSULE_CONTEXT_AT, MAXIMUM_RANK
+from jitree.api.calls.native.lending import pass_neighbours
 from jitree.api.calls.native.owners import handle_of
 from jitree.api.calls.native.python import drop, invoke_with, is_true, retained
 from jitree.api.calls.native.records import Argument, CallRecord, Owners, Python
@@ -11,12 +12,18 @@ from jitree.codegen.primitives import call, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.records import Entry
 from jitree.regs.counting import retain
+from jitree.regs.layout import PLACE_SHIFT
 from jitree.types import ENCODING_DENSE
 
 
 def pass_owned(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
     """A device array: its handle, if it has one in the context or gets one, else a copy of its elements."""
-    if is_accepted(python, argument, array) or is_of_type(python, record, argument, array):
+    if is_accepted(python, argument, array):
+        return pass_owner(python, argument, array)
+    if is_far(python, record, array):
+        if pass_neighbours(python, record, argument, array):
+            return True
+    elif is_of_type(python, record, argument, array):
         return pass_owner(python, argument, array)
     if (
         argument.access == 0
@@ -28,7 +35,8 @@ def pass_owned(python: Python, record: CallRecord, argument: Argument, array: in
     if accepted == 0:
         return False
     if accepted == python.true:
-        is_passed = pass_owner(python, argument, array)
+        is_lent = is_far(python, record, array) and pass_neighbours(python, record, argument, array)
+        is_passed = is_lent or pass_owner(python, argument, array)
     else:
         is_passed = accepted != python.false and pass_handle(python, argument, accepted)
     drop(python, accepted)
@@ -79,6 +87,15 @@ def is_elsewhere(python: Python, record: CallRecord, array: int) -> bool:
     if owner == 0 or owner == python.none:
         return False
     return load64(owner + CAPSULE_CONTEXT_AT) != place_of(record.owners)
+
+
+def is_far(python: Python, record: CallRecord, array: int) -> bool:
+    """Whether a device array lies in memory whose use another stream orders."""
+    owner = load64(array + python.array_owner)
+    if owner == 0 or owner == python.none or not has_stream(record):
+        return False
+    place = Entry(handle_of(owner)).access >> PLACE_SHIFT
+    return place != 0 and place != record.state.handle_pool.queue.stream.place
 
 
 def is_of_type(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:

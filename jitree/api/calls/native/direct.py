@@ -392,13 +392,17 @@ class _Acceptance:
     def accept(self, array: Array) -> bool:
         """Gives the array an owner if need be; the lock must be held. False: the slow path must look at
         it."""
-        return self._fits(array) and array._be_passed(self._keeper, self.marker)
+        return self._fits(array) and array._be_passed(self._keeper, self._marker_for(array))
 
     def accept_any(self, array: Array) -> bool | int:
         """As :meth:`accept`, but a new reference to its handle if the array belongs to another session."""
         if not self._fits(array):
             return False
-        return array._be_passed(self._keeper, self.marker) or self._table.wrap(array.view)
+        return array._be_passed(self._keeper, self._marker_for(array)) or self._table.wrap(array.view)
+
+    def _marker_for(self, array: Array) -> object:
+        """Machine code has to look at arrays of other devices in each call."""
+        return self.marker if array.device is self.packer.device else None
 
     def _fits(self, array: Array) -> bool:
         device = self.packer.device

@@ -15,16 +15,24 @@ from jitree.api.calls.native.exchange import (
     is_row_major,
     tensor_of,
 )
-from jitree.api.calls.native.layout import MAXIMUM_RANK, TENSOR, TENSOR_ON_CUDA, TENSOR_ON_HOST
+from jitree.api.calls.native.layout import (
+    CAPSULE_CONTEXT_AT,
+    MAXIMUM_RANK,
+    TENSOR,
+    TENSOR_ON_CUDA,
+    TENSOR_ON_HOST,
+)
+from jitree.api.calls.native.owners import handle_of
 from jitree.api.calls.native.python import drop, invoke_with_number, is_done, is_true, retained
-from jitree.api.calls.native.records import Argument, CallRecord, Exchange, Python, Tensor
+from jitree.api.calls.native.records import Argument, CallRecord, Exchange, Owners, Python, Tensor
 from jitree.codegen.primitives import call, call_int, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.hal.command_layout import BINDING_ALIGNMENT
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
+from jitree.hal.stream_record import MOST_NEIGHBOURS
 from jitree.modules.hal.native.buffers import place_number
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State
+from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State, StreamRecord
 from jitree.modules.hal.native.streams import order_behind
 from jitree.regs.counting import retain
 from jitree.regs.layout import OWNER_CODE, PLACE_SHIFT
@@ -89,6 +97,41 @@ def pass_lent_capsule(
     )
     drop(python, capsule)
     return is_passed
+
+
+def pass_neighbours(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
+    """A device array in memory of another stream of the GPU, for a program that only reads it. The call keeps
+    its handle, so that the memory is used for nothing else, and comes after what that stream has by now."""
+    owner = load64(array + python.array_owner)
+    source = Entry(handle_of(owner))
+    if argument.dtype == 0 or argument.access != 0 or load64(array + python.array_fence) != python.none:
+        return False
+    if source.element_type != argument.element_type or source.encoding != ENCODING_DENSE:
+        return False
+    tensor = Tensor(stack(_TENSOR_SIZE))
+    tensor.data = source.address
+    tensor.byte_offset = 0
+    tensor.rank = source.rank
+    tensor.shape = place_of(source) + Owners(load64(owner + CAPSULE_CONTEXT_AT)).extension
+    return (
+        fits(argument, tensor.rank, tensor.shape)
+        and follows_neighbour(record, source)
+        and lend(python, record, argument, tensor, owner)
+    )
+
+
+def follows_neighbour(record: CallRecord, source: Entry) -> bool:
+    """Whether memory is that of another stream of the GPU, and the call comes after what that stream has."""
+    queue = record.state.handle_pool.queue
+    place = source.access >> PLACE_SHIFT
+    if queue.open == 0 or place >= MOST_NEIGHBOURS:
+        return False
+    there = StreamRecord(load64(queue.stream.neighbours + 8 * place))
+    if not there or there.ordinal != queue.stream.ordinal or there.batched != 0:
+        return False
+    if source.address == 0 or source.address & (BINDING_ALIGNMENT - 1) != 0:
+        return False
+    return there.completed >= there.tick or order_behind(queue.stream, there.handle)
 
 
 def is_declared(argument: Argument, tensor: Tensor) -> bool:
