@@ -113,7 +113,7 @@ def rows(session: jitree.Session, other: jitree.Session) -> Iterator[Row]:
     yield "async f16", partial(there.single, 1.0, 2.0), partial(there.half, 1.0, 2.0)
     yield f"await * {_AWAITED}", _repeated(here.add, x, y), _awaited(here.add, x, y)
     yield f"await async * {_AWAITED}", _repeated(there.add, away, away), _awaited(there.add, away, away)
-    yield "to numpy", add, partial(here.add.to("numpy"), x, y)
+    yield "to numpy", lambda: np.asarray(add()), partial(here.add.to("numpy"), x, y)
     yield "three of numpy", partial(here.three, x, y, x), partial(here.three, array, array, array)
     if importlib.util.find_spec("torch") is not None:
         import torch
