@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import threading
 from collections.abc import Sequence
@@ -38,10 +39,16 @@ class GroupTransport:
         self._transport = transport
         self._lock = threading.Lock()
         self._failure: StatusError | None = None
+        self._process = os.getpid()
         self.rank, self.count = transport.rank, transport.count
 
     def exchange(self, head: tuple[int, int, int], sent: Sequence[Part], received: Sequence[Part]) -> None:
-        """Each part comes after a header with its length and ``head``, which both sides must agree on."""
+        """Each part comes after a header with its length and ``head``, which both sides must agree on.
+        FAILED_PRECONDITION in a forked child: it has no threads of the transport, and would wait forever."""
+        if os.getpid() != self._process:
+            raise FailedPreconditionError(
+                "the process that joined this channel was forked; a child has to join a group of its own"
+            )
         while not self._lock.acquire(timeout=LOOK_SECONDS):
             require_going_on()
         try:

@@ -8,7 +8,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from jitree.errors import UnavailableError
+from jitree.errors import StatusError, UnavailableError
 from jitree.hal.groups.rendezvous import environment_provider
 from jitree.hal.groups.transport import (
     TIMEOUT_SECONDS,
@@ -115,6 +115,8 @@ def _gloo(provider: ChannelProvider, timeout: float = TIMEOUT_SECONDS) -> Transp
             store = distributed.TCPStore(host, int(port), count, False, seconds, wait_for_workers=False)
         make_group = partial(distributed.ProcessGroupGloo, store, rank, count, seconds)
         return TorchTransport(wait_looking(make_group), timeout)
+    except StatusError as error:  # which is a RuntimeError
+        raise error.with_context(f"member {rank} of {count} joins a group") from None
     except RuntimeError as error:
         raise UnavailableError(f"member {rank} of {count} could not join the group: {error}") from error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from jitree.errors import AlreadyExistsError, DeadlineExceededError, StatusError, UnavailableError
 from jitree.hal.groups.waiting import wait_looking
@@ -23,9 +23,18 @@ class KeyStore(Protocol):
         """Waits until another has set it, and raises what says that it took too long."""
 
 
+@runtime_checkable
+class CountingStore(KeyStore, Protocol):
+    """Stores of torch, whose ``set`` also replaces what an earlier exchange has set."""
+
+    def add(self, key: str, amount: int, /) -> int:
+        """Counts, and gives the sum: one more at each call, of whatever object."""
+
+
 class StoreProvider(ChannelProvider):
     """Members that share a store: ``StoreProvider(TCPStore(host, port, …), rank, count)``. A member that does
-    not come in the time of the store is an error of all others."""
+    not come in the time of the store is an error of all others. Groups of other members take a store each:
+    ``torch.distributed.PrefixStore(name, store)``, another folder, another job of Ray."""
 
     def __init__(self, store: KeyStore, rank: int, count: int) -> None:
         self._store = store
@@ -39,8 +48,7 @@ class StoreProvider(ChannelProvider):
     def exchange_default_id(self, identifier: bytes) -> bytes:
         """Rank 0 gives its id to all others, and goes on when all have it; so do they. DEADLINE_EXCEEDED or
         UNAVAILABLE when one does not come. Call it in the same order everywhere."""
-        self._exchanges += 1
-        name = f"jitree/channel/{self._exchanges}"
+        name = f"jitree/channel/{self._next()}"
         if self._rank == 0:
             self._store.set(f"{name}/id", identifier)
             for rank in range(1, self._count):
@@ -51,6 +59,14 @@ class StoreProvider(ChannelProvider):
         self._store.set(f"{name}/{self._rank}", b"1")
         self._get(f"{name}/all", "not all members have come")
         return found
+
+    def _next(self) -> int:
+        """The number of an exchange. A store that counts knows those of other providers of this member, such
+        as that of another session."""
+        if isinstance(self._store, CountingStore):
+            return self._store.add(f"jitree/exchanges/{self._rank}", 1)
+        self._exchanges += 1
+        return self._exchanges
 
     def _get(self, key: str, failure: str) -> bytes:
         try:

@@ -31,7 +31,8 @@ from jitree.errors import (
 from jitree.hal.command_buffer import Collective
 from jitree.hal.groups.channel import GroupTransport, LocalChannel
 from jitree.hal.groups.collectives import LocalCall, _move, _perform
-from jitree.hal.groups.providers import MpiProvider
+from jitree.hal.groups.providers import MpiProvider, make_transport
+from jitree.hal.objects import ChannelProvider
 from jitree.hal.observing import DeviceStep, Observer
 from jitree.hal.operations import Listener
 from tests.hal.groups.processes import SocketProvider, SocketTransport, sockets_of
@@ -379,3 +380,39 @@ def test_a_wait_ends_with_the_call(device: str, transport: str, monkeypatch: pyt
                 with pytest.raises(FailedPreconditionError, match="an earlier collective was ended here"):
                     module.scaled_sum(numbers)
         _close(table[1] + table[0])
+
+
+def test_a_forked_child_has_no_group() -> None:
+    """It has neither the threads of a transport nor a place among the members: it waited forever."""
+    module = run_program(SocketProvider(0, [None]), "local-sync")
+    numbers = np.ones(8, np.float32)
+    module.scaled_sum(numbers)
+    process = multiprocessing.get_context("fork").Process(target=_refused, args=(module, numbers))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    module.scaled_sum(numbers)
+
+
+def _refused(module: Any, numbers: Any) -> None:
+    with pytest.raises(FailedPreconditionError, match="a child has to join a group of its own"):
+        module.scaled_sum(numbers)
+
+
+class Cancelled(ChannelProvider):
+    """Members that are cancelled while they look for each other."""
+
+    def query_default_rank_and_count(self) -> tuple[int, int]:
+        return 1, 2
+
+    def exchange_default_id(self, identifier: bytes) -> bytes:
+        raise CancelledError("session.cancel()")
+
+
+def test_why_a_group_was_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The status stays: it was UNAVAILABLE, as if a member had ended."""
+    torch = SimpleNamespace(distributed=SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "torch.distributed", torch.distributed)
+    with pytest.raises(CancelledError, match="member 1 of 2 joins a group"):
+        make_transport(Cancelled())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -55,7 +57,36 @@ def test_stores_of_torch() -> None:
     second = torch.TCPStore("127.0.0.1", first.port, 2, False, seconds, wait_for_workers=False)
     assert exchanged([first, second]) == [[b"0 of 0", b"1 of 0"]] * 2
     second.set_timeout(datetime.timedelta(milliseconds=10))
-    late = StoreProvider(second, 1, 2)
-    late._exchanges = 7
     with pytest.raises(UnavailableError, match="member 0 has not given it"):
-        late.exchange_default_id(b"")
+        StoreProvider(second, 1, 2).exchange_default_id(b"")
+
+
+class Counting:
+    """A store as those of torch are: what is set again is replaced."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, bytes] = {}
+        self._counts: Counter[str] = Counter()
+
+    def set(self, key: str, value: bytes, /) -> None:
+        self._kept[key] = value
+
+    def get(self, key: str, /) -> bytes:
+        while key not in self._kept:
+            time.sleep(0.001)
+        return self._kept[key]
+
+    def add(self, key: str, amount: int, /) -> int:
+        self._counts[key] += amount
+        return self._counts[key]
+
+
+def test_several_providers_share_a_store_that_counts() -> None:
+    """Such as those of two sessions: the second got the id of the first one's group."""
+    stores = [Counting()] * 2
+    for _ in range(2):
+        assert exchanged(stores) == [[b"0 of 0", b"1 of 0"]] * 2
+    ahead, second = StoreProvider(stores[0], 1, 2), StoreProvider(stores[0], 0, 2)
+    with ThreadPoolExecutor(1) as threads:
+        found = threads.submit(ahead.exchange_default_id, b"")
+        assert second.exchange_default_id(b"new") == found.result(60) == b"new"
