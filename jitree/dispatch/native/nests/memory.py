@@ -151,8 +151,8 @@ class Memory:
         """An element for each lane."""
         lanes, writer = self._plan.lanes, self._writer
         stride = self._stride(access)
-        if mask is None and 1 < stride <= LARGEST_STRIDE:
-            text = self._load_spread(region, access, offsets, stride)
+        if 1 < stride <= LARGEST_STRIDE:
+            text = self._load_spread(region, access, offsets, stride, mask)
         elif stride != 1:
             text = self._gather(region, access, offsets, mask)
         elif mask is None:
@@ -245,8 +245,11 @@ class Memory:
             f"call {vector} {name}(ptr {pointer}, i32 1, <{lanes} x i1> {mask}, {vector} zeroinitializer)"
         )
 
-    def _load_spread(self, region: NestRegion, access: ElementAccess, offsets: Offsets, stride: int) -> str:
-        """Lanes a few elements apart out of whole rows, the last of which ends with the last lane."""
+    def _load_spread(
+        self, region: NestRegion, access: ElementAccess, offsets: Offsets, stride: int, mask: str | None
+    ) -> str:
+        """Lanes a few elements apart out of whole rows, the last of which ends with the last lane. Of masked
+        rows only what lanes need is read."""
         writer, lanes = self._writer, self._plan.lanes
         kind, vector = ELEMENT_LLVM[access.element], self._vector(access, lanes)
         pointer = self.pointer(region, access, offsets)
@@ -254,7 +257,11 @@ class Memory:
         rows = []
         for start in starts:
             place = writer.let(f"getelementptr {kind}, ptr {pointer}, i64 {start}") if start else pointer
-            rows.append(writer.let(f"load {vector}, ptr {place}, align 1{writer.context.access}"))
+            if mask is None:
+                rows.append(writer.let(f"load {vector}, ptr {place}, align 1{writer.context.access}"))
+            else:
+                needed = self._spread_mask(mask, stride, start)
+                rows.append(self._masked_load(place, access, needed, lanes))
         result = rows[0]
         for number, row in enumerate(rows):
             first = number * lanes
@@ -265,10 +272,19 @@ class Memory:
                 # Lanes of earlier rows have been put in their places by the shuffle before.
                 at = lane if number else min(element, lanes - 1)
                 order.append(lanes + element - starts[number] if own and number else at)
-            mask = ", ".join(f"i32 {lane}" for lane in order)
+            numbers = ", ".join(f"i32 {lane}" for lane in order)
             operands = f"{vector} {result}, {vector} {row}"
-            result = writer.let(f"shufflevector {operands}, <{lanes} x i32> <{mask}>")
+            result = writer.let(f"shufflevector {operands}, <{lanes} x i32> <{numbers}>")
         return result
+
+    def _spread_mask(self, mask: str, stride: int, start: int) -> str:
+        """The elements of a row, from ``start`` after the first lane's, that lanes of a mask need."""
+        lanes = self._plan.lanes
+        elements = range(start, start + lanes)
+        order = [lanes if element % stride else element // stride for element in elements]
+        numbers = ", ".join(f"i32 {lane}" for lane in order)
+        operands = f"<{lanes} x i1> {mask}, <{lanes} x i1> zeroinitializer"
+        return self._writer.let(f"shufflevector {operands}, <{lanes} x i32> <{numbers}>")
 
     def _pointers(self, region: NestRegion, access: ElementAccess, offsets: Offsets) -> str:
         """Of each lane's element."""

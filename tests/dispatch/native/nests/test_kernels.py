@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from jitree.base.memory import PAGE_SIZE, READ, WRITE, Mapping
 from jitree.dispatch.native.nests import plan
 from jitree.dispatch.native.ssa import SsaFunction
 from tests.dispatch.native.nests.harness import Bytes, Compiled, interpret
@@ -31,6 +32,15 @@ def _memory(function: SsaFunction, seed: int = 0) -> list[Bytes]:
         for argument in function.arguments
         if argument.type == "ref"
     ]
+
+
+def _at_the_end_of_memory(pages: Mapping, given: Bytes) -> Bytes:
+    """A copy after which no byte may be touched, in pages of which the last has no access."""
+    usable = pages.size - PAGE_SIZE
+    pages.protect(0, usable, READ | WRITE)
+    copy = np.frombuffer(pages.view(), np.uint8)[usable - len(given) : usable]
+    copy[:] = given
+    return copy
 
 
 def check(function: SsaFunction, sizes: tuple[int, ...] = (), memory: list[Bytes] | None = None) -> None:
@@ -407,9 +417,9 @@ def test_tiles_of_processors(registers: int, copies: int, rows: int, monkeypatch
 
 @pytest.mark.parametrize("stride", [2, 3, 4])
 @pytest.mark.parametrize("element", ["f32", "i8", "f64"])
-def test_strided_rows_end_with_the_last_lane(stride: int, element: str) -> None:
-    """The loaded buffer ends with the last element that is needed."""
-    count = 32
+@pytest.mark.parametrize("count", [1, 3, 13, 32, 41])
+def test_strided_rows_end_with_the_last_lane(count: int, stride: int, element: str) -> None:
+    """Memory ends with the last element that is needed, also where the lanes do not fill a vector."""
 
     def body(text: Text, at: list[str]) -> None:
         load = f"{element}.s" if element == "i8" else element
@@ -418,10 +428,11 @@ def test_strided_rows_end_with_the_last_lane(stride: int, element: str) -> None:
     function = program([Level(count)], body)
     size = {"f32": 4, "i8": 1, "f64": 8}[element]
     memory = _memory(function)
-    memory[1] = memory[1][: size * (stride * (count - 1) + 1)]
+    pages = Mapping(2 * PAGE_SIZE)
+    memory[1] = _at_the_end_of_memory(pages, memory[1][: size * (stride * (count - 1) + 1)])
     nest = only_nest(function)
     refs = [value for value in function.arguments if value.type == "ref"]
-    expected, actual = [[buffer.copy() for buffer in memory] for _ in range(2)]
+    expected, actual = [buffer.copy() for buffer in memory], [memory[0].copy(), *memory[1:]]
     interpret(nest.loop, dict(zip(refs, expected, strict=True)))
     assert Compiled(nest).run(dict(zip(refs, actual, strict=True))) == count
     assert (expected[0] == actual[0]).all()
