@@ -8,8 +8,10 @@ that gives it out: the allocator, the handle table, the machine, the engine.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from jitree.api.calls.refusal import listed
@@ -17,6 +19,7 @@ from jitree.api.executables import create_loaders
 from jitree.api.limits import LOAD_TIME, TIME, Limits, check, limited_content
 from jitree.api.load_order import parse_reference
 from jitree.base.arguments import shown
+from jitree.base.endings import Ending
 from jitree.base.scopes import Scope, require_going_on
 from jitree.codegen.image.builds import Builds
 from jitree.dispatch.bytecode_module import BytecodeModule
@@ -51,6 +54,10 @@ WORD: Final = 8
 """Bytes that a number counts as."""
 _KERNEL_HANDLES: Final = 256
 """What the session itself has in each thread's part of a kernel: bindings, constants, local memory."""
+_EXECUTABLE: Final = 64 << 10
+"""Bytes that the session has of an executable besides those of the file."""
+_FEW_EXECUTABLES: Final = 64
+"""For which these are not counted."""
 _DEVICES: Final = ("local-sync", "local-task")
 _REMEDY: Final = (
     "compile the program for VMVX (--iree-hal-target-backends=vmvx), or run it in a separate process "
@@ -251,14 +258,21 @@ class Charging(ExecutableLoader):
         self._loader = loader
         self._loaded = loaded
         self._allocator = allocator
+        self._count = 0
+        self._ended = deque[None]()
 
     def query_support(self, format: str) -> bool:
         return self._loader.query_support(format)
 
     def try_load(self, parameters: ExecutableParameters) -> Executable:
-        charge = self._allocator.charge(parameters.data.nbytes)
+        while self._ended:
+            self._ended.popleft()
+            self._count -= 1
+        more = _EXECUTABLE if self._count >= _FEW_EXECUTABLES else 0
+        charge = self._allocator.charge(parameters.data.nbytes + more)
         executable = self._loader.try_load(parameters)
-        executable.charge = charge
+        self._count += 1
+        executable.charge = charge, Ending(partial(self._ended.append, None))
         self._loaded()
         return executable
 

@@ -257,8 +257,22 @@ _OLD.function("layouts", "0i_i", f"""
     [%r2] = call.variadic @hal.pipeline_layout.create [0xFFFF, 0xFFFF, 32] [%r0, %i1, {_SETS}]
     {_KEPT}
 """)  # fmt: skip
+_OLD.import_function("hal.executable.create", "0rIrrr_r")
+_OLD.rodata(b"vmvx-bytecode-fb")
+_OLD.rodata((DATA.parent / "executables" / "vmvx_mul-3.13.0.fb").read_bytes())
+_OLD.function("executables", "0i_i", f"""
+    {_OLD_DEVICE}
+    %i14:15 = const.i64 -1
+    %r3 = const.ref.rodata 0
+    %r4 = const.ref.rodata 1
+    br ^again
+    ^again:
+    [%r2] = call @hal.executable.create [%r0, %i14:15, %r3, %r4, %r6]
+    {_KEPT}
+""")  # fmt: skip
 OLD = _OLD.build()
-"""As :data:`QUEUES`, of ABI 0.2: commands in nested buffers, those again, fences of ever more, layouts."""
+"""As :data:`QUEUES`, of ABI 0.2: commands in nested buffers, those again, fences of ever more, layouts,
+executables."""
 GLOBALS = Assembler("globals", globals_size=1 << 20).function("f", "0v_v", "return").build()
 ENDLESS_INIT = Assembler("endless").function("__init", "0v_v", "br ^again\n^again:\nbr ^again").build()
 ENDLESS_END = Assembler("last").function("__deinit", "0v_v", "br ^again\n^again:\nbr ^again").build()
