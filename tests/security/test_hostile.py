@@ -168,8 +168,7 @@ def test_what_the_host_keeps_for_a_program_is_memory_of_it(device: str, tier: st
 
 
 @pytest.mark.parametrize(("name", "few", "many"), [
-    ("nest", 100, 3000), ("double", 4, 40), ("join", 20, 1500), ("layouts", 1, 100), ("wait", 1, 10),
-    ("executables", 60, 80),
+    ("nest", 100, 3000), ("double", 4, 40), ("join", 20, 1500), ("layouts", 1, 100), ("executables", 60, 80),
 ])  # fmt: skip
 @pytest.mark.parametrize("tier", ("plain", "fast"))
 def test_what_old_programs_have_the_host_keep_is_memory_of_them(
@@ -183,6 +182,16 @@ def test_what_old_programs_have_the_host_keep_is_memory_of_them(
             with pytest.raises(ResourceExhaustedError, match="the limit on memory"):
                 session.call_direct(f"old.{name}", many)
         assert session.call_direct(f"old.{name}", few) == [0]
+
+
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+def test_operations_that_wait_for_many_points(device: str) -> None:
+    limits = jitree.Limits(memory=1 << 18, handles=10_000)
+    with jitree.Session(device, sandbox=True, limits=limits) as session:
+        session.load(OLD)
+        assert session.call_direct("old.wait", 1) == [0]
+        with pytest.raises(ResourceExhaustedError, match="the limit on memory"):
+            session.call_direct("old.wait", 10)
 
 
 def test_names_and_tables_of_a_file_are_no_more_than_its_bytes() -> None:
