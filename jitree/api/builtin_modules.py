@@ -68,7 +68,7 @@ def _hal_loader(session: Host) -> HostModule:
 def _hal_images() -> list[image.Recipe]:
     """The machine code that programs with devices need, besides that of the engine."""
     from jitree.hal.local import executor
-    from jitree.modules.hal.native.image import RECIPE
+    from jitree.modules.hal.native import RECIPE
 
     return [RECIPE, executor.RECIPE] if executor.supported() else [RECIPE]
 

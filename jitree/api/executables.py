@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters
-from jitree.regs.bounds import UNBOUNDED, Bounds
-from jitree.vmfb.arithmetic import FUSED
+from jitree.regs.memory import UNBOUNDED, Bounds
+from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
     from jitree.dispatch.engine import Engine

@@ -20,7 +20,7 @@ from jitree.api.calls.overlaps import shares_memory
 from jitree.api.calls.tensor_packing import Donation
 from jitree.api.function import Function, Watcher
 from jitree.api.session_arguments import require
-from jitree.base.identity import Unique
+from jitree.base.endings import Unique
 from jitree.base.records import NamedTuple
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.command_buffer import CommandBuffer

@@ -14,8 +14,7 @@ from jitree.api.calls.packing import Unpacker, packers, unpackers
 from jitree.api.calls.tensor_packing import ArrayTransfer, Donation, ready_view
 from jitree.api.calls.transfers import lend_or_copy, own
 from jitree.base.arguments import shown
-from jitree.base.endings import require_interpreter
-from jitree.base.identity import Remade
+from jitree.base.endings import Remade, require_interpreter
 from jitree.base.scopes import deadline
 from jitree.dispatch.function import VmFunction as VmFunction
 from jitree.errors import InvalidArgumentError, StatusError, fold, folded, printable

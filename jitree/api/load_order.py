@@ -1,14 +1,18 @@
-"""What modules a session loads: files as command lines name them (``path[@function][?key=value&…]``), and the
-order in which they are registered, each after those that it imports from."""
+"""What modules a session loads: files as command lines name them (``path[@function][?key=value&…]``), and
+the order in which they are registered, each after those that it imports from; and what a module says that
+found no device."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
-from jitree.errors import InvalidArgumentError
+from jitree.errors import IncompatibleError, InvalidArgumentError
+from jitree.hal.device import Device
 
 if TYPE_CHECKING:
     from jitree.dispatch.context import ModuleLike
@@ -86,3 +90,33 @@ def _place(
         if needed is not module and needed.name in imported_modules(module):
             _place(needed, by_name, ordered, [*path, module.name])
     ordered[module.name] = module
+
+
+_DEVICE_TARGET: Final = r'#hal\.device\.target<"([^"]+)"'
+_ORDINAL: Final = r"\bordinal = (\d{1,9})\b"
+_EXECUTABLE_TARGET: Final = r'#hal\.executable\.target<"[^"]+", "([^"]+)"'
+
+
+@contextmanager
+def explained(devices: Sequence[Device]) -> Iterator[None]:
+    """Explains an INCOMPATIBLE failure of a module's initialiser that passes through the block."""
+    try:
+        yield
+    except IncompatibleError as error:
+        error.message = explain_incompatible(error.message, [device.id for device in devices])
+        raise
+
+
+def explain_incompatible(message: str, devices: Sequence[str]) -> str:
+    """What a module that found no device was compiled for and what is here, before its own text."""
+    targets = ", ".join(dict.fromkeys(re.findall(_DEVICE_TARGET, message)))
+    formats = ", ".join(dict.fromkeys(re.findall(_EXECUTABLE_TARGET, message)))
+    if not targets:
+        return message
+    wanted = max(map(int, re.findall(_ORDINAL, message)), default=0) + 1
+    several = f"it runs on {wanted} devices or more, give the session a list of them; "
+    return (
+        f"the module was compiled for device '{targets}' with executables '{formats or 'none'}', "
+        f"and the devices here are: {', '.join(devices)} on {os.uname().machine}; "
+        f"{several if wanted > len(devices) else ''}{message}"
+    )

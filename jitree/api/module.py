@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX, TRANSIENTS, Signature, signature_of
 from jitree.api.calls.refusal import describe
 from jitree.api.function import Function
-from jitree.base.identity import Remade, Unique
+from jitree.base.endings import Remade, Unique
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError, folded, printable
 
 if TYPE_CHECKING:

@@ -18,10 +18,9 @@ import numpy as np
 
 from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX
 from jitree.base.scopes import deadline
-from jitree.codegen.image import cache
+from jitree.codegen.image import Recipe, cache
 from jitree.codegen.image.flat import FlatImage, hashed
 from jitree.codegen.image.keys import key_of
-from jitree.codegen.image.recipe import Recipe
 from jitree.dispatch.asserted import AssertedTensor, asserted_tensors
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.variants import Variants, find_variants, with_formats

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from jitree.api.array import Array, use_parts
 from jitree.api.calls.refusal import describe, listed
+from jitree.api.executables import Plugin, create_loaders
 from jitree.api.session_arguments import require, require_arithmetic, require_option
-from jitree.base.identity import Unique
+from jitree.base.endings import Unique
 from jitree.dispatch.host_module import HostModule
 from jitree.errors import InvalidArgumentError, StatusError, UnavailableError, UnimplementedError
 from jitree.hal.device import Device
@@ -18,12 +19,12 @@ from jitree.hal.executable import ExecutableLoader
 from jitree.hal.heap import HeapAllocator
 from jitree.modules.hal.references import HAL_TYPES
 from jitree.regs.ref_types import RefTypes
-from jitree.vmfb.arithmetic import FUSED
+from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
-    from jitree.api.executables import Plugin
     from jitree.api.sandbox import Sandbox
     from jitree.hal.allocator import Allocator
+
 
 DEFAULT_DEVICES = ("local-task", "cuda")
 """Drivers tried in this order when no device is named."""
@@ -179,7 +180,6 @@ def _prepared(device: Device, zero_memory: bool) -> Device:
 @cache
 def default_loaders() -> tuple[ExecutableLoader, ...]:
     """One of each loader for executables that run on this machine's processors."""
-    from jitree.api.executables import create_loaders
 
     return create_loaders()
 

@@ -38,11 +38,11 @@ from jitree.hal.driver import parse_uri
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters
 from jitree.hal.groups.transport import TransportProvider
 from jitree.hal.heap import HeapAllocator
-from jitree.regs.bounds import UNBOUNDED, Bounds
 from jitree.regs.list import without_lists
+from jitree.regs.memory import UNBOUNDED, Bounds
 from jitree.regs.objects import VmBuffer
 from jitree.vmfb.archive import Source, loading, name_of
-from jitree.vmfb.arithmetic import FUSED
+from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
     from jitree.dispatch.function import VmFunction

@@ -15,15 +15,12 @@ from jitree.api.array import Array
 from jitree.api.builtin_modules import BUILTIN_MODULES, HAL, chosen, prepare_hal, start_hal
 from jitree.api.calls.transfers import empty, wrap_or_copy
 from jitree.api.function import Function
-from jitree.api.incompatible import explained
-from jitree.api.load_order import imported_modules, load_order, parse_reference
+from jitree.api.load_order import explained, imported_modules, load_order, parse_reference
 from jitree.api.module import Module, create_function
 from jitree.api.resources import DeviceChoice, Resources, open_devices
 from jitree.api.seeing import Observable
-from jitree.base.endings import Ended, require_interpreter
-from jitree.base.identity import Remade
-from jitree.base.memory import give_back_free_memory
-from jitree.base.once import once
+from jitree.base.endings import Ended, Remade, require_interpreter
+from jitree.base.memory import give_back_free_memory, once
 from jitree.base.scopes import deadline
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context, ContextFlags, ModuleLike
@@ -36,7 +33,7 @@ from jitree.hal.local.interrupts import end_call
 from jitree.hal.watchdog import start as start_watchdog
 from jitree.hal.watchdog import watch_gate, watcher_of_calls
 from jitree.modules.hal.module import write_to_stderr
-from jitree.vmfb.arithmetic import FUSED
+from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
     import numpy.typing as npt

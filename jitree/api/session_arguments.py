@@ -16,7 +16,7 @@ from jitree.api.calls.transfers import native_row
 from jitree.base.arguments import integer
 from jitree.base.elements import is_masked
 from jitree.errors import InvalidArgumentError, PermissionDeniedError, UnimplementedError, printable
-from jitree.vmfb.arithmetic import ARITHMETICS
+from jitree.vmfb.words import ARITHMETICS
 
 if TYPE_CHECKING:
     import numpy.typing as npt

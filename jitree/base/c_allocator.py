@@ -6,7 +6,7 @@ import ctypes
 from typing import Final
 
 from jitree.base.callbacks import Callback, keep
-from jitree.base.once import once
+from jitree.base.memory import once
 from jitree.errors import StatusCode
 
 _MALLOC, _CALLOC, _REALLOC, _FREE = range(4)

@@ -17,8 +17,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Final
 
 from jitree.base.endings import object_at
-from jitree.base.memory import Mapping, map_code
-from jitree.base.once import once
+from jitree.base.memory import Mapping, map_code, once
 
 _ARGUMENTS: Final = 6
 _CALLBACK, _RESULT, _STACK, _RECORD_WORDS = 6, 7, 8, 9

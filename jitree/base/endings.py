@@ -1,4 +1,5 @@
-"""What happens when nothing refers to something any more: at the right time, and in any case.
+"""Objects that stand for something outside of Python, and what happens when nothing refers to one any more:
+at the right time, and in any case.
 
 ``__del__`` and callbacks of weak references come too early: of a circle the garbage collector finalizes every
 object before it takes the first one apart, and what runs in between may use any of them. Memory that machine
@@ -18,9 +19,42 @@ from _thread import interrupt_main
 from collections.abc import Callable, Iterator
 from functools import partial
 from operator import attrgetter, call
-from typing import Any, Final
+from typing import Any, Final, NoReturn, SupportsIndex
 
-from jitree.errors import FailedPreconditionError
+from jitree.errors import FailedPreconditionError, UnimplementedError
+
+
+class Unique:
+    """Base of what owns memory, threads or state of a program. A copy would be a second owner, which gives
+    back what the first one still uses; another process has nothing of it."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """``copy.copy``, ``copy.deepcopy`` and ``pickle`` come here. UNIMPLEMENTED, with what to do."""
+        raise UnimplementedError(
+            f"a {type(self).__name__} of jitree cannot be copied or pickled: it stands for memory and state "
+            "of this process; use the same object, and where another one is needed, as in another process, "
+            "make it again by Session and load"
+        )
+
+
+class Remade(Unique):
+    """What another process makes again by what made it: a pickle says how. A copy in this one is refused."""
+
+    __slots__ = ()
+
+    def __copy__(self) -> NoReturn:
+        Unique.__reduce_ex__(self, 0)
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        Unique.__reduce_ex__(self, 0)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        from importlib import import_module
+
+        return import_module("jitree.api.program").remade(self)  # by name: it is made of such objects
+
 
 _untrack: Final = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("PyObject_GC_UnTrack", ctypes.pythonapi))
 

@@ -1,4 +1,5 @@
-"""Memory of this process with page protections: for executables, code images and machine code snippets.
+"""Memory of this process whose address never changes: pages with protections, for executables, code
+images and machine code snippets.
 
 A mapping starts without access, is made writable, filled, and then made read-only or executable. No page is
 ever writable and executable at the same time: :meth:`Mapping.protect` refuses it.
@@ -10,15 +11,38 @@ import ctypes
 import errno
 import mmap
 import os
+from collections.abc import Callable
 from collections.abc import Mapping as MappingOf
 from functools import cache, partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from jitree.base.endings import Ending
 from jitree.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError
 
 if TYPE_CHECKING:
     from jitree.base.code_listing import CodeListing
+
+
+T = TypeVar("T")
+
+
+def once(make: Callable[[], T]) -> Callable[[], T]:
+    """A function that gives what ``make`` makes when it is first called.
+
+    For what machine code refers to by its address. Threads that come at the same time get the same object;
+    :func:`functools.cache` gives each of them its own and keeps one, so the memory of the others goes while
+    their addresses are used.
+    """
+    made: dict[None, T] = {}
+
+    def first() -> T:
+        try:
+            return made[None]
+        except KeyError:
+            return made.setdefault(None, make())  # one step: the interpreter does not change threads inside
+
+    return first
+
 
 NONE: Final = 0
 READ: Final = 1

@@ -25,7 +25,7 @@ from weakref import WeakSet
 
 from jitree.base import due
 from jitree.base.arguments import object_of, shown
-from jitree.base.identity import Unique
+from jitree.base.endings import Unique
 from jitree.errors import (
     DeadlineExceededError,
     FailedPreconditionError,

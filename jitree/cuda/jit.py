@@ -12,8 +12,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final
 
 from jitree.codegen.image import cache
-from jitree.codegen.image.flat import FlatImage
-from jitree.codegen.image.recipe import Recipe
+from jitree.codegen.image.flat import FlatImage, Recipe
 from jitree.cuda import ptx
 from jitree.errors import IncompatibleError, InvalidArgumentError, StatusError
 

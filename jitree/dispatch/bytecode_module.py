@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from jitree.base.records import NamedTuple
 from jitree.errors import error_context
 from jitree.vmfb.archive import Archive, Source
-from jitree.vmfb.arithmetic import STRICT
 from jitree.vmfb.cconv import CallingConvention, parse
 from jitree.vmfb.decode import decode_module
 from jitree.vmfb.module import read_module
 from jitree.vmfb.program import DecodedModule
 from jitree.vmfb.schema import Attr, Dependency, Import, ModuleTables
+from jitree.vmfb.words import STRICT
 
 
 class BytecodeModule(NamedTuple):
@@ -24,7 +24,7 @@ class BytecodeModule(NamedTuple):
     @staticmethod
     def load(source: Source, name: str | None = None, arithmetic: str = STRICT) -> BytecodeModule:
         """Opens, verifies and decodes a module; ``name`` is for messages, ``arithmetic`` one of
-        :mod:`jitree.vmfb.arithmetic`.
+        :mod:`jitree.vmfb.words`.
 
         INVALID_ARGUMENT and the other statuses of a failed check, with the file as context.
         """

@@ -7,7 +7,7 @@ from contextlib import ExitStack, suppress
 from typing import Any, Final
 
 from jitree.base.arguments import items, object_of
-from jitree.base.identity import Unique
+from jitree.base.endings import Unique
 from jitree.base.records import Flags
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.engine import Engine
@@ -24,8 +24,8 @@ from jitree.dispatch.linking import (
 )
 from jitree.dispatch.tiers import create_engine
 from jitree.errors import FailedPreconditionError, NotFoundError, StatusError, error_context
-from jitree.regs.bounds import UNBOUNDED, Bounds
 from jitree.regs.handles import HandleTable
+from jitree.regs.memory import UNBOUNDED, Bounds
 from jitree.regs.records import ModuleRecord
 from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.schema import Import

@@ -1,11 +1,15 @@
-"""The contract of tiers: who runs the instructions of a call."""
+"""The contract of tiers: who runs the instructions of a call; and calls that cannot complete yet."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple, Protocol
 from jitree.regs.machine import Machine
+
+if TYPE_CHECKING:
+    from jitree.regs.machine import Awaited
 
 
 class EngineEntry(NamedTuple):
@@ -34,3 +38,51 @@ class Engine(Protocol):
         When an instruction fails its error is raised, with ``machine.pc`` at the instruction and the frames
         as they were.
         """
+
+
+class Pending:
+    """What a host function returns when its result depends on something that has not happened.
+
+    ``wait(timeout)`` blocks for at most so many seconds (None: as long as it takes) and tells whether it has
+    happened; it may be called from any thread, without the context's lock. ``resume()`` then gives what the
+    function would have returned (or another Pending). ``awaitable``, if given, returns something that asyncio
+    can await in place of ``wait``.
+    """
+
+    __slots__ = ("awaitable", "resume", "wait")
+
+    def __init__(
+        self,
+        wait: Callable[[float | None], bool],
+        resume: Callable[[], object],
+        awaitable: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        self.wait = wait
+        self.resume = resume
+        self.awaitable = awaitable
+
+
+def _nothing_to_wait_for(timeout: float | None) -> bool:
+    return True
+
+
+def _no_result() -> None:
+    return None
+
+
+YIELD: Final = Pending(_nothing_to_wait_for, _no_result)
+"""The program gave way to others (``vm.yield``); it goes on as soon as it is asked to."""
+
+
+async def happened(pending: Awaited) -> None:
+    """Waits on the event loop."""
+    import asyncio  # 17 ms, and only asynchronous programs need it
+
+    if pending is YIELD:
+        await asyncio.sleep(0)
+    elif pending.awaitable is not None:
+        await pending.awaitable()
+    else:
+        from contextvars import copy_context  # the thread's wait ends with the scope of the task
+
+        await asyncio.get_running_loop().run_in_executor(None, copy_context().run, pending.wait, None)

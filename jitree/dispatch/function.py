@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from jitree.base.endings import require_interpreter
-from jitree.base.identity import Unique
+from jitree.base.endings import Unique, require_interpreter
 from jitree.dispatch import conversion
 from jitree.dispatch.sites import VIEWS, HostTarget, register_index
 from jitree.errors import InvalidArgumentError

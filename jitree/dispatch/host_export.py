@@ -12,7 +12,7 @@ class HostExport:
 
     ``function(state, *arguments)`` gets integers in the signed range of their width, floats, objects (None
     for null); a span as one list, of tuples or (one character in the span) of values. It returns None, the
-    value of the one result, a tuple for several, or a :class:`~jitree.dispatch.pending.Pending`. What it
+    value of the one result, a tuple for several, or a :class:`~jitree.dispatch.engine.Pending`. What it
     raises fails the call.
     """
 

@@ -12,7 +12,7 @@ from jitree.base.endings import require_interpreter
 from jitree.base.records import NamedTuple
 from jitree.base.scopes import Scope, require_going_on
 from jitree.dispatch import conversion
-from jitree.dispatch.engine import Engine, EngineEntry
+from jitree.dispatch.engine import YIELD, Engine, EngineEntry, Pending, happened
 from jitree.dispatch.function import BytecodeFunction, HostFunction, VmFunction
 from jitree.dispatch.gate import (
     BEGUN,
@@ -22,9 +22,8 @@ from jitree.dispatch.gate import (
     READY,
     STATE_PROMPT,
     ContextGate,
+    Shortcomings,
 )
-from jitree.dispatch.pending import YIELD, Pending, happened
-from jitree.dispatch.shortcomings import Shortcomings
 from jitree.errors import (
     CancelledError,
     FailedPreconditionError,

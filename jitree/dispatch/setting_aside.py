@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jitree.dispatch.pending import YIELD
+from jitree.dispatch.engine import YIELD
 from jitree.regs.layout import PATIENT, STATE
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.records import NamedTuple
 from jitree.dispatch import conversion
+from jitree.dispatch.engine import Pending
 from jitree.dispatch.host_export import HostExport
-from jitree.dispatch.pending import Pending
 from jitree.vmfb.cconv import CallingConvention, RegisterSlot, Span, parse
 from jitree.vmfb.program import CallSite
 from jitree.vmfb.words import TAG_REF_MOVE, TAG_VALUE64

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakSet
 
 from jitree.base.arguments import integer, integers, shown
-from jitree.base.identity import Unique
+from jitree.base.endings import Unique
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
 from jitree.hal.buffer import no_device

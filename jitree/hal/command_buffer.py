@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.arguments import integer, integers, items, object_of
-from jitree.base.identity import Unique
+from jitree.base.endings import Unique
 from jitree.base.records import NamedTuple
 from jitree.errors import (
     FailedPreconditionError,

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import ref
 
+from jitree.base.endings import Unique
 from jitree.base.folding import is_of_user
-from jitree.base.identity import Unique
 from jitree.base.records import NamedTuple
 from jitree.dispatch.backtrace import describe
 from jitree.dispatch.plain.calls import call_import

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from jitree.base.arguments import object_of
-from jitree.base.identity import Unique
+from jitree.base.endings import Unique
 from jitree.base.records import NamedTuple
 from jitree.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from jitree.hal.device import Device

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base.arguments import items, object_of
-from jitree.base.identity import Unique
+from jitree.base.endings import Unique
 from jitree.base.scopes import CURRENT
 from jitree.errors import StatusCode, StatusError, again
 from jitree.hal import watchdog

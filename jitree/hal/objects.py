@@ -8,8 +8,7 @@ from functools import partial
 from typing import ClassVar, Final, Protocol
 
 from jitree.base.arguments import integer, object_of
-from jitree.base.endings import Ending
-from jitree.base.identity import Unique
+from jitree.base.endings import Ending, Unique
 from jitree.errors import (
     InternalError,
     InvalidArgumentError,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.base import scopes
 from jitree.base.arguments import integer, object_of
-from jitree.base.identity import Unique
+from jitree.base.endings import Unique
 from jitree.errors import CancelledError, InvalidArgumentError, StatusError, again
 from jitree.hal import watchdog
 from jitree.hal.enums import MAXIMUM_PAYLOAD, WaitMode

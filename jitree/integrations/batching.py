@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from jitree.base.identity import Unique
+from jitree.base.endings import Unique
 from jitree.errors import (
     DeadlineExceededError,
     FailedPreconditionError,

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final, Protocol, Self
 
-from jitree.base.identity import Unique
+from jitree.base.endings import Unique
 from jitree.errors import DeadlineExceededError
 from jitree.integrations.batching import Admission
 

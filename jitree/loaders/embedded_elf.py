@@ -1,17 +1,239 @@
-"""The loader of embedded ELF libraries, the form in which IREE's compiler puts CPU code into modules."""
+"""The loader of embedded ELF libraries, the form in which IREE's compiler puts CPU code into modules:
+segments are copied, relocated and protected, initialisers run."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
-from typing import Final
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from jitree.errors import FailedPreconditionError, IncompatibleError, NotFoundError, error_context
+import numpy as np
+
+from jitree.base.memory import EXECUTE, NONE, READ, WRITE, Mapping, page_down, page_up
+from jitree.errors import (
+    FailedPreconditionError,
+    IncompatibleError,
+    NotFoundError,
+    PermissionDeniedError,
+    error_context,
+)
 from jitree.hal.executable import ExecutableLoader, ExecutableParameters
-from jitree.loaders.cpu_data import host_cpu_data
-from jitree.loaders.elf_format import FATELF_MAGIC, host_architecture
-from jitree.loaders.elf_image import ElfImage, load_image
-from jitree.loaders.environment import Environment, ImportProvider
+from jitree.loaders import elf_format as elf
+from jitree.loaders.elf_file import (
+    Dynamic,
+    ElfFile,
+    RelocationTable,
+    Segment,
+    bad_elf,
+    read_dynamic,
+    read_elf,
+    unsupported_elf,
+)
+from jitree.loaders.elf_format import FATELF_MAGIC, Architecture, Relocation, host_architecture
+from jitree.loaders.environment import Environment, ImportProvider, host_cpu_data
 from jitree.loaders.library import QUERY_SYMBOL, LibraryMemory, NativeExecutable, query_library
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+Words: TypeAlias = "npt.NDArray[Any]"
+
+_DTYPES: Final[dict[int, np.dtype[Any]]] = {4: np.dtype("<u4"), 8: np.dtype("<u8")}
+
+
+def relocate(file: ElfFile, dynamic: Dynamic, image: memoryview, bias: int) -> None:
+    """Applies every relocation.
+
+    ``image`` holds the bytes from ``file.low`` on and is writable where segments are; ``bias`` is added to
+    the file's addresses. UNIMPLEMENTED for an unknown type, FAILED_PRECONDITION for a place outside the
+    segments.
+    """
+    for table in dynamic.relocations:
+        _relocate_table(file, dynamic, image, bias, table)
+
+
+def _relocate_table(
+    file: ElfFile, dynamic: Dynamic, image: memoryview, bias: int, table: RelocationTable
+) -> None:
+    architecture = file.architecture
+    word = architecture.word_size.bits // 8
+    columns = 3 if table.addends == "RELA" else 2
+    start = table.address - file.low
+    count = table.size // (columns * word)
+    data: Words = np.frombuffer(image, _DTYPES[word], count * columns, start).reshape(count, columns)
+    places = data[:, 0]
+    types = data[:, 1] & ((1 << architecture.word_size.symbol_shift) - 1)
+    relative = types == architecture.relative
+    if relative.all():
+        addends = data[:, 2] if columns == 3 else None
+        _store_relative(file, image, bias, places, addends)
+        return
+    symbols = data[:, 1] >> architecture.word_size.symbol_shift
+    for index in range(count):
+        kind, symbol, place = int(types[index]), int(symbols[index]), int(places[index])
+        row = architecture.relocations.get(kind)
+        if row is None:
+            raise unsupported_elf(f"relocation type {kind:#x} is not one of {architecture.name}'s")
+        if symbol >= len(dynamic.symbol_values):
+            raise bad_elf(f"a relocation names symbol {symbol} of {len(dynamic.symbol_values)}")
+        value = bias + dynamic.symbol_values[symbol] if symbol else 0
+        _store(file, image, bias, row, place, value, int(data[index, 2]) if columns == 3 else None)
+
+
+def _store(
+    file: ElfFile, image: memoryview, bias: int, row: Relocation, place: int, symbol: int, addend: int | None
+) -> None:
+    if row.size == 0:
+        return
+    file.load_with(place, row.size, f"the place of a {row.name} relocation")
+    target = image[place - file.low : place - file.low + row.size]
+    if addend is None:
+        addend = int.from_bytes(target, "little")
+    terms = {"S": symbol, "A": addend, "B": bias, "P": -(bias + place)}
+    value = sum(terms[term] for term in row.terms)
+    target[:] = (value & (1 << 8 * row.size) - 1).to_bytes(row.size, "little")
+
+
+def _store_relative(
+    file: ElfFile, image: memoryview, bias: int, places: Words, addends: Words | None
+) -> None:
+    """Stores bias + addend at every place; ``addends`` None means that they are at the places."""
+    dtype = places.dtype
+    if not len(places):
+        return
+    low, high = int(places.min()), int(places.max())
+    if not any(load.address <= low and high + dtype.itemsize <= load.end for load in file.loads):
+        for place in places.tolist():
+            file.load_with(place, dtype.itemsize, "the place of a relocation")
+    if ((places - file.low) % dtype.itemsize).any():
+        row = file.architecture.relocations[file.architecture.relative]
+        fixed = [None] * len(places) if addends is None else addends.tolist()
+        for place, addend in zip(places.tolist(), fixed, strict=True):
+            _store(file, image, bias, row, place, 0, addend)
+        return
+    words: Words = np.frombuffer(image[: len(image) // dtype.itemsize * dtype.itemsize], dtype)
+    where = (places - file.low) // dtype.itemsize
+    wrapped_bias = dtype.type(bias & (1 << 8 * dtype.itemsize) - 1)
+    words[where] = (words[where] if addends is None else addends) + wrapped_bias
+
+
+_INITIALISER: Final = ctypes.CFUNCTYPE(None)
+_RIGHTS: Final = ((elf.PF_W, WRITE), (elf.PF_X, EXECUTE))
+_SKIPPED_INITIALISERS: Final = (0, 0xFFFFFFFFFFFFFFFF)
+"""Placeholders that linkers leave in initialiser arrays."""
+_SHORT_TEXT: Final = 128
+
+
+class ElfImage:
+    """A mapped library. Its memory goes with the object: who holds an address in it must hold the image."""
+
+    __slots__ = ("_file", "_mapping", "_symbols", "_view", "bias")
+
+    def __init__(self, file: ElfFile, data: memoryview) -> None:
+        alignment = max(load.alignment for load in file.loads)
+        self._file = file
+        self._mapping = Mapping(file.high - file.low, alignment)
+        self.bias = self._mapping.address - file.low
+        self._view = self._mapping.view()
+        _check_pages(file)
+        self._mapping.protect(0, self._mapping.size, READ | WRITE)
+        for load in file.loads:
+            start = load.address - file.low
+            self._view[start : start + load.file_size] = data[load.offset : load.offset + load.file_size]
+        dynamic = read_dynamic(file, self._view)
+        relocate(file, dynamic, self._view, self.bias)
+        self._protect()
+        self._symbols = dict(zip(dynamic.symbol_names, dynamic.symbol_values, strict=True))
+        self._initialise(dynamic)
+
+    def symbol(self, name: str) -> int | None:
+        """The address of a symbol in memory, None if the library does not export it."""
+        value = self._symbols.get(name)
+        return None if value is None else self.bias + value
+
+    def check_code(self, address: int, size: int, what: str) -> int:
+        """Where the executable segment with these bytes ends; FAILED_PRECONDITION if there is none."""
+        load = self._file.load_with(address - self.bias, size, what)
+        if not load.flags & elf.PF_X:
+            raise bad_elf(f"{what} at {address - self.bias:#x} is not in an executable segment")
+        return self.bias + load.end
+
+    def read(self, address: int, size: int, what: str) -> memoryview:
+        """Bytes in memory, valid as long as the image; FAILED_PRECONDITION unless all are in one segment."""
+        self._file.load_with(address - self.bias, size, what)
+        start = address - self._mapping.address
+        return self._view[start : start + size]
+
+    def read_string(self, address: int, what: str) -> bytes:
+        """Text up to its NUL, which must lie in the same segment."""
+        load = self._file.load_with(address - self.bias, 1, what)
+        start, end = address - self._mapping.address, load.end - self._file.low
+        length = _SHORT_TEXT  # most are short, and segments long
+        while True:
+            text, terminator, _ = bytes(self._view[start : min(start + length, end)]).partition(b"\0")
+            if terminator:
+                return text
+            if start + length >= end:
+                raise bad_elf(f"{what} at {address - self.bias:#x} has no end")
+            length *= 8
+
+    def _protect(self) -> None:
+        low, covered = self._file.low, 0
+        for load in sorted(self._file.loads, key=_address):
+            if load.flags & elf.PF_W and load.flags & elf.PF_X:
+                raise PermissionDeniedError(
+                    "the ELF library cannot be loaded: it has a segment that is both writable and executable"
+                )
+            rights = READ | sum(right for flag, right in _RIGHTS if load.flags & flag)
+            start = page_down(load.address - low)
+            if start > covered:
+                self._mapping.protect(covered, start - covered, NONE)
+            covered = page_up(load.end - low)
+            self._mapping.protect(start, covered - start, rights)
+        if covered < self._mapping.size:
+            self._mapping.protect(covered, self._mapping.size - covered, NONE)
+        for relro in self._file.relro:
+            self._mapping.protect(relro.address - low, relro.memory_size, READ)
+        self._mapping.publish()
+
+    def _initialise(self, dynamic: Dynamic) -> None:
+        functions = [self.bias + dynamic.initialiser] if dynamic.initialiser else []
+        address, size = dynamic.initialiser_array
+        word = self._file.architecture.word_size.bits // 8
+        array = self.read(self.bias + address, size, "the initialiser array") if size else memoryview(b"")
+        for start in range(0, size // word * word, word):
+            functions.append(int.from_bytes(array[start : start + word], "little"))
+        for function in functions:
+            if function not in _SKIPPED_INITIALISERS:
+                self.check_code(function, 1, "an initialiser")
+                _INITIALISER(function)()
+
+
+def _address(load: Segment) -> int:
+    return load.address
+
+
+def load_image(data: memoryview, architecture: Architecture) -> ElfImage:
+    """Maps the library in ``data`` (a view of bytes), which is not referred to afterwards."""
+    return ElfImage(read_elf(data, architecture), data)
+
+
+def _check_pages(file: ElfFile) -> None:
+    """Protection is by page: no two segments may share one, and RELRO only takes rights from data."""
+    pages = sorted((page_down(load.address), page_up(load.end)) for load in file.loads)
+    for (_, end), (start, _) in pairwise(pages):
+        if start < end:
+            raise bad_elf("two of its segments share a memory page")
+    for relro in file.relro:
+        start, end = page_down(relro.address), page_up(relro.end)
+        for load in file.loads:
+            if load.flags & elf.PF_W and page_down(load.address) <= start and end <= page_up(load.end):
+                break
+        else:
+            raise bad_elf("its RELRO range is outside its writable segments")
+
 
 _FORMAT_PREFIX: Final = "embedded-elf-"
 

@@ -2,22 +2,112 @@
 
 Functions that a program declared external are imports: symbols that providers answer with a function address
 and a context. An import is called as ``i32 function(parameters, context, reserved)`` through a thunk.
+
+What the processor can do is eight 64-bit words, and answers to ``hal.cpu`` queries. One row per feature:
+LLVM's name, its bit in word 0, and the name that the operating system gives it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from collections.abc import Mapping as MappingOf
+from functools import cache
 from typing import Final
 
-from jitree.base.memory import Mapping, map_code
-from jitree.base.once import once
+from jitree.base import processor
+from jitree.base.memory import Mapping, map_code, once
 from jitree.base.records import Protocol
 from jitree.errors import NotFoundError, UnavailableError, UnimplementedError
-from jitree.loaders.cpu_data import host_cpu_data
 from jitree.regs.memory import address_of, zeroed
+
+WORD_COUNT: Final = 8
+
+_X86_64: Final = """
+    sse3 0 pni                  ssse3 1 ssse3               sse4.1 2 sse4_1
+    sse4.2 3 sse4_2             sse4a 4 sse4a               avx 10 avx
+    fma 11 fma                  fma4 12 fma4                xop 13 xop
+    f16c 14 f16c                avx2 15 avx2                avx512f 20 avx512f
+    avx512cd 21 avx512cd        avx512vl 22 avx512vl        avx512dq 23 avx512dq
+    avx512bw 24 avx512bw        avx512ifma 25 avx512ifma    avx512vbmi 26 avx512vbmi
+    avx512vpopcntdq 27 avx512_vpopcntdq                     avx512vnni 28 avx512_vnni
+    avx512vbmi2 29 avx512_vbmi2 avx512bitalg 30 avx512_bitalg
+    avx512bf16 31 avx512_bf16   avx512fp16 32 avx512_fp16
+    amx-tile 50 amx_tile        amx-int8 51 amx_int8        amx-bf16 52 amx_bf16
+"""
+"""Names of the flags line of /proc/cpuinfo, which lists only what the kernel lets programs use."""
+
+_ARM_64: Final = """
+    fp-armv8 0 1:0        lse 1 1:8           lse128 2 2:47       fullfp16 10 1:9,1:10
+    fp16fml 11 1:23       dotprod 12 1:20     i8mm 13 2:13        bf16 14 2:14
+    sve 20 1:22           sve2 21 2:1         sve2p1 22 2:36      sve2-bitperm 23 2:4
+    f32mm 24 2:10         f64mm 25 2:11       sme 30 2:23         sme2 31 2:37
+    sme2p1 32 2:38        sme-f16f16 33 2:42  sme-f64f64 34 2:25  sme-i16i64 35 2:24
+"""
+"""Words and bits of the kernel's HWCAP (1) and HWCAP2 (2), arch/arm64/include/uapi/asm/hwcap.h in Linux."""
+
+_RISCV_64: Final = """
+    v 0 v              zvfhmin 1 zvfhmin   zvfh 2 zvfh         zvfbfwma 3 zvfbfwma
+    xsmtvdot 4 xsmtvdot                    zvl256b 5 zvl256b   zvl1024b 6 zvl1024b   zvl4096b 7 zvl4096b
+"""
+"""Extensions of the isa line of /proc/cpuinfo."""
+
+_AT_HWCAP: Final = {1: 16, 2: 26}
+"""getauxval(3) keys of the two words."""
+
+
+class CpuData:
+    """The features of a processor: ``words`` for executables, :meth:`query` by LLVM's name."""
+
+    def __init__(self, features: MappingOf[str, tuple[int, bool]]) -> None:
+        self._features = dict(features)
+        word = sum(1 << bit for bit, present in self._features.values() if present)
+        self.words: tuple[int, ...] = (word,) + (0,) * (WORD_COUNT - 1)
+
+    def query(self, feature: str) -> int | None:
+        """1 if the processor has the feature, 0 if not, None for a name its architecture does not know."""
+        row = self._features.get(feature)
+        return None if row is None else int(row[1])
+
+
+@cache
+def host_cpu_data() -> CpuData:
+    """The features of this machine's processor; none on an architecture without rows."""
+    machine = os.uname().machine.lower()
+    if machine in ("x86_64", "amd64"):
+        return _read(_X86_64, processor.words("flags").__contains__)
+    if machine in ("aarch64", "arm64"):
+        return _read(_ARM_64, _has_hwcaps)
+    if machine == "riscv64":
+        return _read(_RISCV_64, _riscv_extensions(processor.words("isa")).__contains__)
+    return CpuData({})
+
+
+def _read(table: str, present: Callable[[str], bool]) -> CpuData:
+    fields = table.split()
+    rows = zip(fields[0::3], fields[1::3], fields[2::3], strict=True)
+    return CpuData({name: (int(bit), present(source)) for name, bit, source in rows})
+
+
+def _riscv_extensions(isa: frozenset[str]) -> frozenset[str]:
+    """{"rv64imafdcv_zvfh"} -> {"i", "m", …, "v", "zvfh"}."""
+    extensions: set[str] = set()
+    for text in isa:
+        letters, *names = text.removeprefix("rv64").split("_")
+        extensions.update(letters, names)
+    return frozenset(extensions)
+
+
+def _has_hwcaps(bits: str) -> bool:
+    """Whether all bits of ``"word:bit,word:bit"`` are set."""
+    getauxval = ctypes.CDLL(None).getauxval
+    getauxval.argtypes, getauxval.restype = [ctypes.c_ulong], ctypes.c_ulong
+    pairs = (pair.split(":") for pair in bits.split(","))
+    return all(getauxval(_AT_HWCAP[int(word)]) >> int(bit) & 1 for word, bit in pairs)
+
 
 ENVIRONMENT_SIZE: Final = 96
 _FIELDS: Final = struct.Struct("<4Q8Q")

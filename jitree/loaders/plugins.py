@@ -21,7 +21,7 @@ from jitree.base.c_allocator import allocator_address
 from jitree.base.endings import Ending, carefully
 from jitree.base.records import Protocol
 from jitree.loaders.elf_format import host_architecture
-from jitree.loaders.elf_image import load_image
+from jitree.loaders.embedded_elf import load_image
 from jitree.loaders.environment import ImportProvider
 from jitree.loaders.fatelf import select_slice
 from jitree.loaders.library import LibraryMemory

@@ -12,14 +12,13 @@ from jitree.dispatch.host_module import HostModule
 from jitree.dispatch.tiers import default_tier
 from jitree.errors import InvalidArgumentError, error_context
 from jitree.hal.executable import ExecutableLoader, ExecutableParameters, PipelineLayout
-from jitree.loaders.entry_points import EntryPoint
-from jitree.loaders.library import LOCAL_MEMORY_PAGE, MAXIMUM_COUNT
+from jitree.loaders.library import LOCAL_MEMORY_PAGE, MAXIMUM_COUNT, EntryPoint
 from jitree.loaders.vmvx_executable import VmvxExecutable, Workers
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION, kernels
 from jitree.loaders.vmvx_worker import SET_CONSTANTS, Worker
-from jitree.regs.bounds import UNBOUNDED, Bounds
-from jitree.vmfb.arithmetic import FUSED
+from jitree.regs.memory import UNBOUNDED, Bounds
 from jitree.vmfb.schema import Export, FunctionRow, ModuleTables
+from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
     from jitree.codegen.image.builds import Builds
@@ -51,7 +50,7 @@ class VmvxLoader(ExecutableLoader):
     ) -> None:
         """``modules`` are what executables may import, ``vmvx`` among them; ``tier`` is what runs their
         bytecode, None takes JITREE_TIER from the environment. ``bounds``: what each worker's context may
-        have. ``arithmetic``: how kernels round (:mod:`jitree.vmfb.arithmetic`)."""
+        have. ``arithmetic``: how kernels round (:mod:`jitree.vmfb.words`)."""
         self._bounds = bounds
         self._arithmetic = arithmetic
         self._modules = tuple(modules)

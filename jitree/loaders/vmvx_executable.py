@@ -19,7 +19,7 @@ from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_POINT, ENTRY_SPAN
 from jitree.hal.local import interrupts
 from jitree.hal.local.executor import native_executor
 from jitree.hal.local.executor.records import KernelDispatch, Workgroup
-from jitree.loaders.entry_points import EntryPoint, TabledExecutable
+from jitree.loaders.library import EntryPoint, TabledExecutable
 from jitree.loaders.vmvx_worker import Worker, job_failure
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from jitree.codegen.image import Recipe
 from jitree.dispatch.native.source import encode, from_program
 from jitree.errors import StatusError
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION, kernels
-from jitree.vmfb.arithmetic import FUSED
+from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
     from jitree.dispatch.bytecode_module import BytecodeModule  # numpy: builders do not need it

@@ -20,8 +20,8 @@ from jitree.hal.local.executor.records import KernelDispatch
 from jitree.hal.watchdog import watcher_of_calls
 from jitree.loaders.vmvx_arguments import Grid, GridState, KernelArguments, read_grid, read_span
 from jitree.loaders.vmvx_promotion import Promotion
-from jitree.regs.bounds import UNBOUNDED, Bounds
 from jitree.regs.machine import Machine
+from jitree.regs.memory import UNBOUNDED, Bounds
 from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary, ref
 
-from jitree.base.identity import Unique
+from jitree.base.endings import Unique
 from jitree.errors import UnimplementedError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.command_list import CommandList

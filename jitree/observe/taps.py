@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, Literal, overload
 
 from jitree.base.arguments import shown
-from jitree.base.identity import Unique
+from jitree.base.endings import Unique
 from jitree.errors import (
     InvalidArgumentError,
     NotFoundError,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
-from jitree.base.identity import Unique
+from jitree.base.endings import Unique
 from jitree.errors import locations
 from jitree.hal.observing import DISPATCH, memory
 from jitree.observe.changes import pieces

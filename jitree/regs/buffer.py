@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.base.arguments import natural
-from jitree.base.identity import Unique
+from jitree.base.endings import Unique
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
 from jitree.regs.layout import ACCESS_READ, ACCESS_WRITE, ENTRY, KIND_BUFFER
 from jitree.regs.memory import Bytes, address_of, zeroed
@@ -38,7 +38,7 @@ class VmBuffer(Unique):
     access: int
     """ACCESS_READ, with ACCESS_WRITE if VM code may change the bytes."""
     charge: object
-    """What counts the bytes of one that a program has made (:class:`jitree.regs.bounds.Bounds`)."""
+    """What counts the bytes of one that a program has made (:class:`jitree.regs.memory.Bounds`)."""
 
     def __init__(self, length: int, alignment: int = DEFAULT_ALIGNMENT) -> None:
         """INVALID_ARGUMENT for a negative length, RESOURCE_EXHAUSTED if there is no such room."""

@@ -27,9 +27,8 @@ import numpy as np
 
 from jitree.base.records import NamedTuple
 from jitree.errors import InternalError, ResourceExhaustedError
-from jitree.regs.bounds import UNBOUNDED, Bounds
 from jitree.regs.layout import ENTRY, EXTENSION_SIZE, KIND_FREE, LINK_POOLED, OWNER_PYTHON, STATE
-from jitree.regs.memory import MemoryBlock
+from jitree.regs.memory import UNBOUNDED, Bounds, MemoryBlock
 from jitree.regs.ref_types import RefTypes
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.base.arguments import integer, natural, shown
-from jitree.base.endings import Ending
-from jitree.base.identity import Unique
+from jitree.base.endings import Ending, Unique
 from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -25,7 +24,6 @@ from jitree.errors import (
     ResourceExhaustedError,
     StatusError,
 )
-from jitree.regs.bounds import UNBOUNDED, Bounds
 from jitree.regs.layout import (
     ENTRY,
     LIST_EMPTY,
@@ -40,7 +38,7 @@ from jitree.regs.layout import (
     LIST_VARIANT,
     VALUE_TYPE_CODES,
 )
-from jitree.regs.memory import address_of
+from jitree.regs.memory import UNBOUNDED, Bounds, address_of
 from jitree.regs.ref_types import LIST_NAME
 
 if TYPE_CHECKING:
@@ -166,7 +164,7 @@ class VmList(Unique):
         """Drops them."""
         self._objects: dict[int, object] = {}
         self._charge: object = None
-        """What counts the memory of the slots (:class:`jitree.regs.bounds.Bounds`)."""
+        """What counts the memory of the slots (:class:`jitree.regs.memory.Bounds`)."""
         if type(capacity) is not int or capacity < 0:
             capacity = natural("capacity", capacity)
         if capacity:

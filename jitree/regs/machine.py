@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base.scopes import require_going_on
 from jitree.errors import CancelledError, ResourceExhaustedError
-from jitree.regs.bounds import MAXIMUM_FRAMES
 from jitree.regs.handles import HandleTable
 from jitree.regs.layout import FRAME, PROMPT, STATE
-from jitree.regs.memory import MemoryBlock
+from jitree.regs.memory import MAXIMUM_FRAMES, MemoryBlock
 from jitree.regs.records import FunctionRecord, FunctionRecords
 
 if TYPE_CHECKING:

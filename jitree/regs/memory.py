@@ -1,4 +1,5 @@
-"""Blocks of memory with an address that never changes, and views of it."""
+"""Blocks of memory with an address that never changes, and views of it; how much the programs of a context
+may have of everything, where a session limits it."""
 
 from __future__ import annotations
 
@@ -8,8 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
+from jitree.base.records import NamedTuple
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
+
+    from jitree.codegen.image.builds import Builds
+
 
 _NO_RESERVE: Final = getattr(mmap, "MAP_NORESERVE", 0)
 """Only pages that are written count; missing from the mmap module of some platforms."""
@@ -47,3 +55,34 @@ class MemoryBlock:
         self.i64: memoryview = view.cast("q")
         self.f32: memoryview[float] = view.cast("f")
         self.f64: memoryview[float] = view.cast("d")
+
+
+MAXIMUM_FRAMES: Final = 8192
+
+
+def _free(size: int) -> object:
+    return None
+
+
+class Bounds(NamedTuple):
+    frames: int = MAXIMUM_FRAMES - 1
+    """Calls of a program, one inside the other."""
+    objects: int | None = None
+    """What registers, globals and lists refer to; None: as many as a table has room for."""
+    charge: Callable[[int], object] = _free
+    """Counts bytes of ``vm.buffer``, ``vm.list`` and globals until what it gives dies. RESOURCE_EXHAUSTED."""
+    builds: Builds | None = None
+    """Limits what it takes to build the programs' machine code."""
+
+    @property
+    def limited_charge(self) -> Callable[[int], object] | None:
+        """``charge``, where it limits anything."""
+        return None if self.charge is _free else self.charge
+
+    @property
+    def count_nothing(self) -> bool:
+        """Whether programs may have as much as there is."""
+        return self[:3] == UNBOUNDED[:3]
+
+
+UNBOUNDED: Final = Bounds()

@@ -55,7 +55,7 @@ def own_recipes() -> tuple[Recipe, ...]:
     from jitree.dispatch.fast.engine import LOOP
     from jitree.hal.local import executor
     from jitree.loaders.vmvx_images import SPANS
-    from jitree.modules.hal.native import image as hal
+    from jitree.modules.hal import native as hal
     from jitree.modules.vmvx import native as vmvx
     from jitree.vmfb.native.code import RECIPE as LOAD
 

@@ -7,10 +7,9 @@ from typing import Final
 
 from jitree.errors import StatusError
 from jitree.vmfb.archive import IDENTIFIER, Archive
-from jitree.vmfb.module import read_module
+from jitree.vmfb.module import read_module, read_signatures
 from jitree.vmfb.refusals import require_sound
 from jitree.vmfb.schema import ModuleTables
-from jitree.vmfb.signature import read_signatures
 from jitree.vmfb.verify import table_findings
 
 _BEGINNINGS: Final = {0: b"PK\x03\x04", 8: IDENTIFIER}

@@ -1,19 +1,187 @@
-"""Verifies a module's function bodies and makes them one :class:`~jitree.vmfb.program.DecodedModule`."""
+"""Verifies a module's function bodies and makes them one :class:`~jitree.vmfb.program.DecodedModule`, by
+machine code (:mod:`jitree.vmfb.native`) that gets a DECODER record."""
 
 from __future__ import annotations
 
-from jitree.errors import InternalError
-from jitree.vmfb.arithmetic import STRICT
-from jitree.vmfb.native.code import compiled, interpreted
-from jitree.vmfb.native.decoding import Decoding
-from jitree.vmfb.program import DecodedModule
-from jitree.vmfb.schema import ModuleTables
-from jitree.vmfb.signature import read_signatures
-from jitree.vmfb.size_arithmetic import may_compute_sizes
+from array import array
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from jitree.errors import InternalError, StatusError
+from jitree.vmfb.cconv import TAGS, CallingConvention, RegisterSlot, Span, parse
+from jitree.vmfb.module import read_signatures
+from jitree.vmfb.native.code import Code, compiled, interpreted
+from jitree.vmfb.native.layout import (
+    BLOCK,
+    CONVENTION,
+    DECODER,
+    EDGE,
+    FUNCTION_ROW,
+    PART,
+    SPAN,
+)
+from jitree.vmfb.program import DecodedFunctions, DecodedModule
+from jitree.vmfb.schema import FIRST_MOVING_VERSION, ModuleTables
+from jitree.vmfb.sizes import may_compute_sizes
+from jitree.vmfb.words import MULTIPLY_ADD, STRICT
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from jitree.vmfb.module import Signatures
+
+
+_MOST_TAGS: Final = 1 << 16
+_MOST_PARTS: Final = 16
+_CACHED_CONVENTIONS: Final = 1024
+_START, _END = (FUNCTION_ROW.word(field) for field in ("start", "end"))
+
+
+class Decoding:
+    """A DECODER record, and the memory that it refers to."""
+
+    def __init__(self, module: ModuleTables, signatures: Signatures, arithmetic: str) -> None:
+        self._module = module
+        self._signatures = signatures
+        self._record = np.zeros(DECODER.size // 8, np.int64)
+        self._owned: list[npt.NDArray[np.generic]] = []
+        self._conventions = array("i")
+        self._convention_places: dict[tuple[str, bool], int] = {}
+        self._rows = self._function_rows()
+        imports = np.array([self._import_convention(item.cconv) for item in module.imports], np.int32)
+        self._give("bytecode", np.array(module.bytecode, np.uint8))  # a copy: it must not change meanwhile
+        self._give("functions", self._rows)
+        self._give("imports", imports)
+        self._give("conventions", np.frombuffer(self._conventions or b"", np.int32))
+        values = {
+            "function_count": len(signatures),
+            "import_count": len(imports),
+            "honours_moves": module.bytecode_version[0] >= FIRST_MOVING_VERSION,
+            "version": module.bytecode_version[0],
+            "multiply_add": MULTIPLY_ADD[arithmetic],
+            "globals_size": module.globals_size,
+            "ref_global_count": module.ref_global_count,
+            "rodata_count": len(module.rodata),
+            "type_count": len(module.types),
+        }
+        for name, value in values.items():
+            self._set(name, value)
+        self._give_room()
+
+    def run(self, code: Code) -> DecodedModule | None:
+        """What comes out; None if the functions are not accepted."""
+        self._set("tables", code.tables)
+        if not code.decode(_address(self._record)):
+            return None
+        instructions = self._get("instruction_count")
+        sites = self._get("site_count")
+        word_count = (self._get("next_word") - self._get("words")) // 4
+        return DecodedModule(
+            self._module,
+            words=self.words[:word_count].copy(),
+            functions=DecodedFunctions(self._signatures, self._rows[:, _START], self._rows[:, _END]),
+            site_words=self.site_words[:sites].copy().data,
+            site_segments=self.site_segments[:sites].copy().data,
+            instruction_words=array("i", self.instruction_words[:instructions].tobytes()),
+            instruction_offsets=array("i", self.instruction_offsets[:instructions].tobytes()),
+        )
+
+    @property
+    def accepted(self) -> int:
+        """How many functions were accepted before the first that was not."""
+        return int(np.argmin(self._rows[:, _END] > 0))
+
+    def _set(self, field: str, value: int) -> None:
+        self._record[DECODER.word(field)] = value
+
+    def _get(self, field: str) -> int:
+        return int(self._record[DECODER.word(field)])
+
+    def _give(self, field: str, memory: npt.NDArray[np.generic]) -> None:
+        self._owned.append(memory)
+        self._set(field, _address(memory))
+
+    def _give_room(self) -> None:
+        """Memory for what comes out, by the bytes that go in: an instruction of so many bytes makes less than
+        twice as many words; a block, an edge, a call and a list of moves take four bytes or more."""
+        lengths = self._module.functions.columns["length"]
+        total, longest = int(lengths.sum()), int(lengths.max(initial=0))
+        self.words = np.empty(2 * total + 64, np.int32)
+        self.instruction_words = np.empty(total + 16, np.int32)
+        self.instruction_offsets = np.empty(total + 16, np.int32)
+        self.site_words = np.empty(total // 4 + 16, np.int32)
+        self.site_segments = np.empty(total // 4 + 16, np.int32)
+        for name in ("words", "instruction_words", "instruction_offsets", "site_words", "site_segments"):
+            self._give(name, getattr(self, name))
+        self._set("next_word", self._get("words"))
+        sizes = {
+            "blocks": (longest // 4 + 8) * BLOCK.size,
+            "edges": (longest // 4 + 8) * EDGE.size,
+            "moves": 3 * longest + 64,
+            "draft": 8 * longest + 256,
+            "draft_starts": 4 * longest + 64,
+            "draft_offsets": 4 * longest + 64,
+            "tags": _MOST_TAGS,
+            "parts": _MOST_PARTS * PART.size,
+        }
+        for name, size in sizes.items():
+            self._give(name, np.empty(size, np.uint8))
+        self._give("marks", np.zeros(longest + 1, np.int32))
+
+    def _function_rows(self) -> npt.NDArray[np.int32]:
+        rows = np.zeros((len(self._signatures), FUNCTION_ROW.size // 4), np.int32)
+        functions, signatures = self._module.functions, self._signatures
+        for field in ("offset", "length", "requirements", "block_count"):
+            rows[:, FUNCTION_ROW.word(field)] = functions.columns[field]
+        columns = {
+            "value_count": [item.value_count for item in signatures.distinct],
+            "ref_count": [item.ref_count for item in signatures.distinct],
+            "convention": [self._convention(item.cconv, item.argument_slots) for item in signatures.distinct],
+        }
+        for field, values in columns.items():
+            rows[:, FUNCTION_ROW.word(field)] = signatures.column(values)
+        return rows
+
+    def _import_convention(self, text: str | None) -> int:
+        try:
+            return self._convention(parse(text or ""), None)
+        except StatusError:  # an import without calls need not be readable
+            return -1
+
+    def _convention(self, cconv: CallingConvention, slots: Sequence[RegisterSlot] | None) -> int:
+        """Where a convention is among them; ``slots`` are None of an import's."""
+        key = cconv.text, slots is None
+        place = self._convention_places.get(key)
+        if place is None:
+            place = self._convention_places[key] = len(self._conventions)
+            self._conventions.extend(_encoded(cconv, tuple(slots or ())))
+        return place
+
+
+@lru_cache(maxsize=_CACHED_CONVENTIONS)
+def _encoded(cconv: CallingConvention, slots: Sequence[RegisterSlot]) -> list[int]:
+    """A CONVENTION record and all that follows it."""
+    items: list[int] = []
+    for item in cconv.arguments:
+        if isinstance(item, Span):
+            items += [SPAN + len(item.characters), *(TAGS[character] for character in item.characters)]
+        else:
+            items.append(TAGS[item])
+    results_at = CONVENTION.size // 4 + len(items)
+    slots_at = results_at + len(cconv.result_tags)
+    header = [len(cconv.arguments), len(cconv.result_tags), results_at, slots_at]
+    return [*header, *items, *cconv.result_tags, *(slot for _, slot in slots)]
+
+
+def _address(memory: npt.NDArray[np.generic]) -> int:
+    return int(memory.__array_interface__["data"][0])
 
 
 def decode_module(module: ModuleTables, arithmetic: str = STRICT) -> DecodedModule:
-    """The decoded form of all functions, with one of :data:`jitree.vmfb.arithmetic.MULTIPLY_ADD`.
+    """The decoded form of all functions, with one of :data:`jitree.vmfb.words.MULTIPLY_ADD`.
 
     Every instruction is verified on the way: a module that decodes can be run without checks of operands.
     Raises the status of the failed check with function, byte offset and mnemonic as contexts.

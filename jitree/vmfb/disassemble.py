@@ -24,8 +24,8 @@ from jitree.vmfb.instructions import (
     read_instructions,
 )
 from jitree.vmfb.isa import Instruction, Operand
+from jitree.vmfb.module import choose_entry_rule
 from jitree.vmfb.schema import FunctionRow, ModuleTables
-from jitree.vmfb.signature import choose_entry_rule
 from jitree.vmfb.words import TAG_REF_COPY, TAG_VALUE32, TAG_VALUE64
 
 OffsetColumn = Callable[[int], str]

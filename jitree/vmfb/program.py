@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from jitree.vmfb.module import Signatures
     from jitree.vmfb.schema import ModuleTables
-    from jitree.vmfb.signature import Signatures
 
 _ENTRY: Final = Struct("<H")
 

@@ -23,9 +23,14 @@ from jitree.vmfb.instructions import (
     read_instruction,
 )
 from jitree.vmfb.isa import BY_MNEMONIC, PREFIXES, Instruction, Operand
-from jitree.vmfb.native.decoding import FIRST_MOVING_VERSION
-from jitree.vmfb.schema import FEATURE_EXT_F32, FEATURE_EXT_F64, FunctionRow, ModuleTables
-from jitree.vmfb.signature import FunctionSignature
+from jitree.vmfb.module import FunctionSignature
+from jitree.vmfb.schema import (
+    FEATURE_EXT_F32,
+    FEATURE_EXT_F64,
+    FIRST_MOVING_VERSION,
+    FunctionRow,
+    ModuleTables,
+)
 from jitree.vmfb.words import TAG_REF_COPY, TAG_VALUE32, TAG_VALUE64
 
 _BLOCK_MARKER: Final = BY_MNEMONIC["block"].opcode

@@ -35,6 +35,9 @@ FEATURES: Final[dict[int, str]] = {
 }
 """Bits of module and function requirements."""
 
+FIRST_MOVING_VERSION: Final = 16
+"""First bytecode version in which single ref operands and remaps honour the move flag, and those that cannot
+be moved must not have it. Compilers of earlier ones set it at the last use, whatever that is."""
 MAXIMUM_VALUE_SLOTS: Final = 0x7FFF
 MAXIMUM_REFS: Final = 0x3FFF
 

@@ -44,6 +44,11 @@ block. Variadic arguments are flattened; their segment counts stay with the call
 
 An opcode word may also be that of a superinstruction (:mod:`jitree.vmfb.superinstructions`): the words are
 those of its first instruction, :data:`BASE_OPCODE` tells which that is.
+
+Compilers write ``fma.f32`` where a product is added to something. The C interpreter rounds the product
+first, on most processors (``strict``). Compiled libraries, as those that people compare with, do not
+(``fused``), and are twice as fast: so kernels run ``fma.f32.fused`` instead, unless they are to be strict.
+What is decided is decided while a module is decoded, so that all tiers compute the same bits.
 """
 
 from __future__ import annotations
@@ -68,3 +73,13 @@ OPCODE: Final[dict[str, int]] = {name: number for number, name in enumerate(NAME
 
 BASE_OPCODE: Final = (*range(len(OPCODE)), *BASE)
 """The opcode word of the (first) instruction, in :data:`OPCODE`, that an opcode word stands for."""
+
+
+FUSED: Final = "fused"
+"""Products are not rounded before they are added: of kernels."""
+STRICT: Final = "strict"
+"""Each operation rounds: of programs, and of kernels that are asked to."""
+
+ARITHMETICS: Final = (FUSED, STRICT)
+MULTIPLY_ADD: Final = {FUSED: OPCODE["fma.f32.fused"], STRICT: OPCODE["fma.f32"]}
+"""The opcode word that ``fma.f32`` becomes."""

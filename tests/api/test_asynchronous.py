@@ -14,7 +14,7 @@ import pytest
 from jitree import Array, HostExport, HostModule, Session
 from jitree.api import function as functions
 from jitree.api.module import Module
-from jitree.dispatch.pending import Pending
+from jitree.dispatch.engine import Pending
 from jitree.errors import DataLossError, DeadlineExceededError, InvalidArgumentError, StatusCode
 from jitree.hal.fence import Fence
 from tests.api.programs import ASYNCHRONOUS, STATE, TORCH_STYLE

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jitree import Function, HostExport, HostModule, Session
-from jitree.dispatch.pending import Pending
+from jitree.dispatch.engine import Pending
 from jitree.errors import AbortedError, DataLossError
 from jitree.regs.layout import GATE
 from tests.api.direct import CALLS, X, direct, live, needs_machine_code

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from jitree import Session
-from jitree.api.incompatible import explain_incompatible
+from jitree.api.load_order import explain_incompatible
 from jitree.errors import IncompatibleError
 from tests.api.programs import ARITHMETIC
 

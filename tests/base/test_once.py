@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from jitree.base.once import once
+from jitree.base.memory import once
 from tests.hal.helpers import TIMEOUT
 
 THREADS = 4

@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 
 from jitree.codegen import image
 from jitree.codegen.image import background, cache, keys
-from jitree.codegen.image.flat import FlatImage, decode, encode, map_image
+from jitree.codegen.image.flat import FlatImage, Recipe, decode, encode, from_json, map_image, to_json
 from jitree.codegen.image.keys import key_of
-from jitree.codegen.image.recipe import Recipe, from_json, to_json
 from jitree.codegen.image.relocations import RELOCATIONS
 from jitree.errors import NotFoundError, PermissionDeniedError, UnavailableError, UnimplementedError
 from tests.codegen.images import built

@@ -11,9 +11,8 @@ import pytest
 
 from jitree.codegen import image
 from jitree.codegen.image import cache, shipped
-from jitree.codegen.image.flat import map_image, title_of
+from jitree.codegen.image.flat import Recipe, map_image, title_of
 from jitree.codegen.image.keys import key_of
-from jitree.codegen.image.recipe import Recipe
 from jitree.errors import AlreadyExistsError, UnavailableError
 from tests.codegen.images import built
 

@@ -10,9 +10,8 @@ import pytest
 
 from jitree.codegen import image
 from jitree.codegen.image import cache
-from jitree.codegen.image.flat import FlatImage
+from jitree.codegen.image.flat import FlatImage, Recipe
 from jitree.codegen.image.keys import key_of
-from jitree.codegen.image.recipe import Recipe
 from jitree.errors import UnavailableError
 
 KEY = bytes(range(32))

@@ -19,7 +19,7 @@ from jitree.codegen import image
 from jitree.cuda.device import CudaDevice
 from jitree.dispatch.fast.engine import LOOP
 from jitree.hal.local import executor
-from jitree.modules.hal.native.image import RECIPE
+from jitree.modules.hal.native import RECIPE
 from tests.cuda.fake import FakeDriver
 from tests.cuda.programs import LENDING, LENDING_ASYNC, PROGRAM_KERNELS
 from tests.cuda.test_lending import warm

@@ -24,7 +24,7 @@ from jitree.cuda.device import CudaDevice
 from jitree.dispatch.fast.engine import LOOP
 from jitree.errors import FailedPreconditionError, InternalError, InvalidArgumentError, StatusError
 from jitree.hal.local import executor
-from jitree.modules.hal.native.image import RECIPE
+from jitree.modules.hal.native import RECIPE
 from tests.api import producers
 from tests.cuda import native_kernels
 from tests.cuda.fake import FakeDriver

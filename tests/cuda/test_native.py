@@ -23,8 +23,7 @@ from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.fence import Fence
 from jitree.hal.local import executor
 from jitree.hal.profiling import ProfilingMode
-from jitree.modules.hal.native import supply
-from jitree.modules.hal.native.image import RECIPE
+from jitree.modules.hal.native import RECIPE, supply
 from jitree.regs.objects import VmBuffer
 from tests.cuda import fake_native, native_kernels
 from tests.cuda.fake import FakeDriver

@@ -19,7 +19,7 @@ from jitree.cuda.cupti import DRIVER, KERNEL, MEMCPY, Tracer
 from jitree.cuda.device import CudaDevice
 from jitree.dispatch.fast.engine import LOOP
 from jitree.hal.local import executor
-from jitree.modules.hal.native.image import RECIPE
+from jitree.modules.hal.native import RECIPE
 from tests.api.direct import CALLS
 from tests.cuda.fake import FakeDriver
 from tests.cuda.fake_cupti import CLOCK, FakeCupti

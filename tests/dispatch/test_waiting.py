@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jitree.dispatch.pending import Pending
+from jitree.dispatch.engine import Pending
 from jitree.errors import AbortedError, CancelledError, DeadlineExceededError
 from jitree.regs.buffer import VmBuffer
 from tests.assembler import Assembler

@@ -19,11 +19,11 @@ from jitree.errors import (
     ResourceExhaustedError,
     StatusCode,
 )
+from jitree.hal.command_layout import JOB
 from jitree.hal.enums import WaitMode
 from jitree.hal.fence import Fence
 from jitree.hal.local import executor, interrupts, workers
 from jitree.hal.local.executor.calling import FUNCTION_TABLE, LOOK_IN
-from jitree.hal.local.executor.layout import JOB
 from jitree.hal.local.interrupts import watch
 from jitree.hal.local.queue import LocalQueue
 from jitree.hal.local.task import WorkerExecutor

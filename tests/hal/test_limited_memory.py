@@ -10,7 +10,7 @@ from jitree import Session
 from jitree.codegen import image
 from jitree.errors import ResourceExhaustedError
 from jitree.hal.heap import HeapAllocator
-from jitree.modules.hal.native.image import RECIPE
+from jitree.modules.hal.native import RECIPE
 from tests.modules.hal_programs import BUFFERS, DEVICE, DEVICE_LOCAL, NULL, ROWS, USAGE, Program
 
 TIERS = ("plain", "fast")

@@ -18,10 +18,10 @@ import pytest
 from jitree.base import scopes
 from jitree.base.callbacks import take_kept
 from jitree.base.due import NEVER
+from jitree.hal.command_layout import FAILED_INTERRUPTED, FUNCTIONS, JOB
 from jitree.hal.local import executor, interrupts
 from jitree.hal.local.executor import looks
 from jitree.hal.local.executor.calling import FUNCTION_TABLE
-from jitree.hal.local.executor.layout import FAILED_INTERRUPTED, FUNCTIONS, JOB
 from jitree.hal.local.executor.records import Job
 
 _LOOK: Final = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)

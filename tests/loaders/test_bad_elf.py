@@ -19,9 +19,9 @@ from jitree.errors import (
     UnimplementedError,
 )
 from jitree.loaders import elf_format as elf
-from jitree.loaders import elf_image
+from jitree.loaders import embedded_elf
 from jitree.loaders.elf_format import host_architecture
-from jitree.loaders.elf_image import load_image
+from jitree.loaders.embedded_elf import load_image
 from tests.loaders.samples import (
     NEEDS_X86_64,
     ON_X86_64,
@@ -171,7 +171,7 @@ def test_fatelf() -> None:
 def test_initialisers_run_after_relocation(monkeypatch: pytest.MonkeyPatch) -> None:
     """DT_INIT first, then the array in order; placeholders are skipped."""
     called: list[int] = []
-    monkeypatch.setattr(elf_image, "_INITIALISER", lambda address: lambda: called.append(address))
+    monkeypatch.setattr(embedded_elf, "_INITIALISER", lambda address: lambda: called.append(address))
     architecture = host_architecture()
     assert architecture is not None
     code = struct.unpack_from("<Q", TINY, _symbol(TINY, 1) + 8)[0]
@@ -204,10 +204,10 @@ def test_every_truncation() -> None:
 _MUTATE = """
 import random, struct, sys
 from jitree.errors import StatusError
-from jitree.loaders import elf_image
+from jitree.loaders import embedded_elf
 from jitree.loaders.elf_format import host_architecture
 from tests.loaders.samples import load, sample, section
-elf_image._INITIALISER = lambda address: lambda: None
+embedded_elf._INITIALISER = lambda address: lambda: None
 data, generator, seen = sample(sys.argv[1]), random.Random(int(sys.argv[2])), set()
 EDGES = (0, 1, 2, 7, 8, 0x7F, 0xFF, 0xFFF, 0x1000, 2**31 - 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1, -4096)
 def tables(*names):
@@ -223,7 +223,7 @@ for turn in range(2000):
         value = generator.choice((generator.choice(EDGES), generator.getrandbits(64)))
         mutant[place : place + width] = (value & (1 << 8 * width) - 1).to_bytes(width, "little")
     try:
-        elf_image.load_image(memoryview(bytes(mutant)), host_architecture())
+        embedded_elf.load_image(memoryview(bytes(mutant)), host_architecture())
         seen.add("loaded")
     except StatusError as error:
         seen.add(error.code.name)

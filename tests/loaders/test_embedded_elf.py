@@ -19,8 +19,8 @@ from jitree.errors import (
 from jitree.hal.command_list import DIRECT, CommandList
 from jitree.hal.executable import LocalExecutable
 from jitree.hal.local import executor
-from jitree.loaders.cpu_data import host_cpu_data
 from jitree.loaders.embedded_elf import EmbeddedElfLoader
+from jitree.loaders.environment import host_cpu_data
 from jitree.loaders.library import LAYOUTS, UNKNOWN_LOCAL_MEMORY, NativeExecutable
 from jitree.regs.memory import address_of, zeroed
 from tests.loaders.samples import (
@@ -301,7 +301,7 @@ def _relro(data: bytes) -> int:
 def _library_struct(executable: NativeExecutable, data: bytes) -> int:
     """Address of the library struct in the file: the query function's answer, less the bias."""
     from jitree.loaders.elf_format import host_architecture
-    from jitree.loaders.elf_image import load_image
+    from jitree.loaders.embedded_elf import load_image
 
     architecture = host_architecture()
     assert architecture is not None

@@ -9,7 +9,7 @@ import pytest
 
 from jitree.errors import FailedPreconditionError, OutOfRangeError, UnavailableError
 from jitree.hal.command_layout import ENTRY_SEQUENTIAL
-from jitree.loaders.cpu_data import CpuData, host_cpu_data
+from jitree.loaders.environment import CpuData, host_cpu_data
 from jitree.loaders.library import LAYOUTS, UNKNOWN_LOCAL_MEMORY, Library, LibraryLayout, query_library
 from tests.loaders.samples import NEEDS_X86_64, ON_X86_64
 

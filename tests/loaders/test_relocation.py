@@ -10,10 +10,9 @@ from elftools.elf.elffile import ELFFile
 
 from jitree.errors import FailedPreconditionError, UnavailableError, UnimplementedError
 from jitree.loaders import elf_format as elf
-from jitree.loaders.elf_dynamic import Dynamic, RelocationTable, read_dynamic
-from jitree.loaders.elf_file import ElfFile, Segment, read_elf
+from jitree.loaders.elf_file import Dynamic, ElfFile, RelocationTable, Segment, read_dynamic, read_elf
 from jitree.loaders.elf_format import ARCHITECTURES, Architecture
-from jitree.loaders.elf_image import relocate
+from jitree.loaders.embedded_elf import relocate
 from tests.loaders.samples import sample
 
 BIAS = 0x12345000

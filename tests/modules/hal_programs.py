@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from jitree.hal.command_layout import ENTRY_POINT
-from jitree.loaders.entry_points import EntryPoint, TabledExecutable
+from jitree.loaders.library import EntryPoint, TabledExecutable
 from jitree.modules.import_rows import rows
 from tests.assembler import Assembler
 from tests.hal import native_kernels

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jitree import HostExport, HostModule, Session
-from jitree.dispatch.pending import Pending
+from jitree.dispatch.engine import Pending
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError, StatusError
 from jitree.hal.buffer import BufferView
 from jitree.modules.check import CheckModule

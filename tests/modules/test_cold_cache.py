@@ -23,7 +23,8 @@ from jitree.codegen.image import background, cache
 from jitree.dispatch.fast.engine import LOOP
 from jitree.codegen.image import shipped
 from jitree.hal.local import executor
-from jitree.modules.hal.native import image as hal, supply
+from jitree.modules.hal import native as hal
+from jitree.modules.hal.native import supply
 from tests.modules.hal_programs import ROWS
 from tests.modules.test_hal_native import outcome, whole_call
 

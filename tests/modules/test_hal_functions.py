@@ -9,9 +9,9 @@ import pytest
 
 from jitree.codegen import image
 from jitree.codegen.record import place_of
+from jitree.modules.hal.native import FREE, RECIPE
 from jitree.modules.hal.native.entries import free_entry, new_entry, release
 from jitree.modules.hal.native.fences import fence_create, fence_query, fence_signal
-from jitree.modules.hal.native.image import FREE, RECIPE
 from jitree.modules.hal.native.layout import HANDLE_POOL
 from jitree.modules.hal.native.records import Entry, HandlePoolRecord, Queue, State
 from jitree.regs.counting import retain

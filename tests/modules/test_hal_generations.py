@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jitree import Session
-from jitree.dispatch.pending import Pending
+from jitree.dispatch.engine import Pending
 from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,

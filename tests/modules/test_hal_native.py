@@ -23,9 +23,8 @@ from jitree.hal.heap import HeapAllocator, size_class
 from jitree.hal.local import executor
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.profiling import ProfilingMode
-from jitree.modules.hal.native import buffers, supply
+from jitree.modules.hal.native import RECIPE, buffers, supply
 from jitree.modules.hal.native.handle_pool import HandlePool
-from jitree.modules.hal.native.image import RECIPE
 from jitree.modules.hal.native.layout import POOL_COUNT, class_index
 from jitree.regs.objects import VmBuffer
 from tests.assembler import Assembler

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import jitree
-from jitree.api.incompatible import explain_incompatible
+from jitree.api.load_order import explain_incompatible
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import DeadlineExceededError, StatusError
 from jitree.modules.io_parameters.kernel_names import KERNEL, operation, words_of

@@ -11,8 +11,7 @@ import pytest
 
 from jitree.codegen import image
 from jitree.codegen.image import cache, contents
-from jitree.codegen.image.flat import FlatImage
-from jitree.codegen.image.recipe import Recipe
+from jitree.codegen.image.flat import FlatImage, Recipe
 from jitree.errors import InvalidArgumentError
 from jitree.tools import cache as command
 from jitree.tools import cache_contents, cache_warm

@@ -6,8 +6,7 @@ import pytest
 
 from jitree.vmfb.archive import Archive
 from jitree.vmfb.cconv import EntryRule, ascending_slots, first_fit_slots
-from jitree.vmfb.module import read_module
-from jitree.vmfb.signature import choose_entry_rule
+from jitree.vmfb.module import choose_entry_rule, read_module
 from tests.assembler import Assembler
 
 # Under both rules the arguments of 0iIi are slot 0, pair 2:3 and one more: 4 (upwards) or 1 (first fit).

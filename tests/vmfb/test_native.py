@@ -16,16 +16,14 @@ from jitree.codegen import image
 from jitree.errors import StatusError
 from jitree.vmfb import decode
 from jitree.vmfb.archive import Archive
-from jitree.vmfb.arithmetic import FUSED
-from jitree.vmfb.decode import decode_module
-from jitree.vmfb.module import read_module
+from jitree.vmfb.decode import Decoding, decode_module
+from jitree.vmfb.module import read_module, read_signatures
 from jitree.vmfb.native import code, tables
 from jitree.vmfb.native.code import RECIPE, Code
-from jitree.vmfb.native.decoding import Decoding
 from jitree.vmfb.program import DecodedModule
 from jitree.vmfb.refusals import require_sound
 from jitree.vmfb.schema import ModuleTables
-from jitree.vmfb.signature import read_signatures
+from jitree.vmfb.words import FUSED
 from tests.assembler import Assembler
 from tests.vmfb import streams
 from tests.vmfb.frame_bounds import check_program

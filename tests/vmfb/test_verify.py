@@ -8,10 +8,9 @@ from jitree.errors import StatusCode, StatusError
 from jitree.vmfb.archive import Archive
 from jitree.vmfb.decode import decode_module
 from jitree.vmfb.instructions import read_instructions
-from jitree.vmfb.module import read_module
+from jitree.vmfb.module import read_module, read_signatures
 from jitree.vmfb.refusals import require_sound
 from jitree.vmfb.schema import ModuleTables
-from jitree.vmfb.signature import read_signatures
 from tests.assembler import Assembler
 from tests.vmfb.modules import decode, read
 

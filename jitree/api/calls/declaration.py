@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
 from jitree.types import BY_NAME, ElementType
 from jitree.vmfb.cconv import TYPE_NAMES, CallingConvention, Span, item_text
+
+if TYPE_CHECKING:
+    pass
+
 
 WORKSPACE: Final = "workspace"
 """The keyword of calls that gives the memory for what the program computes in between."""

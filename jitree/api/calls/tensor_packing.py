@@ -11,7 +11,7 @@ from jitree.api.array import Array
 from jitree.api.calls.refusal import refused
 from jitree.api.calls.transfers import copy_to_device, copy_view, native_row
 from jitree.base.elements import is_masked
-from jitree.base.identity import Unique
+from jitree.base.endings import Unique
 from jitree.base.records import NamedTuple
 from jitree.errors import FailedPreconditionError, InvalidArgumentError
 from jitree.hal.buffer import BufferView

@@ -27,13 +27,13 @@ from jitree.dispatch.fast.engine import LOOP, attach_library
 from jitree.errors import ResourceExhaustedError, StatusError, UnimplementedError
 from jitree.hal.guarded import GUARD, GuardedAllocator
 from jitree.hal.local.executor import RECIPE as EXECUTOR
-from jitree.loaders.cpu_data import host_cpu_data
+from jitree.loaders.environment import host_cpu_data
 from jitree.loaders.vmvx_images import SPANS
-from jitree.modules.hal.native.image import RECIPE as HAL
+from jitree.modules.hal.native import RECIPE as HAL
 from jitree.modules.vmvx.native import RECIPE as VMVX
 from jitree.regs.machine import Machine
-from jitree.vmfb.arithmetic import FUSED
 from jitree.vmfb.native.code import RECIPE as LOAD
+from jitree.vmfb.words import FUSED
 
 _PREPARED: Final = (
     "base", "codegen.image", "vmfb", "regs", "dispatch", "hal", "loaders", "params", "modules", "api",

@@ -14,7 +14,7 @@ from jitree.api.process import values
 from jitree.api.process.worker import Child
 from jitree.api.sandbox import WORD, require_local
 from jitree.api.session_arguments import open_parameters, require, require_arithmetic, require_name
-from jitree.base.identity import Unique
+from jitree.base.endings import Unique
 from jitree.base.scopes import Scope, deadline
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.gate import CANCELS, ContextGate, Entrance
@@ -31,7 +31,7 @@ from jitree.errors import (
     printable,
 )
 from jitree.vmfb.archive import Source, loading, name_of
-from jitree.vmfb.arithmetic import FUSED
+from jitree.vmfb.words import FUSED
 
 _Functions = dict[str, tuple[str, list[str], list[tuple[str, str]], list[tuple[str, str]]]]
 """By name, declarations, names of arguments and what :attr:`jitree.api.function.Function.passed` gives."""

@@ -18,8 +18,7 @@ from weakref import WeakValueDictionary
 from jitree.base.memory import NAMES_CODE, name_code
 from jitree.base.scopes import require_going_on
 from jitree.codegen.image import shipped
-from jitree.codegen.image.flat import FlatImage, Image, map_image
-from jitree.codegen.image.recipe import Recipe
+from jitree.codegen.image.flat import FlatImage, Image, Recipe, map_image
 from jitree.errors import StatusError, UnavailableError, printable
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 from jitree.base import private_files
 from jitree.base.spawn import spawn
 from jitree.codegen.image import cache
+from jitree.codegen.image.flat import Recipe, to_json
 from jitree.codegen.image.packages import folders_of
-from jitree.codegen.image.recipe import Recipe, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable

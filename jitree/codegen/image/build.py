@@ -12,10 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from jitree.codegen.image import cache, contents
-from jitree.codegen.image.flat import FlatImage
+from jitree.codegen.image.flat import FlatImage, Recipe, from_json
 from jitree.codegen.image.generated import Generated
 from jitree.codegen.image.keys import key_of
-from jitree.codegen.image.recipe import Recipe, from_json
 
 if TYPE_CHECKING:
     from jitree.codegen.image.compile import Target

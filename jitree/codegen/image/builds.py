@@ -8,7 +8,7 @@ from math import ceil
 from threading import Lock
 from typing import Final, Protocol
 
-from jitree.base.identity import Unique
+from jitree.base.endings import Unique
 
 SPARE_SECONDS: Final = 10
 """Of processor time that each process of a builder may take beside the limit: to start takes one."""

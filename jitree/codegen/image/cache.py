@@ -14,8 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from jitree.base import private_files
-from jitree.codegen.image.flat import SUFFIX, FlatImage, decode, encode
-from jitree.codegen.image.recipe import Recipe
+from jitree.codegen.image.flat import SUFFIX, FlatImage, Recipe, decode, encode
 
 if TYPE_CHECKING:
     from pathlib import Path  # 3 ms to import: not for a look that finds its file

@@ -11,9 +11,8 @@ from functools import cache
 from typing import Final
 
 from jitree.base import processor
-from jitree.codegen.image.flat import hashed
+from jitree.codegen.image.flat import Recipe, hashed
 from jitree.codegen.image.packages import folders_of
-from jitree.codegen.image.recipe import Recipe
 from jitree.codegen.image.shipped import build_stamp
 
 _COMPILERS: Final = ("llvmlite", "numba")

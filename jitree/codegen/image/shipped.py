@@ -11,8 +11,7 @@ from functools import cache
 from typing import Final
 
 from jitree.base import processor
-from jitree.codegen.image.flat import SUFFIX, FlatImage, decode_trusted
-from jitree.codegen.image.recipe import Recipe
+from jitree.codegen.image.flat import SUFFIX, FlatImage, Recipe, decode_trusted
 
 FOLDER: Final = os.path.join(os.path.dirname(__file__), "shipped")
 STAMP_FILE: Final = os.path.join(FOLDER, "stamp.txt")

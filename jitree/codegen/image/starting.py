@@ -9,7 +9,7 @@ from jitree.codegen.image import background
 
 if TYPE_CHECKING:
     from jitree.codegen.image.builds import Builds
-    from jitree.codegen.image.recipe import Recipe
+    from jitree.codegen.image.flat import Recipe
 
 
 class Starting(Thread):

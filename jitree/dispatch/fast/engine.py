@@ -13,13 +13,12 @@ from typing import Final
 import numpy as np
 
 from jitree.base.due import DUE, count_by
-from jitree.base.once import once
+from jitree.base.memory import once
 from jitree.base.scopes import RINGS
 from jitree.codegen import image
 from jitree.codegen.image import Recipe
-from jitree.dispatch.engine import EngineEntry
+from jitree.dispatch.engine import YIELD, EngineEntry
 from jitree.dispatch.math_library import address_of_function
-from jitree.dispatch.pending import YIELD
 from jitree.dispatch.plain.handlers import HANDLERS
 from jitree.regs.layout import LEFT_FUEL, LEFT_STOPPED, LIBRARY_FUNCTIONS, PROMPT, STATE, TICK_SHIFT
 from jitree.regs.machine import Machine

@@ -11,8 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from jitree.dispatch.plain.calls import new_buffer
-from jitree.dispatch.plain.handler import BANKS, Handler, reference_to
+from jitree.dispatch.plain.calls import BANKS, Handler, new_buffer, reference_to
 from jitree.errors import OutOfRangeError, PermissionDeniedError
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.layout import ACCESS_WRITE

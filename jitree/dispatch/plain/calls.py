@@ -1,16 +1,60 @@
-"""What running programs most often leave to Python: calls, returns, new buffers, the way out to the host."""
+"""What a handler is, and how it reads references. What running programs most often leave to Python: calls,
+returns, new buffers, the way out to the host."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Final, TypeVar
 
-from jitree.dispatch.plain.handler import Handler, take
 from jitree.errors import InvalidArgumentError, NotFoundError
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.machine import STOP, Machine
 from jitree.regs.records import FunctionRecord
 from jitree.vmfb.words import TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
+
+T = TypeVar("T")
+
+Handler = Callable[[Machine, int], int]
+"""``handler(machine, pc) -> next pc``: executes the instruction at word ``pc`` of ``machine.code``.
+
+Returns STOP when the engine must stop. When it raises, nothing of the instruction has happened.
+"""
+
+BANKS: Final[dict[int, tuple[Callable[[Machine], memoryview], int]]] = {
+    32: (attrgetter("i32"), 0), 64: (attrgetter("i64"), 1),
+}  # fmt: skip
+"""By width: a machine's view of registers with values, floats as bits; by how many bits a slot is shifted to
+be an index of it."""
+
+
+def take(machine: Machine, refs: memoryview, register: int, moves: int) -> int:
+    """The handle in a register as a reference of the caller: moved out, or counted again."""
+    handle: int = refs[register]
+    if moves:
+        refs[register] = 0
+        return handle
+    return machine.table.retain(handle)
+
+
+def reference_to(cls: type[T], name: str) -> Callable[[Machine, int], T]:
+    """Reads a ref register that must hold a ``cls``, which programs know as ``vm.<name>``.
+
+    INVALID_ARGUMENT for null and for other types.
+    """
+
+    def read(machine: Machine, register: int) -> T:
+        table = machine.table
+        value = table.object(machine.refs[register])
+        if not isinstance(value, cls):
+            if value is None:
+                raise InvalidArgumentError(f"{name} reference is null")
+            actual = table.ref_types.name(table.ref_types.id_of(value))
+            raise InvalidArgumentError(f"ref type mismatch: expected vm.{name} but have {actual}")
+        return value
+
+    return read
+
 
 MINIMUM_ALIGNMENT: Final = 16
 _U64: Final = 0xFFFFFFFFFFFFFFFF

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from jitree.dispatch.pending import YIELD
-from jitree.dispatch.plain.handler import Handler
+from jitree.dispatch.engine import YIELD
+from jitree.dispatch.plain.calls import Handler
 from jitree.errors import InternalError, status_error
 from jitree.regs.machine import STOP, Machine
 from jitree.vmfb.words import TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64

@@ -14,7 +14,7 @@ from itertools import islice
 from operator import length_hint
 from typing import Final
 
-from jitree.dispatch.pending import YIELD
+from jitree.dispatch.engine import YIELD
 from jitree.dispatch.plain.handlers import HANDLERS
 from jitree.errors import ResourceExhaustedError
 from jitree.regs.layout import PROMPT, STATE

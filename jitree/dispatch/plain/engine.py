@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from jitree.dispatch.pending import YIELD
+from jitree.dispatch.engine import YIELD
 from jitree.dispatch.plain.handlers import HANDLERS
 from jitree.regs.layout import PROMPT, STATE
 from jitree.regs.machine import Machine

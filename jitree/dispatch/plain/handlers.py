@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from jitree.dispatch.plain import calls
-from jitree.dispatch.plain.handler import Handler
+from jitree.dispatch.plain.calls import Handler
 from jitree.errors import InternalError
 from jitree.regs.machine import Machine
 from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES

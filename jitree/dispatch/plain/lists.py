@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from jitree.codegen.numbers import i32, i64
-from jitree.dispatch.plain.handler import BANKS, Handler, reference_to
+from jitree.dispatch.plain.calls import BANKS, Handler, reference_to
 from jitree.errors import StatusError
 from jitree.regs.layout import VALUE_TYPE_CODES
 from jitree.regs.list import VmList

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from jitree.dispatch.plain.handler import Handler, take
+from jitree.dispatch.plain.calls import Handler, take
 from jitree.errors import InvalidArgumentError, OutOfRangeError
 from jitree.regs.machine import Machine
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from jitree.dispatch.plain.handler import Handler
+from jitree.dispatch.plain.calls import Handler
 from jitree.regs.machine import Machine
 
 Function = Callable[..., int | float]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from jitree.dispatch.plain import buffers, calls, control, lists, refs, values
-from jitree.dispatch.plain.handler import Handler
+from jitree.dispatch.plain.calls import Handler
 from jitree.dispatch.plain.shapes import SHAPES
 from jitree.dispatch.semantics import SEMANTICS
 

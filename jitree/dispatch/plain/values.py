@@ -6,7 +6,7 @@ import struct
 from operator import attrgetter
 from typing import Final
 
-from jitree.dispatch.plain.handler import BANKS, Handler
+from jitree.dispatch.plain.calls import BANKS, Handler
 from jitree.errors import OutOfRangeError
 from jitree.regs.machine import Machine
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from jitree.base import scopes
-from jitree.base.identity import Unique
+from jitree.base.endings import Unique
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError, again
 from jitree.hal import checks
 from jitree.hal.groups.providers import make_transport

@@ -1,4 +1,5 @@
-"""What the local devices share: everything but the choice of threads."""
+"""What the local devices share, everything but the choice of threads; and ``local-sync``, where everything
+runs on the thread that submits it, or that reaches its wait fence."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from jitree.hal.driver import DEFAULT_OPTIONS, DeviceInfo, DeviceOptions, Driver
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import NOT_LOGGED
+from jitree.hal.local.queue import CallerExecutor, LocalQueue
 from jitree.hal.local.queue_record import UNSUPPORTED, WATCHED
+from jitree.hal.profiling import Profiler
 
 if TYPE_CHECKING:
     from jitree.hal.allocator import Allocator, Charge
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
     from jitree.hal.groups.channel import LocalChannel
     from jitree.hal.local.command_buffer import LocalCommandBuffer
     from jitree.hal.local.event_log import EventLog
-    from jitree.hal.local.queue import LocalQueue
     from jitree.hal.objects import Channel, ChannelProvider
     from jitree.hal.observing import Observer
     from jitree.hal.operations import Order, Transfer
@@ -293,3 +295,21 @@ class LocalDevice(Device):
 def lowest_queue(affinity: int) -> int:
     """Index of the lowest queue in a set of queues; 0 for the empty set."""
     return max(0, (affinity & -affinity).bit_length() - 1)
+
+
+class SyncDevice(LocalDevice):
+    def __init__(self, options: DeviceOptions) -> None:
+        if options.parameters:
+            raise InvalidArgumentError(
+                f"local-sync has no parameters, but {', '.join(options.parameters)} was given"
+            )
+        super().__init__("local-sync", (LocalQueue(CallerExecutor(), Profiler()),), options.loaders)
+        self._let_machine_code_execute()
+
+
+class SyncDriver(LocalDriver):
+    name = "local-sync"
+    description = "Runs on the calling thread"
+
+    def _create(self, options: DeviceOptions) -> SyncDevice:
+        return SyncDevice(options)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def _sync() -> Driver:
-    from jitree.hal.local.sync import SyncDriver
+    from jitree.hal.local.device import SyncDriver
 
     return SyncDriver()
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.codegen.atomics import atomic_load, atomic_store
 from jitree.errors import UnavailableError
-from jitree.hal.command_layout import KIND_COPY, KIND_FILL, KIND_UPDATE
+from jitree.hal.command_layout import EVENT, EVENT_ROW, KIND_COPY, KIND_FILL, KIND_UPDATE, LOG, WHOLE_JOB
 from jitree.hal.executable import LocalExecutable, prepared_executables
 from jitree.hal.local import executor
 from jitree.hal.local.executor import supported
-from jitree.hal.local.executor.layout import EVENT, EVENT_ROW, LOG, WHOLE_JOB
 from jitree.hal.local.executor.records import Log, LoggedEvent
 from jitree.hal.observing import DISPATCH
 from jitree.hal.profiling import DISPATCHES, OPERATION, Measurement, Profiler, ProfilingMode, Timings

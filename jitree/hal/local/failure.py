@@ -8,9 +8,8 @@ from typing import Any, Final
 from jitree.base.callbacks import take_kept
 from jitree.base.records import NamedTuple
 from jitree.errors import CancelledError, InternalError, StatusError, locations
-from jitree.hal.command_layout import COMMAND, ENTRY_POINT
+from jitree.hal.command_layout import COMMAND, ENTRY_POINT, FAILED_FUNCTION, FAILED_INTERRUPTED
 from jitree.hal.command_list import CommandList, check_workgroups
-from jitree.hal.local.executor.layout import FAILED_FUNCTION, FAILED_INTERRUPTED
 
 _OBJECT: Final = COMMAND.word("object")
 _ENTRY: Final = COMMAND.offsets["entry"] // 8

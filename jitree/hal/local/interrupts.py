@@ -14,12 +14,12 @@ from operator import call
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base import scopes
-from jitree.base.once import once
+from jitree.base.memory import once
 from jitree.base.scopes import CURRENT
 from jitree.errors import CancelledError, DeadlineExceededError, StatusError
+from jitree.hal.command_layout import FAILED_INTERRUPTED, JOB
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import FUNCTION_TABLE, LOOK_IN, LOOK_TICKS
-from jitree.hal.local.executor.layout import FAILED_INTERRUPTED, JOB
 
 if TYPE_CHECKING:
     from jitree.base.callbacks import Callback

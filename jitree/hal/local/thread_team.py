@@ -19,10 +19,10 @@ from jitree.base.endings import Ending, carefully
 from jitree.base.records import NamedTuple
 from jitree.codegen.atomics import atomic_load, atomic_store
 from jitree.hal import watchdog
+from jitree.hal.command_layout import FUTEX_CALL, FUTEX_CALLS, MASK_SIZE, TEAM
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import FUNCTION_TABLE_ADDRESS, NOT_LOGGED, NativeExecutor
-from jitree.hal.local.executor.layout import FUTEX_CALL, FUTEX_CALLS, MASK_SIZE, TEAM
 from jitree.hal.local.executor.records import Functions, ThreadTeam
 from jitree.hal.local.queue_record import NO_TEAM, QueueRecord
 from jitree.hal.local.topology import Topology

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Final
 
 from jitree import errors
-from jitree.dispatch.pending import Pending
+from jitree.dispatch.engine import Pending
 from jitree.hal.fence import Fence, wait_fences
 from jitree.modules.hal.module import HalState
 

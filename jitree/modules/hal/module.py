@@ -12,7 +12,7 @@ from jitree.dispatch.host_export import HostExport
 from jitree.dispatch.host_module import HostModule, Signal
 from jitree.dispatch.linking import TIERS_THAT_CALL_CODE
 from jitree.errors import NotFoundError, StatusError, printable
-from jitree.modules.hal.native.image import address
+from jitree.modules.hal.native import address
 from jitree.modules.hal.native.supply import IDLE, Supplier, supplied
 from jitree.modules.hal.references import HAL_TYPES, call_once, checked
 from jitree.modules.import_rows import ImportRow, named, rows

@@ -8,8 +8,7 @@ import platform
 from collections.abc import Sequence
 from typing import Final
 
-from jitree.base.memory import Mapping, map_code
-from jitree.base.once import once
+from jitree.base.memory import Mapping, map_code, once
 from jitree.base.records import NamedTuple
 from jitree.errors import IncompatibleError
 

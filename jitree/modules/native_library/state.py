@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jitree import errors
 from jitree.base.callbacks import Callback, revive, take_kept
-from jitree.dispatch.pending import Pending
+from jitree.dispatch.engine import Pending
 from jitree.modules.native_library import layout
 from jitree.modules.native_library.interface import ModuleInterface
 from jitree.modules.native_library.packing import pack_arguments, refs_of, size_of, take_values, unpack_values

@@ -15,7 +15,7 @@ DECODER: Final = Record(
     i64 function_count
     i64 imports           # of one i32 each: where its convention is among the conventions, -1 = unreadable
     i64 import_count
-    i64 conventions       # of i32 words, see `decoding.py`
+    i64 conventions       # of i32 words, see `../decode.py`
     i64 honours_moves     # 1 where move flags of single operands and remaps mean something
     i64 version           # of the bytecode
     i64 multiply_add      # opcode word that fma.f32 becomes

@@ -15,7 +15,7 @@ from jitree.api.calls.native.objects import new_capsule
 from jitree.api.calls.transfers import copy_to_device, native_row, wrap_in_place
 from jitree.base import dlpack
 from jitree.base.callbacks import bound
-from jitree.base.once import once
+from jitree.base.memory import once
 from jitree.hal.device import Device
 from jitree.hal.driver import all_drivers
 

@@ -1,7 +1,7 @@
 """Arguments that callers give by name, and ``out=``, in the order of the declaration. Machine code.
 
 What is given twice, or not at all, or by a name that there is not, is left to
-:class:`jitree.api.calls.argument_order.ArgumentOrder`.
+:class:`jitree.api.calls.declaration.ArgumentOrder`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import numpy as np
 
 from jitree.base.due import DUE, count_by
 from jitree.base.scopes import RINGS
-from jitree.hal.local.executor.layout import FUNCTIONS, JOB, SHARE
+from jitree.hal.command_layout import FUNCTIONS, JOB, SHARE
 from jitree.regs.memory import address_of, zeroed
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from jitree.codegen.atomics import atomic_load
 from jitree.codegen.primitives import apart, call, load64
 from jitree.codegen.processor import ticks
 from jitree.codegen.record import place_of
-from jitree.hal.local.executor.layout import LONG_SHIFT, MOST_WORKGROUPS, ROWS_BETWEEN_LOOKS
+from jitree.hal.command_layout import LONG_SHIFT, MOST_WORKGROUPS, ROWS_BETWEEN_LOOKS
 from jitree.hal.local.executor.records import Job
 
 

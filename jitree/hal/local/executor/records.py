@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from jitree.codegen.atomics import Atomic
 from jitree.codegen.record import MemoryRecord, place_of
-from jitree.hal.command_layout import COMMAND, COUNTS, DISPATCH, ENTRY_POINT, LIST, WORKGROUP
-from jitree.hal.local.executor.layout import EVENT, FUNCTIONS, JOB, LOG, SHARE, TEAM
+from jitree.hal.command_layout import (
+    COMMAND,
+    COUNTS,
+    DISPATCH,
+    ENTRY_POINT,
+    EVENT,
+    FUNCTIONS,
+    JOB,
+    LIST,
+    LOG,
+    SHARE,
+    TEAM,
+    WORKGROUP,
+)
 
 
 class Job(MemoryRecord, layout=JOB):

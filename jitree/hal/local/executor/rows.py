@@ -19,10 +19,16 @@ from jitree.codegen.primitives import (
 from jitree.codegen.processor import call_kernel, ticks
 from jitree.codegen.record import place_of
 from jitree.hal.command_layout import (
+    BYTES_PER_TICK,
     COMMAND,
     DISPATCH,
     ENTRY_INTERPRETED,
     ENTRY_SPAN,
+    FAILED_COUNTS,
+    FAILED_FUNCTION,
+    FILL_BLOCK,
+    FIRST_WORKGROUPS,
+    FOREVER,
     KIND_BARRIER,
     KIND_COPY,
     KIND_DISPATCH,
@@ -30,16 +36,8 @@ from jitree.hal.command_layout import (
     KIND_FILL,
     MAXIMUM_COUNT_Z,
     MAXIMUM_WORKGROUPS,
-    WORKGROUP,
-)
-from jitree.hal.local.executor.layout import (
-    BYTES_PER_TICK,
-    FAILED_COUNTS,
-    FAILED_FUNCTION,
-    FILL_BLOCK,
-    FIRST_WORKGROUPS,
-    FOREVER,
     PIECE,
+    WORKGROUP,
 )
 from jitree.hal.local.executor.logs import note_row
 from jitree.hal.local.executor.looks import is_to_end, paced

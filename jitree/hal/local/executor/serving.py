@@ -6,8 +6,8 @@ from jitree.codegen.atomics import atomic_add, atomic_load, atomic_store
 from jitree.codegen.primitives import call, load64
 from jitree.codegen.processor import flush_denormals, pause, restore_denormals, ticks
 from jitree.codegen.record import place_of
+from jitree.hal.command_layout import FUTEX_WAIT, FUTEX_WAKE, MASK_SIZE, MOST_TURNS
 from jitree.hal.local.executor.chunks import claim_chunks
-from jitree.hal.local.executor.layout import FUTEX_WAIT, FUTEX_WAKE, MASK_SIZE, MOST_TURNS
 from jitree.hal.local.executor.records import ThreadTeam
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 from jitree.codegen.atomics import atomic_add, atomic_load, atomic_store
 from jitree.codegen.primitives import call, greater, lesser, quotient
 from jitree.codegen.processor import pause, ticks
-from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_SEQUENTIAL, KIND_BARRIER, KIND_DISPATCH
-from jitree.hal.local.executor.chunks import claim_chunks
-from jitree.hal.local.executor.layout import (
+from jitree.hal.command_layout import (
     BYTES_CHUNK,
     CHUNKS_PER_THREAD,
+    ENTRY_INTERPRETED,
+    ENTRY_SEQUENTIAL,
     FIRST_PART,
     INTERPRETED_SHIFT,
+    KIND_BARRIER,
+    KIND_DISPATCH,
     MOST_CHUNKS,
     TURNS_BETWEEN_YIELDS,
 )
+from jitree.hal.local.executor.chunks import claim_chunks
 from jitree.hal.local.executor.looks import is_to_end_before, is_to_end_now
 from jitree.hal.local.executor.records import Command, Job, Share, ThreadTeam, next_row, next_share, row_at
 from jitree.hal.local.executor.rows import estimate_share, longer, prepare, run_span

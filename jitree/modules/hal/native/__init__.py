@@ -1,1 +1,41 @@
-"""Machine code for imports of ``hal``; see the README."""
+"""Machine code for imports of ``hal``, see the README; which imports have it, and its image."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from jitree.codegen import image
+from jitree.modules.import_rows import ImportRow, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def fast_paths() -> tuple[ImportRow, ...]:
+    """The imports that have one."""
+    return tuple(row for row in rows("hal") if row.fast_path)
+
+
+def symbol_of(row: ImportRow) -> str:
+    return f"hal.{row.name}.{row.cconv}"
+
+
+SWEEP: Final = "sweep"
+FREE: Final = "free_entry"
+TAKE_OVER: Final = "take_over"
+HAND_OVER: Final = "hand_over"
+
+RECIPE: Final = image.Recipe(
+    "hal", "the fast paths of module hal", "jitree.modules.hal.native.texts:generate", 10.0
+)
+
+
+def address(row: ImportRow) -> Callable[[], int] | None:
+    """Gives the address of an import's fast path, 0 while it is being built; None if it has none."""
+    return partial(_address, symbol_of(row)) if row.fast_path else None
+
+
+def _address(symbol: str) -> int:
+    built = image.get(RECIPE)
+    return 0 if built is None else built.addresses[symbol]

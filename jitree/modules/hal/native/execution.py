@@ -5,9 +5,8 @@ from __future__ import annotations
 from jitree.codegen.atomics import atomic_store
 from jitree.codegen.primitives import call, load64, stack, store64
 from jitree.codegen.record import place_of
-from jitree.hal.command_layout import KIND_COPY, LIST, PATCH, SLOT
+from jitree.hal.command_layout import JOB, KIND_COPY, LIST, PATCH, SLOT
 from jitree.hal.enums import CommandBufferMode
-from jitree.hal.local.executor.layout import JOB
 from jitree.hal.local.executor.records import SHARE_SIZE, Command, Job, List, Log, Share, next_row
 from jitree.modules.hal.native.buffers import is_reachable, place_number, range_length
 from jitree.modules.hal.native.fences import can_signal, follows, promise

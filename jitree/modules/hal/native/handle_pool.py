@@ -19,7 +19,7 @@ from jitree.hal.fence import Fence
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import FUNCTION_TABLE, FUNCTION_TABLE_ADDRESS
 from jitree.hal.semaphore import Semaphore
-from jitree.modules.hal.native.image import FREE, HAND_OVER, SWEEP, TAKE_OVER
+from jitree.modules.hal.native import FREE, HAND_OVER, SWEEP, TAKE_OVER
 from jitree.modules.hal.native.layout import HANDLE_POOL, LARGEST_POOLED, PROMISED, STAGED
 from jitree.modules.hal.native.pools import ArenaPool, StoragePool
 from jitree.regs.layout import ENTRY, KIND_FREE, KIND_STORAGE, OWNER_CODE, PLACE_SHIFT

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.codegen import image
 from jitree.hal.fence import Fence
-from jitree.modules.hal.native.image import RECIPE
+from jitree.modules.hal.native import RECIPE
 from jitree.modules.hal.native.layout import STAGED
 from jitree.regs.buffer import VmBuffer
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from jitree.codegen import functions
 from jitree.codegen.functions import IntegerFunction
 from jitree.codegen.image.generated import Generated, one_unit
-from jitree.modules.hal.native.image import FREE, HAND_OVER, SWEEP, TAKE_OVER, fast_paths, symbol_of
+from jitree.modules.hal.native import FREE, HAND_OVER, SWEEP, TAKE_OVER, fast_paths, symbol_of
 from jitree.modules.hal.native.registers import REFUSED
 from jitree.regs.layout import STATE
 

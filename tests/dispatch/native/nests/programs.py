@@ -10,7 +10,7 @@ from jitree.dispatch.native import nests
 from jitree.dispatch.native.build import build
 from jitree.dispatch.native.source import from_program
 from jitree.dispatch.native.ssa import SsaFunction
-from jitree.vmfb.arithmetic import FUSED
+from jitree.vmfb.words import FUSED
 from tests.assembler import Assembler
 
 REFS = 4
