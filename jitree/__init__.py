@@ -88,6 +88,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'jitree' has no attribute '{name}'")
     import importlib
 
+    from jitree.base import start
+
+    start.use()
     value = getattr(importlib.import_module(path), present)
     if name != present:
         import warnings

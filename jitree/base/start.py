@@ -1,0 +1,148 @@
+"""The code of all files that a first result takes, in one file.
+
+Python finds, opens and checks each file of a package by itself, 60 us a file, and makes the names in each
+anew. So what it keeps of them in ``__pycache__`` stands there once more, together
+(``start.cpython-311.bin``): a process that ends writes it, unless it may not, and later ones take from it
+what is as old as its source. Everything else is imported as usual. Nothing depends on whether the file is
+there.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import sys
+from _frozen_importlib import ModuleSpec
+from _frozen_importlib_external import MAGIC_NUMBER, SourceFileLoader, cache_from_source
+from contextlib import suppress
+from types import CodeType
+from typing import Any, Final
+
+_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_NAMES: Final = os.path.join(os.path.dirname(__file__), "start.txt")
+"""Lists the modules; `tests/test_layers.py` compares it with what a first result imports."""
+_SUFFIX: Final = ".bin"
+
+Entry = tuple[str, str, bool, tuple[int, int], CodeType]
+"""File of the source and of its code, whether it is a package, age and size of the source, the code."""
+
+
+class _Loader(SourceFileLoader):
+    """Of a file whose code is known."""
+
+    def __init__(self, name: str, path: str, code: CodeType) -> None:
+        super().__init__(name, path)
+        self._code: CodeType | None = code
+
+    def exec_module(self, module: Any) -> None:
+        code, self._code = self._code, None
+        if code is None:  # reloaded: the file may have changed
+            super().exec_module(module)
+        else:
+            exec(code, module.__dict__)
+
+
+class _Finder:
+    """Finds the modules whose code it has, once each."""
+
+    def __init__(self, entries: dict[str, Entry]) -> None:
+        self._entries = entries
+        self.is_stale = False
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        entry = self._entries.pop(name, None)
+        if entry is None:
+            return None
+        file, cached, is_package, state, code = entry
+        if _state(file) != state:
+            self.is_stale = True
+            return None
+        spec = ModuleSpec(name, _Loader(name, file, code), origin=file, is_package=is_package)
+        spec.has_location = True
+        spec.cached = cached
+        if spec.submodule_search_locations is not None:
+            spec.submodule_search_locations.append(os.path.dirname(file))
+        return spec
+
+
+_is_used = False
+
+
+def use() -> None:
+    """Has the modules imported from the file from now on."""
+    global _is_used
+    if _is_used:
+        return
+    _is_used = True
+    file = _file()
+    entries = _read(file)
+    finder = _Finder(entries)
+    if entries:
+        sys.meta_path.insert(0, finder)
+    if not sys.dont_write_bytecode:
+        import atexit  # built in
+
+        atexit.register(_keep, finder, file, bool(entries))
+
+
+def _file() -> str:
+    return os.path.splitext(cache_from_source(os.path.join(_PACKAGE, "base", "start.py")))[0] + _SUFFIX
+
+
+def _read(file: str) -> dict[str, Entry]:
+    """What the file has; nothing if it is another interpreter's, of another place, or not there."""
+    try:
+        with open(file, "rb", buffering=0) as opened:
+            content = opened.read()
+    except OSError:
+        return {}
+    start = MAGIC_NUMBER + os.fsencode(_PACKAGE) + b"\0"
+    if not content.startswith(start):
+        return {}
+    try:
+        entries: dict[str, Entry] = marshal.loads(memoryview(content)[len(start) :])
+    except (EOFError, ValueError, TypeError):
+        return {}
+    return entries
+
+
+def _keep(finder: _Finder, file: str, is_there: bool) -> None:
+    """Writes the file at the end of a process that has found it missing or out of date."""
+    if is_there and not finder.is_stale:
+        return
+    with suppress(OSError, SyntaxError):  # not ours to write to, or sources are being changed
+        write(file)
+
+
+def write(file: str) -> None:
+    """Writes the file, in one step."""
+    part = f"{file}.{os.getpid()}"
+    opened = open(part, "xb")  # first: most of what can fail
+    try:
+        with opened, open(_NAMES, encoding="ascii") as names:
+            entries = {name: _entry(name) for name in names.read().split()}
+            opened.write(MAGIC_NUMBER + os.fsencode(_PACKAGE) + b"\0" + marshal.dumps(entries))
+        os.replace(part, file)
+    except BaseException:
+        os.unlink(part)
+        raise
+
+
+def _entry(name: str) -> Entry:
+    path = os.path.join(os.path.dirname(_PACKAGE), *name.split("."))
+    package = os.path.join(path, "__init__.py")
+    is_package = os.path.exists(package)
+    file = package if is_package else f"{path}.py"
+    found = os.stat(file)
+    state = found.st_mtime_ns, found.st_size
+    code = SourceFileLoader(name, file).get_code(name)
+    assert code is not None
+    return file, cache_from_source(file), is_package, state, code
+
+
+def _state(file: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size

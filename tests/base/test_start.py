@@ -1,0 +1,95 @@
+"""The code of a first result comes from one file, and what comes from it is what would have come without."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / "jitree"
+REPORT = """
+import importlib, inspect, sys
+import numpy, jitree
+jitree.Session
+session = sys.modules["jitree.api.session"]
+names = open(jitree.base.start._NAMES).read().split()
+for module in [sys.modules[name] for name in names if name in sys.modules]:
+    spec, path = module.__spec__, getattr(module, "__path__", None)
+    print(module.__name__, module.__file__, module.__cached__, module.__package__, module.__doc__, path)
+    print(spec.parent, spec.origin, spec.has_location, session.Session.load.__code__.co_filename)
+print(len(inspect.getsource(session)), importlib.reload(session) is session)
+"""
+LOADERS = """
+import sys, jitree
+jitree.Session
+loaders = {name: getattr(module, "__loader__", None) for name, module in sys.modules.items()}
+print(*[name for name, loader in loaders.items() if type(loader).__name__ == "_Loader"])
+"""
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The package's Python files, in another place."""
+    folder = tmp_path / "jitree"
+    wanted = shutil.ignore_patterns("__pycache__", "*.image", "*.tsv", "*.ll", "*.ptx")
+    shutil.copytree(PACKAGE, folder, ignore=wanted)
+    return folder
+
+
+def run(copy: Path, code: str, **variables: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(copy.parent), **variables}
+    if "PYTHONDONTWRITEBYTECODE" not in variables:
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    command = [sys.executable, "-c", code]
+    return subprocess.check_output(command, env=environment, cwd=copy.parent, text=True)
+
+
+def file_of(copy: Path) -> Path:
+    return copy / "base" / "__pycache__" / f"start.{sys.implementation.cache_tag}.bin"
+
+
+def test_modules_are_those_of_their_files(copy: Path) -> None:
+    plain = run(copy, REPORT, PYTHONDONTWRITEBYTECODE="1")
+    assert not file_of(copy).exists()
+    assert run(copy, REPORT) == plain and file_of(copy).exists()
+    assert run(copy, REPORT) == plain
+    assert "jitree.api.session" in run(copy, LOADERS).split()
+
+
+def test_what_has_changed_is_imported_anew(copy: Path) -> None:
+    run(copy, LOADERS)
+    with (copy / "api" / "session.py").open("a") as file:
+        file.write("\nCHANGED = True\n")
+    for taken in (False, True):
+        assert ("jitree.api.session" in run(copy, LOADERS).split()) == taken, (
+            "the first process writes it anew"
+        )
+    assert run(copy, "import jitree; jitree.Session; print(jitree.api.session.CHANGED)") == "True\n"
+
+
+@pytest.mark.parametrize("damage", ["cut", "other", "empty", "moved"])
+def test_a_file_that_does_not_fit_is_not_used(copy: Path, damage: str) -> None:
+    run(copy, LOADERS)
+    content = file_of(copy).read_bytes()
+    damaged = {
+        "cut": content[: len(content) // 2],
+        "other": b"\0\0\0\0" + content[4:],
+        "empty": b"",
+        "moved": content.replace(os.fsencode(copy) + b"\0", b"/elsewhere\0", 1),
+    }
+    file_of(copy).write_bytes(damaged[damage])
+    assert run(copy, LOADERS).split() == []
+    assert "jitree.api.session" in run(copy, LOADERS).split(), "it was written anew"
+
+
+def test_a_folder_that_may_not_be_written_to(copy: Path) -> None:
+    run(copy, LOADERS)
+    file = file_of(copy)
+    file.unlink()
+    file.mkdir()  # root may write anywhere
+    assert run(copy, LOADERS).split() == []
+    assert [*file.parent.glob("start.*.bin.*")] == [], "nothing is left behind"
