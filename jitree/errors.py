@@ -10,13 +10,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from ctypes import ArgumentError
 from errno import ENOMEM
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from jitree.base.records import Enumeration
 
 Work = TypeVar("Work", bound=Callable[..., Any])
+
+AFTER_OVERFLOW: Final[list[Callable[[], None]]] = []
+"""What makes generators anew that C code calls: Python ends one that it enters where its stack is full."""
 
 
 class StatusCode(Enumeration):
@@ -243,6 +247,19 @@ def fold(error: BaseException, is_finalizing: Callable[[], bool] = sys.is_finali
         from jitree.base.folding import fold_tracebacks
 
         fold_tracebacks(error)
+        see_to_overflow(error)
+
+
+def see_to_overflow(error: BaseException) -> None:
+    """What is to be done about an error that ends a call, if it says that Python's stack was full. ctypes
+    makes another error of it when it looks at an argument just then, which nobody expects: RecursionError
+    in its place."""
+    is_of_ctypes = isinstance(error, ArgumentError) and RecursionError.__name__ in str(error)
+    if is_of_ctypes or isinstance(error, RecursionError):
+        for revive in AFTER_OVERFLOW:
+            revive()
+    if is_of_ctypes:
+        raise RecursionError("maximum recursion depth exceeded in a call of a C function") from None
 
 
 def folded(work: Work) -> Work:

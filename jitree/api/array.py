@@ -279,6 +279,7 @@ class Array(ImplicitTransfer):
                 "created with host_transfers=explicit; call to_host()"
             )
 
+    @folded
     def __buffer__(self, flags: int) -> memoryview:
         """``memoryview(array)``, from Python 3.12 on. BufferError for types that it does not know."""
         try:
@@ -286,6 +287,7 @@ class Array(ImplicitTransfer):
         except ValueError as error:
             raise BufferError(f"memoryviews cannot hold {self.dtype} elements") from error
 
+    @folded
     def __dlpack__(
         self,
         *,

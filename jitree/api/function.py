@@ -405,6 +405,8 @@ class Function(Remade):
             self._in_call(error)
             raise
         except RecursionError:
+            if not any(isinstance(value, (list, tuple)) for value in arguments):
+                raise
             what = "an argument has lists in lists that are in a circle, or deeper than Python's stack"
             raise self._in_call(InvalidArgumentError(what)) from None
 

@@ -246,6 +246,7 @@ class Session(Observable, Ended, Remade):
             modules = self._register([self._read(source) for source in sources])
         return modules[0] if len(modules) == 1 else modules
 
+    @folded
     def append_module(self, module: ModuleLike) -> Module:
         """Registers a host module, or a compiled one that has been read; others may import from it then."""
         self._require_open()
@@ -257,8 +258,7 @@ class Session(Observable, Ended, Remade):
         """Loads the C module that a shared library makes, by its function ``create`` (default
         ``iree_vm_dynamic_module_create``) with ``parameters``; what is loaded later may import from it.
 
-        NOT_FOUND without the file or the function, UNIMPLEMENTED for modules that take arrays or devices,
-        FAILED_PRECONDITION for other interfaces, or what the function fails with.
+        NOT_FOUND without the file or the function, FAILED_PRECONDITION for others, or what it fails with.
         """
         self._require_open()
         session_arguments.require_path(path)
@@ -328,6 +328,7 @@ class Session(Observable, Ended, Remade):
 
     __getitem__ = prepare
 
+    @folded
     def call_direct(self, function: str | Function | VmFunction, *arguments: Any) -> list[Any]:
         """Calls a function with VM values (numbers, buffer views, fences, lists, None) and returns such.
 
@@ -365,6 +366,7 @@ class Session(Observable, Ended, Remade):
         array, row = session_arguments.host_array(value)
         return Array(wrap_or_copy(array, row, self.device), self.device)
 
+    @folded
     def empty(self, shape: session_arguments.Shape, dtype: npt.DTypeLike = np.float32) -> Array:
         """An array on the session's first device with whatever its memory holds, for ``out=``.
 
@@ -414,6 +416,7 @@ class Session(Observable, Ended, Remade):
         if self._direct_calls is not None:
             self._direct_calls.collect()
 
+    @folded
     def close(self) -> None:
         """Drops the modules with their state and ends the devices that the session created.
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from jitree.base.endings import object_at
 from jitree.base.memory import Mapping, map_code, once
+from jitree.errors import AFTER_OVERFLOW
 
 _ARGUMENTS: Final = 6
 _CALLBACK, _RESULT, _STACK, _RECORD_WORDS = 6, 7, 8, 9
@@ -209,6 +210,9 @@ def revive() -> None:
     """Makes callbacks work again after one has failed: Python ends a generator that it enters where its stack
     of calls is full. Who makes an error of a callback's failure calls this."""
     _table().revive()
+
+
+AFTER_OVERFLOW.append(revive)
 
 
 _BOUND: Final = {

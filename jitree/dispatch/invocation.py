@@ -30,6 +30,7 @@ from jitree.errors import (
     ResourceExhaustedError,
     StatusError,
     error_context,
+    see_to_overflow,
 )
 from jitree.regs.handles import HandleTable
 from jitree.regs.layout import CONTENDED, PATIENT, PROMPT, STATE
@@ -141,6 +142,7 @@ class Invoker(ContextGate):
         if machine is not None and not self.gate[NESTING] and not self.is_direct_going_on:
             if not self.gate[READY]:
                 machine.reset()  # the end of a call may have had no room on Python's stack
+                machine.revive()
             self.gate[READY] = 1
 
     def carry_on(self, machine: Machine, entry: EngineEntry) -> None:
@@ -306,6 +308,7 @@ class Invoker(ContextGate):
             self.require_faultless()
             return found
         except RecursionError as error:
+            see_to_overflow(error)
             raise self._overflow(machine, function) from error
         except BaseException as error:
             self.explain(error, machine, function)
@@ -357,6 +360,7 @@ class Invoker(ContextGate):
 
     def _take_machine(self, policy: Policy) -> Machine:
         machine = self._idle.pop() if self._idle else Machine(self.table, self.functions)
+        machine.revive()
         prompt, time = policy
         machine.state[STATE_PROMPT] = CONTENDED if prompt == PATIENT and self.is_contended() else prompt
         machine.limit_stack(STACK if self.gate[NESTING] <= 1 else NESTED_STACK)
@@ -421,6 +425,7 @@ class Invoker(ContextGate):
         require_interpreter()
         from jitree.dispatch import backtrace  # only failures ask
 
+        see_to_overflow(error)
         backtrace.annotate(error, machine)
         if isinstance(error, StatusError):
             error.with_context(f"invoking function '{function.name}'")

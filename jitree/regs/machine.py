@@ -7,8 +7,8 @@ All tiers run on the same memory. While Python runs, ``pc`` is an index into ``c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.base.scopes import require_going_on
 from jitree.errors import CancelledError, ResourceExhaustedError
@@ -18,7 +18,7 @@ from jitree.regs.memory import MAXIMUM_FRAMES, MemoryBlock
 from jitree.regs.records import FunctionRecord, FunctionRecords
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Sequence
 
     from jitree.regs.handles import ObjectPool
     from jitree.regs.records import ModuleRecord
@@ -104,9 +104,10 @@ class Machine:
     """
 
     __slots__ = (
-        "__weakref__", "_host", "_memory", "_windows", "code", "code_address", "completion", "f32", "f64",
-        "failure", "frame", "frames", "frames_address", "function", "functions", "i32", "i64", "module", "pc",
-        "pending", "refs", "resume_pc", "seen", "slow_call", "sought", "state", "state_address", "table",
+        "__weakref__", "_host", "_memory", "_windows", "attach_slow_call", "code", "code_address",
+        "completion", "f32", "f64", "failure", "frame", "frames", "frames_address", "function", "functions",
+        "i32", "i64", "module", "pc", "pending", "refs", "resume_pc", "seen", "slow_call", "slow_steps",
+        "sought", "state", "state_address", "table",
     )  # fmt: skip
 
     def __init__(self, table: HandleTable, functions: FunctionRecords) -> None:
@@ -142,9 +143,13 @@ class Machine:
         """Where to go on when ``pending`` has happened."""
         self.pending: Awaited | None = None
         """What the call waits for when the engine left without finishing it."""
-        self.failure: BaseException | None = None
+        self.failure: list[BaseException | None] = [None]
+        """What an instruction that a compiled function had executed has raised: one element."""
         """Why STATE.slow could not execute an instruction; raised when machine code has left."""
         self.slow_call: object = None
+        self.slow_steps: Any = None
+        """The generator that ``slow_call`` enters."""
+        self.attach_slow_call: Callable[[Machine], object] = bool
         """What keeps the function at STATE.slow alive."""
         self.seen: Sequence[tuple[FunctionRecord, int]] | None = None
         """Where the call was when Python last looked (:meth:`locations`); None if no caller wants to know."""
@@ -284,10 +289,18 @@ class Machine:
         if old:
             self.table.release(old)
 
+    def revive(self) -> bool:
+        """Whether slow calls had ended for good, as Python ends a generator that it enters where its stack is
+        full. They work again."""
+        if self.slow_steps is None or self.slow_steps.gi_frame is not None:
+            return False
+        self.attach_slow_call(self)
+        return True
+
     def reset(self) -> None:
         """Forgets what a call that is over waited for, where machine code was to go on with it, and how much
         of its time it has used."""
-        self.pending = self.completion = self.failure = None
+        self.pending = self.completion = self.failure[0] = None
         self.state[_STATE_RESUME] = 0
         if self.state[_STATE_FUEL] <= 0:
             self.fill_fuel()

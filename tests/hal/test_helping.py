@@ -326,7 +326,7 @@ def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_two_threads_may_look_for_the_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one comes while the first is still in there."""
     table = array("q", FUNCTION_TABLE)
-    table[LOOK_IN] = interrupts._first_address
+    table[LOOK_IN] = interrupts._first.address
     looks: list[int] = []
 
     def look() -> None:
@@ -343,5 +343,5 @@ def test_two_threads_may_look_for_the_first_time(monkeypatch: pytest.MonkeyPatch
     unraisable: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
     look()
-    assert looks == [interrupts._first_address, interrupts._NOTHING] and not unraisable
-    assert table[LOOK_IN] == interrupts._first_address, "there is no native executor yet"
+    assert looks == [interrupts._first.address, interrupts._NOTHING] and not unraisable
+    assert table[LOOK_IN] == interrupts._first.address, "there is no native executor yet"

@@ -86,7 +86,7 @@ def _pending(*functions: Callable[[], object]) -> None:
 def test_ctrl_c_when_a_thread_looks_for_the_first_time(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next look, which is asked for at once, ends the job."""
     job, table = array("q", bytes(JOB.size)), array("q", FUNCTION_TABLE)
-    table[FUNCTIONS.word("look_in")] = interrupts._first_address
+    table[FUNCTIONS.word("look_in")] = interrupts._first.address
     monkeypatch.setattr(interrupts, "FUNCTION_TABLE", table)
     monkeypatch.setattr(executor, "native_executor", interrupt_main if place == "in the middle" else bool)
     unraisable: list[object] = []

@@ -124,14 +124,16 @@ def drive(first: Run, run: Run, machine: Machine, promote: Promote) -> None:
 
 def raise_failure(machine: Machine) -> None:
     """Raises why an instruction that a compiled function had executed failed; returns if the call waits."""
-    failure, machine.failure = machine.failure, None
+    failure, machine.failure[0] = machine.failure[0], None
     if failure is not None:
         try:
             raise failure
         finally:
             del failure  # else its traceback would hold it, and all that the call used
-    if machine.pending is None:  # a second Ctrl-C came while the first one was being kept
-        raise KeyboardInterrupt
+    if machine.pending is None:
+        if machine.revive():
+            raise RecursionError("maximum recursion depth exceeded where machine code calls Python")
+        raise KeyboardInterrupt  # it came while another one was being kept
 
 
 def make_entry(run: Run, attach: Callable[[Machine], None], promote: Promote) -> EngineEntry:

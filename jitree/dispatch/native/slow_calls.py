@@ -24,9 +24,10 @@ _OUTCOME: Final = STATE.word("outcome")
 
 def attach(machine: Machine) -> None:
     """Lets compiled functions on a machine have instructions executed in Python."""
-    steps = _steps(Borrowed(machine))
+    steps = _steps(Borrowed(machine), machine.failure)
     next(steps)
-    machine.slow_call = _SLOW_CALL(steps.send)
+    machine.slow_call, machine.slow_steps = _SLOW_CALL(steps.send), steps
+    machine.attach_slow_call = attach
     machine.state[_SLOW] = ctypes.cast(machine.slow_call, ctypes.c_void_p).value or 0
 
 
@@ -39,18 +40,15 @@ def _execute(machine: Machine, pc: int) -> bool:
     return HANDLERS[machine.code[pc]](machine, pc) >= 0
 
 
-def _steps(borrowed: Borrowed) -> Generator[None, int, None]:
-    """Executes an instruction each time it is sent to.
+def _steps(borrowed: Borrowed, kept: list[BaseException | None]) -> Generator[None, int, None]:
+    """Executes an instruction each time it is sent to; ``kept`` gets what that raises.
 
     A generator, because Ctrl-C may come at the very first moment in Python: here that is inside ``try``,
-    while a function would pass it on to ctypes, which drops it. So is what keeps a failure.
+    while a function would pass it on to ctypes, which drops it. A failure is kept without a call: there may
+    be no stack for one.
     """
-    failure: BaseException | None = None
     while True:
         try:
-            if failure is not None:
-                borrowed().failure = failure
-                failure = None
             while True:
                 yield
                 machine: Machine = borrowed()
@@ -63,5 +61,5 @@ def _steps(borrowed: Borrowed) -> Generator[None, int, None]:
         except GeneratorExit:
             return
         except BaseException as error:
-            failure = error
+            kept[0] = error
             machine = None  # type: ignore[assignment]

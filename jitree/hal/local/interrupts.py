@@ -11,12 +11,12 @@ import ctypes
 from _thread import _local, interrupt_main
 from collections.abc import Callable, Generator, Iterable
 from operator import call
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.base import scopes
 from jitree.base.memory import once
 from jitree.base.scopes import CURRENT
-from jitree.errors import CancelledError, DeadlineExceededError, StatusError
+from jitree.errors import AFTER_OVERFLOW, CancelledError, DeadlineExceededError, StatusError
 from jitree.hal.command_layout import FAILED_INTERRUPTED, JOB
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import FUNCTION_TABLE, LOOK_IN, LOOK_TICKS
@@ -145,7 +145,7 @@ def _first_looks() -> Generator[None, int, None]:
 def _first_look(job: int) -> None:
     native = executor.native_executor()
     if native is None:
-        FUNCTION_TABLE[LOOK_IN] = _first_address
+        FUNCTION_TABLE[LOOK_IN] = _first.address
     else:
         FUNCTION_TABLE[LOOK_TICKS] = int(_LOOK_MICROSECONDS * native.ticks_per_microsecond)
         FUNCTION_TABLE[LOOK_IN] = _look_in().address
@@ -155,9 +155,32 @@ def _first_look(job: int) -> None:
         _fail(error, job)
 
 
-_steps: Final = _first_looks()
-next(_steps)
-_FIRST_LOOK: Final = ctypes.CFUNCTYPE(None, ctypes.c_int64)(_steps.send)
-_first_address: Final = ctypes.cast(_FIRST_LOOK, ctypes.c_void_p).value or 0
+_FIRST_LOOK: Final = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 _NOTHING: Final = FUNCTION_TABLE[LOOK_IN]
-FUNCTION_TABLE[LOOK_IN] = _first_address
+
+
+class _First:
+    """The generator that machine code calls to look, until one has looked."""
+
+    def __init__(self) -> None:
+        self._functions: list[object] = []
+        """Of ctypes, also those that were replaced: machine code may have read their address."""
+        self.address = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._steps: Any = _first_looks()
+        next(self._steps)
+        function = _FIRST_LOOK(self._steps.send)
+        self._functions.append(function)
+        self.address = ctypes.cast(function, ctypes.c_void_p).value or 0
+        FUNCTION_TABLE[LOOK_IN] = self.address
+
+    def revive(self) -> None:
+        """Replaces it if it has ended: Python's stack was full when it was entered."""
+        if self._steps.gi_frame is None:
+            self._begin()
+
+
+_first: Final = _First()
+AFTER_OVERFLOW.append(_first.revive)

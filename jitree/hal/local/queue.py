@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base import scopes
 from jitree.base.scopes import CURRENT
-from jitree.errors import CancelledError, FailedPreconditionError, InternalError, StatusError, again
+from jitree.errors import (
+    CancelledError,
+    FailedPreconditionError,
+    InternalError,
+    ResourceExhaustedError,
+    StatusError,
+    again,
+    see_to_overflow,
+)
 from jitree.hal import watchdog
 from jitree.hal.checks import check_fences
 from jitree.hal.enums import WaitMode
@@ -100,6 +108,10 @@ class Operation:
                 self._work(work)
             except StatusError as error:
                 failure = error if self.interrupted is None else again(self.interrupted)
+            except RecursionError as error:
+                see_to_overflow(error)
+                failure = ResourceExhaustedError(f"{self.name}: Python's stack was full")
+                failure.__cause__ = error
             except Exception as error:
                 failure = InternalError(f"{self.name} failed: {type(error).__name__}: {error}")
                 failure.__cause__ = error

@@ -41,6 +41,9 @@ def queue_execute(state: State, values: int, refs: int, words: int, commands_at:
     """``commands_at`` is the number of the command buffer among the arguments, ``table_at`` that of the first
     register of the binding table, 0 = there is none."""
     handle_pool = state.handle_pool
+    handle_pool.failure = (
+        0  # of an execution that Python was interrupted before it looked at: not of this one
+    )
     queue = queue_of(handle_pool, reference(refs, words, 0))
     wait = reference(refs, words, 2)
     fence = reference(refs, words, 3)
