@@ -155,15 +155,19 @@ def _aligned(
     pairs: Sequence[Pair],
     rearranged: Sequence[Pair],
 ) -> Difference:
-    """Compares pairs of outputs in lock step."""
+    """Compares pairs of outputs in lock step, and those that may be rearranged if it can be told how."""
+    sure = [(a, b) for a, b in rearranged if a.has_elements_of(b)]
+    unsure = [(a, b) for a, b in rearranged if not a.has_elements_of(b)]
+    pairs = sorted((*pairs, *unsure), key=lambda pair: (pair[0].ordinal, pair[0].output))
     numbers = tuple(
         {(pair[side].ordinal, pair[side].output): number for number, pair in enumerate(pairs)}
         for side in (0, 1)
     )
     comparison = Comparison(allowed, is_one_program=False)
+    comparison.rearranged = {pairs.index(pair) for pair in unsure}
     found = _in_lock_step(sides, inputs, comparison, (numbers[0], numbers[1]))
     if found.first is not None and found.first.ordinals != (None, None):
-        found.first = _pinned(found.first, found.rows, outlines, rearranged)
+        found.first = _pinned(found.first, found.rows, outlines, sure)
     for names, sketches, ordinals in zip(found.alone, outlines, numbers, strict=True):
         met = {ordinal for ordinal, _ in ordinals}
         others = {sketch.ordinal: sketch.label for sketch in sketches if sketch.ordinal not in met}

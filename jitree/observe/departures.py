@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
@@ -120,6 +120,9 @@ class Comparison:
         self._is_one_program = is_one_program
         self.rows: list[Compared] = []
         self.first: Departure | None = None
+        self.rearranged: Set[int] = frozenset()
+        """Meetings of tensors whose elements seem to be in another order: they are compared where it can be
+        told how."""
         self.mismatch: tuple[str, str] | None = None
         """Names of the first dispatches of one number that are not the same."""
         self._number = -1
@@ -147,6 +150,8 @@ class Comparison:
             if given is None:
                 continue
             pair, closeness, order = self._counterparts(given)
+            if order == UNKNOWN_ORDER and number in self.rearranged:
+                continue
             operand, kind = f"output {a.outputs.index(left)}", _type(left, right)
             names, ordinals = (a.name, b.name), (a.ordinal, b.ordinal)
             shown = f"{kind}, {order}" if order else kind

@@ -31,6 +31,9 @@ _NEAR: Final = 0.02
 """Of the size of the samples: tensors that are nearer are the same one."""
 _SAME: Final = 1e-3
 """Of the size of figures that are the same but for rounding, where elements have four bytes and more."""
+_ROUNDED: Final = 5 / 16
+"""How near tensors are that differ by rounding: 10**-5 of the largest; 10**-2 where elements are short."""
+_ROUNDED_SHORT: Final = 2 / 16
 _SHOWN: Final = 12
 """Dispatches that are suspected, in a message."""
 _ENDS: Final = 8
@@ -92,9 +95,20 @@ class Sketch(NamedTuple):
         apart = float(np.abs(a[finite] - b[finite]).max()) / (float(np.abs(b[finite]).max()) or 1.0)
         return min(8, int(-np.log10(max(apart, 1e-8)))) / 16 if apart < 1 else 0.0
 
+    def is_same(self, other: Sketch) -> bool:
+        """Whether one that is near differs by rounding only: what departs may come near again later."""
+        is_wide = self.figures is None or self.figures.near == _SAME
+        return self.digest == other.digest or self.nearness(other) >= (
+            _ROUNDED if is_wide else _ROUNDED_SHORT
+        )
+
+    def has_elements_of(self, other: Sketch) -> bool:
+        """Whether both hold the same elements, in any order, but for zeros."""
+        return self.bag != 0 and self.bag == other.bag
+
     def is_rearranged(self, other: Sketch) -> bool:
         """Whether both seem to hold the same elements, perhaps in another order and with padding."""
-        if self.bag and self.bag == other.bag:
+        if self.has_elements_of(other):
             return True
         a, b = self.figures, other.figures
         return a is not None and b is not None and a.agree(b)
@@ -306,17 +320,23 @@ def align(one: list[Sketch], other: list[Sketch]) -> tuple[list[Pair], list[Pair
     agreeing = [pair for pair, is_alike in zip(pairs, alike, strict=True) if is_alike]
     others = [pair for pair, is_alike in zip(pairs, alike, strict=True) if not is_alike]
     rearranged = [(a, b) for a, b in others if a.is_rearranged(b)]
-    return _unrefuted(pairs, agreeing, rearranged, one, other), rearranged
+    sure = [(a, b) for a, b in agreeing if a.is_same(b)]
+    sure += [(a, b) for a, b in rearranged if a.has_elements_of(b)]
+    return _unrefuted(pairs, agreeing, rearranged, sure, one, other), rearranged
 
 
 def _unrefuted(
-    pairs: list[Pair], agreeing: list[Pair], rearranged: list[Pair], one: list[Sketch], other: list[Sketch]
+    pairs: list[Pair],
+    agreeing: list[Pair],
+    rearranged: list[Pair],
+    sure: list[Pair],
+    one: list[Sketch],
+    other: list[Sketch],
 ) -> list[Pair]:
-    """Without those that only look alike by their names, and of which both make something that agrees: they
-    are of another layout, or fused with other operations."""
+    """Without those that only look alike by their names, and of which both make something that agrees for
+    sure: they are of another layout, or fused with other operations."""
     used = [
-        used_by({pair[number].ordinal for pair in agreeing + rearranged}, side)
-        for number, side in enumerate((one, other))
+        used_by({pair[number].ordinal for pair in sure}, side) for number, side in enumerate((one, other))
     ]
     known = {(a.ordinal, a.output) for a, _ in agreeing}
     apart = {(a.ordinal, a.output) for a, _ in rearranged}

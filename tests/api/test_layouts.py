@@ -183,3 +183,7 @@ def test_a_departure_without_known_order_says_so(is_one_order: bool) -> None:
     assert comparison.rows[0].type.endswith(UNKNOWN_ORDER) is not is_one_order
     assert comparison.first.inputs[0].is_known is is_one_order
     assert is_one_order == (comparison.first.coordinate == (3, 4))
+    unsure = Comparison(EXACT, is_one_program=False)
+    unsure.rearranged = {0}
+    assert unsure.meet(0, arrivals[0], arrivals[1]) and len(unsure.rows) == is_one_order
+    assert (unsure.first is not None) is is_one_order, "what seems to be in another order is no departure"

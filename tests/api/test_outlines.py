@@ -77,3 +77,16 @@ def test_work_grows_with_the_number(compared: list[int], count: int) -> None:
     in_one = text.partition(" in a, ")[0]
     assert in_one.startswith(f"by f_dispatch_{count // 2}_"), "the first half is in the other as well"
     assert in_one.count("(dispatch ") == 12 and in_one.endswith(f" and {count - count // 2 - 12} more")
+
+
+def test_what_departs_and_comes_near_again_is_still_compared() -> None:
+    """In another layout: only what is the same for sure tells that what it is made of agrees."""
+    arrays = tensors(6)
+    factors = [1, 1, 1.2, 1.05, 1 + 4e-4, 1 + 3e-4]
+    other = [np.flip(array) * np.float32(factor) for array, factor in zip(arrays, factors, strict=True)]
+    other[5] = np.flip(other[5])
+    pairs, rearranged = align(sketched(arrays), sketched(other))
+    assert [(a.ordinal, b.ordinal) for a, b in pairs] == [(2, 2), (3, 3), (5, 5)]
+    assert [(a.ordinal, a.has_elements_of(b)) for a, b in rearranged] == [(0, True), (1, True), (4, False)]
+    other[5] = arrays[5] * np.float32(1 + 1e-7)
+    assert [(a.ordinal, b.ordinal) for a, b in align(sketched(arrays), sketched(other))[0]] == [(5, 5)]
