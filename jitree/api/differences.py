@@ -326,11 +326,16 @@ def _compare_results(found: Difference, makers: tuple[Makers, Makers]) -> None:
                 f"result {number} has the shape {left.shape} in a and {right.shape} in b: no two to compare"
             )
         made = [maker.results[number] if maker.results else None for maker in makers]
-        closeness = compare(left, right, left.shape, found.tolerance)
+        if all(isinstance(side, Peer) and side.is_memory for side in found.sides):
+            comparison = Comparison(found.tolerance, is_one_program=False)
+            _, closeness, order = comparison.counterparts((left, right, left.shape))
+        else:
+            closeness, order = compare(left, right, left.shape, found.tolerance), ""
         names = made[0].name if made[0] else "", made[1].name if made[1] else ""
         ordinals = made[0].ordinal if made[0] else None, made[1].ordinal if made[1] else None
         row = element_type_of(left.dtype)
         kind = "x".join([*map(str, left.shape), row.name if row else left.dtype.name])
+        kind += f", {order}" if order else ""
         found.rows.append(Compared(_LAST + number, names, ordinals, f"result {number}", kind, closeness))
         if closeness.first is not None:
             departures.append(_departing(made, names, ordinals, f"result {number}", kind, closeness.first))

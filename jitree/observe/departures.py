@@ -149,7 +149,7 @@ class Comparison:
             given = paired(left, right)
             if given is None:
                 continue
-            pair, closeness, order = self._counterparts(given)
+            pair, closeness, order = self.counterparts(given)
             if order == UNKNOWN_ORDER and number in self.rearranged:
                 continue
             operand, kind = f"output {a.outputs.index(left)}", _type(left, right)
@@ -170,7 +170,7 @@ class Comparison:
             self._compare_constants(a, b)
         return True
 
-    def _counterparts(self, given: Pairing) -> tuple[Pairing, Closeness, str]:
+    def counterparts(self, given: Pairing) -> tuple[Pairing, Closeness, str]:
         """Two tensors with the same element in each place, how far they are apart, and what was done for it,
         or that it is not known whether they are so: other builds may keep theirs in another layout."""
         closeness = compare(*given, self.allowed)
@@ -258,7 +258,7 @@ class Comparison:
         reads = []
         for number, (left, right) in enumerate(counterparts(a, b, self._is_one_program)):
             pair = None if right is None or is_overwritten(left, a) else paired(left, right)
-            _, closeness, order = (None, None, "") if pair is None else self._counterparts(pair)
+            _, closeness, order = (None, None, "") if pair is None else self.counterparts(pair)
             is_known = closeness is not None and order != UNKNOWN_ORDER
             place = closeness.first if closeness is not None and is_known else None
             reads.append(ReadTensor(number, left.type, left.origin or ELSEWHERE, place, is_known))

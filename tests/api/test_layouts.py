@@ -3,7 +3,9 @@ counterparts; and what made the results."""
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
@@ -45,7 +47,9 @@ def with_weight(layer: int, add: float) -> bytes:
 
 
 @pytest.mark.parametrize("is_tiled_first", [False, True])
-def test_a_tensor_in_tiles_is_unpacked(is_tiled_first: bool) -> None:
+def test_a_tensor_in_tiles_is_unpacked(
+    is_tiled_first: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     sides: list[tuple[Any, str]] = [(with_weight(1, 0.5), "local-sync"), (TILED, "local-sync")]
     one, other = sides[::-1] if is_tiled_first else sides
     d = jitree.diff(one, other, "layers", [X], **NEAR)
@@ -57,6 +61,12 @@ def test_a_tensor_in_tiles_is_unpacked(is_tiled_first: bool) -> None:
     assert not weights.is_known, "constants lie in another order"
     row = next(row for row in d.rows if row.ordinals == d.first.ordinals)
     assert row.closeness.differing <= 16 and row.type == f"16x16xf32, unpacked: {side} has it in tiles of 8x1"
+    d.save(tmp_path)
+    runpy.run_path(str(tmp_path / "run.py"))
+    printed = capsys.readouterr().out
+    assert f"unpacked: {side} has it in tiles of 8x1) departs at (0, {COLUMN})" in printed, (
+        "as in the program"
+    )
 
 
 def test_nothing_departs_in_other_layouts() -> None:

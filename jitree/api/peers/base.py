@@ -19,6 +19,8 @@ class Peer(abc.ABC):
 
     nothing_shown: str = ""
     """Why it shows nothing, where it does not."""
+    is_memory: bool = False
+    """Whether results are memory of a dispatch, whose build may have its elements in an order of its own."""
 
     @abc.abstractmethod
     def call(self, inputs: Sequence[Any], show: Show | None) -> Any:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jitree.api.lone_dispatch import LoneDispatch
 from jitree.api.peers import local_arrays, torch_calls
 from jitree.api.peers.base import Peer, Show
 
@@ -20,6 +21,7 @@ class CallablePeer(Peer):
 
     def __init__(self, callee: Callable[..., Any]) -> None:
         self._callee = callee
+        self.is_memory = isinstance(getattr(callee, "__self__", None), LoneDispatch)
 
     def call(self, inputs: Sequence[Any], show: Show | None) -> Any:
         """See :meth:`Peer.call`."""
