@@ -168,7 +168,7 @@ def test_what_the_host_keeps_for_a_program_is_memory_of_it(device: str, tier: st
 
 
 @pytest.mark.parametrize(("name", "few", "many"), [
-    ("nest", 100, 3000), ("double", 4, 40), ("join", 20, 1500), ("layouts", 1, 100),
+    ("nest", 100, 3000), ("double", 4, 40), ("join", 20, 1500), ("layouts", 1, 100), ("executables", 60, 80),
 ])  # fmt: skip
 @pytest.mark.parametrize("tier", ("plain", "fast"))
 def test_what_old_programs_have_the_host_keep_is_memory_of_them(
