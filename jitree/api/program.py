@@ -89,6 +89,9 @@ class Program:
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"a program does not change; make another one to have another {name}")
 
+    def __delattr__(self, name: str) -> NoReturn:
+        self.__setattr__(name, None)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Program) and self._key == other._key
 

@@ -45,10 +45,13 @@ class Remade(Unique):
     __slots__ = ()
 
     def __copy__(self) -> NoReturn:
-        Unique.__reduce_ex__(self, 0)
+        raise UnimplementedError(
+            f"a {type(self).__name__} of jitree cannot be copied: it stands for memory and state of this "
+            "process; use the same object, or make another session. For other processes it can be pickled"
+        )
 
     def __deepcopy__(self, memo: object) -> NoReturn:
-        Unique.__reduce_ex__(self, 0)
+        self.__copy__()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         from importlib import import_module

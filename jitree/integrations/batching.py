@@ -7,10 +7,11 @@ none. Everything but the function runs on one event loop.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Self
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 
@@ -21,18 +22,38 @@ from jitree.errors import (
     InvalidArgumentError,
     ResourceExhaustedError,
     UnavailableError,
+    UnknownError,
 )
 from jitree.integrations.padding import PaddedFunction as PaddedFunction
 from jitree.integrations.padding import Rows, stacked
+
+T = TypeVar("T")
+_ENDINGS: Final = (StopIteration, StopAsyncIteration, concurrent.futures.CancelledError)
+"""Exceptions that end more than a request."""
+
+
+def contained(function: Callable[..., T], *arguments: Any) -> T:
+    """What a function gives on a thread. UNKNOWN for what would end the task that waits for it, or the whole
+    server: SystemExit, StopIteration, that something it waited for was cancelled."""
+    try:
+        return function(*arguments)
+    except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, _ENDINGS):
+            raise
+        raise UnknownError(f"the function ended with {type(error).__name__}: {error}") from error
 
 
 class Admission(Unique):
     """Who may wait: as many requests as there is room for, until no more are taken."""
 
-    def __init__(self, waiting: int) -> None:
+    def __init__(self, waiting: int, timeout: float | None) -> None:
         if waiting < 1:
             raise InvalidArgumentError(f"waiting: expected room for one request or more, not {waiting}")
+        if timeout is not None and not timeout >= 0:
+            raise InvalidArgumentError(f"timeout: expected seconds, not {timeout}")
         self._most = waiting
+        self._timeout = timeout
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
         self._has_room = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -52,17 +73,28 @@ class Admission(Unique):
         raise NotImplementedError
 
     def _admit(self, threads: int) -> None:
-        """UNAVAILABLE when no more are taken, RESOURCE_EXHAUSTED when too many wait."""
+        """UNAVAILABLE when no more are taken, RESOURCE_EXHAUSTED when too many wait, FAILED_PRECONDITION on
+        another event loop than that of the first request: nothing works there."""
         if self.draining:
             self.metrics["refused"] += 1
             raise UnavailableError("no more requests are taken; the server is being drained")
         if self.waiting >= self._most:
             self.metrics["refused"] += 1
             raise ResourceExhaustedError(f"{self.waiting} requests wait already; try again later")
-        if self._executor is None:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
             self._executor = ThreadPoolExecutor(threads, "jitree-batches")
             self._tasks = [asyncio.create_task(self._work()) for _ in range(threads)]
+        elif self._loop is not asyncio.get_running_loop():
+            raise FailedPreconditionError("its requests are on another event loop; make one for each loop")
         self.metrics["accepted"] += 1
+
+    def _seconds(self, timeout: float | None) -> float | None:
+        """How long a request may take. INVALID_ARGUMENT for what is no number: an event loop with a timer of
+        no time holds up all others."""
+        if timeout is not None and timeout != timeout:
+            raise InvalidArgumentError(f"timeout: expected seconds, not {timeout}")
+        return self._timeout if timeout is None else timeout
 
     async def room(self) -> None:
         """Waits until a request would not be refused for others that wait."""
@@ -121,19 +153,17 @@ class Batcher(Admission):
         ``fill``: with what shorter arrays are filled up to the longest of a batch; None puts only arrays of
         one shape into a batch.
         """
-        super().__init__(waiting)
+        super().__init__(waiting, timeout)
         for name, number in (("size", 1 if size is None else size), ("in_flight", in_flight)):
             if number < 1:
                 raise InvalidArgumentError(f"{name}: expected one or more, not {number}")
-        for name, seconds in (("delay", delay), ("timeout", timeout or 0.0)):
-            if not seconds >= 0:
-                raise InvalidArgumentError(f"{name}: expected seconds, not {seconds}")
+        if not delay >= 0:
+            raise InvalidArgumentError(f"delay: expected seconds, not {delay}")
         sizes = function.sizes if isinstance(function, PaddedFunction) else ()
         self._function = function
         self.size = max(sizes, default=32) if size is None else size
         self._delay = delay
         self._in_flight = in_flight
-        self._timeout = timeout
         self._fill = fill
         self._requests: deque[_Request] = deque()
 
@@ -152,12 +182,12 @@ class Batcher(Admission):
             if array.dtype.hasobject:
                 raise InvalidArgumentError(f"expected an array of numbers but got elements of {array.dtype}")
         kind = tuple((array.dtype, array.shape if self._fill is None else array.ndim) for array in arrays)
+        seconds = self._seconds(timeout)
         self._admit(self._in_flight)
         request = _Request(arrays, kind, asyncio.get_running_loop())
         self._requests.append(request)
         if len(self._requests) in (1, self.size):  # others change nothing for who waits for a batch
             self._news.set()
-        seconds = self._timeout if timeout is None else timeout
         try:
             async with asyncio.timeout(seconds) as limit:
                 return await request.answer
@@ -215,8 +245,9 @@ class Batcher(Admission):
         return batch
 
     async def _answer(self, batch: Sequence[_Request]) -> None:
+        loop = asyncio.get_running_loop()
         try:
-            rows = await asyncio.get_running_loop().run_in_executor(self._executor, self._compute, batch)
+            rows = await loop.run_in_executor(self._executor, contained, self._compute, batch)
         except Exception as error:
             if len(batch) > 1:  # one may be what the others fail of
                 for request in batch:
@@ -236,8 +267,8 @@ class Batcher(Admission):
         columns = zip(*(request.items for request in batch), strict=True)
         results = self._function(*(stacked(column, self._fill) for column in columns))
         made = [np.asarray(value) for value in (results if isinstance(results, tuple) else (results,))]
-        if any(value.ndim == 0 or len(value) != len(batch) for value in made):
-            shapes = ", ".join(str(value.shape) for value in made)
+        if not made or any(value.ndim == 0 or len(value) != len(batch) for value in made):
+            shapes = ", ".join(str(value.shape) for value in made) or "of none"
             raise FailedPreconditionError(f"the function gave shapes {shapes} for {len(batch)} rows")
         if isinstance(results, tuple):
             return list(zip(*made, strict=True))

@@ -24,7 +24,7 @@ class PaddedFunction:
         """``functions``: one, or one for each number of rows, of equal arguments otherwise. ``sizes``: which
         numbers of rows one is called with that would take any, so that it sees few different shapes.
 
-        INVALID_ARGUMENT for functions of which none takes rows of tensors.
+        INVALID_ARGUMENT for functions of which none takes rows of tensors, and sizes that are none.
         """
         if not functions or not all(isinstance(function, Function) for function in functions):
             raise InvalidArgumentError(f"PaddedFunction: expected functions but got {describe(functions)}")
@@ -45,6 +45,8 @@ class PaddedFunction:
                 self._by_size[leading.pop() or 0] = function
             else:
                 self._any = function
+        if not all(isinstance(size, (int, np.integer)) and size > 0 for size in sizes):
+            raise InvalidArgumentError(f"sizes: expected numbers of rows but got {describe(sizes)}")
         if self._any is not None:
             self._by_size |= dict.fromkeys(sizes, self._any)
 
@@ -121,11 +123,17 @@ def _results(results: Any) -> list[Rows]:
 
 
 def stacked(items: Sequence[Rows], fill: float | None) -> Rows:
-    """Items as rows; with ``fill``, shorter ones are filled up at their ends."""
+    """Items as rows; with ``fill``, shorter ones are filled up at their ends. INVALID_ARGUMENT for a number
+    that integers do not have."""
     if fill is None:
         return np.stack(items)
+    kind = items[0].dtype
+    with np.errstate(invalid="ignore"):
+        held = np.asarray(fill).astype(kind)
+    if kind.kind in "biu" and held != fill:
+        raise InvalidArgumentError(f"fill: arrays of {kind} cannot be filled up with {fill}")
     shape = tuple(max(sizes) for sizes in zip(*(item.shape for item in items), strict=True))
-    rows = np.full((len(items), *shape), fill, items[0].dtype)
+    rows = np.full((len(items), *shape), held)
     for number, item in enumerate(items):
         part: tuple[Any, ...] = (number, *(slice(size) for size in item.shape))
         rows[part] = item

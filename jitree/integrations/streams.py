@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Any, Final, Protocol, Self
 
 from jitree.base.endings import Unique
-from jitree.errors import DeadlineExceededError
-from jitree.integrations.batching import Admission
+from jitree.errors import DeadlineExceededError, FailedPreconditionError
+from jitree.integrations.batching import Admission, contained
 
 _END: Final = object()
 
@@ -42,12 +42,13 @@ class AnswerStream(Unique):
         """Whether the engine has given all of it."""
         self._owner = owner
         self._timeout = timeout
-        self._end = 0.0
+        self._end: float | None = None
 
     async def __aenter__(self) -> Self:
         """RESOURCE_EXHAUSTED when too many requests wait, UNAVAILABLE while draining."""
         self._owner.enter(self)
-        self._end = asyncio.get_running_loop().time() + (self._timeout or 0)
+        if self._timeout is not None:
+            self._end = asyncio.get_running_loop().time() + self._timeout
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
@@ -59,7 +60,7 @@ class AnswerStream(Unique):
     async def __anext__(self) -> Any:
         """DEADLINE_EXCEEDED when the whole answer takes too long, and what the engine fails with."""
         try:
-            async with asyncio.timeout_at(self._end if self._timeout else None):
+            async with asyncio.timeout_at(self._end):
                 part = await self.parts.get()
         except TimeoutError:
             raise DeadlineExceededError(f"the answer was not complete within {self._timeout} s") from None
@@ -80,9 +81,8 @@ class Streams(Admission):
 
     def __init__(self, engine: StepEngine, *, waiting: int = 1024, timeout: float | None = None) -> None:
         """``waiting``: requests that may wait for a slot. ``timeout``: seconds that an answer may take."""
-        super().__init__(waiting)
+        super().__init__(waiting, timeout)
         self._engine = engine
-        self._timeout = timeout
         self._requests: deque[AnswerStream] = deque()
         self._slots: list[AnswerStream | None] = [None] * engine.size
 
@@ -91,7 +91,7 @@ class Streams(Admission):
         return len(self._requests)
 
     def __call__(self, request: Any, timeout: float | None = None) -> AnswerStream:
-        return AnswerStream(self, request, self._timeout if timeout is None else timeout)
+        return AnswerStream(self, request, self._seconds(timeout))
 
     def enter(self, stream: AnswerStream) -> None:
         self._admit(1)
@@ -118,10 +118,13 @@ class Streams(Admission):
                 await self._news.wait()
             started, stopped = self._changes()
             try:
-                failed, made = await loop.run_in_executor(self._executor, self._advance, started, stopped)
+                failed, made = await loop.run_in_executor(
+                    self._executor, contained, self._advance, started, stopped
+                )
             except Exception as error:  # of a step: nothing is known of any of its requests
                 failed, made = [(slot, error) for slot, stream in enumerate(self._slots) if stream], []
-                await loop.run_in_executor(self._executor, self._stop_all, [slot for slot, _ in failed])
+                slots = [slot for slot, _ in failed]
+                await loop.run_in_executor(self._executor, self._stop_all, slots, error)
             for slot, failure in failed:
                 self.metrics["failed"] += 1
                 self._give(slot, _Failure(failure))
@@ -155,17 +158,31 @@ class Streams(Admission):
         failed = []
         for slot, request in started:
             try:
-                self._engine.start(slot, request)
+                contained(self._engine.start, slot, request)
             except Exception as error:
                 failed.append((slot, error))
         refused = {slot for slot, _ in failed}
         if any(stream and slot not in refused for slot, stream in enumerate(self._slots)):
-            return failed, list(self._engine.step())
+            return failed, self._step(refused)
         return failed, []
 
-    def _stop_all(self, slots: list[int]) -> None:
+    def _step(self, over: set[int]) -> list[tuple[int, Any, bool]]:
+        """FAILED_PRECONDITION for an engine that goes on with a request that is over."""
+        made = []
+        for slot, part, is_last in self._engine.step():
+            if slot in over or slot not in range(len(self._slots)) or self._slots[slot] is None:
+                raise FailedPreconditionError(f"the engine gave a part for slot {slot}, which no request has")
+            if is_last:
+                over.add(slot)
+            made.append((slot, part, is_last))
+        return made
+
+    def _stop_all(self, slots: list[int], error: Exception) -> None:
         for slot in slots:
-            self._engine.stop(slot)
+            try:
+                contained(self._engine.stop, slot)
+            except Exception as another:
+                error.add_note(f"the engine could not stop slot {slot}, too: {another}")
 
     def _give(self, slot: int, part: Any) -> None:
         stream = self._slots[slot]

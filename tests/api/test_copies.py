@@ -41,8 +41,10 @@ def test_owners_are_not_copied(way: Callable[[Any], object]) -> None:
     for name, owner in owners(session).items():
         if way is pickle.dumps and name in ("session", "module", "function"):
             continue  # which pickle as what made them
-        with pytest.raises(UnimplementedError, match=r"cannot be copied or pickled: .* use the same object"):
+        can = "d: .* can be pickled" if name in ("session", "module", "function") else "d or pickled: "
+        with pytest.raises(UnimplementedError, match=f"cannot be copie{can}.*") as refusal:
             way(owner)
+        assert "use the same object" in str(refusal.value)
     with pytest.raises(UnimplementedError):
         copy.deepcopy({"model": session})
     module = session.modules["arithmetic"]

@@ -67,6 +67,8 @@ def test_programs_are_values(path: Path) -> None:
     assert len({program, *others, local(path, tier=None)}) == 5
     with pytest.raises(AttributeError):
         program.device = "cuda"
+    with pytest.raises(AttributeError):
+        del program.device
     assert str(path) in repr(program)
 
 

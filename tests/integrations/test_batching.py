@@ -4,8 +4,10 @@ depends on time."""
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from jitree.errors import (
     InvalidArgumentError,
     ResourceExhaustedError,
     UnavailableError,
+    UnknownError,
 )
 from jitree.integrations.batching import Batcher, PaddedFunction
 from tests.api.programs import ARITHMETIC
@@ -216,7 +219,7 @@ async def test_a_delay_lets_batches_grow() -> None:
 
 @run
 async def test_functions_that_give_other_than_rows() -> None:
-    for function in (lambda rows: rows[:0], lambda rows: 3, lambda rows: (rows, 1)):
+    for function in (lambda rows: rows[:0], lambda rows: 3, lambda rows: (rows, 1), lambda rows: ()):
         async with Batcher(function) as batcher:
             with pytest.raises(FailedPreconditionError, match="for 1 rows"):
                 await batcher(1)
@@ -226,6 +229,47 @@ async def test_functions_that_give_other_than_rows() -> None:
             await batcher(None)
     with pytest.raises(InvalidArgumentError, match="room for one request"):
         Batcher(len, waiting=0)
+
+
+def cancelled(rows: Any) -> None:
+    future = Future[None]()
+    future.cancel()
+    future.result()
+
+
+def cancelled_here(rows: Any) -> None:
+    raise asyncio.CancelledError
+
+
+@run
+async def test_functions_that_end_more_than_a_request() -> None:
+    """The batcher goes on: none of these reaches the event loop, where they ended the task that answers."""
+    for function in (lambda rows: next(iter(())), lambda rows: sys.exit(3), cancelled, cancelled_here):
+        async with Batcher(function) as batcher:
+            for _ in range(2):
+                with pytest.raises(UnknownError, match="the function ended with"):
+                    await batcher(1)
+
+
+def test_a_second_event_loop_is_refused() -> None:
+    """What answers is on the first: a request there waited forever."""
+    batcher = Batcher(np.negative)
+
+    async def answer() -> Any:
+        async with asyncio.timeout(60):
+            return await batcher(1)
+
+    assert asyncio.run(answer()) == -1
+    with pytest.raises(FailedPreconditionError, match="on another event loop"):
+        asyncio.run(answer())
+
+
+@run
+async def test_a_time_that_is_none_is_refused() -> None:
+    async with Batcher(np.negative) as batcher:
+        with pytest.raises(InvalidArgumentError, match="timeout: expected seconds, not nan"):
+            await batcher(1, timeout=float("nan"))
+        assert batcher.metrics["accepted"] == 0
 
 
 @run

@@ -40,6 +40,13 @@ def test_any_number_of_rows(module: Any, count: int) -> None:
     assert few.sizes == (2, 4) and np.array_equal(few(x), 2 * x)
 
 
+@pytest.mark.parametrize("sizes", [(0,), (2, -1), (2.5,), ("8",)])
+def test_sizes_that_are_none(module: Any, sizes: Any) -> None:
+    """Calls with no rows get none done: there was no end of them."""
+    with pytest.raises(InvalidArgumentError, match="sizes: expected numbers of rows"):
+        PaddedFunction(module.twice, sizes=sizes)
+
+
 def test_functions_of_one_item_are_called_for_each() -> None:
     with jitree.Session("local-sync", tier="plain") as session:
         classify = session.load(DIGITS).classify
@@ -70,3 +77,11 @@ def test_shorter_items_are_filled_up() -> None:
     assert stacked(items, 9).tolist() == [[1, 2], [3, 9], [9, 9]]
     with pytest.raises(ValueError):
         stacked(items, None)
+
+
+@pytest.mark.parametrize(("fill", "kind"), [(-1, "u1"), (0.5, "i4"), (float("nan"), "i8"), (2, "?")])
+def test_what_cannot_be_filled_up_with(fill: float, kind: str) -> None:
+    """Rows had another number at their ends."""
+    with pytest.raises(InvalidArgumentError, match="fill: arrays of"):
+        stacked([np.ones(2, kind), np.ones(1, kind)], fill)
+    assert stacked([np.ones(2, "f2"), np.ones(1, "f2")], 0.1)[1, 1] == np.float16(0.1)

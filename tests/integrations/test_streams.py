@@ -11,9 +11,11 @@ import pytest
 
 from jitree.errors import (
     DeadlineExceededError,
+    FailedPreconditionError,
     InvalidArgumentError,
     ResourceExhaustedError,
     UnavailableError,
+    UnknownError,
 )
 from jitree.integrations.streams import Streams
 from tests.integrations.test_batching import run, turns
@@ -107,3 +109,52 @@ async def test_failures() -> None:
                     await anext(going)
         assert await parts(streams, 2) == [2, 1], "and so do others"
     assert streams.metrics["failed"] == 3 and streams.metrics["answered"] == 1
+
+
+class Odd(Counter):
+    """Does not keep to what engines promise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[Any] = []
+        self.is_ending = False
+
+    def start(self, slot: int, request: int) -> None:
+        if request == 0:
+            raise StopIteration
+
+    def step(self) -> Iterator[tuple[int, Any, bool]]:
+        if self.is_ending:
+            raise SystemExit(3)
+        return iter(self.made)
+
+    def stop(self, slot: int) -> None:
+        raise KeyError(slot)
+
+
+@run
+async def test_engines_that_are_wrong() -> None:
+    """Each request gets an error, and the next one its answer."""
+    engine = Odd()
+    async with Streams(engine) as streams:
+        for made in ([(1, 3, False)], [(2, 3, False)], [(-1, 3, False)], [(0, 1, True), (0, 0, True)]):
+            engine.made = made
+            with pytest.raises(FailedPreconditionError, match="which no request has") as failure:
+                await parts(streams, 1)
+            assert "could not stop slot 0" in failure.value.__notes__[0]
+        engine.is_ending = True
+        with pytest.raises(UnknownError, match="SystemExit: 3"):
+            await parts(streams, 1)
+        with pytest.raises(UnknownError, match="StopIteration"):
+            await parts(streams, 0)
+        engine.is_ending, engine.made = False, [(0, 7, True)]
+        assert await parts(streams, 1) == [7]
+
+
+@run
+async def test_no_time_is_a_time() -> None:
+    async with Streams(Counter(), timeout=0) as streams:
+        with pytest.raises(DeadlineExceededError):
+            await parts(streams, 5)
+    with pytest.raises(InvalidArgumentError, match="timeout: expected"):
+        Streams(Counter(), timeout=-1)
