@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from jitree.api.calls.refusal import listed
 from jitree.api.function import Function
 from jitree.api.program import Program
 from jitree.base.records import NamedTuple
@@ -36,6 +37,18 @@ def placed(program: Program) -> Program:
         return program.on("cuda://0")  # of CUDA_VISIBLE_DEVICES, which Ray sets
     cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
     return program.on(f"local-task://?threads={max(1, int(cpus))}")
+
+
+def changed(program: Program, files: Mapping[str, Any]) -> Program:
+    """The program with other modules, or other parameters: lists of paths."""
+    given = {
+        "modules": [
+            f"{file.path}{file.role}" if file.data is None else file.data for file in program.modules
+        ],
+        "parameters": [f"{file.role[1:]}={file.path}" for file in program.parameters],
+    } | files
+    modules, parameters = (listed(name, "paths", paths) for name, paths in given.items())
+    return Program(*modules, device=program.device, parameters=parameters, **dict(program.options))
 
 
 def functions(program: Program, names: str | Sequence[str]) -> list[Function]:
@@ -86,7 +99,8 @@ class Predictor:
         return partial(Predictor, *self._given, **self._options), ()
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The columns of a batch that the function does not take, and its results."""
+        """The columns of a batch that the function does not take, and its results. INVALID_ARGUMENT where
+        one name is for two of them."""
         if self._function is None:
             program, names = self._given
             self._function = PaddedFunction(*functions(placed(program), names), sizes=self._options["sizes"])
@@ -96,6 +110,12 @@ class Predictor:
         if len(given) != len(results):
             raise InvalidArgumentError(f"outputs: {len(given)} names for {len(results)} results")
         kept = {name: column for name, column in batch.items() if name not in inputs}
+        names = [*kept, *given]
+        twice = [name for name in given if names.count(name) > 1]
+        if twice:
+            raise InvalidArgumentError(
+                f"outputs: '{twice[0]}' would be two columns; name {len(given)} others than {', '.join(kept)}"
+            )
         return kept | dict(zip(given, results, strict=True))
 
     def _inputs(self, batch: Mapping[str, Any]) -> tuple[str, ...]:
@@ -150,6 +170,7 @@ class Replica:
         self._sizes = sizes
         self._options = options
         self._now = self._load(placed(program))
+        self._changing = asyncio.Lock()
         self._draining: set[asyncio.Task[None]] = set()
 
     def _load(self, program: Program) -> _Served:
@@ -198,25 +219,28 @@ class Replica:
             raise FailedPreconditionError("the session of the replica has been closed")
 
     async def reconfigure(self, user_config: Mapping[str, Any]) -> None:
-        """``user_config={"modules": [path], "parameters": [archive]}`` loads these; requests that were
-        accepted end on what was loaded before."""
-        modules = user_config.get("modules")
-        if not modules:
+        """``user_config={"modules": [path], "parameters": [archive]}`` loads these, of which one may stay as
+        it is; requests that were accepted end on what was loaded before. INVALID_ARGUMENT for anything else.
+        """
+        unknown = sorted(user_config.keys() - {"modules", "parameters"})
+        if unknown:
+            raise InvalidArgumentError(
+                f"user_config: expected modules and parameters, not {', '.join(unknown)}"
+            )
+        if not user_config:
             return
-        device, options = self._now.program.device, dict(self._now.program.options)
-        parameters = user_config.get("parameters", ())
-        loaded = await asyncio.to_thread(
-            lambda: self._load(Program(*modules, device=device, parameters=parameters, **options))
-        )
-        old, self._now = self._now, loaded
+        async with self._changing:
+            loaded = await asyncio.to_thread(lambda: self._load(changed(self._now.program, user_config)))
+            old, self._now = self._now, loaded
         ending = asyncio.create_task(self._end(old))
         self._draining.add(ending)
         ending.add_done_callback(self._draining.discard)
 
     async def _end(self, old: _Served) -> None:
         await old.batcher.drain()
-        if old.program != self._now.program:
-            await asyncio.to_thread(old.function.session.close)
+        async with self._changing:  # else the same program may be opened again, and closed here
+            if old.program != self._now.program:
+                await asyncio.to_thread(old.function.session.close)
 
     async def metrics(self) -> dict[str, int]:
         return {**self._now.batcher.metrics, "waiting": self._now.batcher.waiting}

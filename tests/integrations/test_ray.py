@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,12 @@ import pytest
 from jitree import Program
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from jitree.integrations.ray import Predictor
-from tests.api.programs import ARITHMETIC, CALLS
+from jitree.params.arrays import array_entry
+from jitree.params.irpa_writer import plan, write
+from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, CALLS, PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
+LINEAR = PROGRAMS / "parameters.vmfb"
 DIGITS = ROOT / "examples" / "digits" / "digits.llvm-cpu.vmfb"
 ROWS = 300
 
@@ -65,6 +69,8 @@ def test_what_does_not_fit() -> None:
         Predictor(local(), "add")({"a": x})
     with pytest.raises(InvalidArgumentError, match="2 names for 1 results"):
         Predictor(local(), "add", outputs=("y", "z"))({"a": x, "b": x})
+    with pytest.raises(InvalidArgumentError, match="'output0' would be two columns"):
+        Predictor(local(), "add", inputs=("a", "b"))({"a": x, "b": x, "output0": x})
     with pytest.raises(NotFoundError, match="0 modules export 'nothere'"):
         Predictor(local(), "nothere")({"a": x})
 
@@ -104,6 +110,56 @@ def test_requests_of_http() -> None:
         local().open().close()
         with pytest.raises(FailedPreconditionError, match="has been closed"):
             replica.check_health()
+
+    asyncio.run(main())
+
+
+def test_changes_of_what_is_served(tmp_path: Path) -> None:
+    """What is not given stays."""
+    pytest.importorskip("ray.serve")
+    from jitree.integrations.ray import Replica
+
+    archives = [tmp_path / "old.irpa", tmp_path / "new.irpa"]
+    for number, archive in enumerate(archives):
+        numbers = {"w": np.full((4, 3), number, "f4"), "b": np.ones(3, "f4"), "scale": np.ones(3, "f4")}
+        write(archive, plan([array_entry(name, array) for name, array in numbers.items()]))
+    files = [[f"model={archive}", str(archive)] for archive in archives]
+    program = Program(LINEAR, device="local-sync", tier="plain", parameters=files[0])
+
+    async def main() -> None:
+        replica = Replica(program, "linear", timeout=60)
+        given: Any = {"modules": [str(LINEAR)]}, {"parameters": files[1]}, {}
+        for number, config in zip((0, 1, 1), given, strict=True):
+            await replica.reconfigure(config)
+            assert (await replica.predict(np.ones(4, np.float32))).tolist() == [4 * number + 1] * 3
+        wrong: Any
+        for wrong in ({"modules": str(LINEAR)}, {"module": [str(LINEAR)]}, {"parameters": 3}):
+            with pytest.raises(InvalidArgumentError, match="expected"):
+                await replica.reconfigure(wrong)
+        replica.check_health()
+
+    asyncio.run(main())
+
+
+def test_a_program_that_is_served_again_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not closed for a time in which another one was served."""
+    pytest.importorskip("ray.serve")
+    from jitree.integrations.ray import Replica
+
+    async def main() -> None:
+        replica = Replica(local(), "add", timeout=60)
+        load, ended = Replica._load, threading.Event()
+
+        def slow(self: Replica, program: Program) -> Any:
+            loaded = load(self, program)
+            if program == local():
+                ended.wait(0.2)  # for which the first one could be closed
+            return loaded
+
+        monkeypatch.setattr(Replica, "_load", slow)
+        for path in (ASYNCHRONOUS, ARITHMETIC):
+            await replica.reconfigure({"modules": [str(path)]})
+        replica.check_health()
 
     asyncio.run(main())
 
