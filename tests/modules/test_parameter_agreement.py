@@ -161,6 +161,24 @@ def test_what_the_kernels_of_a_parameter_may_mean(name: str, value: np.ndarray[A
     load_typed(name, value)
 
 
+HALVES = PROGRAM.parent / "halves.vmfb"
+
+
+def load_halves(w: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> None:
+    with Session("local-sync", parameters=[{"model": {"w": w, "b": b}}]) as session:
+        session.load(HALVES)
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.uint16, ml_dtypes.bfloat16])
+def test_integers_hold_the_bits_of_no_type_that_numpy_has(dtype: Any) -> None:
+    """Those of bfloat16 they may."""
+    half, integers = np.ones(6, np.float16), np.ones(6, np.uint16)
+    with pytest.raises(InvalidArgumentError, match=r"'model::w' has .*_elementwise_6_f16', which takes it"):
+        load_halves(np.ones(6, dtype), integers)
+    load_halves(half, integers)
+    load_halves(half.view(np.uint8), np.ones(6, ml_dtypes.bfloat16))
+
+
 SUMMED = PROGRAM.parent / "summed.vmfb"
 """A program that computes with f32 and i32."""
 SUMS: dict[str, np.ndarray[Any, Any]] = {

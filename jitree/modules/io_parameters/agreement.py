@@ -42,7 +42,8 @@ _DECLARATION: Final = "iree.abi.declaration"
 _KERNEL_BYTES: Final = re.compile(KERNEL.pattern.encode())
 _TENSOR: Final = re.compile(r"tensor<(?:[\d?]+x)*(\w+)")
 _AS_BYTES: Final = "or pass its bytes by array.view(numpy.uint8) if they are what the program means"
-_FLOAT16: Final = BY_NAME["f16"], BY_NAME["bf16"]
+_BFLOAT16: Final = BY_NAME["bf16"]
+_FLOAT16: Final = BY_NAME["f16"], _BFLOAT16
 _BYTES: Final = BY_NAME["i8"], BY_NAME["si8"], BY_NAME["ui8"]
 _SEARCHED: Final = 64 << 20
 """Bytes. Larger segments are constants: they are not read before a program does."""
@@ -217,7 +218,7 @@ def _common(
 
 def _has(types: Iterable[ElementType], element: ElementType | None) -> bool:
     """Whether it is one of the types; None, a type of files only, is none. Integers may hold the bits of
-    floats that numpy does not have."""
+    bfloat16, which numpy does not have."""
     if element is None:
         return False
     kinds = {kind for row in types if row.bits == element.bits for kind in (_kind(row), _holder(row))}
@@ -268,7 +269,7 @@ def _element(parameter: StoredParameter) -> ElementType | None:
 
 
 def _holder(row: ElementType) -> int:
-    return _INTEGER if row in _FLOAT16 else _kind(row)
+    return _INTEGER if row == _BFLOAT16 else _kind(row)
 
 
 def _is_told(row: ElementType) -> bool:
