@@ -447,7 +447,14 @@ class Function(Remade):
         return error.with_context(f"invoking function '{self.name}'").with_context(f"`{self.declaration}`")
 
     def _fail(self, error: StatusError) -> NoReturn:
-        raise error.raised or error.with_context(f"`{self.declaration}`")
+        raised = error.raised
+        if raised is None:
+            raise error.with_context(f"`{self.declaration}`")
+        context = raised.__context__
+        try:
+            raise raised
+        finally:  # the error that stood for it tells nothing more
+            raised.__context__ = context
 
     def __repr__(self) -> str:
         return printable(f"<jitree.Function {self.full_name}: {self.declaration}>")

@@ -97,7 +97,7 @@ def _show(profile: Profile, devices: tuple[Device, ...], paths: list[str], flags
     for path in paths:
         profile.save(path)
     if flags.text("profile"):
-        sys.stderr.write(f"{profile.rows[:_SHOWN]}\n")
+        sys.stderr.write(f"{profile.rows.first(_SHOWN)}\n")
     if flags.boolean("print_device_statistics"):
         sys.stderr.write(f"\nDevice statistics:\n{profile.table()}\n{profile.table('device operation')}\n")
 

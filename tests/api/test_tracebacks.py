@@ -92,6 +92,25 @@ def test_functions_of_the_user_stay(session: jitree.Session) -> None:
     assert all(file in ("__init__.py", "decoder.py") for file, _ in found[2:]) and found[2:]
 
 
+@pytest.mark.parametrize("is_handling", [False, True])
+def test_what_a_tap_raises_is_all_that_is_told(session: jitree.Session, is_handling: bool) -> None:
+    """The error that stands for it on the way is no part of it; what the function itself handled stays."""
+
+    def fail(dispatch: object) -> None:
+        if not is_handling:
+            raise KeyError("mine")
+        try:
+            raise ValueError("first")
+        except ValueError:
+            raise KeyError("mine")  # noqa: B904 - the context is what is tested
+
+    product = session.load(ASYNCHRONOUS).product
+    with pytest.raises(KeyError) as caught, session.tap(keep=fail):
+        product(np.ones((256, 256), np.float32))
+    text = "".join(traceback.format_exception(caught.value))
+    assert "InternalError" not in text and ("ValueError: first" in text) is is_handling
+
+
 def test_all_of_it(session: jitree.Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JITREE_TRACEBACK", "full")
     assert ("session.py", "load") in lines_of(lambda: session.load("missing"))

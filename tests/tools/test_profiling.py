@@ -34,6 +34,7 @@ def test_profiles(tmp_path: Path) -> None:
     outcome = run(f"--profile={path}")
     assert outcome.code == 0 and outcome.stdout == run().stdout
     assert {MATMUL, SOFTMAX, "module.normalized"} <= set(slices(path)) and MATMUL in outcome.stderr
+    assert "(bytecode, arguments, results)" in outcome.stderr, "with what is no dispatch"
 
 
 def test_profiles_of_calls_that_fail(tmp_path: Path) -> None:
