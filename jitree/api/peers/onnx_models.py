@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,12 +11,14 @@ import numpy as np
 
 from jitree.api.calls.refusal import describe
 from jitree.api.peers.base import Peer, Show
-from jitree.api.peers.onnx_graph import GraphValue, outputs_of, values_of, with_outputs
+from jitree.api.peers.onnx_graph import outputs_of, values_of, with_outputs
 from jitree.errors import InvalidArgumentError, NotFoundError, UnavailableError
 
 SUFFIX: Final = ".onnx"
-_AT_ONCE: Final = 16
-"""Values that a run gives: all of them at once would keep the memory of a model from being used again."""
+_MOST_AT_ONCE: Final = 64
+_ENOUGH: Final = 32 << 20
+"""Bytes of the values that a run gives: all of them at once would keep the memory of a model from being used
+again. Runs give more values until they have so many."""
 _FOLDER: Final = "session.model_external_initializers_file_folder_path"
 _ONLY_ERRORS: Final = 3
 
@@ -54,8 +56,15 @@ class OnnxPeer(Peer):
         model = self._model()
         values, outputs = values_of(model), set(outputs_of(model))
         session = self._opened(with_outputs(model, [one.name for one in values if one.name not in outputs]))
-        for part in _batches(values):
-            for value, array in zip(part, _run(session, [one.name for one in part], given), strict=True):
+        place, count = 0, 1
+        while place < len(values):
+            part = values[place : place + count]
+            arrays = _run(session, [one.name for one in part], given)
+            size = sum(getattr(array, "nbytes", 0) for array in arrays)
+            place += count
+            count = min(2 * count, _MOST_AT_ONCE) if size < _ENOUGH else max(1, count // 4)
+            for value in part:
+                array = arrays.pop(0)
                 if isinstance(array, np.ndarray):  # others are sequences and maps
                     show(f"{value.operation} {value.name}", array)
 
@@ -89,11 +98,6 @@ def is_onnx(given: Any) -> bool:
     if isinstance(given, (str, os.PathLike)):
         return os.fsdecode(given).endswith(SUFFIX)
     return all(hasattr(given, name) for name in ("run", "get_inputs", "get_outputs"))
-
-
-def _batches(values: Sequence[GraphValue]) -> Iterator[Sequence[GraphValue]]:
-    for first in range(0, len(values), _AT_ONCE):
-        yield values[first : first + _AT_ONCE]
 
 
 def _run(session: Any, names: Sequence[str] | None, given: dict[str, Any]) -> Any:
