@@ -15,6 +15,7 @@ from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX
 from jitree.api.calls.refusal import describe
 from jitree.api.calls.tensor_packing import as_array
 from jitree.api.function import Function
+from jitree.api.other_kinds import OtherKind
 from jitree.api.peers.base import Peer
 from jitree.api.peers.callables import CallablePeer
 from jitree.base.arguments import items
@@ -66,6 +67,8 @@ Side: TypeAlias = ProgramSide | Peer
 
 def side_of(name: str, given: SideLike, function: str | None, options: Mapping[str, Any]) -> Side:
     """INVALID_ARGUMENT for what cannot be called; ``name`` is that of the argument."""
+    if isinstance(given, OtherKind):
+        given = given.function
     if isinstance(given, Function):
         return FunctionSide(given)
     peer = _peer_of(given)

@@ -138,6 +138,13 @@ def test_values_that_are_shown_twice_count_once() -> None:
     ]  # fmt: skip
 
 
+def test_functions_that_give_arrays_of_a_library_are_programs() -> None:
+    with jitree.Session("local-sync") as session:
+        function = session.load(CHAIN).layers.to("numpy")
+        d = jitree.diff(function, wrong_in_numpy, inputs=[X], **NEAR)
+        assert d.first is not None and d.first.ordinals == (3, None)
+
+
 # -- PyTorch -----------------------------------------------------------------------------------------------
 
 
