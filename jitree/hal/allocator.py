@@ -216,6 +216,11 @@ class HostMemory:
             self._charges.append(self._charge(size - self._charged))
             self._charged = size
 
+    def end(self) -> None:
+        """The object has no more, though something may still refer to it, such as an error."""
+        self._charges.clear()
+        self._charged = 0
+
 
 class LendingAllocator(Allocator):
     """Lends blocks of memory to those who hand them out without asking for each."""

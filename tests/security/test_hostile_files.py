@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,9 @@ import pytest
 
 import jitree
 from jitree.api.load_order import explain_incompatible
+from jitree.base import scopes
 from jitree.dispatch.bytecode_module import BytecodeModule
-from jitree.errors import DeadlineExceededError, StatusError
+from jitree.errors import CancelledError, DeadlineExceededError, ResourceExhaustedError, StatusError
 from jitree.modules.io_parameters.kernel_names import KERNEL, operation, words_of
 from jitree.modules.io_parameters.uses import find_uses
 from jitree.vmfb import debug
@@ -136,3 +138,49 @@ def test_sizes_that_cannot_be_counted() -> None:
     """)  # fmt: skip
     with jitree.Session("local-sync", sandbox=True) as session, pytest.raises(StatusError):
         session.load(failing.build())
+
+
+def loading(count: int) -> bytes:
+    """Loads the same 16 bytes of a parameter so many times in one call."""
+    module = Assembler(f"loads{count}").import_function("hal.devices.get", "0i_r")
+    module.import_function("io_parameters.load", "0rIrrrIiirrr_r")
+    for data in (b"scope", struct.pack("<II", 0, 1) * count, b"k", struct.pack("<QQQ", 0, 0, 16) * count):
+        module.rodata(data)
+    module.rodata(f"f_dispatch_0_elementwise_{DIGITS}_f32".encode())
+    return module.function("f", "0v_v", """
+        %i1 = const.i32 0
+        %i2:3 = const.i64 -1
+        %i4 = const.i32 48
+        %i5 = const.i32 3075
+        [%r0] = call @hal.devices.get [%i1]
+        %r1 = const.ref.rodata 0
+        %r2 = const.ref.rodata 1
+        %r3 = const.ref.rodata 2
+        %r4 = const.ref.rodata 3
+        [%r5] = call @io_parameters.load [%r0, %i2:3, %r10, %r11, %r1, %i2:3, %i4, %i5, %r2, %r3, %r4]
+        return
+    """).build()  # fmt: skip
+
+
+def test_ranges_of_parameters_are_memory_and_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    parameters: Any = {"scope": {"k": np.ones(4, np.float32)}}
+    limits = jitree.Limits(memory=1 << 20)
+    with jitree.Session("local-sync", sandbox=True, limits=limits, parameters=parameters) as session:
+        few, many = session.load(loading(60), loading(5000))
+        for _ in range(2):
+            few.f()
+            with pytest.raises(ResourceExhaustedError, match="the limit on memory"):
+                many.f()
+    with jitree.Session("local-sync", sandbox=True, parameters=parameters) as session:
+        load, looks = session.load(loading(5000)).f, 0
+
+        def end() -> StatusError | None:
+            nonlocal looks
+            looks += 1
+            return CancelledError("as a deadline does") if looks == 20 else None
+
+        monkeypatch.setattr(scopes, "why_to_end", end)
+        with pytest.raises(CancelledError):
+            load()
+        monkeypatch.undo()
+        load()

@@ -28,11 +28,20 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from jitree.base.copying import ranges
+from jitree.base.scopes import require_going_on
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import InvalidArgumentError
-from jitree.modules.io_parameters.kernel_names import KERNEL, RootOperation, named, operation, words_of
+from jitree.modules.io_parameters.kernel_names import (
+    KERNEL,
+    RootOperation,
+    is_size,
+    named,
+    operation,
+    words_of,
+)
 from jitree.modules.io_parameters.providers import StoredParameter
-from jitree.modules.io_parameters.requests import ParameterRequest, described
+from jitree.modules.io_parameters.requests import ParameterRequest, described, in_turn
 from jitree.types import BY_NAME, INTEGER_CLASSES, ElementType
 
 if TYPE_CHECKING:
@@ -48,6 +57,8 @@ _BYTES: Final = BY_NAME["i8"], BY_NAME["si8"], BY_NAME["ui8"]
 _SEARCHED: Final = 64 << 20
 """Bytes. Larger segments are constants: they are not read before a program does."""
 _MOST_SIZES: Final = 8
+_TOGETHER: Final = 1024
+"""Kernels after which it looks whether the thread is to end."""
 _COMPARED_BITS: Final = 32
 """Integers of fewer bits may hold the bits of floats that numpy does not have."""
 
@@ -59,7 +70,7 @@ class ReadingProgram:
         self._context = weakref.ref(context)
         self._module_count = -1
         self._types: frozenset[ElementType] = frozenset()
-        self._operands: frozenset[tuple[int, ...]] = frozenset()
+        self._operands: Sequence[tuple[int, ...]] = ()
         self._operations: frozenset[RootOperation] = frozenset()
         self._uses: dict[tuple[str, str], set[str]] | None = None
 
@@ -81,7 +92,8 @@ class ReadingProgram:
         self._look()
         return any(
             count == product or (0 in sizes and product and count % product == 0)
-            for sizes in self._operands
+            for part in ranges(len(self._operands), _TOGETHER)
+            for sizes in self._operands[part]
             for product in _products(sizes)
         )
 
@@ -114,7 +126,7 @@ class ReadingProgram:
             declared = frozenset(row for module in compiled for row in _declared_types(module))
             known = bool(types) and all(types) and not any(map(_reads_elements, compiled))
             self._types = declared.union(*types) if known else frozenset()
-            self._operands = frozenset(_sizes(name) for names in kernels for name in names if _types(name))
+            self._operands = [*{_sizes(name) for names in kernels for name in names if _types(name)}]
             found = (operation(name) for names in kernels for name in names)
             self._operations = frozenset(row for row in found if row is not None)
             self._uses = None
@@ -125,6 +137,7 @@ def _kernels(module: BytecodeModule) -> Iterable[list[list[str]]]:
     """Of each kernel, its names as words."""
     kernels: dict[bytes, list[list[str]]] = {}
     for segment in module.module.rodata:
+        require_going_on()
         for stem, rest in set(_KERNEL_BYTES.findall(segment.data)) if len(segment.data) <= _SEARCHED else ():
             kernels.setdefault(stem, []).append(words_of(rest.decode()))
     return kernels.values()
@@ -139,7 +152,7 @@ def _reads_elements(module: BytecodeModule) -> bool:
 
 
 def _sizes(words: Iterable[str]) -> tuple[int, ...]:
-    sizes = [int(word) if word.isdecimal() else 0 for word in words if word.isdecimal() or word == "D"]
+    sizes = [0 if word == "D" else int(word) for word in words if is_size(word)]
     return tuple(sizes[:_MOST_SIZES])
 
 
@@ -162,7 +175,7 @@ def require_agreement(program: ReadingProgram, scope: str, requests: Iterable[Pa
     """INVALID_ARGUMENT for a parameter of another length or element type than the program takes."""
     requests = [request for request in requests if request.length]
     in_parts = {request.parameter.key for request in requests if request.parameter_offset}
-    for parameter, _, _, taken in requests:
+    for parameter, _, _, taken in in_turn(requests):
         has = f"parameter '{scope}::{parameter.key}' has {described(parameter)}"
         is_whole = taken == parameter.length or parameter.key in in_parts
         if not is_whole and program.is_initialising:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from jitree.base.scopes import require_going_on
 from jitree.errors import StatusError, again
+from jitree.hal.allocator import HostMemory
 from jitree.hal.buffer import Buffer
 from jitree.hal.device import Device
 from jitree.hal.enums import MemoryAccess
@@ -19,6 +21,8 @@ Where = tuple[Device, int, Fence | None, Fence | None]
 
 _READ: Final = int(MemoryAccess.READ)
 _WRITE: Final = int(MemoryAccess.WRITE)
+_TOGETHER: Final = 256
+"""Operations after which it looks whether the thread is to end."""
 _FILL_LENGTHS: Final = (1, 2, 4)
 """Bytes of the patterns that queues fill with."""
 _TILE: Final = 1 << 20
@@ -37,11 +41,14 @@ class Batch:
         self._wait = wait
         self._signal = signal
         self._operations: list[Operation] = []
+        self.memory = HostMemory(device.device_allocator.limited_charge)
+        """Counts what the host has of the call."""
 
     def __enter__(self) -> Batch:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self.memory.end()
         if isinstance(error, StatusError) and self._signal is not None:
             self._signal.fail(again(error))
 
@@ -54,6 +61,8 @@ class Batch:
         timeline = device.create_semaphore(0) if len(self._operations) > 1 else None
         wait, last = self._wait, len(self._operations)
         for number, operation in enumerate(self._operations, 1):
+            if number % _TOGETHER == 0:
+                require_going_on()
             signal = self._signal
             if timeline is not None and number < last:
                 signal = Fence(((timeline, number),))

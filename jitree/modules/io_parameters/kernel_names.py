@@ -62,8 +62,8 @@ def words_of(rest: str) -> list[str]:
 
 def operation(words: Sequence[str]) -> RootOperation | None:
     """None for the name of a kernel that says nothing, or less."""
-    head = list(itertools.takewhile(lambda word: not _is_size(word), words))
-    sizes = [0 if word == "D" else int(word) for word in itertools.takewhile(_is_size, words[len(head) :])]
+    head = list(itertools.takewhile(lambda word: not is_size(word), words))
+    sizes = [0 if word == "D" else int(word) for word in itertools.takewhile(is_size, words[len(head) :])]
     rest = words[len(head) + len(sizes) :]
     kind = "_".join(head)
     if kind == _ENCODE:
@@ -81,5 +81,6 @@ def named(name: str) -> RootOperation | None:
     return operation(words_of(found[2] or "")) if found else None
 
 
-def _is_size(word: str) -> bool:
+def is_size(word: str) -> bool:
+    """Whether it is that of a loop; ``D`` for one that is not known."""
     return (word.isdecimal() and len(word) <= _MOST_DIGITS) or word == "D"

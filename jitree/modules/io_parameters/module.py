@@ -17,7 +17,7 @@ from jitree.modules.hal.module import RowModule
 from jitree.modules.io_parameters.agreement import ReadingProgram, require_agreement
 from jitree.modules.io_parameters.batch import Batch, Where
 from jitree.modules.io_parameters.providers import ScopeProvider
-from jitree.modules.io_parameters.requests import ParameterRequest, Tables, resolve, scope_name
+from jitree.modules.io_parameters.requests import ParameterRequest, Tables, in_turn, resolve, scope_name
 from jitree.regs.list import VmList
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ def load(state: ParametersState, where: Where, tables: Tables, memory_types: int
     copied when the program promises to leave it as it is (usage SHARING_IMMUTABLE): what a variable starts
     with may be changed in place, by kernels that would fault on read-only pages."""
     with Batch(*where) as batch:
-        requests = resolve(state.providers, tables)
+        requests = resolve(state.providers, tables, batch.memory)
         require_agreement(state.program, scope_name(tables), requests)
-        buffers = [_load(where[0], batch, request, memory_types, usage) for request in requests]
+        buffers = [_load(where[0], batch, request, memory_types, usage) for request in in_turn(requests)]
         batch.submit()
     loaded = VmList(state.buffer_type, len(buffers))
     for buffer in buffers:
@@ -75,9 +75,9 @@ def _load(device: Device, batch: Batch, request: ParameterRequest, memory_types:
 def gather(state: ParametersState, where: Where, tables: Tables, target: Buffer) -> None:
     """Copies ranges of parameters into one buffer."""
     with Batch(*where) as batch:
-        requests = resolve(state.providers, tables)
+        requests = resolve(state.providers, tables, batch.memory)
         require_agreement(state.program, scope_name(tables), requests)
-        for request in requests:
+        for request in in_turn(requests):
             target.range(request.buffer_offset, request.length)
             _read(batch, request, target)
         batch.submit()
@@ -98,7 +98,7 @@ def scatter(state: ParametersState, where: Where, tables: Tables, source: Buffer
     none is written.
     """
     with Batch(*where) as batch:
-        for parameter, start, offset, length in resolve(state.providers, tables):
+        for parameter, start, offset, length in in_turn(resolve(state.providers, tables, batch.memory)):
             if parameter.pattern is not None:
                 raise FailedPreconditionError(
                     f"parameter '{parameter.key}' is a repeated pattern, which cannot be written to"

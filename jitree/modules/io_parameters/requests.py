@@ -6,8 +6,10 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from jitree.base.copying import ranges
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, OutOfRangeError
+from jitree.hal.allocator import HostMemory
 from jitree.modules.io_parameters.providers import ScopeProvider, StoredParameter, find_provider
 from jitree.regs.objects import VmBuffer
 
@@ -15,7 +17,11 @@ _NAME: Final = struct.Struct("<II")
 """offset and length of a key in the key data"""
 _SPAN: Final = struct.Struct("<QQQ")
 """parameter offset, buffer offset, length"""
-
+_TOGETHER: Final = 256
+_REQUEST: Final = 2048
+"""Bytes that the host has of a request, with what it submits for it."""
+_FEW: Final = 64
+"""Requests that are not counted."""
 
 Tables = tuple[VmBuffer | None, VmBuffer, VmBuffer, VmBuffer]
 """Name of a scope, table of keys, the keys, spans."""
@@ -30,15 +36,15 @@ class ParameterRequest(NamedTuple):
     length: int
 
 
-def resolve(providers: Sequence[ScopeProvider], tables: Tables) -> list[ParameterRequest]:
-    """One request for each span.
+def resolve(providers: Sequence[ScopeProvider], tables: Tables, memory: HostMemory) -> list[ParameterRequest]:
+    """One request for each span; ``memory`` counts what the host has of them.
 
     INVALID_ARGUMENT for tables of wrong size, OUT_OF_RANGE for keys outside the key data and for ranges that
     a parameter does not have, NOT_FOUND for scopes and keys.
     """
     name = scope_name(tables)
     provider = find_provider(providers, name)
-    requests = []
+    requests = list[ParameterRequest]()
     for key, (parameter_offset, buffer_offset, length) in _rows(*tables[1:]):
         parameter = provider.get(key)
         if parameter_offset + length > parameter.length:
@@ -47,7 +53,15 @@ def resolve(providers: Sequence[ScopeProvider], tables: Tables) -> list[Paramete
                 f"{parameter_offset + length}, and the parameter has {described(parameter)}"
             )
         requests.append(ParameterRequest(parameter, parameter_offset, buffer_offset, length))
+        if len(requests) >= _FEW:
+            memory.reach(_REQUEST * len(requests))
     return requests
+
+
+def in_turn(requests: Sequence[ParameterRequest]) -> Iterator[ParameterRequest]:
+    """Each of them; looks now and then whether the thread is to end."""
+    for part in ranges(len(requests), _TOGETHER):
+        yield from requests[part]
 
 
 def scope_name(tables: Tables) -> str:
@@ -72,7 +86,7 @@ def _rows(
         raise InvalidArgumentError(
             f"a key table of {len(key_table)} bytes for {count} parameters; it needs {count * _NAME.size}"
         )
-    for index in range(count):
+    for index in (index for part in ranges(count, _TOGETHER) for index in range(part.start, part.stop)):
         offset, length = _NAME.unpack_from(key_table.view, index * _NAME.size)
         if offset + length > len(key_data):
             raise OutOfRangeError(
