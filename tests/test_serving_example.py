@@ -188,6 +188,31 @@ def test_what_is_no_request_is_refused_and_ends_the_connection(
     assert server.ask("/health", method="GET") == (200, {"draining": False})
 
 
+def test_an_answer_to_head_has_no_body(server: Server) -> None:
+    """The client took it for the answer to its next request."""
+    with socket.create_connection(("127.0.0.1", server.port), SECONDS) as client:
+        client.sendall(b"HEAD /health HTTP/1.1\r\n\r\nGET /health HTTP/1.1\r\nConnection: close\r\n\r\n")
+        answer = b""
+        while data := client.recv(1 << 16):
+            answer += data
+    first, second, body = answer.split(b"\r\n\r\n")
+    assert first.startswith(b"HTTP/1.1 404 ") and b"content-length: 37" in first
+    assert second.startswith(b"HTTP/1.1 200 ") and body == b'{"draining": false}'
+
+
+def test_a_client_that_waits_before_it_sends_its_body(server: Server) -> None:
+    body = b'{"image": 3}'
+    with socket.create_connection(("127.0.0.1", server.port), SECONDS) as client:
+        head = b"POST /classify HTTP/1.1\r\nConnection: x, Close\r\nExpect: 100-continue\r\n"
+        client.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body))
+        assert client.recv(1 << 16) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.sendall(body)
+        answer = b""
+        while data := client.recv(1 << 16):
+            answer += data
+    assert answer.startswith(b"HTTP/1.1 400 ") and answer.endswith(b'got shape ()"}')
+
+
 def test_an_old_client_gets_its_answer_without_chunks(server: Server) -> None:
     body = json.dumps({"text": "yes", "letters": 2}).encode()
     with socket.create_connection(("127.0.0.1", server.port), SECONDS) as client:

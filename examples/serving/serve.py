@@ -51,7 +51,10 @@ class Head:
             raise Refused(HTTPStatus.BAD_REQUEST)
         self.length = int(length)
         self.is_new = version == "HTTP/1.1"
-        self.keeps = self.is_new and known.get("connection", "").lower() != "close"
+        wishes = [wish.strip() for wish in known.get("connection", "").lower().split(",")]
+        self.keeps = self.is_new and "close" not in wishes
+        self.waits = self.is_new and known.get("expect", "").lower() == "100-continue"
+        """For a sign before it sends its body."""
         path, _, query = target.partition("?")
         self.scope = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": version[5:], "method": method,
@@ -74,6 +77,10 @@ class Connection:
         """What of the answer waits for its first part."""
         self._may_chunk = True
         self._is_chunked = True
+        self._waits = False
+        """For the sign that it may go on."""
+        self._is_bare = False
+        """Whether the answer has no body: a client would take it for the next answer."""
 
     async def serve(self) -> None:
         try:
@@ -109,7 +116,10 @@ class Connection:
         head = Head(bytes(self._received[:end]))
         del self._received[: end + 4]
         self._left, self._may_chunk = head.length, head.is_new
+        self._waits, self._is_bare = head.waits, head.scope["method"] == "HEAD"
         await self._application(head.scope, self._receive, self._send)
+        if self._waits and self._left:  # what comes may be the body, or the next request
+            return False
         while self._left is not None:  # of a request that was answered before its end
             if self._left > MOST_REST or (await self._receive())["type"] != "http.request":
                 return False
@@ -129,6 +139,9 @@ class Connection:
                 if not await self._fill():
                     return {"type": "http.disconnect"}
             await asyncio.get_running_loop().create_future()  # it sends its next requests already
+        if self._waits and self._left and not self._received:
+            self._writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._waits = False
         if not self._received and self._left and not await self._fill(SECONDS):
             return {"type": "http.disconnect"}
         body = bytes(self._received[: self._left])
@@ -152,7 +165,9 @@ class Connection:
             self._answer = b"\r\n".join([*head, b"", b""])
             return
         body, more = message.get("body", b""), message.get("more_body", False)
-        if self._is_chunked:
+        if self._is_bare:
+            body = b""
+        elif self._is_chunked:
             body = (b"%x\r\n%s\r\n" % (len(body), body) if body else b"") + (b"" if more else b"0\r\n\r\n")
         self._writer.write(self._answer + body)
         self._answer = b""

@@ -41,12 +41,13 @@ def placed(program: Program) -> Program:
 
 def changed(program: Program, files: Mapping[str, Any]) -> Program:
     """The program with other modules, or other parameters: lists of paths."""
-    given = {
+    given: dict[str, Any] = {
         "modules": [
             f"{file.path}{file.role}" if file.data is None else file.data for file in program.modules
         ],
         "parameters": [f"{file.role[1:]}={file.path}" for file in program.parameters],
-    } | files
+        **files,
+    }
     modules, parameters = (listed(name, "paths", paths) for name, paths in given.items())
     return Program(*modules, device=program.device, parameters=parameters, **dict(program.options))
 
