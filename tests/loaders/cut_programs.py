@@ -8,10 +8,15 @@ from array import array
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
+from unittest.mock import patch
 
 import numpy as np
 
 from jitree.codegen import image
+from jitree.codegen.image.build import build, generate
+from jitree.codegen.image.compile import host_target
+from jitree.codegen.image.flat import map_image
+from jitree.dispatch.native.nests import cutting
 from jitree.hal.command_layout import DISPATCH, WORKGROUP
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor
@@ -87,12 +92,14 @@ class KernelText(Text):
 
 
 def compiled(text: KernelText) -> VmvxExecutable:
-    """With machine code in place."""
+    """With machine code in place, made in this process: workgroups can be cut however small they are."""
     executable = load(text.module(), "native")
     kernels = executable._compiled
     assert kernels is not None
     image.wait(SPANS)
-    kernels._use_all(kernels._provider.wait())
+    with patch.object(cutting, "LEAST_WORK", 0):
+        made = build(generate(kernels._provider.recipe), host_target())
+    assert kernels._use(map_image(made))
     return executable
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 MOST_PARTS: Final = 255
 _UNKNOWN: Final = 256
 """Iterations that a loop is taken for whose number is not known at all."""
+LEAST_WORK: Final = 1 << 16
+"""Instructions on one element that are too little for two threads: some microseconds in vectors."""
 _REPEATED: Final = 16
 """A part of a kernel's work that nests which every part repeats may be, at most."""
 
@@ -59,7 +61,7 @@ class Cut(NamedTuple):
 def best_cut(nests: Sequence[Nest], scratch: set[Value]) -> Cut | None:
     """The cut with the most parts of a kernel that consists of these nests, in their order; ``scratch`` are
     its own buffers. None if there is none."""
-    if any(nest.reader.hoisted or _is_empty(nest) for nest in nests):
+    if any(nest.reader.hoisted or _is_empty(nest) for nest in nests) or sum(map(_work, nests)) < LEAST_WORK:
         return None
     found = [cut for last, level in _candidates(nests) if (cut := _Cutter(nests, scratch, last, level).cut())]
     return max(found, key=_merit, default=None)
@@ -78,16 +80,18 @@ def _candidates(nests: Sequence[Nest]) -> Iterator[tuple[Nest, Level]]:
     last = nests[-1]
     for level in last.structure.levels:
         yield last, level
+    seen: list[Digit] = []
     for nest in nests[:-1]:
         for access in _accesses(nest):
-            for level in nest.structure.levels:
+            own = [item for item in _accesses(last) if item.buffer is access.buffer]
+            for level in nest.structure.levels if own else ():
                 reading = read_digit(nest.structure, access, level)
-                if reading is None:
+                if reading is None or reading.digit in seen:
                     continue
-                for item in (item for item in _accesses(last) if item.buffer is access.buffer):
-                    parted = _with_digit(last, item, reading.digit)
-                    if parted is not None and parted[0] is not last:
-                        yield parted[:2]
+                seen.append(reading.digit)
+                parted = _with_digit(last, own[0], reading.digit)
+                if parted is not None and parted[0] is not last:
+                    yield parted[:2]
 
 
 def _accesses(nest: Nest) -> tuple[ElementAccess, ...]:
@@ -288,9 +292,11 @@ def _greatest(level: Level) -> int:
 
 
 def _is_worth_it(parts: Sequence[NestPart]) -> bool:
-    """What all parts do once more is little."""
+    """There is enough to share, and what all parts do once more is little."""
     whole = sum(_work(nest) for nest, level in parts if level is None)
-    return whole * _REPEATED <= sum(_work(nest) for nest, level in parts if level is not None)
+    return max(whole * _REPEATED, LEAST_WORK) <= sum(
+        _work(nest) for nest, level in parts if level is not None
+    )
 
 
 def _work(nest: Nest) -> int:

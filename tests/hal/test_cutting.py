@@ -1,0 +1,50 @@
+"""Into how many parts the executor cuts workgroups before it shares them."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+
+from jitree.codegen.atomics import atomic_store
+from jitree.hal.command_layout import CHUNKS_PER_THREAD, COMMAND, ENTRY_POINT, SHARE, TEAM
+from jitree.hal.local.executor.records import Command, KernelEntry, Share, ThreadTeam
+from jitree.hal.local.executor.sharing import chunk_size, cut
+
+THREADS = 4
+PIECES = THREADS * CHUNKS_PER_THREAD
+LEAST = 500
+"""Ticks of a chunk."""
+
+
+@pytest.mark.parametrize(("begin", "end", "ticks", "most", "parts"), [
+    (0, 1, 1_000_000, 255, PIECES),  # as many as there are chunks
+    (0, 1, 1_000_000, 7, 7),  # but no more than the kernel has
+    (0, 1, 4 * LEAST + 10, 255, 4),  # and none too short
+    (0, 1, LEAST, 255, 1),
+    (0, 5, 1_000_000, 255, -(-PIECES // 5)),
+    (1, 3, 1_000_000, 255, PIECES // 2),  # the first one has been run to be measured
+    (0, PIECES, 1_000_000, 255, 1),
+    (0, 0, 1_000_000, 255, 1),
+    (0, 1, 0, 255, 1),  # never run
+])  # fmt: skip
+def test_parts(begin: int, end: int, ticks: int, most: int, parts: int) -> None:
+    memory = [array("q", bytes(size)) for size in (TEAM.size, COMMAND.size, ENTRY_POINT.size, SHARE.size)]
+    places = [record.buffer_info()[0] for record in memory]
+    team, row, entry, share = (
+        ThreadTeam(places[0]),
+        Command(places[1]),
+        KernelEntry(places[2]),
+        Share(places[3]),
+    )
+    team.workers, team.spinning_ticks = THREADS - 1, 2 * LEAST
+    row.entry, entry.parts = entry, most
+    row.kind = 4
+    atomic_store(entry.cost, ticks << 10)
+    share.begin, share.end, share.parts = begin, end, 1
+    cut(team, row, share)
+    assert (share.parts, share.begin, share.end) == (parts, begin * parts, end * parts)
+    units = share.end - share.begin
+    if ticks and units:
+        size = chunk_size(team, row, share, units, 1)
+        assert size * ticks >= parts * LEAST, "chunks of parts take as long as chunks of workgroups"
