@@ -130,9 +130,11 @@ def run_parts(
     blocks: Sequence[np.ndarray],
     parts: int,
     seed: int = 0,
-) -> None:
-    """The same in parts, in any order and in spans of one to three."""
-    entry, failure = KernelEntry(executable.entry_point(0)), array("q", (0,))
+    failure: int = 0,
+) -> bool:
+    """The same in parts, in any order and in spans of one to three; whether all have been run. ``failure`` is
+    that of the job, which others have set."""
+    entry, failures = KernelEntry(executable.entry_point(0)), array("q", (failure,))
     tables = [array("q", map(address_of, blocks)), array("q", (block.nbytes for block in blocks))]
     words = array("i", constants)
     records = array("q", bytes(DISPATCH.size)), array("q", bytes(WORKGROUP.size))
@@ -145,7 +147,7 @@ def run_parts(
     dispatch.constant_count, dispatch.constants = len(words), words.buffer_info()[0]
     dispatch.binding_count = len(blocks)
     dispatch.addresses, dispatch.lengths = (table.buffer_info()[0] for table in tables)
-    dispatch.failure = failure.buffer_info()[0]
+    dispatch.failure = failures.buffer_info()[0]
     random, spans, first = Random(seed), [], 0
     while first < count * parts:
         last = min(first + random.randint(1, 3), count * parts)
@@ -154,7 +156,10 @@ def run_parts(
     random.shuffle(spans)
     for group.first, group.last in spans:
         result = _SPAN(entry.code)(entry.environment, *(record.buffer_info()[0] for record in records))
+        if result and failure:
+            return False
         if result:
             error = executable.take_failure(result)
             assert error is not None
             raise error
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -289,10 +290,44 @@ def test_a_part_without_scratch_memory_does_nothing() -> None:
                                                text.load("f32", 3, place)))  # fmt: skip
     block = aligned(np.arange(40 * 32, dtype=np.float32))
     found = aligned(np.zeros(40 * 32, np.float32))
+    executable = compiled(text)
+    assert most_parts(executable) > 4
     for _ in range(3):
         found[:] = 0
-        run_parts(compiled(text), 1, (), [block, found], 7)
+        run_parts(executable, 1, (), [block, found], 7)
         assert found.tobytes() == block.tobytes()
+
+
+def _long(depth: int) -> KernelText:
+    """The elements of a tile as sums of so many equal numbers."""
+    text = KernelText(2)
+    sums = text.scratch(64 * 64)
+
+    def place(at: list[str]) -> str:
+        return text.index(0, (at[0], 64), (at[1], 1))
+
+    def add(at: list[str]) -> None:
+        value = text.op("add.f32", text.load("f32", sums, place(at)), text.load("f32", 3, place(at)))
+        text.store("f32", sums, place(at), value)
+
+    text.loops([64, 64, depth], add)
+    text.loops([64, 64], lambda at: text.store("f32", 4, place(at), text.load("f32", sums, place(at))))
+    return text
+
+
+@pytest.mark.parametrize("parts", [2, 5])
+def test_parts_end_with_their_job(parts: int) -> None:
+    """The first one and others, which leave nothing in the worker context."""
+    executable = compiled(_long(1 << 26))
+    assert most_parts(executable) > 4
+    blocks = [aligned(np.ones(64 * 64, np.float32)), aligned(np.zeros(64 * 64, np.float32))]
+    for seed in range(3):
+        begun = time.thread_time()
+        assert not run_parts(executable, 1, (), blocks, parts, seed, failure=1)
+        assert time.thread_time() - begun < 2, "a part takes longer"
+    assert not blocks[1].any()
+    (context,) = executable._compiled._contexts.values()  # type: ignore[union-attr]
+    assert context.is_idle
 
 
 def test_a_team_leaves_what_one_thread_leaves() -> None:
