@@ -20,6 +20,7 @@ from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.nests.reading import Level, PolynomialReader
 from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
+from jitree.dispatch.native.nests.windows import iterations
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
 
@@ -290,6 +291,8 @@ class NestLoops:
             values = [operand.text for operand in first]
             if tile.block is not None:
                 last = self._over_block(tile.block, region, keys, values)
+            elif self._plan.is_window and tile.copies == self._plan.copies:
+                last = self._over_window(region, keys, values)
             else:
                 last = self._reduce(list(self._plan.reductions), region, keys, values)
             results = [
@@ -393,6 +396,18 @@ class NestLoops:
             region = NestRegion(counters, outer.mask, squares=False, panels=block.panels)
             iteration.next = self._step(region, keys, iteration.values, {})
         return iteration.next
+
+    def _over_window(
+        self, outer: NestRegion, keys: list[tuple[ElementAccess, Offsets]], values: list[str]
+    ) -> list[str]:
+        """All iterations of the reductions, written out."""
+        counters = {**outer.counters, **dict.fromkeys(self._plan.reductions, "0")}
+        region = NestRegion(counters, outer.mask, squares=False)
+        values = list(values)
+        copies = [offsets for _, offsets in keys]
+        for step, at in iterations(self._structure, self._plan, copies):
+            values[at : at + 1] = self._step(region, keys[at : at + 1], values[at : at + 1], step)
+        return values
 
     def _step(
         self, region: NestRegion, keys: list[tuple[ElementAccess, Offsets]], values: list[str], step: Offsets

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Final
 
 from jitree.dispatch.native.nests.dependence import FUNCTION_WEIGHT, Dependence
@@ -32,6 +33,8 @@ HEAVY_BODY: Final = 40
 on for one."""
 LARGEST_TILE: Final = 700
 """Instructions of a tile with reductions; compile time grows faster than it."""
+LARGEST_WINDOW: Final = 1200
+"""… of a tile whose reductions are written out."""
 NARROW: Final = 2
 """Iterations of a vector loop that is given up for one of at least WIDE."""
 WIDE: Final = 16
@@ -66,6 +69,8 @@ class Plan:
     ahead: Plan | None
     """Of a nest without lanes: how values that do not need the accumulators are computed, whose lanes are
     iterations of the last reduction."""
+    is_window: bool
+    """The reductions have few iterations, which are all written out (``windows.py``)."""
     in_order: bool
     """Each access happens as the program has it, so nothing need be known about overlaps."""
     injective: dict[ElementAccess, Order] = field(default_factory=dict)
@@ -83,7 +88,7 @@ def make_plan(structure: Structure, splits: Sequence[Split], dependence: Depende
 
 
 def _in_order(structure: Structure) -> Plan:
-    return Plan(structure.levels, None, None, (), 1, 1, 1, 1, {}, {}, (), None, True)
+    return Plan(structure.levels, None, None, (), 1, 1, 1, 1, {}, {}, (), None, False, True)
 
 
 class _Planner:
@@ -135,6 +140,7 @@ class _Planner:
             transposed=transposed,
             packed=packed,
             ahead=None,
+            is_window=not (packed or transposed) and self._is_window(vector, vectors * together),
             in_order=False,
             injective=injective,
         )
@@ -248,15 +254,23 @@ class _Planner:
         return best
 
     def _tiled(self, vector: Level | None) -> Level | None:
-        """Where there are reductions, the parallel loop over which most vectors can be shared."""
+        """Where there are reductions, the parallel loop over which most vectors can be shared; or else most
+        single elements, as of a filter that is laid over all rows of an image."""
         others = [level for level in self._parallel if level is not vector]
         if vector is None or not self._reductions or not others:
             return None
 
-        return max(
-            reversed(others),
-            key=lambda level: (min(_count(level), MAXIMUM_VECTORS), self._shared(level, vector)),
-        )
+        loads = self._structure.loads.values()
+        shares = any(self._shared(level, vector) for level in others)
+
+        def worth(level: Level) -> tuple[int, ...]:
+            together = min(_count(level), MAXIMUM_VECTORS)
+            common = sum(level.counter not in load.index.symbols() for load in loads)
+            if shares:
+                return together, self._shared(level, vector), common
+            return common if together > 1 else 0, together
+
+        return max(reversed(others), key=worth)
 
     def _shared(self, level: Level, vector: Level) -> int:
         """The loads of vectors that all iterations of a loop have in common."""
@@ -270,6 +284,14 @@ class _Planner:
         if tiled is None or not self._shared(tiled, vector):
             return False
         return _count(tiled) > self._copies(tiled, self._vectors(vector, tiled, lanes), 1)
+
+    def _is_window(self, vector: Level | None, size: int) -> bool:
+        """Whether a tile of so many vectors, of elements that lie together, is small enough to be written for
+        all iterations of several reductions."""
+        counts = [_count(level) for level in self._reductions]
+        if vector is None or sum(count > 1 for count in counts) < 2:
+            return False
+        return prod(counts) * size * self._dependence.weight <= LARGEST_WINDOW
 
     def _vectors(self, vector: Level, tiled: Level | None, lanes: int) -> int:
         if self._reductions:
