@@ -196,16 +196,28 @@ class VmList(Unique):
 
     @classmethod
     def later(cls, table: HandleTable, code: int, count: int) -> int:
-        """The handle of a list of so many values of one LIST_* value code, whose slots and entry machine code
-        writes. Python has the list when it first asks for it."""
+        """The handle of a list with so many values, whose slots and entry machine code writes. Python has the
+        list when it first asks for it. ``code``: a LIST_* value code, or LIST_VARIANT: then programs may put
+        references in the slots, which go with the list."""
         words = array("q", bytes(count * LIST_SLOT.size))
-        handle = table.reserve_later(partial(cls._over, words, code))
+        held = _Held(memoryview(words)) if code == LIST_VARIANT else None
+        ending = None if held is None else Ending(partial(table.deferred.append, held))
+        handle = table.reserve_later(partial(cls._over, words, code, held, ending))
         table.set_extent(handle, words.buffer_info()[0], count)
         return handle
 
     @classmethod
-    def _over(cls, words: array[int], code: int, table: HandleTable, handle: int) -> VmList:
+    def _over(
+        cls,
+        words: array[int],
+        code: int,
+        held: _Held | None,
+        ending: Ending | None,
+        table: HandleTable,
+        handle: int,
+    ) -> VmList:
         made = cls(code)
+        made._held, made._ending = held, ending
         made.table, made.handle = table, handle
         made.words, (made._address, made.size) = memoryview(words), table.extent(handle)
         made.capacity = len(words) // _WORDS

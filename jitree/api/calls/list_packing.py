@@ -17,18 +17,21 @@ Pack = Callable[[Any], Any]
 _CODES: Final[dict[type, int]] = {int: LIST_I64, float: LIST_F64}
 _PASSED_AS: Final = {"i8": "i", "i16": "i", "i32": "i", "i64": "I", "f32": "f", "f64": "F"}
 """Element types of lists of numbers, and how the VM passes such a number."""
+ANYTHING: Final = "?"
+LIST_CODES: Final = {**VALUE_TYPE_CODES, ANYTHING: LIST_VARIANT}
+"""By element type the LIST_* code of a list."""
 
 
-def number_type(parameter: Parameter) -> str | None:
-    """The element type of a list of numbers; None of other parameters."""
+def element_of(parameter: Parameter) -> str | None:
+    """The element type of a list that may have numbers; None of other parameters."""
     element = parameter.type.partition("list<")[2].removesuffix(">")
-    return element if element in _PASSED_AS else None
+    return element if element in LIST_CODES else None
 
 
 def list_packer(parameter: Parameter, pack: Pack) -> Callable[[Sequence[Any]], VmList]:
     """The packer of a list; ``pack`` is that of elements that are no numbers."""
-    element = number_type(parameter)
-    if element is not None:
+    element = element_of(parameter)
+    if element is not None and element != ANYTHING:
         number = number_packer(Parameter(parameter.name, element), _PASSED_AS[element])
         return partial(_numbers, parameter.name, number.pack, VALUE_TYPE_CODES[element])
     integer = number_packer(Parameter(parameter.name, "i64"), "I")

@@ -18,7 +18,7 @@ from weakref import ref
 
 from jitree.api.calls.declaration import Parameter, Signature, storage_names
 from jitree.api.calls.donations import arrays_of
-from jitree.api.calls.list_packing import number_type
+from jitree.api.calls.list_packing import ANYTHING, LIST_CODES, element_of
 from jitree.api.calls.native.element_numbers import numbers_of
 from jitree.api.calls.native.layout import (
     ARGUMENT,
@@ -51,7 +51,7 @@ from jitree.errors import FailedPreconditionError, StatusError
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.heap import HeapAllocator
 from jitree.modules.hal.native.handle_pool import HandlePool
-from jitree.regs.layout import FRAME, VALUE_TYPE_CODES
+from jitree.regs.layout import FRAME
 from jitree.regs.list import VmList
 from jitree.types import BY_NAME
 
@@ -269,14 +269,14 @@ class _Rows:
     def _reference(self, parameter: Parameter, item: Item) -> dict[str, Any]:
         """Lists and buffers: packed by Python."""
         packer = _ReferencePacker(self._function, self._keeper, parameter, item, self.written)
-        return {"convert": self._keep(packer.pack)} | self._list(number_type(parameter))
+        return {"convert": self._keep(packer.pack)} | self._list(element_of(parameter))
 
     def _list(self, element: str | None) -> dict[str, Any]:
         """Lists of numbers: packed by machine code."""
         if element is None:
             return {}
-        code, table = VALUE_TYPE_CODES[element], self._function.invoker.table
-        return numbers_of(BY_NAME[element]) | {
+        code, table = LIST_CODES[element], self._function.invoker.table
+        return numbers_of(BY_NAME["i64" if element == ANYTHING else element]) | {
             "element_type": code, "item_size": 4 if element == "f32" else 8, "scalar_type": 0,
             "slots": self._keep(partial(VmList.later, table, code)),
         }  # fmt: skip
