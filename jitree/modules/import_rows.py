@@ -81,6 +81,7 @@ def _rearranged(
     return function
 
 
+@cache
 def parse_parameters(text: str) -> list[Parameter | list[Parameter]]:
     """The parameters of a row; a span is a list."""
     items: list[Parameter | list[Parameter]] = []

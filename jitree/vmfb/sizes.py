@@ -65,9 +65,10 @@ def may_compute_sizes(module: ModuleTables, program: DecodedModule) -> bool:
 @once
 def _rules() -> npt.NDArray[np.uint8]:
     """Of each opcode word whether it makes a module one that may compute sizes."""
-    sums = SUMS | {TRUNCATION}
-    rules = [0 if base not in EXACT else _WITH_ARGUMENTS if base in sums else _ALWAYS for base in BASE_OPCODE]
-    return np.array(rules, np.uint8)
+    rules = np.zeros(len(OPCODE), np.uint8)
+    rules[[*EXACT]] = _ALWAYS
+    rules[[*SUMS, TRUNCATION]] = _WITH_ARGUMENTS
+    return rules[_base_opcodes()]
 
 
 _WITH_MOVES: Final = {OPCODE[name] for name in ("br", "yield", "break")}
@@ -365,10 +366,17 @@ class _Flow:
                     waiting.append((other, len(other.starts)))
 
 
+@once
+def _base_opcodes() -> npt.NDArray[np.int64]:
+    return np.array(BASE_OPCODE, np.int64)
+
+
 def _having(program: DecodedModule, opcodes: set[int]) -> set[int]:
     """Functions that have one of the instructions."""
     positions = np.array(program.instruction_words)
-    found = positions[np.isin(np.take(np.array(BASE_OPCODE), program.words[positions]), [*opcodes])]
+    wanted = np.zeros(len(OPCODE), np.bool_)
+    wanted[[*opcodes]] = True
+    found = positions[wanted[_base_opcodes()[program.words[positions]]]]
     starts = [function.start for function in program.functions]
     return set((np.searchsorted(starts, found, "right") - 1).tolist())
 
