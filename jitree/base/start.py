@@ -34,12 +34,10 @@ class _Loader(SourceFileLoader):
         super().__init__(name, path)
         self._code: CodeType | None = code
 
-    def exec_module(self, module: Any) -> None:
+    def get_code(self, fullname: str) -> CodeType | None:
         code, self._code = self._code, None
-        if code is None:  # reloaded: the file may have changed
-            super().exec_module(module)
-        else:
-            exec(code, module.__dict__)
+        # Asked for once more when it is reloaded: the file may have changed.
+        return super().get_code(fullname) if code is None else code
 
 
 class _Finder:
