@@ -16,7 +16,7 @@ from _frozen_importlib import ModuleSpec
 from _frozen_importlib_external import MAGIC_NUMBER, SourceFileLoader, cache_from_source
 from contextlib import suppress
 from types import CodeType
-from typing import Any, Final
+from typing import Final
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _NAMES: Final = os.path.join(os.path.dirname(__file__), "start.txt")
