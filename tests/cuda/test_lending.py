@@ -97,7 +97,8 @@ setattr(Tensor, dlpack.EXCHANGE_ATTRIBUTE, producers.capsule(INTERFACE))
 
 
 def warm(function: Any, *arguments: Any, **named: Any) -> None:
-    for _ in range(20):
+    """Calls are prepared in parts that go by time: a busy machine takes many calls for all of them."""
+    for _ in range(200):
         function(*arguments, **named)
     assert function.is_direct
 
