@@ -480,10 +480,13 @@ class HandleTable:
             return None
         number = (address - self.base) >> 6
         obj = self._objects[number]
-        if obj is None and self._later and (make := self._later.pop(number, None)) is not None:
-            obj = self._objects[number] = make(self, address)
-            self._addresses[id(obj)] = address
+        if obj is None and self._later and (make := self._later.get(number)) is not None:
+            obj = make(self, address)
             _ = self._traits.get(type(obj)) or self._learn(obj)
+            key = id(obj)  # the last call: what interrupts those before it leaves the object to be made
+            self._objects[number] = obj
+            self._addresses[key] = address
+            del self._later[number]
         elif obj is None and self.handle_pool is not None:
             return self.handle_pool.make(address)
         return obj

@@ -82,6 +82,26 @@ def test_the_last_release_frees_object_and_entry(table: HandleTable) -> None:
         table.release(handle)
 
 
+def test_an_object_that_is_made_when_asked_for_is_made_later_if_that_was_interrupted(
+    table: HandleTable,
+) -> None:
+    made: list[VmBuffer] = []
+
+    def make(table: HandleTable, address: int) -> VmBuffer:
+        made.append(VmBuffer.alias(b"constant"))
+        if len(made) == 1:
+            raise RecursionError
+        return made[-1]
+
+    first, second = table.wrap_later(2, make, {"kind": KIND_BUFFER}).tolist()
+    with pytest.raises(RecursionError):
+        table.object(first)
+    assert table.object(first) is made[1] is table.object(first)
+    table.release(first)
+    table.release(second)
+    assert (len(made), table.live_count) == (2, 0)
+
+
 def test_entries_are_used_again(table: HandleTable) -> None:
     for _ in range(3):
         handles = [table.wrap(Thing()) for _ in range(table.capacity)]
