@@ -8,7 +8,7 @@ import time
 from typing import Any, Final, SupportsIndex
 
 from jitree.base.records import NamedTuple
-from jitree.codegen.image.flat import DIGEST_SIZE, blake2b  # type: ignore[attr-defined]
+from jitree.codegen.image.flat import begin_digest
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from jitree.vmfb.archive import content
 
@@ -120,7 +120,7 @@ def parameter_file(scope: str, path: str) -> ProgramFile:
 def digest_of(data: memoryview, is_sampled: bool = False) -> bytes:
     """BLAKE2b, as ``b2sum -l 256`` prints it. Of archives beyond 256 MiB it is that of the size and
     of 256 parts: reading all would take longer than the first calls do."""
-    state = blake2b(digest_size=DIGEST_SIZE)
+    state = begin_digest()
     if is_sampled and data.nbytes > _WHOLE_SIZE:
         state.update(data.nbytes.to_bytes(8, "little"))
         for number in range(_SAMPLES):

@@ -55,18 +55,22 @@ def from_json(text: str, descriptor: int) -> Recipe:
 
 if TYPE_CHECKING:
     from hashlib import blake2b
-else:
-    try:
-        from _blake2 import blake2b  # hashlib loads OpenSSL first: 2 ms
-    except ImportError:
-        from hashlib import blake2b
 
 DIGEST_SIZE: Final = 32
 
 
+def begin_digest() -> blake2b:
+    """A digest of nothing. What comes with the package is used without one."""
+    try:
+        from _blake2 import blake2b  # hashlib loads OpenSSL first: 2 ms
+    except ImportError:
+        from hashlib import blake2b
+    return blake2b(digest_size=DIGEST_SIZE)
+
+
 def hashed(parts: Iterable[bytes | memoryview]) -> bytes:
     """Bytes that tell sequences of parts apart."""
-    state = blake2b(digest_size=DIGEST_SIZE)
+    state = begin_digest()
     for part in parts:
         state.update(len(part).to_bytes(8, "little"))
         state.update(part)
