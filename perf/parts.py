@@ -99,13 +99,12 @@ class Dispatch:
         """Of chunks of so many parts."""
         self._state.parts = parts
         starts = range(0, self.count * parts, size)
-        best = [float("inf")] * len(starts)
+        best, called = [float("inf")] * len(starts), float("inf")
         for _ in range(REPEATED):
-            called = self._time(0, 0)
+            called = min(called, self._time(0, 0))
             for number, first in enumerate(starts):
-                spent = self._time(first, min(first + size, self.count * parts)) - called
-                best[number] = min(best[number], max(spent, 1.0))
-        return best
+                best[number] = min(best[number], self._time(first, min(first + size, self.count * parts)))
+        return [spent - called for spent in best]
 
     def _time(self, first: int, last: int) -> float:
         addresses = [record.buffer_info()[0] for record in self._records]
