@@ -47,6 +47,9 @@ class _Tile(NamedTuple):
     copies: int = 1
     left: str | None = None
     """Lanes that the mask leaves."""
+    width: int | None = None
+    """Iterations of the vector loop, where they do not fill its vectors: the last one begins earlier then,
+    and computes what the one before does, too."""
     block: DepthBlock | None = None
     """The part of the last reduction that it runs over; None: all."""
 
@@ -189,6 +192,11 @@ class NestLoops:
             along = self._in_blocks if plan.packed else self._along_tiled
             return lambda counter: along({**counters, level: counter}, tile)
 
+        if self._ends_with_one_tile(level, tiles_end):
+            left = int(count) - int(tiles_end)
+            self._span(level, "0", tiles_end, tile, write(_Tile(plan.vectors, None)))
+            write(_Tile(-(-left // lanes), None, width=left))(tiles_end)
+            return
         start, end = self._within(level, "0", vectors_end)
         if start != "0":  # whole tiles from there on
             distance = writer.let(f"sub i64 {end}, {start}")
@@ -213,6 +221,16 @@ class NestLoops:
             bound = writer.splat("i32", writer.let(f"trunc i64 {left_name} to i32"), lanes)
             mask = writer.let(f"icmp slt <{lanes} x i32> {numbers}, {bound}")
             write(_Tile(1, mask, left=left_name))(vectors_end)
+
+    def _ends_with_one_tile(self, level: Level, start: str) -> bool:
+        """Whether what is left of the vector loop is more than a vector, and can be one tile: what two of its
+        vectors compute is the same, of sums that wait in registers."""
+        plan, count = self._plan, self._extents[level]
+        if not plan.reductions or plan.packed or plan.steps > 1 or count.startswith("%"):
+            return False
+        if self._part is not None and self._part.level is level:
+            return False
+        return int(count) - int(start) > plan.lanes
 
     def _in_blocks(self, counters: Counters, tile: _Tile) -> None:
         """All reductions but the last, and blocks of that, around the tiled loop: sums wait in memory."""
@@ -318,7 +336,9 @@ class NestLoops:
                 if tiled is not None:
                     offsets[tiled] = copy
                 if vector is not None:
-                    offsets[vector] = number * self._plan.lanes
+                    first = number * self._plan.lanes
+                    last = first if tile.width is None else tile.width - self._plan.lanes
+                    offsets[vector] = min(first, last)
                 found.append(offsets)
         return found
 

@@ -120,7 +120,14 @@ class _Planner:
         if along in self._reductions and vector is not None and self._is_reused(vector, tiled, lanes):
             packed, transposed, along = tuple(transposed), {}, None
         steps = lanes if along in self._reductions else 1
-        vectors = 1 if transposed or vector is None else self._vectors(vector, tiled, lanes)
+        vectors = 1
+        if vector is not None and not transposed:
+            count = _count(vector) // lanes
+            if self._reductions and not packed and vector.extent is not None and count > 1:
+                count = -(
+                    -vector.extent // lanes
+                )  # the rest is a vector of a tile, and not a tile of its own
+            vectors = self._vectors(vector, tiled, count)
         together = self._copies(tiled, vectors, steps)
         if along is not None and along is tiled:
             together = lanes
@@ -283,7 +290,8 @@ class _Planner:
         """Whether more than one tile along the tiled loop needs the same vectors."""
         if tiled is None or not self._shared(tiled, vector):
             return False
-        return _count(tiled) > self._copies(tiled, self._vectors(vector, tiled, lanes), 1)
+        vectors = self._vectors(vector, tiled, _count(vector) // lanes)
+        return _count(tiled) > self._copies(tiled, vectors, 1)
 
     def _is_window(self, vector: Level | None, size: int) -> bool:
         """Whether a tile of so many vectors, of elements that lie together, is small enough to be written for
@@ -293,7 +301,8 @@ class _Planner:
             return False
         return prod(counts) * size * self._dependence.weight <= LARGEST_WINDOW
 
-    def _vectors(self, vector: Level, tiled: Level | None, lanes: int) -> int:
+    def _vectors(self, vector: Level, tiled: Level | None, count: int) -> int:
+        """Of one tile, where the vector loop has so many."""
         if self._reductions:
             sharing = tiled is not None and self._shared(tiled, vector) > 0
             registers = accumulators() // len(self._structure.stores)
@@ -302,7 +311,7 @@ class _Planner:
         else:
             weight = self._dependence.weight
             most = 4 if weight <= LIGHT_BODY else 2 if weight <= HEAVY_BODY else 1
-        return max(1, min(most, MAXIMUM_VECTORS, _count(vector) // lanes))
+        return max(1, min(most, MAXIMUM_VECTORS, count))
 
     def _copies(self, tiled: Level | None, vectors: int, steps: int) -> int:
         if tiled is None:
