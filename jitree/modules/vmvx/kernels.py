@@ -46,15 +46,19 @@ def in_python() -> dict[tuple[str, str], Kernel]:
         return SEMANTICS[mnemonic].function
 
     divisions = elementwise.divide_signed, function("div.i32.u")
-    made = *compiled(function), *(elementwise.binary(divide, Words) for divide in divisions)
+    made = (
+        *compiled(function, matmul.MOST_IN_PYTHON),
+        *(elementwise.binary(divide, Words) for divide in divisions),
+    )
     return dict(zip(NAMES, made, strict=True))
 
 
-def compiled(instruction: Instructions) -> list[Kernel]:
-    """The kernels of :data:`COMPILED`, each with a name that no other function has."""
+def compiled(instruction: Instructions, most: int) -> list[Kernel]:
+    """The kernels of :data:`COMPILED`, each with a name that no other function has. ``most``: products of
+    numbers that are not too many for one call."""
     made = [elementwise.binary(instruction(name), kind) for name, kind in elementwise.BINARY.values()]
     made += [elementwise.unary(instruction(name), kind) for name, kind in elementwise.UNARY.values()]
     made += [elementwise.unary(elementwise.same, kind) for kind in elementwise.COPIES.values()]
     for (name, _), kernel in zip(COMPILED, made, strict=False):
         kernel.__name__ = name
-    return [*made, *_SHARED, matmul.mmt4d(instruction("fma.f32"), instruction("fma.i32"))]
+    return [*made, *_SHARED, matmul.mmt4d(instruction("fma.f32"), instruction("fma.i32"), most)]

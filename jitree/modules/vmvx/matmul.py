@@ -17,7 +17,7 @@ from jitree.codegen.tiles import (
     integer_zeros,
     store_tile,
 )
-from jitree.modules.vmvx.operands import FLAGS, OK, is_size, product, readable, writable
+from jitree.modules.vmvx.operands import FLAGS, LONG, OK, is_size, product, readable, writable
 from jitree.modules.vmvx.operands import SIZE as WRONG_SIZE
 from jitree.regs.counting import Entry
 
@@ -27,6 +27,8 @@ KNOWN_FLAGS = TYPE_MASK | ACCUMULATE | 0x200 | 0x400
 """The others allow a generic fallback and to skip rounding in between; both change nothing here."""
 FLOATS, BYTES = 1, 2
 """In the low byte: f32 to f32, i8 to i32."""
+MOST_COMPILED, MOST_IN_PYTHON = 1 << 26, 1 << 14
+"""Products of numbers that a call may make: some ten milliseconds."""
 WORD = Words.width
 
 Step = Callable[[Any, Any, Any], Any]
@@ -74,7 +76,8 @@ def of_any_tiles(
     return any_tiles
 
 
-def mmt4d(add_float: Step, add_integer: Step) -> Callable[..., int]:
+def mmt4d(add_float: Step, add_integer: Step, most: int) -> Callable[..., int]:
+    """``most``: products of numbers in one call; for more it tells :data:`LONG`."""
     floats_of_any_tiles = of_any_tiles(add_float, Floats, Floats)
     bytes_of_any_tiles = of_any_tiles(add_integer, Bytes, Words)
 
@@ -103,6 +106,8 @@ def mmt4d(add_float: Step, add_integer: Step) -> Callable[..., int]:
             return status
         if tile_k == 0:
             k = 0
+        if product(product(m, n), product(product(whole, tile_k), k)) > most:
+            return LONG
         accumulate = flags & ACCUMULATE
         lhs_address = lhs.address + width * lhs_offset
         rhs_address = rhs.address + width * rhs_offset

@@ -37,4 +37,8 @@ def _exports() -> tuple[HostExport, ...]:
 
 
 def _call(name: str, cconv: str, state: object, *arguments: object) -> None:
-    call(name, in_python()[name, cconv], cconv, arguments)
+    kernel = in_python()[name, cconv]
+    if not call(name, kernel, cconv, arguments):
+        from jitree.modules.vmvx.long_products import compute
+
+        compute(kernel, cconv, arguments)

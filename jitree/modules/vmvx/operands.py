@@ -19,6 +19,8 @@ OK = COMPILED_DONE
 SIZE, STRIDE, OUTSIDE, READ_ONLY, FLAGS, TILES, AGAIN = 1, 2, 3, 4, 5, 6, 7
 OPERAND = 8
 """One more for each operand before the one that is meant."""
+LONG = 3 * OPERAND
+"""Nothing is wrong, but it takes so long that it has to be done in parts."""
 SIZE_LIMIT = 1 << 32
 STRIDE_MINIMUM = -(1 << 31)
 FAR_BITS = 57
@@ -114,14 +116,19 @@ def writable(
     return status
 
 
-def call(name: str, kernel: Callable[..., int], cconv: str, arguments: Sequence[object]) -> None:
-    """Calls a kernel from Python and raises what is wrong. A kernel only looks at the address, length and
-    access of its buffers, which those of Python have as handles do."""
+def call(name: str, kernel: Callable[..., int], cconv: str, arguments: Sequence[object]) -> bool:
+    """Calls a kernel from Python and raises what is wrong; False for what is :data:`LONG`.
+
+    A kernel only looks at the address, length and access of its buffers, which those of Python have as
+    handles do."""
     for kind, argument in zip(cconv[1:], arguments, strict=False):
         if kind == "r" and not isinstance(argument, VmBuffer):
             raise InvalidArgumentError(f"vmvx.{name}: expected a buffer but got {type(argument).__name__}")
     status = kernel(*arguments)
+    if status == LONG:
+        return False
     if status != OK:
         error, reason = _REASONS[status % OPERAND]
         shown = ", ".join(map(repr, arguments))
         raise error(f"vmvx.{name}({shown}): {reason.format(status // OPERAND)}")
+    return True

@@ -11,6 +11,7 @@ from jitree.codegen.image.generated import PLAIN, Generated, Pipeline, Unit
 from jitree.codegen.primitives import load32, load64
 from jitree.dispatch import semantics_code
 from jitree.modules.vmvx.kernels import COMPILED, ELEMENTWISE, TILED, compiled
+from jitree.modules.vmvx.matmul import MOST_COMPILED
 from jitree.modules.vmvx.native import symbol_of
 from jitree.regs.counting import Entry, Released, put
 from jitree.regs.layout import COMPILED_DONE, KIND_BUFFER, STATE
@@ -27,7 +28,7 @@ def generate() -> Generated:
     def instruction(mnemonic: str) -> Callable[..., Any]:
         return used.setdefault(mnemonic, semantics_code.stand_in(mnemonic))
 
-    kernels = dict(zip(COMPILED, compiled(instruction), strict=True))
+    kernels = dict(zip(COMPILED, compiled(instruction, MOST_COMPILED), strict=True))
 
     def unit(rows: Sequence[tuple[str, str]], pipeline: Pipeline) -> Unit:
         entries = [entry(*row, kernels[row]) for row in rows]

@@ -1,0 +1,87 @@
+"""Products of matrices that take long, in parts: between these the thread looks whether it is to end."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from jitree.base.scopes import require_going_on
+from jitree.errors import ResourceExhaustedError
+from jitree.modules.vmvx import native
+from jitree.modules.vmvx.matmul import ACCUMULATE, MOST_COMPILED, MOST_IN_PYTHON
+from jitree.modules.vmvx.operands import OK
+from jitree.regs.counting import Entry
+from jitree.regs.layout import KIND_BUFFER
+from jitree.regs.memory import address_of, zeroed
+
+_ENTRY_WORDS = 8
+
+
+def compute(kernel: Callable[..., int], cconv: str, arguments: Sequence[Any]) -> None:
+    """What ``kernel`` has found to be right but long; by machine code if it is too long for that, too."""
+    *_, m, n, k, tile_m, tile_n, tile_k, _ = arguments
+    find = native.address("mmt4d", cconv)
+    address = find() if find is not None and m * n * k * tile_m * tile_n * tile_k > MOST_COMPILED else 0
+    if address:
+        call = _by_machine_code(address, cconv)
+        for part in parts(arguments, MOST_COMPILED):
+            call(part)
+    else:
+        for part in parts(arguments, MOST_IN_PYTHON):
+            kernel(*part)
+
+
+def parts(arguments: Sequence[Any], most: int) -> Iterator[tuple[Any, ...]]:
+    """Arguments of products of at most so many numbers each, which give the same bits one after the other."""
+    lhs, lhs_offset, lhs_stride, rhs, rhs_offset, rhs_stride, out, out_offset, out_stride, *sizes = arguments
+    m, n, k, tile_m, tile_n, tile_k, flags = sizes
+    tile = tile_m * tile_n * tile_k
+    if tile > most:
+        raise ResourceExhaustedError(
+            f"vmvx.mmt4d: tiles of {tile_m} x {tile_n} x {tile_k} are larger than are computed at once"
+        )
+    depth = min(k, most // tile)
+    columns = min(n, most // (tile * depth))
+    rows = min(m, most // (tile * depth * columns))
+    for i in range(0, m, rows):
+        for j in range(0, n, columns):
+            for at in range(0, k, depth):
+                require_going_on()
+                yield (
+                    lhs, lhs_offset + i * lhs_stride + at * tile_m * tile_k, lhs_stride,
+                    rhs, rhs_offset + j * rhs_stride + at * tile_n * tile_k, rhs_stride,
+                    out, out_offset + i * out_stride + j * tile_m * tile_n, out_stride,
+                    min(rows, m - i), min(columns, n - j), min(depth, k - at), tile_m, tile_n, tile_k,
+                    flags | ACCUMULATE if at else flags,
+                )  # fmt: skip
+
+
+def _by_machine_code(address: int, cconv: str) -> Callable[[Sequence[Any]], None]:
+    """The function of the image, which takes registers; those of its own frame here."""
+    kinds = cconv[1:].partition("_")[0]
+    function = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)(address)
+    words = np.array([word for index in range(len(kinds)) for word in (0, 2 * index)], np.int32)
+    values = np.zeros(2 * len(kinds), np.int32)
+    refs = np.zeros(2 * len(kinds), np.int64)
+
+    def call(arguments: Sequence[Any]) -> None:
+        kept = []
+        for index, (kind, argument) in enumerate(zip(kinds, arguments, strict=True)):
+            if kind == "r":
+                memory = zeroed(_ENTRY_WORDS)
+                kept.append(memory)
+                entry = Entry(address_of(memory))
+                entry.kind, entry.address = KIND_BUFFER, argument.address
+                entry.length, entry.access = argument.length, argument.access
+                refs[2 * index] = address_of(memory)
+            elif kind == "I":
+                values[2 * index : 2 * index + 2].view(np.int64)[0] = argument
+            else:
+                values[2 * index] = argument
+        status = function(0, values.ctypes.data, refs.ctypes.data, words.ctypes.data)
+        assert status == OK, status
+
+    return call

@@ -1,0 +1,91 @@
+"""Products of matrices that take long end with deadlines, and in parts give what they give at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitree
+from jitree.base import scopes
+from jitree.codegen import image
+from jitree.errors import CancelledError, DeadlineExceededError, ResourceExhaustedError, StatusError
+from jitree.modules.vmvx import long_products, native
+from jitree.modules.vmvx.kernels import in_python
+from jitree.regs.buffer import VmBuffer
+from tests.assembler import Assembler
+
+CCONV = "0rIIrIIrIIIIIiiii_v"
+SHAPES = [(3, 4, 5, 8, 8, 1, 1), (2, 3, 7, 8, 8, 2, 2), (3, 2, 4, 5, 3, 2, 1), (1, 1, 40, 2, 2, 1, 0x102)]
+"""m, n, k, those of a tile, flags."""
+
+
+def operands(m: int, n: int, k: int, tile_m: int, tile_n: int, tile_k: int, flags: int) -> tuple[Any, ...]:
+    rng = np.random.default_rng(m + n + k)
+    is_float = flags & 0xFF == 1
+    kind: Any = np.float32 if is_float else np.int8
+    left, right = m * k * tile_m * tile_k, n * k * tile_n * tile_k
+    sides = [(100 * rng.standard_normal(size + 3)).astype(kind) for size in (left, right)]
+    out = np.arange(m * n * tile_m * tile_n + 3).astype(np.float32 if is_float else np.int32)
+    lhs, rhs, result = (VmBuffer.alias(bytearray(side.tobytes())) for side in (*sides, out))
+    strides = k * tile_m * tile_k, k * tile_n * tile_k, n * tile_m * tile_n
+    places = lhs, 3, strides[0], rhs, 1, strides[1], result, 2, strides[2]
+    return *places, m, n, k, tile_m, tile_n, tile_k, flags
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("most", [128, 300, 1 << 20])
+def test_parts_give_the_same_bits(shape: tuple[int, ...], most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    image.wait(native.RECIPE)
+    kernel = in_python()["mmt4d", CCONV]
+    for limit in ("MOST_COMPILED", "MOST_IN_PYTHON"):
+        whole, parted = operands(*shape), operands(*shape)
+        if limit == "MOST_COMPILED":
+            long_products._by_machine_code(native.address("mmt4d", CCONV)(), CCONV)(whole)  # type: ignore[misc]
+            monkeypatch.setattr(long_products, "MOST_COMPILED", most)
+        else:
+            assert kernel(*whole) == 0
+            monkeypatch.setattr(long_products, "MOST_COMPILED", 1 << 60)
+            monkeypatch.setattr(long_products, "MOST_IN_PYTHON", most)
+        if limit == "MOST_COMPILED" and np.prod(shape[:6]) <= most:
+            continue
+        long_products.compute(kernel, CCONV, parted)
+        assert bytes(parted[6]) == bytes(whole[6])
+
+
+def test_it_ends_between_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    def why_to_end() -> StatusError | None:
+        nonlocal looks
+        looks += 1
+        return CancelledError("as a deadline does") if looks == 3 else None
+
+    monkeypatch.setattr(scopes, "why_to_end", why_to_end)
+    with pytest.raises(CancelledError):
+        list(long_products.parts(operands(*SHAPES[0]), 64))
+    with pytest.raises(ResourceExhaustedError, match="8 x 8 x 1"):
+        list(long_products.parts(operands(*SHAPES[0]), 63))
+
+
+@pytest.mark.parametrize("tier", ["plain", "fast", "native"])
+def test_rows_that_all_are_the_same_end_in_time(tier: str) -> None:
+    """Strides of 0 let a product of a few megabytes take minutes."""
+    numbers = [0, 0, 0, 0, 0, 1024, 1024, 1024, 1 << 20, 1, 1, 1, 1]
+    lines, registers, given = ["%i0 = const.i64 4194304", "%i2 = const.i32 16"], list[str](), iter(numbers)
+    for index, kind in enumerate(CCONV[1:-2]):
+        register = 4 + 2 * index
+        if kind == "r":
+            lines.append(f"%r{index} = buffer.alloc %i0, %i2")
+        else:
+            lines.append(f"%i{register} = const.{'i64' if kind == 'I' else 'i32'} {next(given)}")
+        place = f"%r{index}" if kind == "r" else f"%i{register}" + f":{register + 1}" * (kind == "I")
+        registers.append(place)
+    body = "\n".join([*lines, f"call @vmvx.mmt4d [{', '.join(registers)}]", "return"])
+    module = Assembler("m").import_function("vmvx.mmt4d", CCONV).function("f", "0v_v", body)
+    with jitree.Session("local-sync", sandbox=True, tier=tier, limits=jitree.Limits(time=0.2)) as session:
+        function = session.load(module.build()).f
+        for _ in range(2):
+            with pytest.raises(DeadlineExceededError, match="the limit on time"):
+                function()
