@@ -16,8 +16,10 @@ from jitree.api.program_files import (
     ProgramFile,
     module_bytes,
     module_file,
+    packed,
     parameter_file,
     require_file,
+    unpacked,
 )
 from jitree.api.session import Session
 from jitree.dispatch.bytecode_module import BytecodeModule
@@ -106,7 +108,7 @@ class Program:
 
     def on(self, device: str | Iterable[str] | None) -> Program:
         """The same program on another device."""
-        return _again(self.modules, _device_names(device), self.parameters, self.options)
+        return _of_files(self.modules, _device_names(device), self.parameters, self.options)
 
     def open(self) -> Session:
         """The session of this program in this process: the first call makes it, others get the same one until
@@ -157,7 +159,8 @@ class Program:
             return BytecodeModule.load(data, file.path)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self.modules, self.device, self.parameters, self.options)
+        parameters = packed(self.parameters) if self.parameters else ()
+        return _again, (self.modules, self.device, parameters, self.options)
 
     def __repr__(self) -> str:
         names = ", ".join(file.path or f"{file.size} bytes" for file in self.modules)
@@ -269,6 +272,10 @@ def _frozen(name: str, value: Any) -> Any:
 
 
 def _again(modules: Any, device: Any, parameters: Any, options: Any) -> Program:
+    return _of_files(modules, device, unpacked(parameters) if parameters else (), options)
+
+
+def _of_files(modules: Any, device: Any, parameters: Any, options: Any) -> Program:
     program = object.__new__(Program)
     program._fill(modules, device, parameters, dict(options))
     return program
@@ -321,7 +328,7 @@ def _described(session: Session) -> Program:
     files = tuple(map(_loaded, session.modules.values()))
     if not files:
         raise UnimplementedError("a session without modules cannot be pickled; load one first")
-    return _again(files, device, parameters, options)
+    return _of_files(files, device, parameters, options)
 
 
 def _uris(made: Any) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
+from collections.abc import Sequence
 from typing import Any, Final, SupportsIndex
 
 from jitree.base.records import NamedTuple
@@ -80,6 +81,22 @@ class ProgramFile(NamedTuple):
 
             data = PickleBuffer(data) if int(protocol) >= 5 else bytes(data)
         return ProgramFile, (self.digest, self.size, self.role, self.path, data, self.stamp)
+
+
+def packed(files: Sequence[ProgramFile]) -> bytes:
+    """Files that travel by path, in few bytes: their folders and scopes are the same, where each rank of a
+    sharded model has its archive."""
+    import pickle
+    import zlib
+
+    return zlib.compress(pickle.dumps([tuple(file) for file in files], 4))
+
+
+def unpacked(data: bytes) -> tuple[ProgramFile, ...]:
+    import pickle
+    import zlib
+
+    return tuple(ProgramFile(*fields) for fields in pickle.loads(zlib.decompress(data)))
 
 
 def require_file(path: str) -> None:

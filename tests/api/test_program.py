@@ -72,6 +72,16 @@ def test_programs_are_values(path: Path) -> None:
     assert str(path) in repr(program)
 
 
+def test_a_program_of_many_archives_is_small(path: Path, tmp_path: Path) -> None:
+    """As a model that is sharded for eight devices has them; each is found again, under its scope."""
+    numbers = {"w": np.ones(3, np.float32)}
+    ranks = [write_irpa(tmp_path / f"model.rank{rank}.irpa", numbers) for rank in range(8)]
+    program = local(path, parameters=[f"model={archive}" for archive in ranks])
+    again = there_and_back(program)
+    assert again == program and again.parameters == program.parameters
+    assert there_and_back(again.on("null")).parameters == program.parameters
+
+
 def test_fingerprints(path: Path, archive: Path, tmp_path: Path) -> None:
     assert local(path).fingerprint == jitree.inspect(path).fingerprint
     needing = Program(path, parameters=f"model={archive}")
