@@ -356,6 +356,33 @@ def test_too_many_and_draining() -> None:
     server.close()
 
 
+def test_draining_waits_until_answers_are_sent() -> None:
+    """The process ended while a client was being sent its answer."""
+
+    async def main() -> None:
+        application = importlib.import_module("app").Application("local-sync")
+        messages = [{"type": "http.request", "body": json.dumps({"image": [[0] * 8] * 8}).encode()}]
+        sending, may = asyncio.Event(), asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            return messages.pop() if messages else await asyncio.Future()
+
+        async def send(message: dict[str, Any]) -> None:
+            sending.set()
+            await may.wait()
+
+        scope = {"type": "http", "method": "POST", "path": "/classify"}
+        request = asyncio.create_task(application(scope, receive, send))
+        await sending.wait()
+        draining = asyncio.create_task(application.drain())
+        done, _ = await asyncio.wait((draining,), timeout=0.2)  # more than the sessions take to close
+        assert not done
+        may.set()
+        await asyncio.gather(request, draining)
+
+    asyncio.run(main())
+
+
 def test_other_servers_run_the_application() -> None:
     """The messages of a life, as ASGI states them."""
     sent: list[dict[str, Any]] = []

@@ -12,7 +12,8 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,9 @@ class Application:
         self._answered: Counter[int] = Counter()
         self._seconds = 0.0
         self._left = 0
+        self._answering = 0
+        """Requests that came before draining and whose clients do not have all of the answer."""
+        self._is_answered = asyncio.Event()
         self._routes = {
             ("POST", "/classify"): self._classify, ("POST", "/generate"): self._generate,
             ("POST", "/reload"): self._reload, ("GET", "/metrics"): self._metrics,
@@ -73,9 +77,12 @@ class Application:
             await self._answer(scope, receive, send)
 
     async def drain(self) -> None:
-        """Returns when all requests are answered; more are refused with 503."""
+        """Returns when all requests are answered and the answers sent; more are refused with 503."""
         await self._models.drain()
         await asyncio.gather(*self._draining)
+        while self._answering:
+            self._is_answered.clear()
+            await self._is_answered.wait()
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
@@ -91,7 +98,7 @@ class Application:
         begun, reply, client = time.monotonic(), Reply(send), Client(receive)
         try:
             body = await client.body()
-            async with client:
+            async with self._counted(), client:
                 await self._route(scope, body, reply)
         except StatusError as error:
             await reply.fail({"error": str(error)}, http_status(error))
@@ -102,6 +109,16 @@ class Application:
         self._left += client.has_left
         self._answered[reply.status] += 1
         self._seconds += time.monotonic() - begun
+
+    @asynccontextmanager
+    async def _counted(self) -> AsyncIterator[None]:
+        is_waited_for = not self._models.batcher.draining
+        self._answering += is_waited_for
+        try:
+            yield
+        finally:
+            self._answering -= is_waited_for
+            self._is_answered.set()
 
     async def _route(self, scope: dict[str, Any], body: bytes, reply: Reply) -> None:
         handler = self._routes.get((scope["method"], scope["path"]))
