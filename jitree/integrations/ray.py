@@ -150,6 +150,13 @@ class Predictor:
         return tuple(np.concatenate(column) for column in zip(*rows, strict=True))
 
 
+def _json(array: Any) -> Any:
+    """Numbers as lists; null for those that are not finite, which JSON does not have."""
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        array = np.where(np.isfinite(array), array.astype(object), None)
+    return array.tolist()
+
+
 class _Served(NamedTuple):
     """A program, open, and who waits for its function."""
 
@@ -210,9 +217,12 @@ class Replica:
                 ]
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidArgumentError(f"inputs: {error}") from None
+        for array in arrays:
+            if array.dtype.kind in "fc" and not np.isfinite(array).all():
+                raise InvalidArgumentError(f"inputs: expected finite numbers of {array.dtype}")
         results = await self.predict(*arrays)
         results = results if isinstance(results, tuple) else (results,)
-        return {"outputs": [np.asarray(result).tolist() for result in results]}
+        return {"outputs": [_json(np.asarray(result)) for result in results]}
 
     def check_health(self) -> None:
         """Serve asks, and replaces a replica that raises."""

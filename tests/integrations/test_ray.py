@@ -100,6 +100,9 @@ def test_requests_of_http() -> None:
             b'{"inputs": [1]}',
             b'{"inputs": [[[1], 2], 1]}',
         ]
+        large = await replica(Sent(b'{"inputs": [3e38, 3e38]}'))
+        assert json.dumps(large) == '{"outputs": [null]}', "JSON has no infinity"
+        refused += [b'{"inputs": [1e39, 1]}', b'{"inputs": [NaN, 1]}']
         refused += [b'{"inputs": [1, "x"]}', b'{"inputs": [1, 1%s]}' % (b"0" * 400), b'{"inputs": [1, {}]}']
         for body in refused:
             answer = await replica(Sent(body))
