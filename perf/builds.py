@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trained import COMPILER_SECONDS, argument, compiled, installed, of_jitree
+from trained import COMPILER_SECONDS, argument, available, compiled, of_jitree, run
 
 import jitree
 
@@ -36,6 +36,15 @@ BUILDS = {
     "both, fastest": (_LLVM, _VMVX, _HOST, "--iree-hal-link-executables=false"),
 }
 _CALLS = 3
+
+
+def imported(folder: Path, name: str, source: Path, shape: tuple[int, ...]) -> Path:
+    """The program of a model, as the compiler takes it."""
+    model = compiled(folder, name, source, shape, {})["onnx"]
+    program = model.with_suffix(".mlir")
+    if not program.exists():
+        run("iree-import-onnx", str(model), "--opset-version=17", "-o", str(program))
+    return program
 
 
 def built(folder: Path, name: str, program: Path, flags: tuple[str, ...]) -> Path | None:
@@ -69,9 +78,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10)
     options = parser.parse_args()
     options.folder.mkdir(exist_ok=True)
-    for name, source, shape in installed(options.only):
+    for name, source, shape in available(options.only, options.folder):
         print(name, flush=True)
-        program = compiled(options.folder, name, source, shape)["onnx"].with_suffix(".mlir")
+        program = imported(options.folder, name, source, shape)
         calls = {}
         for build, flags in BUILDS.items():
             module = built(options.folder, build, program, flags)
