@@ -47,7 +47,7 @@ STREAM: Final = Record(
     """,
 )
 
-MOST_NEIGHBOURS: Final = 64
+MOST_NEIGHBOURS: Final = 1 << 12
 """Places from this one on have no neighbours."""
 
 OWNED_BY_PYTHON: Final = 0

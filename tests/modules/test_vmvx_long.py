@@ -14,6 +14,8 @@ from jitree.errors import CancelledError, DeadlineExceededError, ResourceExhaust
 from jitree.modules.vmvx import long_products, native
 from jitree.modules.vmvx.kernels import in_python
 from jitree.regs.buffer import VmBuffer
+from jitree.regs.layout import ENTRY
+from jitree.regs.memory import Bytes, zeroed
 from tests.assembler import Assembler
 
 CCONV = "0rIIrIIrIIIIIiiii_v"
@@ -52,6 +54,20 @@ def test_parts_give_the_same_bits(shape: tuple[int, ...], most: int, monkeypatch
             continue
         long_products.compute(kernel, CCONV, parted)
         assert bytes(parted[6]) == bytes(whole[6])
+
+
+def test_machine_code_gets_whole_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight bytes for each were written beyond."""
+    sizes: list[int] = []
+
+    def noted(size: int) -> Bytes:
+        sizes.append(size)
+        return zeroed(size)
+
+    image.wait(native.RECIPE)
+    monkeypatch.setattr(long_products, "zeroed", noted)
+    long_products._by_machine_code(native.address("mmt4d", CCONV)(), CCONV)(operands(*SHAPES[0]))  # type: ignore[misc]
+    assert sizes == 3 * [ENTRY.size]
 
 
 def test_it_ends_between_parts(monkeypatch: pytest.MonkeyPatch) -> None:

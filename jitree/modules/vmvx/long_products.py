@@ -14,10 +14,8 @@ from jitree.modules.vmvx import native
 from jitree.modules.vmvx.matmul import ACCUMULATE, MOST_COMPILED, MOST_IN_PYTHON
 from jitree.modules.vmvx.operands import OK
 from jitree.regs.counting import Entry
-from jitree.regs.layout import KIND_BUFFER
+from jitree.regs.layout import ENTRY, KIND_BUFFER
 from jitree.regs.memory import address_of, zeroed
-
-_ENTRY_WORDS = 8
 
 
 def compute(kernel: Callable[..., int], cconv: str, arguments: Sequence[Any]) -> None:
@@ -71,7 +69,7 @@ def _by_machine_code(address: int, cconv: str) -> Callable[[Sequence[Any]], None
         kept = []
         for index, (kind, argument) in enumerate(zip(kinds, arguments, strict=True)):
             if kind == "r":
-                memory = zeroed(_ENTRY_WORDS)
+                memory = zeroed(ENTRY.size)
                 kept.append(memory)
                 entry = Entry(address_of(memory))
                 entry.kind, entry.address = KIND_BUFFER, argument.address
