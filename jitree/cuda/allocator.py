@@ -216,7 +216,7 @@ class CudaAllocator(LendingAllocator):
         with stream.lock:
             with suppress(StatusError):  # a lost device takes nothing back, but frees its memory
                 stream.reclaim()
-            stream.wait(None)
+            stream.finish()
             with self._lock:
                 self._trim()
 

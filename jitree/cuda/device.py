@@ -121,7 +121,7 @@ class CudaDevice(Ended, Device):
 
     def trim(self) -> None:
         """Waits for the device, then gives back graphs, pooled memory and what has been discarded."""
-        self.stream.wait(None)
+        self.stream.finish()
         self._replays.drop()
         with self.stream.lock:
             self.context.enter()
@@ -298,7 +298,7 @@ class CudaDevice(Ended, Device):
         return self._timed
 
     def profiling_flush(self) -> None:
-        self.stream.wait(None)
+        self.stream.finish()
         super().profiling_flush()
 
     def close(self) -> None:

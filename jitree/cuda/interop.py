@@ -175,7 +175,7 @@ class CudaExchange:
             stream.begin()
             submissions.submit(stream, Copy(source, 0, target, 0, source.byte_length))
             stream.end()
-        stream.synchronize()
+        stream.finish()
         return target
 
     def _share(self, view: BufferView) -> None:

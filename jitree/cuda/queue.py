@@ -79,7 +79,7 @@ class CudaQueue:
         """Refuses new operations, cancels those that wait, and waits for the device."""
         self._closed = True
         self._deferred.close()
-        self.stream.wait(None)
+        self.stream.finish()
 
     def _enter(
         self, name: str, wait: Fence | None, signal: Fence | None, action: Action | None

@@ -139,7 +139,7 @@ class CudaReplay:
                     if not part.finds_the_same():
                         return None
             if arguments.are_borrowed:
-                stream.synchronize()  # whose memory it is may change it as soon as the call returns
+                stream.finish()  # whose memory it is may change it as soon as the call returns
         return results
 
     def drop(self) -> None:

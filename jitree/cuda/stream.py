@@ -25,9 +25,9 @@ from jitree.cuda.plan_sizes import KernelSizes
 from jitree.cuda.semaphore import CudaSemaphore, SignallingStream
 from jitree.cuda.stream_share import StreamShare
 from jitree.errors import FailedPreconditionError, InternalError, PermissionDeniedError, StatusError, again
-from jitree.hal.enums import BufferUsage, MemoryType
+from jitree.hal.enums import BufferUsage, MemoryType, WaitMode
 from jitree.hal.local.queue_record import CLOSED, LOST
-from jitree.hal.semaphore import Semaphore
+from jitree.hal.semaphore import Semaphore, wait_for
 
 if TYPE_CHECKING:
     from jitree.cuda.context import CudaContext
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from jitree.hal.buffer import Allocation, Buffer
     from jitree.hal.fence import Fence
     from jitree.hal.profiling import Profiler
-    from jitree.hal.stream_record import Programs
+    from jitree.hal.stream_record import Programs, StreamCode
 
 _STAGING: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
 _STAGING_USAGE: Final = int(BufferUsage.TRANSFER | BufferUsage.MAPPING)
@@ -43,9 +43,9 @@ _NON_BLOCKING: Final = 0x1
 """Does not wait for the legacy default stream, which other libraries use."""
 _LASTING_STREAMS: Final = (1, 2)
 """The legacy default stream and that of the thread: numbers that are always valid."""
-_SPIN_SECONDS: Final = 1e-4
-_LONGEST_SLEEP: Final = 1e-3
-"""A wait with a time-out asks in a loop: at first without a break, later every millisecond."""
+_MOMENT: Final = 2e-3
+"""Seconds that a thread asks for the stream in a loop. After that it is called back, which takes 50 us more,
+and hears of signals, deadlines and ``cancel`` meanwhile."""
 _SHORTEST_PATIENCE: Final = 1e-3
 """Seconds that a wait without time has for a thread that is just submitting."""
 _SUSPECTS: Final = 3
@@ -203,12 +203,10 @@ class Stream:
                 semaphore.promise(1, self)
         return semaphore
 
-    def connect(
-        self, take_over: Callable[[int], int], hand_over: Callable[[int], None], programs: Programs
-    ) -> None:
+    def connect(self, code: StreamCode, programs: Programs) -> None:
         """As :meth:`~jitree.hal.stream_record.SharedStream.connect`."""
         with self.lock:
-            self.share.connect(take_over, hand_over, programs)
+            self.share.connect(code, programs)
 
     def take(self) -> None:
         """As :meth:`~jitree.hal.stream_record.SharedStream.take`."""
@@ -346,30 +344,38 @@ class Stream:
     def synchronize(self) -> None:
         """Waits on this thread for everything submitted so far; the GIL is released meanwhile.
 
-        Raises what lost the device.
+        Raises what lost the device, why the work of this thread is to end, and what a signal handler raises;
+        the device goes on then.
         """
         tick = self._before_wait()
         if tick == self.completed:
             self.api.check_alive()
             self.retire(tick)  # machine code may have waited
             return
-        try:
-            self.api.synchronize_stream(self.handle)
-        except StatusError as error:
-            raise self.fail(error) from error
+        if not self.share.is_done_in_a_moment(tick):
+            wait_for(((self.promised(tick), 1),), WaitMode.ALL, None)
         self.retire(tick)
         self.context.release_discarded()
 
+    def finish(self) -> None:
+        """As :meth:`synchronize`, but nothing ends the wait, and failures are as those of :meth:`wait`: for
+        what gives back memory that the device uses."""
+        try:
+            tick = self._before_wait()
+            if tick != self.completed:
+                self.api.synchronize_stream(self.handle)
+            self.retire(tick)
+            self.context.release_discarded()
+        except StatusError as error:
+            self.fail(error)
+
     def wait(self, deadline: float | None) -> None:
-        """Waits for everything submitted so far, or until ``deadline`` of ``time.monotonic``.
+        """Waits a moment for everything submitted so far, but not beyond ``deadline`` of ``time.monotonic``.
 
         A failure is not raised here: it fails the semaphores that were promised.
         """
         try:
-            if deadline is None:
-                self.synchronize()
-            else:
-                self._wait_until(deadline)
+            self._wait_a_moment(deadline)
         except StatusError as error:
             self.fail(error)
 
@@ -411,7 +417,7 @@ class Stream:
             self._closed = True
             self.share.close()
             self.share.record.hold(CLOSED)
-        self.wait(None)
+        self.finish()
         self._given_back.clear()
         self._recent.clear()
         self.context.enter()
@@ -454,37 +460,24 @@ class Stream:
         except StatusError:
             self.api.check_alive()
 
-    def _wait_until(self, deadline: float) -> None:
-        """Asks for the stream, if there is no time, else for an event after what has been submitted.
-
-        The thread that holds the lock may be waiting for the device without end.
-        """
-        now = start = time.monotonic()
-        if not self.lock.acquire(timeout=max(deadline - now, _SHORTEST_PATIENCE)):
+    def _wait_a_moment(self, deadline: float | None) -> None:
+        """The thread that holds the lock may be waiting for the device without end."""
+        now = time.monotonic()
+        until = now + _MOMENT if deadline is None else min(deadline, now + _MOMENT)
+        if not self.lock.acquire(timeout=max(until - now, _SHORTEST_PATIENCE)):
             return
         try:
             tick = self._before_wait()
-            if tick == self.completed:
-                return
-            event = None if now >= deadline else self.mark()
         finally:
             self.lock.release()
-        if event is None:
-            if self.api.stream_is_idle(self.handle):
-                self.retire(tick)
-            return
-        sleep = 0.0
-        try:
-            while tick > self.completed and now < deadline:
-                if self.api.event_is_reached(event):
-                    self.retire(tick)
-                    return
-                if now - start > _SPIN_SECONDS:
-                    sleep = min(_LONGEST_SLEEP, max(2 * sleep, _SPIN_SECONDS), deadline - now)
-                    time.sleep(sleep)
-                now = time.monotonic()
-        finally:
-            self.events.release(event)
+        is_done = until > now and self.share.is_done_in_a_moment(tick)
+        while not is_done and tick > self.completed:
+            is_done = self.api.stream_is_idle(self.handle)
+            if time.monotonic() >= until or self.share.is_connected:
+                break
+            time.sleep(0)
+        if is_done:
+            self.retire(tick)
 
 
 def _call_all(calls: Iterable[Callable[[], None]]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import time
 from array import array
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet, finalize
 
@@ -20,10 +19,10 @@ from jitree.regs.layout import PLACE_SHIFT
 if TYPE_CHECKING:
     from jitree.cuda.api import Handle
     from jitree.cuda.context import CudaContext
-    from jitree.hal.stream_record import Programs
+    from jitree.hal.stream_record import Programs, StreamCode
 
 _FUNCTIONS: Final = {
-    "set_current": "cuCtxSetCurrent", "synchronize": "cuStreamSynchronize",
+    "set_current": "cuCtxSetCurrent",
     "launch_graph": "cuGraphLaunch", "set_node": "cuGraphExecKernelNodeSetParams",
     "query": "cuStreamQuery", "record_event": "cuEventRecord", "wait_for_event": "cuStreamWaitEvent",
 }  # fmt: skip
@@ -55,8 +54,7 @@ class StreamShare:
         self.place = number if number <= _LAST_PLACE else UNTOLD
         """Of the memory whose use the stream orders."""
         self._programs: WeakSet[Programs] = WeakSet()
-        self._take_over: Callable[[int], int] | None = None
-        self._hand_over: Callable[[int], None] | None = None
+        self._code: StreamCode | None = None
         self._has_driver = self.place != UNTOLD and self._find_driver(context, handle, event)
         if self._has_driver and self.place < MOST_NEIGHBOURS:
             _neighbours[self.place] = self._address
@@ -109,13 +107,11 @@ class StreamShare:
         """So many submissions are held back."""
         self._words[_BATCHED] = count
 
-    def connect(
-        self, take_over: Callable[[int], int], hand_over: Callable[[int], None], programs: Programs
-    ) -> None:
+    def connect(self, code: StreamCode, programs: Programs) -> None:
         """As :meth:`~jitree.hal.stream_record.SharedStream.connect`."""
         self._programs.add(programs)
-        if self._has_driver and self._take_over is None:
-            self._take_over, self._hand_over = take_over, hand_over
+        if self._has_driver and self._code is None:
+            self._code = code
             self.record.release(UNSUPPORTED)
 
     def forget_programs(self) -> None:
@@ -127,13 +123,13 @@ class StreamShare:
     @property
     def is_connected(self) -> bool:
         """Whether there is machine code that submits."""
-        return self._hand_over is not None
+        return self._code is not None
 
     def take(self) -> None:
         """The stream is Python's from now on."""
         if self._words[_OWNER] != OWNED_BY_PYTHON:
-            assert self._take_over is not None
-            while not self._take_over(self._address):
+            assert self._code is not None
+            while not self._code.take_over(self._address):
                 time.sleep(0)
 
     def count(self) -> int:
@@ -142,7 +138,12 @@ class StreamShare:
         self._words[_TICK] += 1
         return self._words[_TICK]
 
+    def is_done_in_a_moment(self, tick: int) -> bool:
+        """Whether machine code, if there is any, finds that everything up to a submission is done."""
+        code = self._code
+        return tick <= self.completed or (code is not None and code.is_done(self._address, tick) == 1)
+
     def hand_over(self) -> None:
         """All that has been counted has entered the stream: machine code may submit."""
-        if self._hand_over is not None:
-            self._hand_over(self._address)
+        if self._code is not None:
+            self._code.hand_over(self._address)

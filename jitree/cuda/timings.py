@@ -56,7 +56,7 @@ class CudaTimings(CostlyTimings):
     def resume(self) -> None:
         if not self._is_paused:
             return
-        self._stream.wait(None)
+        self._stream.finish()
         self._is_paused = False
         if self._tracer is not None:
             self._tracer.resume()
@@ -65,7 +65,7 @@ class CudaTimings(CostlyTimings):
             self._stream.share.record.hold(PROFILED)
 
     def pause(self) -> None:
-        self._stream.wait(None)
+        self._stream.finish()
         if self._is_paused:
             return
         self._is_paused = True

@@ -31,9 +31,8 @@ STREAM: Final = Record(
     i64 launched          # the number of that submission
     i64 handle            # of the stream, for the driver
     i64 context
-    i64 set_current       # addresses of functions of the driver: cuCtxSetCurrent,
-    i64 synchronize       # cuStreamSynchronize,
-    i64 launch_graph      # cuGraphLaunch,
+    i64 set_current       # addresses of functions of the driver: cuCtxSetCurrent
+    i64 launch_graph      # cuGraphLaunch
     i64 set_node          # cuGraphExecKernelNodeSetParams
     i64 query             # cuStreamQuery
     i64 record_event      # cuEventRecord
@@ -127,17 +126,26 @@ class Programs(Protocol):
         """Forgets all. What the device still works on it keeps."""
 
 
+class StreamCode(NamedTuple):
+    """Functions of machine code that take the address of a STREAM record."""
+
+    take_over: Callable[[int], int]
+    """Gives 1 when the stream is Python's, 0 while machine code submits."""
+    hand_over: Callable[[int], None]
+    """Machine code may submit."""
+    is_done: Callable[[int, int], int]
+    """Gives 1 when submission, the second argument, is done, and 0 when it is not within a moment. The GIL is
+    released meanwhile."""
+
+
 class SharedStream(Protocol):
     """A device's stream, as the handle pool that has its memory sees it."""
 
     lock: RLock
     """Who has it may change tables of programs while the stream is Python's."""
 
-    def connect(
-        self, take_over: Callable[[int], int], hand_over: Callable[[int], None], programs: Programs
-    ) -> None:
-        """There is machine code. The functions take the address of the STREAM record: the first one gives 1
-        when the stream is Python's, 0 while machine code submits; the second one hands it over."""
+    def connect(self, code: StreamCode, programs: Programs) -> None:
+        """There is machine code."""
 
     def take(self) -> None:
         """The stream is Python's from now on, until Python has submitted something."""

@@ -12,7 +12,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,44 +20,13 @@ import numpy as np
 from tests.cuda import fake_results
 from tests.cuda.fake_call import Fault, driver_call
 from tests.cuda.fake_graphs import FakeGraphs, FakeModules
+from tests.cuda.fake_objects import FakeEvent, FakeStream, Handle, Memory, Uuid, Work
 from tests.cuda.fake_results import CUdevice_attribute, CUjit_option, CUpointer_attribute, CUresult
 
-Work = Callable[[], None]
 _POISONED = 1 << 20
 """Bytes of an allocation that hold something recognisable at first."""
 _OK = CUresult.CUDA_SUCCESS
-
-
-class Handle(int):
-    """A driver object; its number is its address."""
-
-
-@dataclass
-class Memory:
-    """One allocation."""
-
-    array: np.ndarray
-    address: int
-    size: int
-    ordinal: int | None
-    """The device; None for pinned host memory."""
-
-
-@dataclass
-class FakeStream:
-    pending: list[Work] = field(default_factory=list)
-    destroyed: bool = False
-
-
-@dataclass
-class FakeEvent:
-    reached: threading.Event = field(default_factory=threading.Event)
-    recorded: bool = False
-
-
-@dataclass(frozen=True)
-class Uuid:
-    bytes: bytes
+_LAZY_QUERIES = 3
 
 
 @dataclass(frozen=True)
@@ -121,7 +90,8 @@ class FakeDriver(FakeModules, FakeGraphs):
         self.failures.setdefault(name, []).append(result)
 
     def be_lazy(self) -> None:
-        """From now on the device works only while the host waits for a stream."""
+        """From now on the device works only while the host waits for a stream: it has done what a stream was
+        given when it is asked for the fourth time."""
         self._held = self._lazy = True
 
     def hold(self) -> None:
@@ -169,6 +139,7 @@ class FakeDriver(FakeModules, FakeGraphs):
         with self._lock:
             target = self.streams[int(stream)]
             target.pending.append(work)
+            target.asked = 0
             if not self._held:
                 self._advance(target)
 
@@ -379,7 +350,12 @@ class FakeDriver(FakeModules, FakeGraphs):
 
     @driver_call
     def cuStreamQuery(self, stream: int) -> Any:
-        return (CUresult.CUDA_ERROR_NOT_READY if self.streams[int(stream)].pending else _OK,)
+        target = self.streams[int(stream)]
+        target.asked += 1
+        if self._lazy and target.asked > _LAZY_QUERIES:
+            with self._lock:
+                self._advance(target)
+        return (CUresult.CUDA_ERROR_NOT_READY if target.pending else self.lost or _OK,)
 
     @driver_call
     def cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> Any:
@@ -416,7 +392,11 @@ class FakeDriver(FakeModules, FakeGraphs):
 
     @driver_call
     def cuEventSynchronize(self, event: int) -> Any:
-        self.events[int(event)].reached.wait()
+        while not self.events[int(event)].reached.wait(0.001):
+            if self._lazy:
+                with self._lock:
+                    for stream in self.streams.values():
+                        self._advance(stream)
         return (self.lost or _OK,)
 
     @driver_call

@@ -10,8 +10,8 @@ from typing import Any
 from tests.cuda.fake_graphs import NodeParameters
 
 _ARGUMENTS = {
-    "cuCtxSetCurrent": 1, "cuStreamSynchronize": 1, "cuGraphLaunch": 2, "cuGraphExecKernelNodeSetParams": 3,
-    "cuStreamQuery": 1, "cuEventRecord": 2, "cuStreamWaitEvent": 3,
+    "cuCtxSetCurrent": 1, "cuGraphLaunch": 2, "cuGraphExecKernelNodeSetParams": 3, "cuStreamQuery": 1,
+    "cuEventRecord": 2, "cuStreamWaitEvent": 3,
 }  # fmt: skip
 
 

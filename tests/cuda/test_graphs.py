@@ -207,7 +207,7 @@ def one_shot(rig: Rig, source: Buffer, target: Buffer, constant: int) -> Command
 def test_one_shots_are_batched_while_the_device_is_busy(rig: Rig) -> None:
     source = rig.buffer(1)
     targets = [rig.buffer() for _ in range(11)]
-    rig.device.stream.wait(None)
+    rig.device.stream.finish()
     rig.fake.calls.clear()
     with rig.fake.busy():
         fences = [rig.run(one_shot(rig, source, target, n)) for n, target in enumerate(targets)]
@@ -217,7 +217,7 @@ def test_one_shots_are_batched_while_the_device_is_busy(rig: Rig) -> None:
     for fence in fences:
         fence.wait()
     assert [rig.read(target)[0] for target in targets] == [1 + 2 * n for n in range(11)]
-    rig.device.stream.wait(None)
+    rig.device.stream.finish()
     rig.fake.calls.clear()
     with rig.fake.busy():
         for n, target in enumerate(targets):
@@ -229,7 +229,7 @@ def test_one_shots_are_batched_while_the_device_is_busy(rig: Rig) -> None:
 
 def test_waiting_and_other_work_launch_the_launch_batch(rig: Rig) -> None:
     source, target = rig.buffer(1), rig.buffer()
-    rig.device.stream.wait(None)
+    rig.device.stream.finish()
     rig.run(one_shot(rig, source, target, 1))
     second = rig.run(one_shot(rig, target, target, 1))
     assert rig.device.stream.batch is not None and rig.device.stream.batch.pending == 1

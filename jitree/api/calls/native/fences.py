@@ -9,10 +9,10 @@ from __future__ import annotations
 from jitree.api.calls.native.python import drop, invoke_with, invoke_with_number, is_done, is_true
 from jitree.api.calls.native.records import CallRecord, Python
 from jitree.api.calls.native.results import take_results
-from jitree.codegen.primitives import call, call_int, greater, load64, stack, store64
+from jitree.codegen.primitives import call, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
-from jitree.modules.hal.native.fences import is_done_soon, tick_of
+from jitree.modules.hal.native.fences import is_done_at_a_glance, is_done_in_a_moment, tick_of
 from jitree.modules.hal.native.records import Entry, State, StreamRecord
 from jitree.regs.counting import retain
 from jitree.regs.layout import PATIENT, PROMPT
@@ -56,7 +56,7 @@ def take_signalled(
     tick = tick_of(state.handle_pool, signal)
     if tick > 0 and prompt != PATIENT and prompt != PROMPT:
         thread = call(python.save_thread)
-        if is_done_soon(state.handle_pool.queue.stream, tick):
+        if is_done_at_a_glance(state.handle_pool.queue.stream, tick):
             tick = 0
         call(python.restore_thread, thread)
     if tick == 0 or (tick > 0 and prompt == PATIENT):
@@ -101,18 +101,14 @@ def when_done(python: Python, record: CallRecord, stream: StreamRecord, tick: in
 
 
 def wait_for_device(python: Python, stream: StreamRecord, tick: int) -> bool:
-    """Waits until the device has done all that it was given, up to submission ``tick`` and further. False if
-    that fails; Python knows why."""
+    """Waits a moment until the device has done all that it was given, up to submission ``tick`` and further.
+    False if that takes longer or fails: Python waits on, and knows why."""
     if tick <= stream.completed:
         return True
     thread = call(python.save_thread)
-    is_there = call_int(stream.set_current, stream.context) == 0
-    if is_there:
-        is_there = call_int(stream.synchronize, stream.handle) == 0
+    is_done = is_done_in_a_moment(stream, tick) != 0
     call(python.restore_thread, thread)
-    if is_there:
-        stream.completed = greater(stream.completed, tick)
-    return is_there
+    return is_done
 
 
 def to_be_awaited(python: Python, record: CallRecord, fence: Entry, results: int) -> int:

@@ -25,6 +25,7 @@ SWEEP: Final = "sweep"
 FREE: Final = "free_entry"
 TAKE_OVER: Final = "take_over"
 HAND_OVER: Final = "hand_over"
+IS_DONE: Final = "is_done_in_a_moment"
 
 RECIPE: Final = image.Recipe(
     "hal", "the fast paths of module hal", "jitree.modules.hal.native.texts:generate", 10.0

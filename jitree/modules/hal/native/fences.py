@@ -24,7 +24,12 @@ from jitree.modules.hal.native.registers import (
 from jitree.regs.layout import OWNER_CODE, PATIENT
 
 _DEFERRED = 17
-_QUERIES = 32
+_NOT_READY = 600
+"""CUDA_ERROR_NOT_READY of cuda.h."""
+_GLANCE = 32
+"""Queries of a stream: some 20 us. Small work takes no longer, and to be called back takes twice that."""
+_MOMENT = 4096
+"""Some 3 ms. What waits for longer does so in Python, where signals, deadlines and ``cancel`` end it."""
 
 
 def is_reached(handle_pool: HandlePoolRecord, fence: Entry) -> bool:
@@ -117,8 +122,8 @@ def fence_await(state: State, values: int, refs: int, words: int, first: int) ->
 
 
 def await_stream(state: State, queue: Queue, tick: int, timeout: int) -> bool:
-    """Whether submission ``tick`` is done: waits for the stream, only a moment if the call must not be held
-    up, and not at all if the program wants to wait for so long only. The host's other threads go on."""
+    """Whether submission ``tick`` is done: waits a moment for the stream, only for a glance if the call must
+    not be held up, and not at all if the program sets a time. The host's other threads go on."""
     if not queue or queue.open == 0:
         return False
     stream = queue.stream
@@ -127,24 +132,33 @@ def await_stream(state: State, queue: Queue, tick: int, timeout: int) -> bool:
     if timeout != -1:
         return False
     if state.prompt != PATIENT:
-        return is_done_soon(stream, tick)
-    if call_int(stream.set_current, stream.context) != 0 or call_int(stream.synchronize, stream.handle) != 0:
-        return False
-    stream.completed = greater(stream.completed, tick)
-    return True
+        return is_done_at_a_glance(stream, tick)
+    return is_done_in_a_moment(stream, tick) != 0
 
 
-def is_done_soon(stream: StreamRecord, tick: int) -> bool:
-    """Whether a stream has done all up to submission ``tick`` within some 20 us: small work takes no longer,
-    and to be called back when it is done takes twice that."""
+def is_done_at_a_glance(stream: StreamRecord, tick: int) -> bool:
+    """Whether a stream has done all up to submission ``tick``, or has within some 20 us."""
+    return is_done_within(stream, tick, _GLANCE)
+
+
+def is_done_in_a_moment(stream: StreamRecord, tick: int) -> int:
+    """1 when a stream has done all up to submission ``tick``, 0 after some 3 ms, and when it has failed."""
+    return 1 if is_done_within(stream, tick, _MOMENT) else 0
+
+
+def is_done_within(stream: StreamRecord, tick: int, queries: int) -> bool:
+    """Whether one of so many queries finds that a stream has done all up to submission ``tick``."""
     if tick <= stream.completed:
         return True
     if call_int(stream.set_current, stream.context) != 0:
         return False
-    for _ in range(_QUERIES):
-        if call_int(stream.query, stream.handle) == 0:
+    for _ in range(queries):
+        status = call_int(stream.query, stream.handle)
+        if status == 0:
             stream.completed = greater(stream.completed, tick)
             return True
+        if status != _NOT_READY:
+            return False
     return False
 
 

@@ -19,7 +19,7 @@ from jitree.hal.fence import Fence
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import FUNCTION_TABLE, FUNCTION_TABLE_ADDRESS
 from jitree.hal.semaphore import Semaphore
-from jitree.modules.hal.native import FREE, HAND_OVER, SWEEP, TAKE_OVER
+from jitree.modules.hal.native import FREE, HAND_OVER, IS_DONE, SWEEP, TAKE_OVER
 from jitree.modules.hal.native.layout import HANDLE_POOL, LARGEST_POOLED, PROMISED, STAGED
 from jitree.modules.hal.native.pools import ArenaPool, StoragePool
 from jitree.regs.layout import ENTRY, KIND_FREE, KIND_STORAGE, OWNER_CODE, PLACE_SHIFT
@@ -56,6 +56,7 @@ _TYPE_MASK: Final = (1 << PLACE_SHIFT) - 1
 _Free = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
 _TakeOver = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 _HandOver = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+_IsDone = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
 
 class HandlePool:
@@ -101,11 +102,17 @@ class HandlePool:
             self._storage = StoragePool.of(device, table, self._words)
             stream = self._stream = device.shared_stream
             if stream is not None:
+                from jitree.hal.stream_record import StreamCode
                 from jitree.modules.hal.native.programs import ProgramTable
 
                 self._programs = ProgramTable(stream, self._words)
                 stream.connect(
-                    _TakeOver(code.addresses[TAKE_OVER]), _HandOver(code.addresses[HAND_OVER]), self._programs
+                    StreamCode(
+                        _TakeOver(code.addresses[TAKE_OVER]),
+                        _HandOver(code.addresses[HAND_OVER]),
+                        _IsDone(code.addresses[IS_DONE]),
+                    ),
+                    self._programs,
                 )
 
     def _set(self, field: str, value: int) -> None:

@@ -8,7 +8,7 @@ from importlib import import_module
 from jitree.codegen import functions
 from jitree.codegen.functions import IntegerFunction
 from jitree.codegen.image.generated import Generated, one_unit
-from jitree.modules.hal.native import FREE, HAND_OVER, SWEEP, TAKE_OVER, fast_paths, symbol_of
+from jitree.modules.hal.native import FREE, HAND_OVER, IS_DONE, SWEEP, TAKE_OVER, fast_paths, symbol_of
 from jitree.modules.hal.native.registers import REFUSED
 from jitree.regs.layout import STATE
 
@@ -17,7 +17,7 @@ _PACKAGE = "jitree.modules.hal.native"
 
 def generate() -> Generated:
     found: list[IntegerFunction] = [_find("entries", SWEEP), _find("entries", FREE)]
-    found += [_find("streams", TAKE_OVER), _find("streams", HAND_OVER)]
+    found += [_find("streams", TAKE_OVER), _find("streams", HAND_OVER), _find("fences", IS_DONE)]
     entries: list[str] = []
     symbols = []
     for row in fast_paths():
@@ -25,7 +25,9 @@ def generate() -> Generated:
         found.append(_find(*path.split(".")))
         symbols.append(symbol_of(row))
         entries.append(_entry(symbols[-1], found[-1], constants))
-    return one_unit([*entries, *functions.texts(found)], [*symbols, SWEEP, FREE, TAKE_OVER, HAND_OVER])
+    return one_unit(
+        [*entries, *functions.texts(found)], [*symbols, SWEEP, FREE, TAKE_OVER, HAND_OVER, IS_DONE]
+    )
 
 
 def _find(module: str, name: str) -> IntegerFunction:
