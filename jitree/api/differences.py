@@ -14,7 +14,7 @@ from jitree.errors import FailedPreconditionError, InvalidArgumentError, folded
 from jitree.hal.observing import DISPATCH
 from jitree.observe.closeness import FarElement, Tolerance, compare, tolerance
 from jitree.observe.departures import ELSEWHERE, Compared, Comparison, Departure, ReadTensor, table
-from jitree.observe.lockstep import Meeting, Numbers, Walker
+from jitree.observe.lockstep import LockstepCall, Meeting, Numbers
 from jitree.observe.makers import Makers
 from jitree.observe.outlines import Outline, Pair, Sketch, align, related, suspects, used_by
 from jitree.types import element_type_of
@@ -228,13 +228,13 @@ def _in_lock_step(
     numbers: tuple[Numbers | None, Numbers | None],
 ) -> Difference:
     meeting = Meeting(comparison.meet)
-    walkers = Walker(meeting, 0, numbers[0]), Walker(meeting, 1, numbers[1])
+    lockstep = LockstepCall(meeting, 0, numbers[0]), LockstepCall(meeting, 1, numbers[1])
     makers = Makers(), Makers()
     with sides[0].open() as left, sides[1].open() as right:
         require_apart(left, right)
         calls = (
-            (_NAMES[0], lambda: observed(left, (walkers[0], makers[0]), inputs, lambda: meeting.end(0))),
-            (_NAMES[1], lambda: observed(right, (walkers[1], makers[1]), inputs, lambda: meeting.end(1))),
+            (_NAMES[0], lambda: observed(left, (lockstep[0], makers[0]), inputs, lambda: meeting.end(0))),
+            (_NAMES[1], lambda: observed(right, (lockstep[1], makers[1]), inputs, lambda: meeting.end(1))),
         )
         if isinstance(left, Peer):  # the stack of a program's thread tells who calls
             results = both(calls[1], calls[0])[::-1]

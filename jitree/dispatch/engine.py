@@ -16,7 +16,7 @@ class EngineEntry(NamedTuple):
     """The way into machine code for callers that fill STATE and the host's registers by themselves."""
 
     run: Callable[[int], int]
-    """(address of STATE) → LEFT_*"""
+    """(address of STATE) → EXIT_*"""
     attach: Callable[[Machine], None]
     """To be called once for each machine before its first run."""
     go_on: Callable[[Machine], None]

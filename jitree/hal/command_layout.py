@@ -323,9 +323,9 @@ MOST_WORKGROUPS: Final = 1 << 13
 """Between two looks. Reading the clock takes as long as some ten of the smallest."""
 PIECE: Final = 1 << 24
 """Bytes of a fill or copy, some milliseconds, after which it is looked whether it is to end."""
-TURNS_BETWEEN_YIELDS: Final = 1023
+LOOKS_BETWEEN_YIELDS: Final = 1023
 """Looks of the submitting thread at what is finished before others may have its processor: all bits set."""
-MOST_TURNS: Final = 100_000
+MOST_LOOKS: Final = 100_000
 """Looks of a worker for something new before it parks, whatever the clock says."""
 FUTEX_CALLS: Final = {"x86_64": 202, "amd64": 202}
 FUTEX_CALL: Final = 98

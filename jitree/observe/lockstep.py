@@ -99,7 +99,7 @@ Numbers = Mapping[tuple[int, int], int]
 """(ordinal of a dispatch, its output) → number of the meeting."""
 
 
-class Walker(Onlooker):
+class LockstepCall(Onlooker):
     """Takes the tensors of one call to the meetings."""
 
     def __init__(self, meeting: Meeting, side: int, numbers: Numbers | None) -> None:

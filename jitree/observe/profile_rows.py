@@ -13,7 +13,7 @@ from jitree.hal.observing import DISPATCH
 from jitree.observe.export_names import parse
 
 _CONTRACTIONS: Final = ("matmul", "matvec", "vecmat", "mmt4d", "conv", "dot", "contract")
-"""In the names of dispatches that multiply and add once in each turn of their loops."""
+"""In the names of dispatches that multiply and add once in each iteration of their loops."""
 
 
 @dataclass(frozen=True, slots=True)

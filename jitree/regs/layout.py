@@ -14,7 +14,7 @@ from jitree.base.layout import Record
 STATE: Final = Record(
     "state",
     """
-    i64 status            # why the loop returned: LEFT_*
+    i64 status            # why the loop returned: EXIT_*
     i64 pc                # address of the current instruction's opcode word
     i64 values            # address of the current frame's value slot 0
     i64 refs              # address of the current frame's ref register 0
@@ -79,15 +79,15 @@ PROMPT: Final = 1
 CONTENDED: Final = 2
 """Other threads wait for the context."""
 
-LEFT_EXIT: Final = 0
+EXIT_FINISHED: Final = 0
 """`host.exit` was reached: the results are in the host frame."""
-LEFT_SIDE_EXIT: Final = 1
+EXIT_SIDE: Final = 1
 """The instruction at pc is not handled in compiled code (rare, allocating, failing, an import): nothing of it
 has happened; the plain tier's handler executes it and execution resumes after it."""
 
-LEFT_FUEL: Final = 2
-"""As LEFT_SIDE_EXIT, at a branch or call, because the time is over."""
-LEFT_STOPPED: Final = 3
+EXIT_OUT_OF_FUEL: Final = 2
+"""As EXIT_SIDE, at a branch or call, because the time is over."""
+EXIT_STOPPED: Final = 3
 """An instruction that a compiled function had executed by STATE.slow has failed or waits (SLOW_STOP)."""
 
 SLOW_DONE: Final = 0

@@ -22,7 +22,7 @@ _ASSEMBLY: Final = re.compile(
 )
 """A function in what LLVM prints; constants have labels that begin with a dot."""
 
-Answers = Callable[[ModuleTables, FunctionRow, str], bool]
+Matches = Callable[[ModuleTables, FunctionRow, str], bool]
 """(module, function, text): whether that is what a function is called."""
 Renderer = Callable[[Any, Sequence[str]], Iterator[str]]
 """(optimised LLVM module, symbols) -> lines"""
@@ -37,14 +37,14 @@ class _Place(NamedTuple):
 
 
 def code_lines(
-    module: BytecodeModule, text: str, answers: Answers, renderers: Sequence[Renderer]
+    module: BytecodeModule, text: str, matches: Matches, renderers: Sequence[Renderer]
 ) -> Iterator[str]:
     """The code of the functions that are called ``text``, of the module or else of its VMVX executables.
 
     NOT_FOUND if there is none, or if it is not compiled as a whole (``--tiers`` says why)."""
     from jitree.codegen.image.compile import host_target, optimized_module
 
-    places = _places(module, text, answers)
+    places = _places(module, text, matches)
     if not places:
         raise NotFoundError(f"no function `{text}` in the module or its VMVX executables")
     for place in places:
@@ -59,12 +59,12 @@ def code_lines(
                 yield from render(optimized, symbols)
 
 
-def _places(module: BytecodeModule, text: str, answers: Answers) -> list[_Place]:
+def _places(module: BytecodeModule, text: str, matches: Matches) -> list[_Place]:
     places = [
         _Place(f"function {function.ordinal} of module @{module.name}", recipe, function.ordinal)
         for recipe in [tiering.recipe(module.program, module.name)]
         for function in module.module.functions
-        if answers(module.module, function, text)
+        if matches(module.module, function, text)
     ]
     if places:
         return places
@@ -76,7 +76,7 @@ def _places(module: BytecodeModule, text: str, answers: Answers) -> list[_Place]
         )
         for number, executable in enumerate(vmvx_images.executables(module.module))
         for function in executable.module.functions
-        if answers(executable.module, function, text)
+        if matches(executable.module, function, text)
     ]
 
 

@@ -305,8 +305,8 @@ def _for_lanes(symbol: str, function: str, kinds: list[str], result: str, lanes:
     head = f"{vector} {symbol}(<{lanes} x i1> %chosen, {parameters}{vector} %value)"
     return f"""define internal {head} noinline cold {{
 entry:
-  br label %turn
-turn:
+  br label %next.lane
+next.lane:
   %lane = phi i32 [ 0, %entry ], [ %next, %more ]
   %result = phi {vector} [ %value, %entry ], [ %merged, %more ]
   %needs = extractelement <{lanes} x i1> %chosen, i32 %lane
@@ -316,10 +316,10 @@ compute:
   %replaced = insertelement {vector} %result, {scalar} %y, i32 %lane
   br label %more
 more:
-  %merged = phi {vector} [ %result, %turn ], [ %replaced, %compute ]
+  %merged = phi {vector} [ %result, %next.lane ], [ %replaced, %compute ]
   %next = add i32 %lane, 1
   %left = icmp ult i32 %next, {lanes}
-  br i1 %left, label %turn, label %end
+  br i1 %left, label %next.lane, label %end
 end:
   ret {vector} %merged
 }}

@@ -86,7 +86,7 @@ def _emit_call_compiled(handler: Handler, record: str) -> None:
     before = handler.fuel_left()
     handler.spend_import()
     handler.go(handler.element("i32", handler.place(0), handler.ordinal(1)))
-    handler.leave_fuel(before)
+    handler.set_fuel(before)
 
 
 def _emit_move(handler: Handler, entry: str, destination: str, values: str, refs: str) -> None:

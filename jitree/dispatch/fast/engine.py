@@ -20,7 +20,7 @@ from jitree.codegen.image import Recipe
 from jitree.dispatch.engine import YIELD, EngineEntry
 from jitree.dispatch.math_library import address_of_function
 from jitree.dispatch.plain.handlers import HANDLERS
-from jitree.regs.layout import LEFT_FUEL, LEFT_STOPPED, LIBRARY_FUNCTIONS, PROMPT, STATE, TICK_SHIFT
+from jitree.regs.layout import EXIT_OUT_OF_FUEL, EXIT_STOPPED, LIBRARY_FUNCTIONS, PROMPT, STATE, TICK_SHIFT
 from jitree.regs.machine import Machine
 from jitree.regs.memory import address_of
 
@@ -90,10 +90,10 @@ def drive(first: Run, run: Run, machine: Machine, promote: Promote) -> None:
     state, address, handlers = machine.state, machine.state_address, HANDLERS
     pc = RUNNING
     try:
-        left = first(address)
-        while left:
+        reason = first(address)
+        while reason:
             pc = machine.adopt()
-            if left == LEFT_STOPPED:
+            if reason == EXIT_STOPPED:
                 machine.fill_fuel()
                 raise_failure(machine)
                 return
@@ -105,7 +105,7 @@ def drive(first: Run, run: Run, machine: Machine, promote: Promote) -> None:
                 state[_PC] = machine.code_address + 4 * following
             else:
                 machine.publish(following)
-            if left == LEFT_FUEL:
+            if reason == EXIT_OUT_OF_FUEL:
                 machine.refuel()
                 machine.note(following)
                 promote(machine, following)
@@ -115,7 +115,7 @@ def drive(first: Run, run: Run, machine: Machine, promote: Promote) -> None:
                     return
             pc = RUNNING
             state[_LOOKED] = 0  # the time of Python is none of machine code's
-            left = run(address)
+            reason = run(address)
         machine.pc = machine.adopt()
     except BaseException:
         machine.pc = machine.adopt() if pc == RUNNING else pc

@@ -12,7 +12,7 @@ from typing import Final
 
 from jitree.codegen.ir_text import LLVM_TYPES, UNLIKELY
 from jitree.dispatch.native.checked_text import CheckedText
-from jitree.regs.layout import LEFT_STOPPED, STATE
+from jitree.regs.layout import EXIT_STOPPED, STATE
 
 PARAMETERS: Final = "ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel"
 _ALIGNMENT: Final = {"i32": 4, "i64": 8, "f32": 4, "f64": 8}
@@ -199,7 +199,7 @@ class Handler(CheckedText):
     def fuel_left(self) -> str:
         return self._fuel
 
-    def leave_fuel(self, fuel: str) -> None:
+    def set_fuel(self, fuel: str) -> None:
         self._fuel = fuel
 
     def dispatch(self) -> None:
@@ -224,8 +224,8 @@ class Handler(CheckedText):
         self.branch(self.let(f"icmp eq i64 {left}, 0"), stopped, going_on, UNLIKELY)
         self._side_exits += [
             f"{stopped}:",
-            f"  store i64 {LEFT_STOPPED}, ptr {status}, align 8",
-            f"  ret i64 {LEFT_STOPPED}",
+            f"  store i64 {EXIT_STOPPED}, ptr {status}, align 8",
+            f"  ret i64 {EXIT_STOPPED}",
         ]
         self.label(going_on)
         address, values, refs = (

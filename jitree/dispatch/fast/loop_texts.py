@@ -30,7 +30,7 @@ def handlers(context: Any, builder: Any, stated: Any, given: Any) -> Any:
 
 
 def run(state: int) -> int:
-    """Runs bytecode on the state block at an address until Python is needed; why, is the result (LEFT_*)."""
+    """Runs bytecode on the state block at an address until Python is needed; why, is the result (EXIT_*)."""
     return handlers(state)  # type: ignore[call-arg,no-any-return]
 
 

@@ -9,7 +9,7 @@ from jitree.dispatch.fast.handler import PARAMETERS
 from jitree.dispatch.native.counting import declaration, on_pointers
 from jitree.regs.access import CALLED
 from jitree.regs.fuel import CLOCK, DUE, RINGS
-from jitree.regs.layout import LEFT_EXIT, LEFT_FUEL, LEFT_SIDE_EXIT, LEFT_STOPPED, STATE
+from jitree.regs.layout import EXIT_FINISHED, EXIT_OUT_OF_FUEL, EXIT_SIDE, EXIT_STOPPED, STATE
 
 _COUNTING: Final = ("retain", "drop", "put", "move")
 _ACCESS: Final = tuple(function.__name__ for function in CALLED)
@@ -18,7 +18,7 @@ ATTRIBUTES: Final = """\
 attributes #1 = { nounwind noinline "no-builtins" }
 """
 
-_LEAVE: Final = """\
+_RETURN: Final = """\
 ; Leaves the loop: {why}.
 define internal preserve_nonecc i64 @{name}({parameters}) #1 {{
   %pc.at = getelementptr i8, ptr %state, i64 {pc}
@@ -76,8 +76,8 @@ go:
 """
 
 _RUN: Final = """\
-; Runs from where the state block says until the loop must leave; returns why (LEFT_*). If somebody has rung,
-; or a deadline has passed, the first branch looks: what Python has done since may have taken long.
+; Runs from where the state block says until the loop must return; the result says why (EXIT_*). If a thread
+; has rung, or a deadline has passed, the first branch looks: what Python has done since may have taken long.
 define i64 @loop(ptr %state) #0 {{
   %here = call ptr @llvm.frameaddress.p0(i32 0)
   %stack.at = getelementptr i8, ptr %state, i64 {stack}
@@ -124,8 +124,8 @@ first:
   br i1 %stopped, label %stop, label %go
 stop:
   %status.at = getelementptr i8, ptr %state, i64 {status}
-  store i64 {left_stopped}, ptr %status.at, align 8
-  ret i64 {left_stopped}
+  store i64 {exit_stopped}, ptr %status.at, align 8
+  ret i64 {exit_stopped}
 go:
   %spendable = phi i64 [ %fuel, %begin ], [ %remaining, %first ]
   %pc.at = getelementptr i8, ptr %state, i64 {pc}
@@ -146,22 +146,22 @@ declare ptr @llvm.frameaddress.p0(i32)
 """
 
 
-def _leave(name: str, why: str, left: int) -> str:
-    return _LEAVE.format(name=name, why=why, left=left, parameters=PARAMETERS, **STATE.offsets)
+def _returning(name: str, why: str, left: int) -> str:
+    return _RETURN.format(name=name, why=why, left=left, parameters=PARAMETERS, **STATE.offsets)
 
 
 def prelude() -> str:
     """Everything but the handlers and their table."""
     parts = [
         _RUN.format(
-            left_stopped=LEFT_STOPPED, rings=RINGS, due=DUE, never=NEVER, clock=CLOCK, **STATE.offsets
+            exit_stopped=EXIT_STOPPED, rings=RINGS, due=DUE, never=NEVER, clock=CLOCK, **STATE.offsets
         ),
-        _leave("side_exit", "nothing of this instruction has happened", LEFT_SIDE_EXIT),
-        _leave("out_of_time", "the time is over", LEFT_FUEL),
+        _returning("side_exit", "nothing of this instruction has happened", EXIT_SIDE),
+        _returning("out_of_time", "the time is over", EXIT_OUT_OF_FUEL),
         _REFUEL.format(
             parameters=PARAMETERS, arguments=PARAMETERS, again=PARAMETERS.replace("%fuel", "%spendable")
         ),
-        _leave("finish", "the call of the host is complete", LEFT_EXIT),
+        _returning("finish", "the call of the host is complete", EXIT_FINISHED),
         _EXIT.format(parameters=PARAMETERS, arguments=PARAMETERS, **STATE.offsets),
         *(declaration(name) + on_pointers(name) for name in (*_COUNTING, *_ACCESS, "refuel")),
     ]

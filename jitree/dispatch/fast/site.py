@@ -73,7 +73,7 @@ class LoopSite(Site):
     def take(self, number: int) -> str:
         return take(self._handler, self._handler.place(self._operands[number][0]))
 
-    def leave(self, number: int) -> None:
+    def drop(self, number: int) -> None:
         self.text.do(f"call void @vm.drop(ptr {self.take(number)}, ptr %state)")
 
     def put(self, place: str, number: int, scope: str) -> None:

@@ -71,7 +71,7 @@ class CheckedText(FunctionText):
     def fuel_left(self) -> str:
         raise NotImplementedError
 
-    def leave_fuel(self, fuel: str) -> None:
+    def set_fuel(self, fuel: str) -> None:
         """What is left after an instruction that is no branch, at least one."""
         raise NotImplementedError
 
@@ -79,11 +79,11 @@ class CheckedText(FunctionText):
         """After an instruction on so many bytes or elements of buffers: the next branch or call looks at the
         clock if they were many."""
         is_much = self.let(f"icmp ugt i64 {count}, {MUCH}")
-        self.leave_fuel(self.let(f"select i1 {is_much}, i64 1, i64 {self.fuel_left()}"))
+        self.set_fuel(self.let(f"select i1 {is_much}, i64 1, i64 {self.fuel_left()}"))
 
     def spend_import(self) -> None:
         """After a call of an import's machine code, which may take long."""
         left = self.fuel_left()
         enough = self.let(f"icmp ugt i64 {left}, {_IMPORT_FUEL}")
         rest = self.let(f"sub i64 {left}, {_IMPORT_FUEL}")
-        self.leave_fuel(self.let(f"select i1 {enough}, i64 {rest}, i64 1"))
+        self.set_fuel(self.let(f"select i1 {enough}, i64 {rest}, i64 1"))

@@ -50,7 +50,7 @@ class CompiledSite(Site):
         self.emitter.retain_all(self.instruction.retained)
         return self.operand(number)
 
-    def leave(self, number: int) -> None:
+    def drop(self, number: int) -> None:
         """With what else the instruction drops, by :meth:`finish`."""
 
     def put(self, place: str, number: int, scope: str) -> None:

@@ -320,7 +320,7 @@ class Emitter(CheckedText):
         again = self._again[block] = self.fresh("again")
         self._spend(block.instructions[0], again)
         with self.aside(again):
-            self.leave_fuel(self.let(f"add i64 {self.fuel_left()}, 1"))
+            self.set_fuel(self.let(f"add i64 {self.fuel_left()}, 1"))
             self.jump(block.label)
 
     def spend(self, instruction: SsaInstruction) -> None:
@@ -330,17 +330,17 @@ class Emitter(CheckedText):
 
     def _spend(self, instruction: SsaInstruction, again: str) -> None:
         left = self.let(f"sub i64 {self.fuel_left()}, 1")
-        self.leave_fuel(left)
+        self.set_fuel(left)
         empty, over, going_on = self.fresh("out_of_fuel"), self.fresh("out_of_time"), self.fresh("go")
         self.branch(self.let(f"icmp eq i64 {left}, 0"), empty, going_on, UNLIKELY)
         with self.aside(empty):
             more = self.let(f"call fastcc i64 @vm.refuel_function(ptr %state){OWN_MEMORY}")
-            self.leave_fuel(more)
+            self.set_fuel(more)
             self.branch(self.let(f"icmp sle i64 {more}, 0"), over, again or going_on)
         self.side_exit_block(over, instruction, self.registers, lambda: self.let(f"add i64 {more}, 1"))
         self.label(going_on)
 
-    def leave_fuel(self, fuel: str) -> None:
+    def set_fuel(self, fuel: str) -> None:
         self.do(f"store i64 {fuel}, ptr %fuel.at, align 8")
 
 

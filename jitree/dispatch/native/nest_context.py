@@ -73,7 +73,7 @@ class NestContext:
         if not self._stopped:
             self._stopped = self._emitter.fresh("stopped")
             with self._emitter.aside(self._stopped):
-                self._emitter.leave_fuel("0")
+                self._emitter.set_fuel("0")
                 self._emitter.jump(self.deopt)
         return self._stopped
 

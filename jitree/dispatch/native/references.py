@@ -33,8 +33,8 @@ def _select(site: Site) -> str:
     chosen = site.text.let(f"select i1 {condition}, ptr {site.operand(1)}, ptr {site.operand(2)}")
     site.require_type(chosen, 0)
     site.retain(chosen)
-    site.leave(1)
-    site.leave(2)
+    site.drop(1)
+    site.drop(2)
     return chosen
 
 

@@ -57,7 +57,7 @@ class Site(abc.ABC):
         """A counted reference: that of the register if the register gives it up, else another one."""
 
     @abc.abstractmethod
-    def leave(self, number: int) -> None:
+    def drop(self, number: int) -> None:
         """Drops the reference of a register that gives it up."""
 
     @abc.abstractmethod

@@ -36,7 +36,7 @@ from jitree.codegen.primitives import call, lesser, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import STATE_RELEASED, release
 from jitree.modules.hal.native.records import Entry, State, StreamRecord
-from jitree.regs.layout import FRAME, LEFT_EXIT, PATIENT, PROMPT, STATE
+from jitree.regs.layout import EXIT_FINISHED, FRAME, PATIENT, PROMPT, STATE
 from jitree.regs.machine import PROMPT_TIME
 
 _FRAME_SIZE = FRAME.size
@@ -188,8 +188,8 @@ def call_directly(python: Python, record: CallRecord, arguments: int, prompt: in
         state.prompt = PROMPT
     if prompt == _AWAITED:
         state.time = lesser(state.time, PROMPT_TIME)
-    left = enter(python, record, state)
-    if left != LEFT_EXIT and prompt == _AWAITED:
+    reason = enter(python, record, state)
+    if reason != EXIT_FINISHED and prompt == _AWAITED:
         rest = invoke_with_number(python, record.set_aside, place_of(signal))
         if rest != 0 and rest != python.none:  # the machine is its own now
             drop_signal(state, signal)
@@ -199,7 +199,7 @@ def call_directly(python: Python, record: CallRecord, arguments: int, prompt: in
             return rest
         is_complete = is_done(python, rest)
     else:
-        is_complete = left == LEFT_EXIT or is_done(python, invoke(python, record.go_on))
+        is_complete = reason == EXIT_FINISHED or is_done(python, invoke(python, record.go_on))
     if prompt != PATIENT:
         state.prompt = PATIENT
     if not is_complete:
@@ -260,19 +260,19 @@ def drained(python: Python, record: CallRecord, state: State) -> bool:
 
 
 def enter(python: Python, record: CallRecord, state: State) -> int:
-    """Makes the host's frame and runs the machine, without the GIL. Gives LEFT_*. Where nothing is to run the
-    arguments are the results."""
+    """Makes the host's frame and runs the machine, without the GIL. Returns EXIT_*. Where nothing is to run,
+    the arguments are the results."""
     if record.run == 0:
-        return LEFT_EXIT
+        return EXIT_FINISHED
     frame = record.frame
     for place in range(0, _FRAME_SIZE, 8):
         store64(frame + place, load64(place_of(record) + _FRAME_WORDS + place))
     for place in range(0, _STATE_SIZE, 8):
         store64(place_of(state) + _STATE_BEGIN + place, load64(place_of(record) + _STATE_WORDS + place))
     thread = call(python.save_thread)
-    left = call(record.run, place_of(state))
+    reason = call(record.run, place_of(state))
     call(python.restore_thread, thread)
-    return left
+    return reason
 
 
 def release_frames(record: CallRecord, state: State) -> None:

@@ -6,7 +6,7 @@ from jitree.codegen.atomics import atomic_add, atomic_load, atomic_store
 from jitree.codegen.primitives import call, load64
 from jitree.codegen.processor import flush_denormals, pause, restore_denormals, ticks
 from jitree.codegen.record import place_of
-from jitree.hal.command_layout import FUTEX_WAIT, FUTEX_WAKE, MASK_SIZE, MOST_TURNS
+from jitree.hal.command_layout import FUTEX_WAIT, FUTEX_WAKE, MASK_SIZE, MOST_LOOKS
 from jitree.hal.local.executor.chunks import claim_chunks
 from jitree.hal.local.executor.records import ThreadTeam
 
@@ -41,7 +41,7 @@ def dismiss(team: ThreadTeam) -> None:
 def spin(team: ThreadTeam, seen: int) -> None:
     """Until there is something new, the workers are to end, or patience ends."""
     since = ticks()
-    for _ in range(MOST_TURNS):
+    for _ in range(MOST_LOOKS):
         if atomic_load(team.sequence) != seen or atomic_load(team.stop) != 0:
             return
         if ticks() - since >= team.spin_ticks:

@@ -14,8 +14,8 @@ from jitree.hal.command_layout import (
     INTERPRETED_SHIFT,
     KIND_BARRIER,
     KIND_DISPATCH,
+    LOOKS_BETWEEN_YIELDS,
     MOST_CHUNKS,
-    TURNS_BETWEEN_YIELDS,
 )
 from jitree.hal.local.executor.chunks import claim_chunks
 from jitree.hal.local.executor.looks import is_to_end_before, is_to_end_now
@@ -180,10 +180,10 @@ def post(job: Job, team: ThreadTeam, begin: Command, chunks: int, worth: int) ->
 
 def wait_for_chunks(job: Job, team: ThreadTeam, chunks: int) -> None:
     """Has Python look now and then whether they are to end."""
-    turn = 0
+    looks = 0
     while atomic_load(team.finished) < chunks:
-        turn += 1
-        if turn & TURNS_BETWEEN_YIELDS:
+        looks += 1
+        if looks & LOOKS_BETWEEN_YIELDS:
             pause()
         else:
             call(team.functions.sched_yield)
