@@ -37,6 +37,9 @@ TARGETS = {
     "llvm-cpu": (_LOCAL, f"{_BACKEND}llvm-cpu", "--iree-llvmcpu-target-cpu=host"),
 }
 
+Measure = Callable[[str, dict[str, Path], np.ndarray[Any, Any], argparse.Namespace], dict[str, float]]
+"""(name of a model, its files by kind, argument, options) → what is compared with jitree, and its ratio."""
+
 
 class Model(NamedTuple):
     """An ONNX file of a package, and the shape of its one input."""
@@ -184,26 +187,39 @@ def measure(
             with session.profile() as profile:
                 own()
             print("\n".join(str(profile.table()).splitlines()[: options.dispatches + 1]), flush=True)
-    return {runtime: seconds / times["jitree"] for runtime, seconds in times.items() if runtime != "jitree"}
+    own_time = times.pop("jitree")
+    return {f"against {runtime}": seconds / own_time for runtime, seconds in times.items()}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="times trained models")
-    parser.add_argument("--threads", type=int, default=1)
+def arguments_of(description: str, **numbers: int) -> argparse.Namespace:
+    """The command line of a benchmark of these models: what all of them have, and flags for numbers."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--only", default="")
     parser.add_argument("--folder", type=Path, default=Path("trained-models"))
-    parser.add_argument("--dispatches", type=int, default=0)
+    for name, default in numbers.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     options.folder.mkdir(exist_ok=True)
+    return options
+
+
+def measure_all(
+    targets: dict[str, tuple[str, ...]], needed: str, measure: Measure, options: argparse.Namespace
+) -> None:
+    """Measures each model that is there for the target ``needed``, and prints the ratios of all."""
     ratios: dict[str, list[float]] = {}
     for name, source, shape in available(options.only, options.folder):
-        files = compiled(options.folder, name, source, shape, TARGETS)
-        if "vmvx" in files:
-            for runtime, ratio in measure(name, files, argument(shape, name), options).items():
-                ratios.setdefault(runtime, []).append(ratio)
-    for runtime, found in ratios.items():
-        print(f"against {runtime}: {summary(found)}")
+        files = compiled(options.folder, name, source, shape, targets)
+        if needed in files:
+            for what, ratio in measure(name, files, argument(shape, name), options).items():
+                ratios.setdefault(what, []).append(ratio)
+    for what, found in ratios.items():
+        print(f"{what}: {summary(found)}")
+
+
+def main() -> int:
+    measure_all(TARGETS, "vmvx", measure, arguments_of("times trained models", threads=1, dispatches=0))
     return 0
 
 

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from cases import Case, peer_function
-from comparison import alternate, summary
+from comparison import alternate
 from onnx_torch import Graph
-from trained import argument, available, compiled, of_jitree, program_name
+from trained import arguments_of, measure_all, of_jitree, program_name
 
 import jitree
 
@@ -130,30 +130,17 @@ def measure(
     for runtime, work in works.items():
         for kernel, seconds in work.kernels.most_common(options.kernels):
             print(f"    {runtime:8s} {seconds * 1e6:9.1f} us  {kernel[:90]}", flush=True)
-    ratios = {f"wall of {runtime}": seconds / times["jitree"] for runtime, seconds in times.items()}
+    own_time = times.pop("jitree")
+    ratios = {f"wall of {runtime} / jitree": seconds / own_time for runtime, seconds in times.items()}
     if all(work.seconds for work in works.values()):  # CUPTI may be another tool's
-        ratios["kernels of torch"] = works["torch"].seconds / works["jitree"].seconds
-    del ratios["wall of jitree"]
+        ratios["kernels of torch / jitree"] = works["torch"].seconds / works["jitree"].seconds
     return ratios
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="times trained models on a GPU")
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--folder", type=Path, default=Path("trained-models"))
-    parser.add_argument("--kernels", type=int, default=0)
-    options = parser.parse_args()
-    options.folder.mkdir(exist_ok=True)
+    options = arguments_of("times trained models on a GPU", kernels=0)
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    ratios: dict[str, list[float]] = {}
-    for name, source, shape in available(options.only, options.folder):
-        files = compiled(options.folder, name, source, shape, _TARGETS)
-        if "cuda" in files:
-            for what, ratio in measure(name, files, argument(shape, name), options).items():
-                ratios.setdefault(what, []).append(ratio)
-    for what, found in ratios.items():
-        print(f"{what} / jitree: {summary(found)}")
+    measure_all(_TARGETS, "cuda", measure, options)
     return 0
 
 

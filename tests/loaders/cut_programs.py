@@ -26,7 +26,7 @@ from jitree.loaders.vmvx_images import SPANS
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
 from jitree.regs.memory import address_of
 from tests.assembler import Assembler
-from tests.dispatch.native.nests.programs import Text
+from tests.dispatch.native.nests.programs import LoopText, Text
 from tests.hal.native_kernels import whole
 from tests.loaders.vmvx_programs import load
 
@@ -66,25 +66,7 @@ class KernelText(Text):
         """Loops around a body, from the outermost; a count is a number or a register."""
         bounds = [self.constant(count) if isinstance(count, int) else count for count in counts]
         zero, one = self.constant(0), self.constant(1)
-        variables = [self.pair() for _ in counts]
-        exits = [self.label() for _ in counts]
-
-        def write(depth: int) -> None:
-            if depth == len(counts):
-                body(variables)
-                return
-            header, inside, variable = self.label(), self.label(), variables[depth]
-            self.enter(header, zero, variable)
-            self.lines.append(f"{header}:")
-            condition = self.op("cmp.lt.i64.s", variable, bounds[depth])
-            self.lines.append(f"cond_br {condition}, {inside}, {exits[depth]}")
-            self.lines.append(f"{inside}:")
-            write(depth + 1)
-            self.lines.append(f"{variable} = add.i64 {variable}, {one}")
-            self.lines.append(f"br {header}")
-            self.lines.append(f"{exits[depth]}:")
-
-        write(0)
+        self.nest([LoopText("cmp.lt.i64.s", zero, bound, one) for bound in bounds], body)
 
     def module(self, name: str = "kernels") -> Assembler:
         text = "\n".join([*self.lines, "return []"])

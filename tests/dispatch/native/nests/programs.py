@@ -18,6 +18,16 @@ SIZES = 4
 """i64 arguments: bounds, bases and strides that the program does not know."""
 
 
+@dataclass(frozen=True)
+class LoopText:
+    """Registers of a loop, and the instruction that says whether it goes on."""
+
+    compare: str
+    start: str
+    bound: str
+    step: str
+
+
 @dataclass
 class Text:
     """Lines of a function; every value has a register of its own."""
@@ -63,6 +73,28 @@ class Text:
         """Branches to a loop's header with the first value of its variable."""
         source, target = int(start[2:]), int(variable[2:])
         self.lines.append(f"br {header} {{%i{source}->%i{target}, %i{source + 1}->%i{target + 1}}}")
+
+    def nest(self, loops: Sequence[LoopText], body: Callable[[list[str]], None]) -> None:
+        """Loops around a body, from the outermost, which is given their variables."""
+        variables = [self.pair() for _ in loops]
+        exits = [self.label() for _ in loops]
+
+        def write(depth: int) -> None:
+            if depth == len(loops):
+                body(variables)
+                return
+            header, inside, loop = self.label(), self.label(), loops[depth]
+            self.enter(header, loop.start, variables[depth])
+            self.lines.append(f"{header}:")
+            condition = self.op(loop.compare, variables[depth], loop.bound)
+            self.lines.append(f"cond_br {condition}, {inside}, {exits[depth]}")
+            self.lines.append(f"{inside}:")
+            write(depth + 1)
+            self.lines.append(f"{variables[depth]} = add.i64 {variables[depth]}, {loop.step}")
+            self.lines.append(f"br {header}")
+            self.lines.append(f"{exits[depth]}:")
+
+        write(0)
 
     def index(self, base: str | int, *terms: tuple[str, str | int]) -> str:
         """base + the sum of variable * factor."""
@@ -135,27 +167,11 @@ def module(levels: Sequence[Level], body: Body) -> Assembler:
     """A module of that function."""
     text = Text()
     bounds = [bound_register(text, level.bound) for level in levels]
-    starts = [text.constant(level.start) for level in levels]
-    steps = [text.constant(level.step) for level in levels]
-    variables = [text.pair() for _ in levels]
-    exits = [text.label() for _ in levels]
-
-    def write(depth: int) -> None:
-        if depth == len(levels):
-            body(text, variables)
-            return
-        header, inside = text.label(), text.label()
-        text.enter(header, starts[depth], variables[depth])
-        text.lines.append(f"{header}:")
-        condition = text.op(levels[depth].compare, variables[depth], bounds[depth])
-        text.lines.append(f"cond_br {condition}, {inside}, {exits[depth]}")
-        text.lines.append(f"{inside}:")
-        write(depth + 1)
-        text.lines.append(f"{variables[depth]} = add.i64 {variables[depth]}, {steps[depth]}")
-        text.lines.append(f"br {header}")
-        text.lines.append(f"{exits[depth]}:")
-
-    write(0)
+    loops = [
+        LoopText(level.compare, text.constant(level.start), bound, text.constant(level.step))
+        for level, bound in zip(levels, bounds, strict=True)
+    ]
+    text.nest(loops, lambda variables: body(text, variables))
     text.lines.append("return []")
     return Assembler("m").function("f", f"0{'r' * REFS}{'I' * SIZES}_v", "\n".join(text.lines))
 
