@@ -20,7 +20,8 @@ from jitree.base.records import Enumeration
 Work = TypeVar("Work", bound=Callable[..., Any])
 
 AFTER_OVERFLOW: Final[list[Callable[[], None]]] = []
-"""What makes generators anew that C code calls: Python ends one that it enters where its stack is full."""
+"""Functions to call after Python's stack was full. C code calls generators, and Python ends a generator that
+it enters with a full stack; these functions make another one."""
 
 
 class StatusCode(Enumeration):
@@ -251,9 +252,8 @@ def fold(error: BaseException, is_finalizing: Callable[[], bool] = sys.is_finali
 
 
 def see_to_overflow(error: BaseException) -> None:
-    """What is to be done about an error that ends a call, if it says that Python's stack was full. ctypes
-    makes another error of it when it looks at an argument just then, which nobody expects: RecursionError
-    in its place."""
+    """Does what an error that ends a call needs, if it says that Python's stack was full. Where ctypes looks
+    at an argument just then, it raises ArgumentError. Callers expect RecursionError, so they get that."""
     is_of_ctypes = isinstance(error, ArgumentError) and RecursionError.__name__ in str(error)
     if is_of_ctypes or isinstance(error, RecursionError):
         for revive in AFTER_OVERFLOW:

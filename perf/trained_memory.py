@@ -2,7 +2,7 @@
 
     python perf/trained_memory.py [--threads 1] [--calls 20] [--only REGEX] [--folder DIRECTORY]
 
-Each runtime has a process of its own, which loads the model of `trained.py` and calls it. A peak is the most
+Each runtime has a separate process, which loads the model of `trained.py` and calls it. A peak is the most
 resident memory of that process (VmHWM of Linux), with Python, numpy and the runtime itself; jitree's is the
 greater of a process with an empty cache and one with a full one. The processes that compile kernels meanwhile
 are not in it; `compiled` is how long `jitree cache warm` takes with an empty cache. A ratio is onnxruntime's

@@ -105,7 +105,7 @@ class CodeListing:
         self._files: list[CodeFile] = [_KINDS[kind]() for kind in self._kinds]
 
     def _write_again(self) -> None:
-        """In a forked child, which has a number of its own."""
+        """In a forked child, which has another number."""
         self._lock = threading.Lock()
         self._open()
         for address, (name, size) in list(self._written.items()):

@@ -93,7 +93,7 @@ def tracer() -> Tracer | None:
 
 
 class Tracer:
-    """CUPTI's records. Buffers that are full wait until somebody asks, since to read them takes time."""
+    """CUPTI's records. Full buffers wait until a profile asks for them, since reading takes time."""
 
     def __init__(self, cupti: Any) -> None:
         self._cupti = cupti

@@ -1,13 +1,14 @@
 """Modules that carry executables in several formats, and their choice among them.
 
 Such a module asks its device which formats it takes, and executes ``br_table`` over the number of the first
-one: where an executable is created, and where one of its functions is dispatched, since numbers of workgroups
-differ. All executables of a module share that number. Here the tables are found, with the executable that
-each is about, so that each executable can have a format of its own: a table whose edges all lead to one case
-is a choice.
+one: where it creates an executable, and where it dispatches one of its functions, since numbers of
+workgroups differ. All executables of a module share that number. This file finds the tables, and the
+executable that each is about, so that two executables can take different formats: a table whose edges all
+lead to one case is a choice.
 
-A table is recognised by what it means, not by how it is written: the answers alone must decide on its number,
-and nothing else in the module may depend on them. Modules that are made otherwise choose for themselves.
+A table is recognised by what it means, not by how it is written: the device's replies alone must decide on
+its number, and nothing else in the module may depend on them. Modules that are made otherwise choose for
+themselves.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _IMPORT, _TABLE, _STORE_REF = "call.import", "br_table", "global.store.ref"
 _CONSTANTS: Final = ("const.i32", "const.i64")
 _ZEROS: Final = ("const.i32.zero", "const.i64.zero", ZERO)
 _MOST_STEPS: Final = 64
-"""Operations between an answer and the number of a table."""
+"""Operations between a reply of the device and the number of a table."""
 
 
 class Switch(NamedTuple):
@@ -88,7 +89,7 @@ def with_formats(module: BytecodeModule, variants: Variants, formats: Sequence[s
 
 
 class _Unknown(Exception):
-    """A module that depends on the answers in another way."""
+    """A module that depends on the replies in another way."""
 
 
 class _FormatTable(NamedTuple):
@@ -177,7 +178,7 @@ class _Search:
         return len({self._value(value, wanted) for wanted in self._formats}) > 1
 
     def _value(self, value: Value, wanted: str) -> int | None:
-        """What a value is where a device takes one format and no other; None if the answers do not say."""
+        """What a value is where a device takes one format and no other; None if the replies do not say."""
         place = value, wanted
         if place not in self._known:
             self._known[place] = None  # of a value that depends on itself
@@ -203,7 +204,7 @@ class _Search:
         return int(semantic.function(*known)) if len(known) == len(operands) else None
 
     def _require_nothing_else(self, tables: set[int], covered: set[int], places: Container[int]) -> None:
-        """Nothing but tables depends on the answers, and tables are in front of all dispatches."""
+        """Nothing but tables depends on the replies, and tables are in front of all dispatches."""
         for instruction in self._instructions():
             if instruction.mnemonic == "global.store.i32" or instruction.pc in tables:
                 continue

@@ -190,7 +190,7 @@ class CommandList:
         return record.buffer_info()[0]
 
     def part(self, row: int, count: int = 1) -> CommandList:
-        """Rows as a list of their own, to be executed with the operands of this list, which has ended."""
+        """Rows as a separate list, which is executed with the operands of this list. This list has ended."""
         self.address()
         assert self._list is not None
         part = CommandList()

@@ -74,7 +74,7 @@ class WorkerContext:
     @property
     def runs_parts(self) -> bool:
         """Whether it can run parts of workgroups, which never leave machine code half done: where allocations
-        are counted, or somebody watches, they do."""
+        are counted, or a session watches calls, they do."""
         return bool(self._pool) and self._machine.seen is None
 
     def close(self) -> None:

@@ -152,7 +152,7 @@ class HandleTable:
         """Further handles of objects that have one: machine code made them before it knew."""
         self._free: list[int] = []
         self._later: dict[int, _Make] = {}
-        """By number: what makes the objects of :meth:`wrap_later` that nobody has asked for."""
+        """By number: what makes the objects of :meth:`wrap_later` which have not been needed yet."""
         self._traits: dict[type, _Traits] = {}
         self.deferred: deque[Iterable[int]] = deque()
         self._is_draining = False

@@ -1,4 +1,4 @@
-// A program for perf/startup.py: 100 dispatches, each of a kernel of its own.
+// A program for perf/startup.py: 100 dispatches, each of another kernel.
 // iree-compile 3.13.0 with the flags of call.mlir.
 module @dispatches {
   func.func @chain(%x0: tensor<64xf32>) -> tensor<64xf32> {

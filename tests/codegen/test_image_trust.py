@@ -1,4 +1,4 @@
-"""Images that somebody else can have written are not run, and builders cannot be made to write elsewhere."""
+"""Images that another user can have written are not run, and builders cannot be made to write elsewhere."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_temporary_folder_where_others_can_change_the_default_one(home: Path, 
 
 
 def test_a_temporary_folder_that_was_there_first(home: Path, tmp_path: Path) -> None:
-    """A link of somebody who guessed its name; without other users, one to a folder that others can write."""
+    """A link of a user who guessed its name; without other users, one to a folder that others can write."""
     home.chmod(0o777)
     taken = tmp_path / "taken"
     taken.mkdir()

@@ -186,7 +186,7 @@ def test_closing_gives_everything_back(fake: FakeDriver) -> None:
     device.close()
     device.close()
     assert len(fake.streams) == 2 and not fake.events
-    pinned.host_array()[:] = 7  # memory that somebody has stays
+    pinned.host_array()[:] = 7  # memory that the program refers to stays
     del buffer, pinned
     assert fake.live_bytes == 0
 

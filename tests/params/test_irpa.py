@@ -192,7 +192,7 @@ def test_one_key_in_two_archives(archive: Path, tmp_path: Path) -> None:
 
 
 def test_an_archive_is_not_written_through_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a folder of many users, somebody could guess the name that it has until it is complete."""
+    """In a folder of many users, another user could guess the name that it has until it is complete."""
     monkeypatch.setattr(irpa_writer, "unique", lambda: "guessed")
     monkeypatch.setattr(os, "getpid", lambda: "guessed")
     (tmp_path / "victim").write_bytes(b"precious")

@@ -20,7 +20,7 @@ class Peer(abc.ABC):
     nothing_shown: str = ""
     """Why it shows nothing, where it does not."""
     is_memory: bool = False
-    """Whether results are memory of a dispatch, whose build may have its elements in an order of its own."""
+    """Whether results are the memory of a dispatch. A build may put the elements there in another order."""
 
     @abc.abstractmethod
     def call(self, inputs: Sequence[Any], show: Show | None) -> Any:

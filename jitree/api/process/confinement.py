@@ -26,7 +26,7 @@ _FILTER_MODE: Final = 2
 _THREAD: Final = 0x10F00
 """Flags of ``clone`` that all threads have: what is common to those of a process, its files among that."""
 _SPACES: Final = 0x7E020000
-"""Those that no thread has: namespaces of its own, which root may make."""
+"""Flags of ``clone`` that make namespaces, as root may. No thread is made with any of them."""
 _CAPABILITIES: Final = 0x20080522
 """The version of the records of capset(2)."""
 

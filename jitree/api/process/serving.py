@@ -105,7 +105,9 @@ def _answer(session: Session, message: messages.Message, head: dict[str, Any]) -
     function, names = session.lookup(request["call"]), request["named"]
     for name in (OUT, WORKSPACE):
         if name in names and all(name != parameter.name for parameter in function.arguments):
-            raise UnimplementedError(f"{name}: the process of the sandbox computes in memory of its own")
+            raise UnimplementedError(
+                f"{name}: the process of the sandbox does not share memory with its parent"
+            )
     count = len(given) - len(names)
     results = function(*given[:count], **dict(zip(names, given[count:], strict=True)))
     listed = () if results is None else results if isinstance(results, tuple) else (results,)

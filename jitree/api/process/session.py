@@ -1,4 +1,4 @@
-"""Sessions whose programs run in a process of their own."""
+"""Sessions whose programs run in a separate process."""
 
 from __future__ import annotations
 

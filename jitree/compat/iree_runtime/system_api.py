@@ -142,7 +142,7 @@ class SystemContext:
 
 
 def load_vm_modules(*vm_modules: VmModule, config: Config | None = None) -> list[BoundModule]:
-    """Several modules into a context of their own, those that others depend on first."""
+    """Loads several modules into one new context, those that others depend on first."""
     context = SystemContext(vm_modules=vm_modules, config=config)
     return [context.modules[module.name] for module in vm_modules]
 

@@ -47,7 +47,7 @@ class GroupTransport:
         FAILED_PRECONDITION in a forked child: it has no threads of the transport, and would wait forever."""
         if os.getpid() != self._process:
             raise FailedPreconditionError(
-                "the process that joined this channel was forked; a child has to join a group of its own"
+                "the process that joined this channel was forked; a child has to join another group"
             )
         while not self._lock.acquire(timeout=LOOK_SECONDS):
             require_going_on()

@@ -73,7 +73,7 @@ class StoreProvider(ChannelProvider):
             return bytes(wait_looking(partial(self._store.get, key)))
         except StatusError as error:
             raise error.with_context(f"exchanging the id of a channel: {failure}") from None
-        except (RuntimeError, OSError) as error:  # of torch, which has a class of its own in each release
+        except (RuntimeError, OSError) as error:  # torch's class for it differs from release to release
             raise UnavailableError(
                 f"exchanging the id of a channel: {failure}; the store says: {error}"
             ) from error

@@ -11,12 +11,12 @@ from jitree.hal.local.interrupts import require_going_on
 
 T = TypeVar("T")
 LOOK_SECONDS: Final = 0.02
-"""How often what waits looks whether it is to end."""
+"""Between two looks of a waiting thread whether the call is to end."""
 
 
 def wait_looking(function: Callable[[], T]) -> T:
-    """What a function returns that waits until it has its own end: another thread calls it, while this one
-    looks whether it is to end, and leaves the other behind then."""
+    """Returns what a function returns that may wait for long. Another thread calls it, while this one looks
+    whether the call is to end; if so, this thread stops waiting for the other."""
     future = Future[T]()
 
     def run() -> None:

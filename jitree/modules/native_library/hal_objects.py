@@ -194,7 +194,7 @@ class HalObjects:
             return self._buffer(pointer, library)
         if known is None:
             raise UnimplementedError(
-                f"the C module gave a !{name} of its own making; of such objects only buffers and views of "
+                f"the C module gave a !{name} that it made itself; of such objects only buffers and views of "
                 "them can be used by programs"
             )
         return known

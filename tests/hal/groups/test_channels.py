@@ -395,7 +395,7 @@ def test_a_forked_child_has_no_group() -> None:
 
 
 def _refused(module: Any, numbers: Any) -> None:
-    with pytest.raises(FailedPreconditionError, match="a child has to join a group of its own"):
+    with pytest.raises(FailedPreconditionError, match="a child has to join another group"):
         module.scaled_sum(numbers)
 
 

@@ -191,7 +191,7 @@ def call_directly(python: Python, record: CallRecord, arguments: int, prompt: in
     reason = enter(python, record, state)
     if reason != EXIT_FINISHED and prompt == _AWAITED:
         rest = invoke_with_number(python, record.set_aside, place_of(signal))
-        if rest != 0 and rest != python.none:  # the machine is its own now
+        if rest != 0 and rest != python.none:  # that call has the machine now
             drop_signal(state, signal)
             note_writes(python, record)
             end_lending(python, record)

@@ -124,9 +124,8 @@ class _Planner:
         if vector is not None and not transposed:
             count = _count(vector) // lanes
             if self._reductions and not packed and vector.extent is not None and count > 1:
-                count = -(
-                    -vector.extent // lanes
-                )  # the rest is a vector of a tile, and not a tile of its own
+                # A tile takes the rest as one of its vectors; there is no second tile for it.
+                count = -(-vector.extent // lanes)
             vectors = self._vectors(vector, tiled, count)
         together = self._copies(tiled, vectors, steps)
         if along is not None and along is tiled:
