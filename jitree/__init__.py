@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from jitree.api.custom_types import f64 as f64
     from jitree.api.custom_types import i32 as i32
     from jitree.api.custom_types import i64 as i64
-    from jitree.api.differences import Difference as Difference
-    from jitree.api.differences import diff as diff
     from jitree.api.function import Function as Function
     from jitree.api.inspection import ModuleSummary as ModuleSummary
     from jitree.api.inspection import inspect as inspect
     from jitree.api.limits import Limits as Limits
-    from jitree.api.lone_dispatch import LoneDispatch as LoneDispatch
     from jitree.api.module import Call as Call
     from jitree.api.module import Module as Module
     from jitree.api.program import Program as Program
-    from jitree.api.reduction import reduce as reduce
     from jitree.api.session import Instance as Instance
     from jitree.api.session import Session as Session
     from jitree.api.session import load as load
+    from jitree.compare.differences import Difference as Difference
+    from jitree.compare.differences import diff as diff
+    from jitree.compare.lone_dispatch import LoneDispatch as LoneDispatch
+    from jitree.compare.reduction import reduce as reduce
     from jitree.dispatch.context import ContextFlags as ContextFlags
     from jitree.dispatch.host_export import HostExport as HostExport
     from jitree.dispatch.host_module import HostModule as HostModule
@@ -51,11 +51,11 @@ _LAZY = {
     "ContextFlags": "jitree.dispatch.context",
     "CustomModule": "jitree.api.custom_module",
     "Device": "jitree.hal.device",
-    "Difference": "jitree.api.differences",
+    "Difference": "jitree.compare.differences",
     "Function": "jitree.api.function",
     "Instance": "jitree.api.session",
     "Limits": "jitree.api.limits",
-    "LoneDispatch": "jitree.api.lone_dispatch",
+    "LoneDispatch": "jitree.compare.lone_dispatch",
     "Module": "jitree.api.module",
     "ModuleSummary": "jitree.api.inspection",
     "Program": "jitree.api.program",
@@ -64,7 +64,7 @@ _LAZY = {
     "Session": "jitree.api.session",
     "VmBuffer": "jitree.regs.objects",
     "VmList": "jitree.regs.objects",
-    "diff": "jitree.api.differences",
+    "diff": "jitree.compare.differences",
     "donate": "jitree.api.calls.storage_arguments",
     "f32": "jitree.api.custom_types",
     "f64": "jitree.api.custom_types",
@@ -72,7 +72,7 @@ _LAZY = {
     "i64": "jitree.api.custom_types",
     "inspect": "jitree.api.inspection",
     "load": "jitree.api.session",
-    "reduce": "jitree.api.reduction",
+    "reduce": "jitree.compare.reduction",
 }
 """Imported when first asked for: ``import jitree`` alone costs next to nothing."""
 _RENAMED = {"NativeExport": "HostExport", "NativeModule": "HostModule"}

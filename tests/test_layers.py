@@ -31,6 +31,7 @@ LAYERS = [
     {"modules"},
     {"observe"},
     {"api"},
+    {"compare"},
     {"__init__"},
     {"tools"},
     {"compat", "integrations"},

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
-from jitree.api.peers.onnx_models import is_onnx
+from jitree.compare.peers.onnx_models import is_onnx
 from jitree.errors import InvalidArgumentError, error_context
 from jitree.tools import host_values as hv
 from jitree.tools.flags import ParsedFlags
@@ -78,7 +78,7 @@ def inputs_of(sides: Sequence[Any], flags: ParsedFlags) -> list[Any]:
     if not programs:
         raise InvalidArgumentError("one of the two is to be a compiled module: it tells the types of inputs")
     from jitree.api.session import Session
-    from jitree.api.sides import function_of
+    from jitree.compare.sides import function_of
     from jitree.tools.calling import argument_kinds
 
     module, device, options = programs[0]

@@ -17,7 +17,7 @@ FLAGS: Final = flag_set(
 @command(FLAGS)
 def main(flags: ParsedFlags) -> int:
     """Returns 0, or 1 where the two depart."""
-    from jitree.api.differences import diff
+    from jitree.compare.differences import diff
 
     sides = two_sides(flags)
     found = diff(*sides, flags.text("function") or None, inputs_of(sides, flags), **allowed(flags))

@@ -21,7 +21,7 @@ FLAGS: Final = flag_set(
 @command(FLAGS)
 def main(flags: ParsedFlags) -> int:
     """Returns 0 when the reproduction is written."""
-    from jitree.api.reduction import reduce
+    from jitree.compare.reduction import reduce
 
     folder, modules, devices = flags.text("save"), flags.texts("module"), flags.texts("device")
     if not folder:

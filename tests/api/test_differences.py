@@ -16,8 +16,8 @@ import pytest
 
 import jitree
 from jitree import Session
-from jitree.api import sides
 from jitree.base import dlpack
+from jitree.compare import sides
 from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,

@@ -14,10 +14,10 @@ import pytest
 
 import jitree
 from jitree import Session
-from jitree.api import differences
-from jitree.api.differences import Difference
-from jitree.api.peers.callables import CallablePeer
-from jitree.api.sides import extents_of
+from jitree.compare import differences
+from jitree.compare.differences import Difference
+from jitree.compare.peers.callables import CallablePeer
+from jitree.compare.sides import extents_of
 from jitree.observe.closeness import EXACT
 from jitree.observe.departures import UNKNOWN_ORDER, Comparison
 from jitree.observe.export_names import TensorKind

@@ -16,9 +16,9 @@ from jitree.api.calls.refusal import describe
 from jitree.api.calls.tensor_packing import as_array
 from jitree.api.function import Function
 from jitree.api.other_kinds import OtherKind
-from jitree.api.peers.base import Peer
-from jitree.api.peers.callables import CallablePeer
 from jitree.base.arguments import items
+from jitree.compare.peers.base import Peer
+from jitree.compare.peers.callables import CallablePeer
 from jitree.errors import InvalidArgumentError, NotFoundError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def side_of(name: str, given: SideLike, function: str | None, options: Mapping[s
 
 def _peer_of(given: Any) -> Peer | None:
     """Models of other runtimes, which are not loaded for it."""
-    from jitree.api.peers import onnx_models, torch_calls
+    from jitree.compare.peers import onnx_models, torch_calls
 
     if torch_calls.is_module(given):
         return torch_calls.TorchPeer(given)

@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from jitree.api.calls.refusal import describe
-from jitree.api.peers.base import Peer, Show
-from jitree.api.peers.onnx_graph import outputs_of, values_of, with_outputs
+from jitree.compare.peers.base import Peer, Show
+from jitree.compare.peers.onnx_graph import outputs_of, values_of, with_outputs
 from jitree.errors import InvalidArgumentError, NotFoundError, UnavailableError
 
 SUFFIX: Final = ".onnx"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jitree.api.peers.base import Peer
-from jitree.api.sides import arrays_of, extents_of, shown_array
+from jitree.compare.peers.base import Peer
+from jitree.compare.sides import arrays_of, extents_of, shown_array
 from jitree.errors import StatusError
 from jitree.observe.makers import Makers
 

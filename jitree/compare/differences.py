@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.api.lone_dispatch import LoneDispatch, require_folder, save_reproduction
-from jitree.api.observed_calls import Results, both, observed
-from jitree.api.peers.base import Peer
-from jitree.api.sides import ProgramSide, Side, SideLike, arguments_of, require_apart, side_of
+from jitree.compare.lone_dispatch import LoneDispatch, require_folder, save_reproduction
+from jitree.compare.observed_calls import Results, both, observed
+from jitree.compare.peers.base import Peer
+from jitree.compare.sides import ProgramSide, Side, SideLike, arguments_of, require_apart, side_of
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, folded
 from jitree.hal.observing import DISPATCH
 from jitree.observe.closeness import FarElement, Tolerance, compare, tolerance
@@ -180,7 +180,7 @@ def _name_reader(found: Difference, comparison: Comparison, one: ProgramSide, in
     first, place = found.first, comparison.constant_place
     if first is None or first is not comparison.constants or place is None or first.ordinal is None:
         return
-    from jitree.api.constant_readers import first_reader
+    from jitree.compare.constant_readers import first_reader
 
     with one.open() as function:
         reader = first_reader(function, inputs, first.ordinal, *place)

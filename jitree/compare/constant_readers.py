@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from jitree.api.lone_dispatch import CapturedDispatch
+from jitree.compare.lone_dispatch import CapturedDispatch
 from jitree.hal.observing import DISPATCH
 from jitree.observe.observation import Onlooker
 

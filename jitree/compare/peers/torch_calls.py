@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jitree.api.peers.base import Peer, Show
+from jitree.compare.peers.base import Peer, Show
 
 
 class TorchPeer(Peer):

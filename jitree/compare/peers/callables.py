@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jitree.api.lone_dispatch import LoneDispatch
-from jitree.api.peers import local_arrays, torch_calls
-from jitree.api.peers.base import Peer, Show
+from jitree.compare.lone_dispatch import LoneDispatch
+from jitree.compare.peers import local_arrays, torch_calls
+from jitree.compare.peers.base import Peer, Show
 
 
 class CallablePeer(Peer):

@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jitree.api.differences import diff
-from jitree.api.lone_dispatch import LoneDispatch, require_folder, save_reproduction
-from jitree.api.sides import FunctionSide, ModuleSide, SideLike, arguments_of, arrays_of, side_of
+from jitree.compare.differences import diff
+from jitree.compare.lone_dispatch import LoneDispatch, require_folder, save_reproduction
+from jitree.compare.sides import FunctionSide, ModuleSide, SideLike, arguments_of, arrays_of, side_of
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, NonFiniteError, StatusError, folded
 from jitree.hal.observing import DISPATCH
 from jitree.observe.closeness import EXACT
