@@ -384,7 +384,7 @@ class Function(Remade):
 
     def to(self, kind: str) -> OtherKind:
         """The function with arrays of another library as results: "torch", "numpy", "cupy" or "jax"."""
-        from jitree.api.other_kinds import OtherKind  # only who uses another library needs it
+        from jitree.api.other_kinds import OtherKind  # only callers that use another library need it
 
         return OtherKind(self, kind)
 

@@ -47,8 +47,8 @@ class _Alarms:
             self._earlier.put(None)
 
     def look_ahead(self) -> bool:
-        """Tells machine code of the first deadline that has not passed. Whether others have, of scopes that
-        are to end: who is in them has perhaps not seen it yet."""
+        """Tells machine code of the first deadline that has not passed. Returns whether others have, of
+        scopes that are to end: the threads in these have perhaps not seen it yet."""
         now = time.monotonic()
         used = [until for scope, until in tuple(self._armed.items()) if scope.is_used]
         due.put(min((until for until in used if until > now), default=inf))

@@ -87,7 +87,7 @@ def lockable(directory: int, name: str) -> int:
     while True:
         with contextlib.suppress(FileExistsError):
             create(directory, name).close()
-        with contextlib.suppress(FileNotFoundError):  # who had it has just removed it
+        with contextlib.suppress(FileNotFoundError):  # its last user has just removed it
             return existing(directory, name, os.O_RDWR)
 
 

@@ -185,7 +185,7 @@ def _name_reader(found: Difference, comparison: Comparison, one: ProgramSide, in
     with one.open() as function:
         reader = first_reader(function, inputs, first.ordinal, *place)
     if reader is None:
-        found.first = first._replace(reason=f"{first.reason}; it is bound here, who reads it is not known")
+        found.first = first._replace(reason=f"{first.reason}; it is bound here; its reader is not known")
         return
     found.first = first._replace(
         dispatch=reader.name,

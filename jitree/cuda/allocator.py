@@ -92,7 +92,7 @@ class LentPiece(Ending):
 
     def __init__(self, piece: Piece) -> None:
         super().__init__(carefully(partial(_give_back, piece)))
-        piece.size = 0  # those who hand it out say what is in use
+        piece.size = 0  # the pools that lend it say what is in use
         self.host_address = piece.host_address
 
 
@@ -308,7 +308,7 @@ class CudaAllocator(LendingAllocator):
     def _take(self, pool: _Pool, memory_type: int, size: int) -> Piece:
         """A piece for ``size`` bytes, accounted for.
 
-        The stream is never waited for with the lock held: who submits to it may need memory.
+        No thread waits for the stream with the lock held: one that submits to it may need memory.
         """
         try:
             with self._lock:

@@ -120,7 +120,7 @@ class Tracer:
             return True
 
     def pause(self) -> None:
-        """One of those who use it needs no records until it resumes; its device is idle."""
+        """One of its users needs no records until it resumes; the device of that user is idle."""
         with self._lock:
             self._recording -= 1
             if not self._recording:
@@ -135,8 +135,8 @@ class Tracer:
                     self._cupti.cuptiActivityEnable(kind)
 
     def stop(self) -> Records:
-        """All since the first of those who use it now has begun. The one who stops has paused, and its device
-        is idle."""
+        """All records since the first of its present users began. The user that stops has paused, and the
+        device of that user is idle."""
         with self._lock:
             offset = self._offset()
             self._cupti.cuptiActivityFlushAll(_FORCED)

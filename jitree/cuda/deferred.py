@@ -105,7 +105,7 @@ class DeferredOperation:
 
 
 _Ready = tuple[Callable[[DeferredOperation], None], DeferredOperation]
-"""(who submits it, an operation)"""
+"""(what submits an operation, the operation)"""
 
 
 class DeferredWork:

@@ -453,8 +453,8 @@ class Stream:
             return self.tick
 
     def _flush_batch(self) -> None:
-        """As :meth:`flush` for who only waits: what could not be launched has failed its own promises, and
-        everything else is still under way. Raises what lost the device."""
+        """As :meth:`flush` for a thread that only waits: what could not be launched has failed its promises,
+        and everything else is still under way. Raises what lost the device."""
         try:
             self.flush()
         except StatusError:

@@ -299,7 +299,7 @@ TEAM: Final = Record(
     line claimed          # generation << 32 | next chunk
     line finished         # chunks of the group that are done
     line sequence         # grows with every group; workers sleep on its low half as a futex
-    line parked           # workers that sleep; who wakes them, or they themselves, take them off
+    line parked           # workers that sleep; a thread that wakes one takes it off, or the worker does
     line busy             # 1 while a thread uses the team
     """,
 )

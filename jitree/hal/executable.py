@@ -105,7 +105,7 @@ class Executable(abc.ABC):
 
     def places(self, ordinal: int) -> list[str]:
         """All that it says of where a function comes from: ``model.mlir:3``. Damage is told as the only
-        place: who asks has something more important to say."""
+        place, and raises nothing: the caller reports something more important."""
         try:
             location = self.source_location(ordinal)
             stages = (f"{at} ({stage})" for stage, at in self.stage_locations(ordinal).items() if at.path)

@@ -178,7 +178,7 @@ class QueueOperations(abc.ABC):
             self._hear(bool(self._listeners))
 
     def observers_of(self, work: Transfer | CommandBuffer | CommandList) -> list[Observer]:
-        """Tells listeners of what is submitted; those who want to be told of its steps."""
+        """Tells listeners of what is submitted. Returns the observers of its steps."""
         from jitree.hal.observing import is_observing  # only programs that look pay for it
 
         if is_observing():

@@ -186,7 +186,7 @@ class Batcher(Admission):
         self._admit(self._in_flight)
         request = _Request(arrays, kind, asyncio.get_running_loop())
         self._requests.append(request)
-        if len(self._requests) in (1, self.size):  # others change nothing for who waits for a batch
+        if len(self._requests) in (1, self.size):  # others change nothing for the task that waits for a batch
             self._news.set()
         try:
             async with asyncio.timeout(seconds) as limit:

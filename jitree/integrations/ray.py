@@ -158,7 +158,7 @@ def _json(array: Any) -> Any:
 
 
 class _Served(NamedTuple):
-    """A program, open, and who waits for its function."""
+    """A program, open, and the batches of requests for its function."""
 
     program: Program
     function: Function

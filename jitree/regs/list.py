@@ -293,8 +293,8 @@ class VmList(Unique):
     # -- size --------------------------------------------------------------------------------------
 
     def reserve(self, capacity: int, bounds: Bounds = UNBOUNDED) -> None:
-        """Makes room for ``capacity`` slots; the size stays. ``bounds``: of who makes it, while it is in no
-        table."""
+        """Makes room for ``capacity`` slots; the size stays. ``bounds``: those of its maker, while it is in
+        no table."""
         capacity = natural("capacity", capacity)
         if capacity <= self.capacity:
             return

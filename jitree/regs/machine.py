@@ -333,7 +333,7 @@ class Machine:
             word = ((self.frames[frame - FRAME_WORDS + _PC] - caller.code_address) >> 2) - 1
 
     def note(self, pc: int) -> None:
-        """Notes where the call is, for who wants to know that from another thread."""
+        """Notes where the call is, for another thread that wants to know."""
         if self.seen is not None:
             self.seen = tuple(self.locations(pc))
 

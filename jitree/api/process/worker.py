@@ -86,7 +86,7 @@ class Child(Ended):
         with messages.new_file() as file:
             try:
                 self._signal(signal.SIGCONT)
-                with self._ending_with(scopes.current()):  # one that reads nothing keeps who sends
+                with self._ending_with(scopes.current()):  # the child may read nothing
                     messages.send(self._socket, head, parts, file)
             except OSError:
                 raise self._ended(doing) from None

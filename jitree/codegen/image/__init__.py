@@ -206,8 +206,8 @@ _providers_lock: Final = allocate_lock()
 
 
 def provider(recipe: Recipe, builds: Builds | None = None) -> Provider:
-    """The provider of an image, shared by all who want it at the same time and whose ``builds`` limit what
-    building it takes."""
+    """The provider of an image. All callers that want the image at the same time, with the same limits on
+    building (``builds``), share it."""
     identity = recipe.name, recipe.generator, recipe.data, builds
     with _providers_lock:
         found = _providers.get(identity)

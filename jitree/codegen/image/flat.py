@@ -4,8 +4,8 @@ not.
 
 File: digest of all that follows, magic, key, sizes of the parts; title, entry table (offset, name length,
 name), offsets of the 64-bit words that hold image-relative addresses, notes, the image itself. The digest
-tells damage by disks, copies and bugs. It is no signature: who may write the file can write one that fits, so
-who may is checked where files are read (:mod:`jitree.base.private_files`).
+tells damage by disks, copies and bugs. It is no signature: a user who may write the file can write a digest
+that fits, so its owner and mode are checked where files are read (:mod:`jitree.base.private_files`).
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class AutoEngine:
     name = "auto"
 
     def __init__(self, promote: Promote = promote) -> None:
-        """``promote`` is told who runs for long."""
+        """``promote`` is told which function runs for long."""
         self._promote = promote
         self._image: image.Image | None = None
         self._run: Run | None = None

@@ -130,7 +130,7 @@ def lower(
 
 
 def _build(source: ModuleSource, roots: Iterable[int], refusals: dict[int, str]) -> dict[int, SsaFunction]:
-    """Some functions and all that they call, by ordinal. Adds to the refusals; who is in them is left out."""
+    """Functions and all that they call, by ordinal, without those that are refused. Adds to the refusals."""
     functions: dict[int, SsaFunction] = {}
     waiting = list(roots)
     while waiting:

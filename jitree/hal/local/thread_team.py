@@ -51,7 +51,7 @@ NO_LIMITS: Final = InlineLimits(0, 0)
 
 class _Helpers:
     """A TEAM record and the threads that serve it. Threads hold this and not the team, so that a forgotten
-    team can end. The record outlives its threads: who still uses it then does all the work alone."""
+    team can end. The record outlives its threads: a thread that still uses it does all the work alone."""
 
     def __init__(self, name: str, topology: Topology, spin_nanoseconds: int, native: NativeExecutor) -> None:
         self.name = name
@@ -84,8 +84,8 @@ class _Helpers:
         self._start(1)
 
     def _start(self, number: int) -> None:
-        """Starts a thread, which starts the next one: who wants the team waits for the first alone. A thread
-        in the list has been started when the one before it ends."""
+        """Starts a thread, which starts the next one: a caller that wants the team waits for the first
+        alone. A thread in the list has been started when the one before it ends."""
         if number == self.thread_count:
             return
         thread = threading.Thread(

@@ -1,8 +1,8 @@
 """Worker threads: a pool that runs tasks, and how its threads sleep.
 
 Each thread without work parks on its eventfd (a wake-up takes 5 to 7 us, half of what locks and
-conditions of Python need). The pool's lock guards who is parked: a thread that takes another off that list
-owes it one token, so that no wake-up is lost or doubled.
+conditions of Python need). The pool's lock guards the list of parked threads: a thread that takes another
+off that list owes it one token, so that no wake-up is lost or doubled.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Parking:
 class _Shared:
     """What the threads of a pool hold; the pool itself is not among it, so that a forgotten pool can end.
 
-    At most one thread is on its way to the tasks: it is that thread, not who adds them, that summons the next
-    one if it leaves any. So a burst of tasks costs its submitter one wake-up.
+    At most one thread is on its way to the tasks: that thread, not the one that adds tasks, summons the
+    next one if it leaves any. So a burst of tasks costs its submitter one wake-up.
     """
 
     def __init__(self, name: str, topology: Topology) -> None:

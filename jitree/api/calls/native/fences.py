@@ -52,7 +52,7 @@ def take_signalled(
     python: Python, record: CallRecord, state: State, signal: Entry, prompt: int, awaited: int
 ) -> int:
     """The results of a function whose fence, a reference to which is taken over, may not be reached yet: then
-    arrays wait for it, or the caller has to, who finds it at ``awaited``. 0 with an exception set."""
+    arrays wait for it, or the caller finds it at ``awaited`` and waits. 0 with an exception set."""
     tick = tick_of(state.handle_pool, signal)
     if tick > 0 and prompt != PATIENT and prompt != PROMPT:
         thread = call(python.save_thread)
