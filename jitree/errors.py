@@ -158,7 +158,7 @@ class NonFiniteError(DataLossError, FloatingPointError):
     ordinal: int | None = None
     """Number of the dispatch in its call."""
     coordinate: tuple[int, ...] = ()
-    """Of the first such element."""
+    """The coordinate of the first such element."""
     value: float = 0.0
     bits: str = ""
     """The element as it lies in memory: ``0x7fc00000``."""

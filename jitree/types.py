@@ -34,7 +34,7 @@ LARGEST_LENGTH: Final = 2**63 - 1
 class ElementType(NamedTuple):
     code: int
     name: str
-    """As in ``4xf32`` and in printed values."""
+    """The name in ``4xf32`` and in printed values."""
     numpy_name: str
     """Name of the numpy or ml_dtypes type of one element; for packed sub-byte types that of the storage."""
 

@@ -67,7 +67,7 @@ class Array(ImplicitTransfer):
         """Owns a handle of the view (:mod:`jitree.api.calls.native.owners`): of results of direct calls,
         which get a view when one is asked for, and of arrays that such calls were given."""
         self._keeper: Keeper | None = None
-        """Of ``_owner``."""
+        """Keeps what ``_owner`` owns."""
         self._passed_as: object = None
         """The type of the last parameter that took the array as it is, without looking at it again."""
         self._dimensions: npt.NDArray[np.int64] | None = None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext
 
 API_VERSION: Final = 1
-"""Of this interface. A module that needs a newer one says so and is refused."""
+"""The version of this interface. A module that needs a newer one says so and is refused."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)

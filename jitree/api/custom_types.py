@@ -51,11 +51,11 @@ class ValueType:
 
     name: str
     character: str
-    """In calling conventions."""
+    """Its letter in calling conventions."""
     accepts: tuple[type, ...] = ()
     """Classes of the VM's objects; empty = any."""
     receive: Callable[[Any, Surroundings], object] | None = None
-    """From the VM's object to what the function gets; None = as it is."""
+    """Makes what the function gets of the VM's object; None: it gets the object."""
     declared: str = ""
     """Reference type that results become."""
     gives: tuple[type, ...] = ()

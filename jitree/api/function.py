@@ -125,7 +125,7 @@ class Function(Remade):
     signature: Signature
     """Names and types of arguments and results."""
     devices: tuple[Device, ...]
-    """Of its session."""
+    """The devices of its session."""
 
     def __init__(self, session: Owner, vm_function: VmFunction, signature: Signature) -> None:
         self.signature = signature
@@ -150,7 +150,7 @@ class Function(Remade):
         self._argument_count = len(self._packers)
         self.order = ArgumentOrder(signature, vm_function.name, self._device)
         self.unpackers = unpackers(signature, convention.results)
-        """Of the results."""
+        """What makes Python values of the results."""
         self._sizes: dict[object, int] | None = None if signature.workspace is None else {}
         """Bytes of workspace that calls need."""
         self._storing = len(signature.arguments) > 1 and any(

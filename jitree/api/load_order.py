@@ -31,7 +31,7 @@ class ModuleReference(NamedTuple):
     function: str | None
     """The function that makes the module; None = the usual one."""
     parameters: tuple[tuple[str, str], ...]
-    """In the order given."""
+    """Parameters of the module, in the order given."""
 
     @property
     def is_python(self) -> bool:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _ANY_QUEUE: Final = -1
 _MOST_RUNS: Final = 256
-"""Of a part that is read by itself: copying more takes longer than reading the whole array."""
+"""The most runs of a part that is read by itself: copying more takes longer than reading the array."""
 
 
 class _Part(NamedTuple):

@@ -53,10 +53,10 @@ BACKENDS: Final = {"llvm-cpu": ("embedded-elf-", "system-elf-"), "vmvx": ("vmvx-
 PREFERENCES: Final = (*BACKENDS, FASTEST)
 
 _CALLS: Final = 5
-"""Of each function and format that are measured."""
+"""How often each function is called in each format to measure it."""
 _ENOUGH_SECONDS: Final = 0.5
 _ANY_SIZE: Final = 64
-"""Of dimensions that may have any."""
+"""The size taken for dimensions that may have any."""
 _MOST_SECONDS: Final = 20.0
 """That calls of a function may take: made-up arguments may make a program loop."""
 

@@ -71,8 +71,8 @@ class CallRecorder(CallNotes):
         self._table = id(invoker.table)
         self._functions: list[Function] = []
         self._notes: list[Any] = []
-        """Of each call: how many these are, the function, the thread, code and places, begin, end. In a row,
-        since objects for each would have the garbage collector look at them, again and again."""
+        """What each call notes: how many these are, the function, the thread, code and places, begin, end. In
+        a row, since objects for each would have the garbage collector look at them, again and again."""
         self._codes: dict[int, tuple[CodeType, bool]] = {}
         """Code by identity, since its hash reads all of it, and whether it is of the user's."""
         self.is_over = False

@@ -13,7 +13,7 @@ _MOST_BITS: Final = 1024
 """More than any size has, and few enough for an integer to have a text."""
 
 _nested: Final = Repr()
-"""Of lists, which may have the same list many times, and that one others."""
+"""Makes texts of lists, which may have the same list many times, and that one others."""
 _nested.maxlevel = 3
 _nested.maxlist = _nested.maxtuple = _nested.maxstring = _nested.maxother = _nested.maxlong = _SHOWN
 

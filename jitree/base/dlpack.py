@@ -44,7 +44,7 @@ _ONE_LANE: Final = 1 << 16
 
 NAME: Final = b"dltensor"
 VERSIONED_NAME: Final = b"dltensor_versioned"
-"""Of capsules that have not been used yet."""
+"""Names of capsules that have not been used yet."""
 
 
 class DLTensor(ctypes.Structure):
@@ -98,7 +98,7 @@ EXCHANGE_ATTRIBUTE: Final = "__dlpack_c_exchange_api__"
 EXCHANGE_NAME: Final = b"dlpack_exchange_api"
 _MAJOR: Final = 1
 _LONGEST_CHAIN: Final = 16
-"""Of interfaces for older versions."""
+"""The most interfaces for older versions that one chain has."""
 
 
 class ExchangeInterface(ctypes.Structure):
@@ -261,7 +261,7 @@ class _Exchange:
     def __init__(self, producer: Any) -> None:
         self._producer = producer
         self.name: str | None = None
-        """Of the type that was replaced."""
+        """The name of the type that was replaced."""
 
     def __dlpack__(self, **options: Any) -> Any:
         capsule = self._producer.__dlpack__(**options)

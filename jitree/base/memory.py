@@ -48,7 +48,7 @@ NONE: Final = 0
 READ: Final = 1
 WRITE: Final = 2
 EXECUTE: Final = 4
-"""As PROT_* of mmap(2)."""
+"""PROT_* of mmap(2)."""
 
 PAGE_SIZE: Final = mmap.PAGESIZE
 
@@ -183,7 +183,7 @@ def _clear_cache() -> ctypes._NamedFuncPointer | None:
 
 
 _malloc_trim: Final = getattr(_libc, "malloc_trim", None)
-"""Of the GNU C library; others have nothing like it."""
+"""A function of the GNU C library; others have nothing like it."""
 
 
 def give_back_free_memory() -> None:

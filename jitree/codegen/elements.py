@@ -16,7 +16,7 @@ class ElementMemory(MemoryRecord):
 
     kind: ClassVar[Any]
     width: ClassVar[int]
-    """In bytes."""
+    """Bytes of an element."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -355,7 +355,7 @@ register_type(RecordType, lambda kind: ir.IntType(64))
 
 
 _records: Final[dict[type, tuple[RecordType, Any]]] = {}
-"""Of record classes: the type, and that of their constructors."""
+"""The type of each record class, and that of its constructor."""
 
 
 def _of_class(cls: type[MemoryRecord]) -> tuple[RecordType, Any]:

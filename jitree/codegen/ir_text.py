@@ -27,7 +27,7 @@ class FunctionText:
         self._names = 0
         self._prefix = prefix
         self.current_label = "entry"
-        """Of the block under construction."""
+        """The label of the block under construction."""
 
     def text(self) -> str:
         return "\n".join(self._lines)

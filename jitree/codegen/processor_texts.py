@@ -136,7 +136,7 @@ define float @processor.rounded_once(float %x, float %y, float %z) alwaysinline 
   ret float %result
 }
 """
-"""As :func:`jitree.codegen.numbers.rounded_once` has it."""
+"""The steps of :func:`jitree.codegen.numbers.rounded_once`."""
 
 _X86_WITH_FMA: Final = ("x86-64-v3", "x86-64-v4")
 

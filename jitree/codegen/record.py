@@ -45,7 +45,7 @@ class RecordField:
         self._kind = _KINDS.get(kind, ctypes.c_int64)
         self.offset: Final = offset
         self.width: Final = ctypes.sizeof(self._kind)
-        """In bytes."""
+        """Bytes of the field."""
         self.signed: Final = kind in ("i32", "i64", "line")
         self.apart: Final = apart
         """The name of what no access by another name, or by none, overlaps."""

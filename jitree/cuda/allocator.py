@@ -111,7 +111,7 @@ class CudaAllocator(LendingAllocator):
         self.relieve: Callable[[], None] = _keep_nothing
         """Drops what only saves time, when the memory is needed otherwise."""
         self._pinned_bytes = 0
-        """Of pinned pieces in use, as far as has been noticed."""
+        """Bytes of pinned pieces in use, as far as has been noticed."""
 
     def allocate(self, memory_type: int, usage: int, size: int, *, alignment: int = ALIGNMENT) -> Buffer:
         """As :meth:`Allocator.allocate`. Alignments above 256 bytes must be powers of two."""

@@ -12,7 +12,7 @@ from jitree.base.endings import Ending
 _USED: Final = b"used_dltensor"
 _USED_VERSIONED: Final = b"used_dltensor_versioned"
 VERSION: Final = (1, 0)
-"""Of the versioned record that is written."""
+"""The version of the record that is written."""
 _READ_ONLY: Final = 1
 
 
@@ -22,7 +22,7 @@ class Contents(NamedTuple):
     address: int
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None
-    """In elements; None = row-major without gaps."""
+    """Distances in elements; None: row-major without gaps."""
     code: int
     bits: int
     lanes: int

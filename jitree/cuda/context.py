@@ -14,7 +14,7 @@ from jitree.cuda.errors import PEER_ACCESS_ALREADY_ENABLED
 
 _EARLY_CAPABILITY: Final = (9, 0)
 _EARLY_DRIVER: Final = 12040
-"""From which on graphs have edges for programmatic dependent launch."""
+"""The first driver whose graphs have edges for programmatic dependent launch."""
 
 
 class CudaContext:

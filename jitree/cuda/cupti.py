@@ -53,9 +53,9 @@ class Work(NamedTuple):
     launch: int
     """Number of the call of the driver: all kernels of a graph have one."""
     bytes: int
-    """Of a transfer."""
+    """Bytes that a transfer moved."""
     grid: tuple[int, int, int]
-    """Of a kernel."""
+    """Workgroups of a kernel."""
 
 
 class DriverCall(NamedTuple):

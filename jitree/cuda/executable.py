@@ -32,9 +32,9 @@ _ENTRY: Final = struct.Struct("<3q6i")
 assert _ENTRY.size == ENTRY_POINT.size
 _UNKNOWN: Final = -1
 _BLOCK_WORDS: Final = 4
-"""Of a function's launch record: threads in x, y and z, bytes of dynamic shared memory."""
+"""Words of a function's launch record: threads in x, y and z, bytes of dynamic shared memory."""
 _MAXIMUM_PARAMETERS: Final = 4096
-"""Of a kernel; the driver takes 32764 bytes at most."""
+"""The most parameters of a kernel; the driver takes 32764 bytes at most."""
 
 
 class CudaExecutableLoader(ExecutableLoader):
@@ -262,7 +262,7 @@ class CudaFunctionTable:
 
 
 _SYMBOLS: Final = 1
-"""As the rank of an entry: names are those of symbols (:meth:`CudaExecutable.lookup`)."""
+"""The rank of an entry whose names are those of symbols (:meth:`CudaExecutable.lookup`)."""
 
 
 class CudaExecutable(Executable):

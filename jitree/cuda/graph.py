@@ -38,7 +38,7 @@ class LaunchParameters:
     def __init__(self, block: array[int]) -> None:
         self._words = block[:]
         self.words = memoryview(self._words)
-        """As last set. Never resized: the pointers are addresses."""
+        """The words that were set last. Never resized: the pointers are addresses."""
         first = self.first_word = self._words.buffer_info()[0]
         self._pointers = array("q", range(first, first + 8 * len(block), 8))
         self.first_pointer: int = self._pointers.buffer_info()[0]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _TARGET: Final = re.compile(rb"^\s*\.target\s+sm_(\d+)", re.MULTILINE)
 _FORMAT: Final = 3
-"""Of what is kept."""
+"""The version of the format in which code is kept."""
 _LOG_SIZE: Final = 8192
 """Bytes of the compiler's messages that are kept."""
 _MAXIMUM_THREADS: Final = 8

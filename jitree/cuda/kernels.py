@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SMALL_COPY: Final = 128 << 10
 """Bytes. Above, a copy between host and device is the copy engine's business."""
 THREADS: Final = 256
-"""Of a block."""
+"""Threads of a block."""
 BYTES_PER_BLOCK: Final = 16 * THREADS
 """That one thread block moves in one go, 16 bytes a thread."""
 MAXIMUM_BLOCKS: Final = 2048

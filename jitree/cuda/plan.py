@@ -43,7 +43,7 @@ class Launch(NamedTuple):
     """Whether the kernel itself first waits for those that it depends on."""
     name: str
     bytes: int
-    """Of the memory that a dispatch is bound to; 0 where that is not known."""
+    """Bytes of the memory that a dispatch is bound to; 0 where that is not known."""
 
 
 class PlanSegment(NamedTuple):

@@ -23,7 +23,7 @@ _KEPT: Final = 256
 class _CachedPlan(NamedTuple):
     plan: LaunchPlan
     tables: tuple[weakref.ref[CudaFunctionTable], ...]
-    """Of the executables in use; a shape has their addresses, so it means nothing when one has gone."""
+    """Tables of the executables in use; a shape has their addresses and means nothing without them."""
 
 
 class PlanCache:

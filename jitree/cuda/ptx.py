@@ -18,7 +18,7 @@ _TARGET: Final = re.compile(rb"(^\s*\.target\s+sm_)(\d+)", re.MULTILINE)
 _WAIT: Final = b"\n\tgriddepcontrol.wait;"
 _WAIT_VERSION: Final = (7, 8)
 _WAIT_TARGET: Final = 90
-"""Of the texts that may have that instruction."""
+"""The lowest target of texts that may have that instruction."""
 _ELF_MAGIC: Final = b"\x7fELF"
 
 

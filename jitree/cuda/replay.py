@@ -110,7 +110,7 @@ class CudaReplay:
         self._requests = [request[:3] for request in requests]
         self._kept = kept
         self.kept_bytes = kept_bytes
-        """Of device and pinned memory."""
+        """Bytes of device and pinned memory that it keeps."""
         self.dropped = False
         """Whether it can no longer be made."""
         self._lock = allocate_lock()

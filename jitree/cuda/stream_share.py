@@ -52,7 +52,7 @@ class StreamShare:
         """Open when machine code may submit."""
         number = next(_places)
         self.place = number if number <= _LAST_PLACE else UNTOLD
-        """Of the memory whose use the stream orders."""
+        """The number of the memory whose use the stream orders."""
         self._programs: WeakSet[Programs] = WeakSet()
         self._code: StreamCode | None = None
         self._has_driver = self.place != UNTOLD and self._find_driver(context, handle, event)

@@ -18,9 +18,9 @@ class EngineEntry(NamedTuple):
     run: Callable[[int], int]
     """(address of STATE) → EXIT_*"""
     attach: Callable[[Machine], None]
-    """To be called once for each machine before its first run."""
+    """The caller calls it once for each machine, before its first run."""
     go_on: Callable[[Machine], None]
-    """After ``run`` has left with something to do: does it and goes on like :meth:`Engine.run`."""
+    """Does what ``run`` has returned for, and goes on like :meth:`Engine.run`."""
 
 
 class Engine(Protocol):

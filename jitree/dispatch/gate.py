@@ -74,8 +74,7 @@ FAULTS: Final = GATE.word("faults")
 BEGUN: Final = GATE.word("begun")
 CANCELS: Final = GATE.word("cancels")
 _CONTENDED_SECONDS: Final = 1.0
-"""After a thread has found another in its context, how long calls leave the context alone while devices
-work."""
+"""How long calls leave the context to others while devices work, after one thread has found another in it."""
 
 
 class Entrance:
@@ -109,11 +108,11 @@ class ContextGate(abc.ABC):
         """What host functions found wrong in the call in progress, which goes on; raised at its end."""
         self.gate = array("q", bytes(GATE.size))
         self.gate_address: int = self.gate.buffer_info()[0]
-        """Of the GATE record."""
+        """The address of the GATE record."""
         self.watch_gate: Callable[[threading.RLock], AbstractContextManager[object]] = nullcontext
         """Entered by threads while they wait for the lock."""
         self.waiting: dict[Scope, None] = {}
-        """Of calls that wait, or whose callers have gone on: what ends them."""
+        """What ends calls that wait, or whose callers have gone on."""
         self.submitted: WeakSet[Submitted] = WeakSet()
         """What is signalled when the work of calls is done whose callers have gone on."""
         self._cancels = count(1)

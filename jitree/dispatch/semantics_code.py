@@ -216,7 +216,7 @@ _CONVERSIONS: Final[tuple[tuple[Function, Any, Callable[..., bool], Emit], ...]]
     (numbers.f64_from_integer, types.float64, _is_integer, _from_integer),
     (numbers.integer, types.int64, _is_float, _to_integer),
 )
-"""From one type to another."""
+"""Conversions from one type to another."""
 
 _OF_ONE_TYPE: Final[tuple[tuple[Function, Any, Any, Emit], ...]] = (
     (numbers.f32_to_bits, types.float32, types.int32, _bits(ir.IntType(32))),

@@ -28,9 +28,9 @@ class Row(NamedTuple):
     result: str
     """An operand, one of those, or a constant."""
     condition: str
-    """Of comparisons the i1 of which the result is the i32."""
+    """The i1 whose i32 is the result of a comparison."""
     text: str = ""
-    """Of what has more than one block, or other instructions: the definition of :func:`symbol`."""
+    """The definition of :func:`symbol`, where there is more than one block, or other instructions."""
 
 
 _TYPE: Final = r"(?:i\d+|half|bfloat|float|double)"
@@ -43,7 +43,7 @@ CALL: Final = re.compile(
     rf"call ({_TYPE}) @(llvm(?:\.[a-z]+)+)((?:\.[if]\d+)+)"
     rf"\(((?!i1 )({_TYPE}) {_VALUE}(?:, (?:\5|i1) {_VALUE})*)\)"
 )
-"""So does a function of LLVM's, of operands of one type and flags: result, name, types in it, operands."""
+"""A call of LLVM's that exists so, too, of operands of one type and flags: result, name, types, operands."""
 _TARGET: Final = ("x86_64-unknown-linux-gnu", "x86-64", "")
 """Rows do not depend on the machine: nothing in them is decided by one."""
 _TRUTH: Final = re.compile(r"zext(?: nneg)? i1 (%\S+) to i32")

@@ -40,9 +40,9 @@ class Switch(NamedTuple):
     """A table over the formats."""
 
     word: int
-    """Of its opcode in the program."""
+    """The place of its opcode's word in the program."""
     cases: tuple[int, ...]
-    """By format, the case."""
+    """The case of each format."""
 
 
 class Alternatives(NamedTuple):
@@ -58,7 +58,7 @@ class Variants(NamedTuple):
     """What a module offers."""
 
     formats: tuple[str, ...]
-    """In the order in which the module prefers them."""
+    """The formats, in the order in which the module prefers them."""
     executables: tuple[Alternatives, ...]
 
 

@@ -32,10 +32,10 @@ _ACCESS: Final = ENTRY.word("access")
 _ENCODING: Final = ENTRY.word("encoding")
 _BEHIND_RANK: Final = ENTRY["rank"] // 8 + 1
 _PUBLISHED: Final = Struct("=qqiiiiii")
-"""Of a view: the words of its entry from the address to the rank."""
+"""The words of a view's entry from the address to the rank."""
 UNTOLD: Final = -1
 MAXIMUM_KNOWN_RANK: Final = EXTENSION_SIZE // 8 - 1
-"""Of views whose dimensions machine code sees; after them it sees the buffer's allowed access."""
+"""The highest rank of views whose dimensions machine code sees; after them it sees the allowed access."""
 
 
 def no_device() -> None:

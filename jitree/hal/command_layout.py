@@ -172,7 +172,7 @@ SLOT: Final = Record(
 BINDING_ALIGNMENT: Final = 64
 """Compiled kernels load and store whole vectors: 16-byte aligned in generic code, 64 for AVX-512."""
 MAXIMUM_WORKGROUPS: Final = 1 << 48
-"""Of one dispatch: products of counts stay far from overflow."""
+"""The most workgroups of one dispatch: products of counts stay far from overflow."""
 MAXIMUM_COUNT_Z: Final = 65535
 """The third count is a u16 in the kernels' dispatch state."""
 
@@ -310,14 +310,15 @@ CHUNKS_PER_THREAD: Final = 8
 FIRST_PART: Final = 16
 """A sixteenth of what Python runs for the first time tells what the rest takes."""
 INTERPRETED_SHIFT: Final = 15
-"""Of a chunk that Python runs: 32 times what is worth waking a worker, in units of ENTRY_POINT.cost. Python's
-part is 40 us, for which threads wait one after the other, and as long for each other to wake up."""
+"""The least cost of a chunk that Python runs: 32 times what is worth waking a worker, in units of
+ENTRY_POINT.cost. Python's part is 40 us, for which threads wait one after the other, and as long for each
+other to wake up."""
 MOST_CHUNKS: Final = (1 << 31) - 1
 LONG_SHIFT: Final = 5
 """A part of `look_ticks`, a millisecond: no thread is to go on for longer without a look, but for one
 workgroup."""
 ROWS_BETWEEN_LOOKS: Final = 7
-"""At the clock: all bits set."""
+"""Rows between two looks at the clock: all bits set."""
 FIRST_WORKGROUPS: Final = 4
 MOST_WORKGROUPS: Final = 1 << 13
 """Between two looks. Reading the clock takes as long as some ten of the smallest."""
@@ -336,7 +337,7 @@ FUTEX_WAKE: Final = 129
 MASK_SIZE: Final = 128
 """Bytes: up to 1024 processors."""
 BYTES_PER_TICK: Final = 4
-"""Of a copy: about 10 GB/s."""
+"""Bytes that a copy moves in a tick: about 10 GB/s."""
 FOREVER: Final = 1 << 52
 """Ticks, the most that an estimate is."""
 FILL_BLOCK: Final = 1024

@@ -33,7 +33,7 @@ KIND_COLLECTIVE: Final = KIND_DISPATCH_INDIRECT + 1
 """Operands: what is sent, what is received; empty ranges for what the operation does not have. ``data`` is
 the operation's number among the list's. Only Python executes it."""
 DIRECT: Final = -1
-"""As a slot: the range is known."""
+"""The slot of a range that is known."""
 
 Range = tuple[int, int, int]
 """A buffer range: ``(DIRECT, address, length)`` or ``(slot, offset, length or WHOLE_BUFFER)``; bytes."""

@@ -34,7 +34,7 @@ class MemoryRow(NamedTuple):
     """What one function has allocated for calls from one line."""
 
     function: str
-    """Of a program, with its source where the module says it: ``module.f+0000001C at f.mlir:3:10``."""
+    """Its name, with the source where the module says it: ``module.f+0000001C at f.mlir:3:10``."""
     call_site: str
     """The line of Python: ``model.py:12 in main``."""
     live: int

@@ -137,11 +137,11 @@ def names(flags: Flags) -> str:
 QUEUE_AFFINITY_ANY: Final = -1
 """All bits of the 64-bit set of queues."""
 WHOLE_BUFFER: Final = -1
-"""As a length: the rest of the buffer after the offset."""
+"""The length that means the rest of the buffer after the offset."""
 
 MAXIMUM_UPDATE: Final = 65536
 """Bytes of one ``update_buffer`` or ``queue.update``."""
 MAXIMUM_BINDINGS: Final = 32
-"""Of one dispatch."""
+"""The most bindings of one dispatch."""
 MAXIMUM_PAYLOAD: Final = 2**63 - 1
-"""Of a timeline semaphore."""
+"""The highest payload of a timeline semaphore."""

@@ -71,7 +71,7 @@ class DeviceStep(Unique):
         self.index = index
         """Number among the dispatches of the submission."""
         self.look = look
-        """At the memory of its operands, while it is observed."""
+        """Looks at the memory of its operands, while it is observed."""
 
     @property
     def written(self) -> tuple[int, ...] | None:

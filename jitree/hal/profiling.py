@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jitree.hal.producer import Producer
 
 OPERATION: Final = "operation"
-"""As the kind of a measurement: of a whole operation of a queue. Others are those of steps
+"""The kind of a measurement of a whole operation of a queue. Others are those of steps
 (:mod:`jitree.hal.observing`): ``dispatch``, ``fill``, ``copy``, ``update``."""
 
 
@@ -50,7 +50,7 @@ class Measurement(NamedTuple):
     worker: int = 0
     """Number of the thread, or of the stream, that worked."""
     bytes: int = 0
-    """Of the memory that a command is bound to, at most what it moves; stated once for each command."""
+    """Bytes of the memory that a command is bound to, at most what it moves; stated once for each command."""
     weight: float = 1.0
     """How many such, with those that were not timed, it stands for."""
 
@@ -98,7 +98,7 @@ class CostlyTimings(Timings):
 
 class _ThisWork(_local):
     number = 0
-    """Of the operation that runs here."""
+    """The number of the operation that runs here."""
 
 
 class Profiler:

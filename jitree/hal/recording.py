@@ -91,7 +91,7 @@ class CallRecording:
 
 
 _MOST_EVENTS: Final = 20000
-"""Of one call: more would become graphs that take long to make."""
+"""The most events of one call: more would become graphs that take long to make."""
 
 active: CallRecording | None = None
 _lock: Final = allocate_lock()

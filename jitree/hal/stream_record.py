@@ -106,7 +106,7 @@ KERNEL_NODE: Final = Record(
 assert KERNEL_NODE.size == 72
 
 BUCKETS: Final = 64
-"""Of a table of programs: addresses of the first ones, by the low bits of ``hash``."""
+"""Words of a table of programs: addresses of the first ones, by the low bits of ``hash``."""
 
 
 class StreamGraphs(NamedTuple):
@@ -116,7 +116,7 @@ class StreamGraphs(NamedTuple):
     firsts: int
     instances: int
     kept: object
-    """As long as machine code knows of it."""
+    """What lives as long as machine code knows of it."""
 
 
 class Programs(Protocol):
@@ -142,7 +142,7 @@ class SharedStream(Protocol):
     """A device's stream, as the handle pool that has its memory sees it."""
 
     lock: RLock
-    """Who has it may change tables of programs while the stream is Python's."""
+    """A thread that has it may change tables of programs while the stream is Python's."""
 
     def connect(self, code: StreamCode, programs: Programs) -> None:
         """There is machine code."""

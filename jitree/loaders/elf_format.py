@@ -48,8 +48,8 @@ class WordSize(NamedTuple):
     elf_class: int
     bits: int
     header: struct.Struct
-    """Of the file, from e_type on: type, machine, version, entry, program and section header offsets, flags,
-    header size, size and number of program headers, of section headers, name section."""
+    """The header of the file, from e_type on: type, machine, version, entry, program and section header
+    offsets, flags, header size, size and number of program headers, of section headers, name section."""
     program_header: struct.Struct
     segment_fields: tuple[int, ...]
     """Positions of type, flags, offset, vaddr, filesz, memsz, align in a program header."""
@@ -61,7 +61,7 @@ class WordSize(NamedTuple):
     rel_size: int
     rela_size: int
     symbol_shift: int
-    """Of a relocation's info word: the symbol is above, the type below."""
+    """The bit of a relocation's info word above which the symbol is; the type is below."""
 
 
 WORD_32: Final = WordSize(
@@ -91,7 +91,7 @@ class Relocation(NamedTuple):
 
 class Architecture(NamedTuple):
     name: str
-    """As in format strings (``embedded-elf-<name>``)."""
+    """The name in format strings (``embedded-elf-<name>``)."""
     machine: int
     word_size: WordSize
     addends: str

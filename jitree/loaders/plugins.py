@@ -37,7 +37,7 @@ _HEADER: Final = struct.Struct("<IxxxxQQII64x")
 _TABLE: Final = struct.Struct("<4Q")
 """Header, load, unload, resolve."""
 _CODE_MASK: Final = 31
-"""Of a status, which is as wide as a pointer; the rest may refer to a message in the plugin's memory."""
+"""The code in a status, which is as wide as a pointer; the rest may refer to a message of the plugin."""
 
 _QUERY: Final = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p)
 _LOAD: Final = ctypes.CFUNCTYPE(

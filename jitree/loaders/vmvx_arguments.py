@@ -23,7 +23,7 @@ from jitree.regs.objects import VmBuffer, VmList
 _DISPATCH: Final = DISPATCH.packer()
 _WORKGROUP: Final = WORKGROUP.packer()
 _NO_MEMORY: Final = (ctypes.c_uint8 * 1)()
-"""Not empty: asking numpy for the address of an empty array takes ten times as long."""
+"""Memory for nothing, not empty: numpy takes ten times as long to tell the address of an empty array."""
 
 Bytes = npt.NDArray[np.uint8]
 GridState = tuple[bytes, bytes, bytes, int, int]

@@ -29,7 +29,7 @@ SCRATCH_SIZE: Final = 16 << 20
 _SCRATCH_BUFFERS: Final = 16
 """That one workgroup may use at once; the VM makes more."""
 _NO_MEMORY: Final = (ctypes.c_uint8 * 1)()
-"""Not empty: asking numpy for the address of an empty array takes ten times as long."""
+"""Memory for nothing, not empty: numpy takes ten times as long to tell the address of an empty array."""
 _UNCOUNTED: Final = COUNT_UNLIMITED + (COUNT_UNLIMITED >> 1)
 """References to its handles: far from the limit whatever one workgroup on the VM retains and drops."""
 _ADDRESS: Final = ENTRY.word("address")

@@ -54,7 +54,7 @@ CONTEXT: Final = Record(
 for each span."""
 
 SCRATCH_MARK: Final = 0x53435254
-"""In ENTRY.encoding of the handles that a worker context keeps for scratch buffers."""
+"""The value of ENTRY.encoding in handles that a worker context keeps for scratch buffers."""
 
 WORKGROUP_DONE, WORKGROUP_LEFT, WORKGROUP_LITTERED, WORKGROUP_REFUSED = range(4)
 """Why a run of workgroups has stopped: it is complete, one has left machine code, one has released handles,

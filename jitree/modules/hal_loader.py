@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jitree.hal.device import Device
 
 MAXIMUM_BINDINGS: Final = 32
-"""Of one dispatch."""
+"""The most bindings of one dispatch."""
 
 
 class HalLoaderModule(RowModule):

@@ -34,7 +34,7 @@ class Origin:
     """Where a module can come from."""
 
     families: tuple[str, ...]
-    """Of the HAL, oldest first; empty when the module does not import it or no release explains it."""
+    """Families of the HAL, oldest first; empty when the module imports none or no release explains it."""
     releases: tuple[str, ...]
     """Oldest first. Nightlies are listed only when no release explains the module; empty if nothing does."""
     unknown: tuple[str, ...]

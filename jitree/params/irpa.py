@@ -33,7 +33,7 @@ DATA_TYPE: Final = 2
 EXTERNAL_TYPE: Final = 3
 
 ENTRY_ALIGNMENT: Final = 16
-"""Of headers and of entries in the table."""
+"""The alignment of headers and of entries in the table."""
 
 
 @dataclass(frozen=True, slots=True)

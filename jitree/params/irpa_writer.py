@@ -20,7 +20,7 @@ from jitree.params.entry import ParameterEntry
 DEFAULT_ALIGNMENT: Final = 64
 """Bytes; devices use parameters in place that begin at a multiple of this."""
 _FILE_ALIGNMENT: Final = 4096
-"""Of the length of the file: whole pages can be mapped."""
+"""What the length of the file is a multiple of: whole pages can be mapped."""
 _PATTERN_ROOM: Final = 16
 
 

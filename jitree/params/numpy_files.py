@@ -32,7 +32,7 @@ from jitree.types import element_type_of
 _HEADER_BYTES: Final = 1 << 16
 """Enough for any header that numpy itself reads."""
 _LOCAL_HEADER: Final = struct.Struct("<4s22xHH")
-"""Of a zip member: signature, length of the name, length of the extra field"""
+"""What begins a zip member: signature, length of the name, length of the extra field."""
 _SUFFIX: Final = ".npy"
 
 

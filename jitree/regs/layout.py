@@ -73,11 +73,11 @@ bytes. The owner of the record takes the entries back from STATE.released."""
 SCRATCH_ALIGNMENT: Final = 64
 
 PATIENT: Final = 0
-"""As STATE.prompt: the host waits for the call anyway."""
+"""A value of STATE.prompt: the host waits for the call anyway."""
 PROMPT: Final = 1
-"""The host goes on with something else as soon as it can."""
+"""A value of STATE.prompt: the host goes on with something else as soon as it can."""
 CONTENDED: Final = 2
-"""Other threads wait for the context."""
+"""A value of STATE.prompt: other threads wait for the context."""
 
 EXIT_FINISHED: Final = 0
 """`host.exit` was reached: the results are in the host frame."""
@@ -86,7 +86,7 @@ EXIT_SIDE: Final = 1
 has happened; the plain tier's handler executes it and execution resumes after it."""
 
 EXIT_OUT_OF_FUEL: Final = 2
-"""As EXIT_SIDE, at a branch or call, because the time is over."""
+"""The same as EXIT_SIDE, at a branch or call, because the time is over."""
 EXIT_STOPPED: Final = 3
 """An instruction that a compiled function had executed by STATE.slow has failed or waits (SLOW_STOP)."""
 
@@ -97,7 +97,7 @@ SLOW_STOP: Final = 1
 SLOW_REFUSED: Final = 2
 """Nothing has happened: take a side exit in front of it. Of SLOW_LOOK: leave the compiled function."""
 SLOW_LOOK: Final = 3
-"""Not an instruction is wanted, but that Python looks after signals. It stays where the call is to end."""
+"""Python is to look after signals, and to execute nothing. It stays where the call is to end."""
 
 FRAME: Final = Record(
     "frame",
@@ -192,12 +192,12 @@ COUNT_UNLIMITED: Final = 1 << 30
 """Machine code does not count references to entries whose count is at least this."""
 
 OWNER_PYTHON: Final = 0
-"""There is a Python object."""
+"""An entry that has a Python object."""
 OWNER_CODE: Final = 1
 """Machine code made the object; Python has none until it asks for it."""
 
 LINK_POOLED: Final = 1
-"""In an entry of OWNER_CODE that has references: what it keeps alive is memory of a pool and nothing else."""
+"""The link of an entry of OWNER_CODE with references that keeps nothing alive but memory of a pool."""
 
 assert ENTRY.size == 64 and FRAME.size == 64
 
@@ -230,7 +230,7 @@ LIST_I64: Final = -4
 LIST_F32: Final = -5
 LIST_F64: Final = -6
 LIST_REF: Final = -7
-"""As a slot's tag: a ref. As an element code, any positive number is the type id of a typed ref list."""
+"""The tag of a slot with a ref. A positive element code is the type id of a list of such refs."""
 LIST_VARIANT: Final = -8
 """Element code of ``!vm.list<?>``."""
 VALUE_TYPE_CODES: Final = {

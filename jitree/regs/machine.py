@@ -86,11 +86,11 @@ TIME: Final = 30_000_000
 FIRST_TIME: Final = 4_000_000
 """What a new machine begins with. Then a program counts as one that computes in bytecode."""
 PROMPT_TIME: Final = 1_000_000
-"""In calls that must not hold up others."""
+"""Nanoseconds in calls that must not hold up others."""
 STACK: Final = 512 << 10
 """Bytes of the processor's stack for compiled functions; further calls go on in the interpreter's frames."""
 NESTED_STACK: Final = 32 << 10
-"""In calls that host functions make back into their context, of which there may be many."""
+"""Bytes of stack in calls that host functions make back into their context, of which there may be many."""
 
 STOP: Final = -1
 """Next pc of a handler after which the engine stops: the call is complete, or waits (``Machine.pending``)."""

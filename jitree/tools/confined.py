@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 STANDARD_INPUT: Final = "-"
-"""As the path of a module."""
+"""The path of a module that means standard input."""
 _MEMORY: Final = ("zero_memory", "guard_pages")
 _KINDS: Final = {None: False, "false": False, "0": False, "": True, "true": True, "1": True}
 

@@ -13,7 +13,7 @@ from jitree.vmfb.schema import ModuleTables
 from jitree.vmfb.verify import table_findings
 
 _BEGINNINGS: Final = {0: b"PK\x03\x04", 8: IDENTIFIER}
-"""Of modules inside modules, by offset."""
+"""What modules inside modules begin with, by offset."""
 
 
 def findings(archive: Archive) -> Iterator[str]:

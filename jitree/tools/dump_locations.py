@@ -20,7 +20,7 @@ from jitree.tools.dump_executables import ELF, is_executable
 from jitree.vmfb.schema import ModuleTables
 
 Named = Iterator[tuple[str, list[str]]]
-"""Of functions: names and lines of the source."""
+"""Names of functions and their lines of the source."""
 
 
 def location_lines(module: ModuleTables) -> Iterator[str]:

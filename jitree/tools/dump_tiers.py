@@ -24,7 +24,7 @@ class _Count(NamedTuple):
     loops: int = 0
     """Innermost ones."""
     nests: int = 0
-    """Of them, those that are part of a nest."""
+    """Innermost loops that are part of a nest."""
 
     def add(self, *numbers: int) -> _Count:
         return _Count(*(a + b for a, b in zip(self, numbers, strict=True)))

@@ -15,12 +15,12 @@ from jitree.errors import InvalidArgumentError, OutOfRangeError
 from jitree.vmfb.isa import CORE, PREFIXES, Instruction, opcode_table
 
 REF_BIT: Final = 0x8000
-"""In a register operand: the ref bank."""
+"""The bit of a register operand that means the ref bank."""
 MOVE_BIT: Final = 0x4000
-"""In a ref operand: the source register is given up."""
+"""The bit of a ref operand whose source register is given up."""
 REF_MASK: Final = 0x3FFF
 IMPORT_BIT: Final = 0x80000000
-"""In a function operand: the other bits are an import ordinal."""
+"""The bit of a function operand whose other bits are an import ordinal."""
 TARGET_LIMIT: Final = 0xFFFFFF
 """Branch targets lie below."""
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jitree.vmfb.schema import ModuleTables
 
 _MOST_BYTES: Final = 1 << 14
-"""Of a function: reading more in Python takes longer than a failure is to take."""
+"""The most bytes of a function that is read: more in Python takes longer than a failure is to take."""
 _MOST_WORK: Final = 1 << 16
 """Bytes of blocks, and registers, that are looked at, again and again in loops."""
 _ASSERT, _DIMENSION = ".buffer_view.assert", ".buffer_view.dim"

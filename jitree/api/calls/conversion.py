@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _TOGETHER: Final = 1 << 18
 """Numbers of a list that become elements at once."""
 _BITS: Final = 0xFF
-"""Of the code of an element type: the size of an element."""
+"""The bits of an element type's code that have the size of an element."""
 
 
 def holds(expected: int, actual: int) -> bool:

@@ -25,7 +25,7 @@ _TRANSIENTS_SIZE: Final = f"{TRANSIENTS}.size"
 _TRANSIENTS_CONSTANT: Final = f"{TRANSIENTS}.size.constant"
 OUT: Final = "out"
 TIMEOUT: Final = "timeout"
-"""Of calls: how many seconds they may take."""
+"""The argument of calls that says how many seconds they may take."""
 """The keyword of calls that names the storage of their results."""
 DECLARATION: Final = "iree.abi.declaration"
 MODEL: Final = "iree.abi.model"
@@ -41,7 +41,7 @@ _CONSUMED: Final = r"\biree\.abi\.consume\b"
 _OPENING: Final = "<({["
 _CLOSING: Final = ">)}]"
 _MOST_DIGITS: Final = 18
-"""Of sizes that can be counted."""
+"""The most digits of a size that can be counted."""
 
 
 class DeclaredTensor(NamedTuple):

@@ -25,7 +25,7 @@ _AFTER_COPIES: Final = _ENDING | {
     "hal.command_buffer.execution_barrier", "hal.command_buffer.finalize", _EXECUTE,
 }  # fmt: skip
 _MOST_BYTES: Final = 1 << 14
-"""Of a function: reading more in Python takes longer than copies do."""
+"""The most bytes of a function that is read: more in Python takes longer than copies do."""
 
 Pairs = frozenset[tuple[int, int]]
 """Positions of a storage and of another argument."""

@@ -63,7 +63,7 @@ _AARCH64: Final = {
 _FCNTL: Final = {fcntl.F_GETFD, fcntl.F_SETFD, fcntl.F_GETFL, fcntl.F_DUPFD_CLOEXEC}
 """What ``fcntl`` may do: not seal the files of answers, nor have a signal sent to another process."""
 _SELF: Final = {0}
-"""As the number of a thread: the calling one."""
+"""The thread number that means the calling thread."""
 _FILES: Final = 12
 """What may be open: more than that many messages cannot be held."""
 _THREADS: Final = 256

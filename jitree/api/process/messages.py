@@ -34,7 +34,7 @@ _TITLES: Final = {
     "parameters": "names of parameters",
     "modules": "names and declarations of functions",
 }
-"""Of parts of messages, where they are not as the parts are called."""
+"""What users call parts of messages, where they do not have the name of the part."""
 _MARK: Final = b"m"
 """What goes through the socket beside files."""
 _LENGTH: Final = struct.Struct("<Q")
@@ -44,7 +44,7 @@ _SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fc
 class Message(NamedTuple):
     head: dict[str, Any]
     data: memoryview
-    """Of the arrays; read-only."""
+    """The bytes of the arrays; read-only."""
 
 
 def aligned(size: int) -> int:

@@ -39,7 +39,7 @@ _PREPARED: Final = (
     "base", "codegen.image", "vmfb", "regs", "dispatch", "hal", "loaders", "params", "modules", "api",
 )  # fmt: skip
 _NEVER: Final = ("numba", "llvmlite", "cuda")
-"""Not for a process that compiles nothing."""
+"""Packages that a process which compiles nothing does not import."""
 SPARE: Final = 1 << 30
 """Bytes of address space that the child may have beside what its program may: threads, call stacks."""
 GUARDS: Final = SPARE + 256 * GUARD

@@ -267,7 +267,7 @@ class ProcessFunction(Unique):
         self.declaration = declaration
         self._arguments = arguments
         self.passed = passed
-        """As :attr:`jitree.api.function.Function.passed`."""
+        """The same as :attr:`jitree.api.function.Function.passed`."""
 
     @folded
     def __call__(self, /, *arguments: Any, **named: Any) -> Any:

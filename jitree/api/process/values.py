@@ -25,7 +25,7 @@ from jitree.params.provider import ParameterProvider
 from jitree.types import BY_NAME
 
 _MOST_DIMENSIONS: Final = 64
-"""Of an array of numpy."""
+"""The most dimensions that an array of numpy has."""
 _LARGEST: Final = 1 << 48
 _WORD: Final = 1 << 64
 """Beyond what any number of a program can be."""

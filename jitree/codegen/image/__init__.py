@@ -33,7 +33,7 @@ _BACKGROUND_NICENESS: Final = 2
 """Gives way to the program's own work, and still gets a good share of a busy machine: until the image is
 there the program takes many times as long."""
 _NICENESS_ON_ONE_PROCESSOR: Final = 10
-"""There the program would be slower than an interpreter meanwhile."""
+"""For builders on a machine with one processor, where the program would be slower than an interpreter."""
 
 
 class Provider:

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from jitree.base.endings import Unique
 
 SPARE_SECONDS: Final = 10
-"""Of processor time that each process of a builder may take beside the limit: to start takes one."""
+"""Seconds of a processor that each process of a builder may take beside the limit: to start takes one."""
 SPARE_MEMORY: Final = 1 << 30
 """Bytes of address space, the same way."""
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LOCK_SUFFIX: Final = ".lock"
 LOG_SUFFIX: Final = ".log"
-"""Of files beside an image while it is built; the log of a failed build stays."""
+"""Ending of the file beside an image that is built; the log of a failed build stays."""
 
 
 _chosen: str | None = None

@@ -38,7 +38,7 @@ class CacheFile(NamedTuple):
     """What the recipe of its image is called."""
     suffix: str
     size: int
-    """In bytes."""
+    """Bytes of the file."""
     used: float
     """When it was last mapped or built, in seconds since the epoch."""
 

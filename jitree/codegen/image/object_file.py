@@ -33,7 +33,7 @@ class Section(NamedTuple):
     size: int
     data: bytes
     target: int
-    """Of relocations: the number of the section that they change."""
+    """The number of the section that the relocations in this one change."""
 
 
 class Symbol(NamedTuple):

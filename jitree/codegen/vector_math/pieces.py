@@ -29,7 +29,7 @@ Row = tuple[float, ...]
 PIECES: Final = 32
 DEGREE: Final = 6
 TERMS: Final = 15
-"""Of Taylor's series; the next one is below 2**-60."""
+"""How many terms of Taylor's series are summed; the next one is below 2**-60."""
 UNIT: Final = Fraction(1, 2**24)
 """What rounding to binary32 changes at most, in relation to the number."""
 

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 BITS: Final = 160
-"""After the point of the integers here."""
+"""Bits after the point of the integers here."""
 ONE: Final = 1 << BITS
 
 TANH_STEP: Final = 37.0 / 8192.0
@@ -25,10 +25,10 @@ ERF_LIMIT: Final = 3.9375
 
 PIECE_BITS: Final = 28
 FIRST_PIECE_BITS: Final = 26
-"""After the point."""
+"""Bits of a piece, and of the first one, after the point."""
 PIECES: Final = 5
 FIRST_EXPONENT: Final = 96
-"""Of the first row of quarter turns; as binary32 counts, 2**-31."""
+"""The exponent of the first row of quarter turns, as binary32 counts: 2**-31."""
 
 Rows = tuple[tuple[float, float], ...]
 

@@ -27,7 +27,7 @@ _CONSTANT: Final = b"Constant"
 class GraphValue(NamedTuple):
     name: str
     operation: str
-    """Of the node that makes it."""
+    """The operation of the node that makes it."""
 
 
 def values_of(model: bytes) -> list[GraphValue]:

@@ -15,7 +15,7 @@ _CONDITIONAL_SIZE: Final = 4
 """Words of a ``cond_br``."""
 
 _PREDICTED_CASES: Final = 4
-"""Of a ``br_table``."""
+"""How many cases of a ``br_table`` are branches that the processor predicts."""
 
 
 def emit(handler: Handler, mnemonic: str) -> None:

@@ -37,7 +37,7 @@ _MEASURED: Final = 20_000
 """Nanoseconds."""
 _CLOCK: Final = ctypes.CFUNCTYPE(ctypes.c_int64)
 RUNNING: Final = -1
-"""In place of a pc while the loop has the machine: exceptions (Ctrl-C) come as soon as it has returned."""
+"""Stands for a pc while the loop has the machine: exceptions (Ctrl-C) come as soon as it has returned."""
 
 Run = Callable[[int], int]
 Promote = Callable[[Machine, int], None]

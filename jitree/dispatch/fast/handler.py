@@ -17,7 +17,7 @@ from jitree.regs.layout import EXIT_STOPPED, STATE
 PARAMETERS: Final = "ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel"
 _ALIGNMENT: Final = {"i32": 4, "i64": 8, "f32": 4, "f64": 8}
 CONSTANT: Final = "!invariant.load !0"
-"""Of loads from decoded code and tables, which never change while the loop runs."""
+"""Marks loads from decoded code and tables, which never change while the loop runs."""
 
 
 class Handler(CheckedText):

@@ -34,7 +34,7 @@ class Callees(NamedTuple):
 
     source: ModuleSource
     needs: Mapping[int, Needs]
-    """Of those that are native."""
+    """What the functions that are native need, by ordinal."""
     recursive: frozenset[int]
     """Functions that can come back to themselves."""
     bounded: frozenset[int]

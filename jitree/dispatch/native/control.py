@@ -66,4 +66,4 @@ EMITTERS: Final[dict[str, Callable[[Emitter, Block, SsaInstruction], None]]] = {
     "yield": _emit_leave,
     RESUME: _emit_resume,
 }
-"""Of terminators, ``return`` aside."""
+"""Emitters of terminators, ``return`` aside."""

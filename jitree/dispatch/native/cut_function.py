@@ -25,7 +25,7 @@ from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Block, SsaFunction, SsaInstruction, Value
 
 PARAMETERS: Final = ("part", "parts")
-"""Of such a function, after its own: which part of the workgroup it is to run, of how many."""
+"""Parameters of such a function after the kernel's: which part of the workgroup it runs, of how many."""
 _CONSTANTS: Final = 1
 """The kernel's argument whose elements nothing changes while it runs."""
 

@@ -29,7 +29,7 @@ from jitree.dispatch.native.ssa import SsaFunction
 from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES
 
 _FUNCTION_LIMIT: Final = 400_000
-"""Of instructions times references: each way out of a function stores all of its references."""
+"""The most instructions times references: each way out of a function stores all of its references."""
 _BASE_COST: Final = 16
 """What an instruction counts for in a function without references."""
 _BRANCH_LIMIT: Final = 1_000
@@ -38,7 +38,7 @@ _LOOP_LIMIT: Final = 32
 """Loops one after the other, some 2 s: LLVM follows what counts iterations through all of them, and its time
 grows with the third power of their number."""
 _LONG: Final = 4_000
-"""Of the same measure: some 50 ms of compiling."""
+"""A long function by the same measure: some 50 ms of compiling."""
 _MANY_IMPORTS: Final = 8
 _IMPORT_SHARE: Final = 12
 """An import takes as long as so many instructions at least, on any tier."""

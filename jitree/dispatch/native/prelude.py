@@ -11,7 +11,7 @@ from jitree.dispatch.native.rows import Declare
 from jitree.regs.layout import STATE
 
 CONTEXT: Final = "ptr %state, ptr %frame, ptr %values, ptr %refs"
-"""Of a function: the state block; where its frame record and registers are, for a side exit."""
+"""Parameters of a function: the state block; where its frame record and registers are, for a side exit."""
 
 _ATTRIBUTES: Final = """\
 @null.entry = internal constant [64 x i8] zeroinitializer, align 64
@@ -20,17 +20,17 @@ attributes #3 = { nounwind noinline "no-builtins" }
 attributes #4 = { nounwind willreturn memory(none) }
 """
 BYTES: Final = ", !tbaa !20"
-"""Of accesses to the contents of buffers, which never overlap anything else that native code touches."""
+"""Marks accesses to contents of buffers, which never overlap anything else that native code touches."""
 GLOBALS: Final = ", !tbaa !21"
 ENTRIES: Final = ", !tbaa !22"
-"""Of fields of handle entries, counts aside."""
+"""Marks accesses to fields of handle entries, counts aside."""
 FRAMES: Final = ", !tbaa !24"
-"""Of registers in memory."""
+"""Marks accesses to registers in memory."""
 SLOTS: Final = ", !tbaa !26"
 OWN_MEMORY: Final = " memory(argmem: readwrite, inaccessiblemem: readwrite)"
-"""Of calls that change nothing but the state block."""
+"""Marks calls that change nothing but the state block."""
 FIXED: Final = ", !invariant.load !0"
-"""Of loads of what does not change as long as a function runs."""
+"""Marks loads of what does not change as long as a function runs."""
 
 _ROOM: Final = """\
 ; Whether a frame, value slots and ref registers that end here have room, and the processor's stack too.

@@ -100,7 +100,7 @@ class Block:
     predecessors: list[Block] = field(default_factory=list, repr=False)
     """One for each edge; a block that branches here twice is in it twice."""
     successors: list[Block] = field(default_factory=list, repr=False)
-    """In the order of the terminator: ``cond_br`` if true, if false; ``br_table`` default, cases."""
+    """Blocks in the order of the terminator: ``cond_br`` if true, if false; ``br_table`` default, cases."""
     dominator: Block | None = field(default=None, repr=False)
     """The immediate one."""
     order: int = 0
@@ -168,7 +168,7 @@ class SsaFunction:
     arguments: tuple[Value, ...]
     result_types: tuple[str, ...]
     blocks: list[Block]
-    """In reverse postorder; the first is the entry."""
+    """Blocks in reverse postorder; the first is the entry."""
     loops: list[SsaLoop]
     """Outermost ones; inner ones are their ``children``."""
 

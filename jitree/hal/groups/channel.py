@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _HEADER: Final = struct.Struct("<QqqQ")
 """Channel, operation, element count, bytes."""
 _SPLIT: Final = (-1, 0)
-"""As operation and count."""
+"""The operation and the count that stand for a split."""
 _KEY: Final = struct.Struct("<qq")
 _NAME: Final = struct.Struct("<QQq")
 

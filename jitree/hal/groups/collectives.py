@@ -30,9 +30,9 @@ _LAST_TYPE: Final = 15
 _TYPES: Final = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8")
 _BFLOAT16: Final = 11
 _NOBODY: Final = 0xFFFF
-"""As source or target of a send_recv."""
+"""The source or target of a send_recv that has none."""
 _MOVE: Final = 6
-"""As operation: what is sent to one member, which receives it."""
+"""The operation that sends to one member, which receives."""
 _OPERAND: Final = 1
 _NUMBER: Final = 11
 """Places in a row: of its first operand, and of the number among the list's collectives."""

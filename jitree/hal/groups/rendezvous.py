@@ -34,7 +34,7 @@ ADDRESS_VARIABLE: Final = "JITREE_RENDEZVOUS"
 _FIRST_PORT: Final = 20000
 _PORTS: Final = 10000
 _PORT_DISTANCE: Final = 17
-"""From MASTER_PORT, which torchrun uses itself."""
+"""How far the port is from MASTER_PORT, which torchrun uses itself."""
 _TIMEOUT_SECONDS: Final = 300.0
 _RETRY_SECONDS: Final = 0.05
 _GREETING: Final = struct.Struct("<8sII")

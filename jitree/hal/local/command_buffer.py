@@ -31,7 +31,7 @@ class LocalCommandBuffer(ListCommandBuffer):
         self._kept: set[int] = set()
         self.submissions = 0
         self.cost = UNKNOWN_COST
-        """As last estimated, in nanoseconds."""
+        """The last estimate, in nanoseconds."""
 
     def bind(self, table: BindingTable) -> tuple[Sequence[tuple[int, int]], object]:
         """(address, length) per slot for the command executor, and what to keep until they are done.

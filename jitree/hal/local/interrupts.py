@@ -164,7 +164,7 @@ class _First:
 
     def __init__(self) -> None:
         self._functions: list[object] = []
-        """Of ctypes, also those that were replaced: machine code may have read their address."""
+        """Functions of ctypes, also those that were replaced: machine code may have read their address."""
         self.address = 0
         self._begin()
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MAXIMUM_WORKERS: Final = 64
 DEFAULT_SPIN_MICROSECONDS: Final = 20
-"""After the last work before a worker parks; measured best between 20 and 50."""
+"""How long a worker looks for more work before it parks; measured best between 20 and 50."""
 _CGROUP_ROOT: Final = "/sys/fs/cgroup"
 _CGROUP_MEMBERSHIP: Final = "/proc/self/cgroup"
 

@@ -17,7 +17,7 @@ from jitree.hal.operations import Copy, Fill, Read, Transfer, Update, Write
 _PATTERN_TYPES: Final[dict[int, np.dtype[Any]]] = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
 
 _NANOSECONDS_PER_KIBIBYTE: Final = 100
-"""Of memory that has to be read or written: about 10 GB/s, what one processor does outside of its caches."""
+"""What reading or writing memory takes: about 10 GB/s, what one processor does outside of its caches."""
 
 
 def _fill(fill: Fill) -> None:

@@ -165,7 +165,7 @@ class _Shared:
 
 class _ThisWorker(threading.local):
     shared: _Shared | None = None
-    """Of the pool that the thread belongs to."""
+    """What the pool that the thread belongs to shares."""
 
 
 _this_thread = _ThisWorker()

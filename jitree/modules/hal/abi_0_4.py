@@ -21,7 +21,7 @@ from jitree.modules.hal import command_buffer
 from jitree.modules.hal.module import MAXIMUM_CONSTANTS, HalState, Pushed
 
 MAXIMUM_BINDINGS: Final = 32
-"""Of one set."""
+"""The most bindings of one set."""
 MAXIMUM_SETS: Final = 32
 _PAIR: Final = 64
 _DESCRIPTOR: Final = 320

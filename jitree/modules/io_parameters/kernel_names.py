@@ -22,7 +22,7 @@ KERNEL: Final = re.compile(r"((?<!\w)\w+_dispatch_\d+|_encoding_\d+)(?:_(\w+))?"
 """The names that have to do with one kernel begin alike: that of its executable has no types, and comes
 before the kernel's. It begins where a word does: of a long one not each letter is tried."""
 _MOST_DIGITS: Final = 18
-"""Of sizes that can be counted."""
+"""The most digits of a size that can be counted."""
 _ELEMENTWISE, _ENCODE = "elementwise", "encode"
 _SUMS: Final = {
     "matmul", "matmul_transpose_a", "matmul_transpose_b", "batch_matmul", "batch_matmul_transpose_a",
@@ -37,7 +37,7 @@ class RootOperation(NamedTuple):
 
     kind: str
     sizes: tuple[int, ...]
-    """Of its loops; 0 for one that is not known."""
+    """Iterations of its loops; 0 for a loop whose size is not known."""
     types: tuple[ElementType, ...]
 
     def types_of(self, shape: Sequence[int] | None, length: int) -> frozenset[ElementType]:

@@ -34,7 +34,7 @@ _SPAN_BYTES: Final = 24
 _HARMLESS: Final = frozenset({"cmp.eq.ref", "cmp.ne.ref", "cmp.nz.ref", "discard.refs"})
 _NOT_FOLLOWED: Final = frozenset({"global.load.indirect.ref", "cond_break", "break", "yield"})
 _MOST_BYTES: Final = 4 << 20
-"""Of bytecode: more of it takes too long to read in Python."""
+"""The most bytecode that is read: more of it takes too long in Python."""
 
 
 class NotFollowedError(Exception):

@@ -48,7 +48,7 @@ class HalObjects:
         self._lock = threading.RLock()
         self._objects: dict[int, Any] = {}
         self._addresses: dict[int, int] = {}
-        """Of objects that have one structure for all, by the identity of the Python object."""
+        """Addresses of objects that have one structure for all, by the identity of the Python object."""
         self._destructors = dict.fromkeys(_NAMES, library_buffers.destroy) | {BufferView: self._destroy_view}
         self._types = {cls: add_type(name, self._destructors[cls]) for cls, name in _NAMES.items()}
         self._forget = destructor(self._gone)

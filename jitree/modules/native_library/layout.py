@@ -12,7 +12,7 @@ from ctypes import CFUNCTYPE, POINTER, c_int32, c_int64, c_size_t, c_uint16, c_u
 from typing import Final
 
 VERSION: Final = 1
-"""Of the interface: 0.1."""
+"""The version of the interface: 0.1."""
 DEFAULT_CREATE: Final = "iree_vm_dynamic_module_create"
 
 LINKAGE_IMPORT: Final = 1
@@ -21,9 +21,9 @@ LINKAGE_IMPORT_OPTIONAL: Final = 3
 DEPENDENCY_OPTIONAL: Final = 2
 
 CODE_MASK: Final = 31
-"""Of a status: the code. The rest is the address of what is known about the failure, or 0."""
+"""The code in a status. The rest is the address of what is known about the failure, or 0."""
 TYPE_MASK: Final = 7
-"""Of the type of a ref: where the counter is, in units of 4 bytes. The rest is the descriptor's address."""
+"""Where the counter is, in the type of a ref, in units of 4 bytes. The rest is the descriptor's address."""
 
 
 class String(ctypes.Structure):

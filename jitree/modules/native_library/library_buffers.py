@@ -15,7 +15,7 @@ from jitree.modules.native_library.machine_code import machine_code
 from jitree.modules.native_library.status import read_memory, take_status
 
 ALIGNMENT: Final = 64
-"""Of memory that kernels get."""
+"""The alignment of memory that kernels get."""
 READ_WRITE: Final = 3
 
 

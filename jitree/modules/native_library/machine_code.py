@@ -71,7 +71,7 @@ _SNIPPETS: Final = {
         "fe0f1ff8 080040f9 00013fd6 e0031faa fe0741f8 c0035fd6",
     ),
 }
-"""As LLVM compiles the functions for the generic processor of each architecture."""
+"""The functions, as LLVM compiles them for the generic processor of each architecture."""
 
 
 class MachineCode:

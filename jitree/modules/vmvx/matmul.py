@@ -26,7 +26,7 @@ ACCUMULATE = 0x100
 KNOWN_FLAGS = TYPE_MASK | ACCUMULATE | 0x200 | 0x400
 """The others allow a generic fallback and to skip rounding in between; both change nothing here."""
 FLOATS, BYTES = 1, 2
-"""In the low byte: f32 to f32, i8 to i32."""
+"""Types, in the low byte of the flags: f32 to f32, i8 to i32."""
 MOST_COMPILED, MOST_IN_PYTHON = 1 << 26, 1 << 14
 """Products of numbers that a call may make: some ten milliseconds."""
 WORD = Words.width

@@ -30,7 +30,7 @@ CALL_INTERNAL = OPCODE["call.internal"]
 CALL_IMPORT = OPCODE["call.import"]
 CONVENTION_SIZE = CONVENTION.size
 MOST_REGISTERS = 0xFFFF
-"""Of a list."""
+"""The most registers of a list."""
 
 
 def read_call(decoder: Decoder, plan: OperandPlan, at: int) -> int:

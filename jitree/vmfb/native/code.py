@@ -24,9 +24,9 @@ class Code(NamedTuple):
     """Functions from the address of a record, and what they know of instructions and tables."""
 
     decode: Callable[[int], int]
-    """Of a DECODER: 1 if all functions are accepted."""
+    """Decodes what a DECODER says; 1 if it accepts all functions."""
     verify: Callable[[int], int]
-    """Of a VERIFIER: the number of findings."""
+    """Verifies what a VERIFIER says; the number of findings."""
     tables: int
     """Address of a TABLES record."""
     owner: object

@@ -10,7 +10,7 @@ from jitree.vmfb.words import OPCODE, TAG_VALUE64
 
 COND_BR = OPCODE["cond_br"]
 MOST_MOVES = 3
-"""Of a branch whose shape has a number."""
+"""The most moves of a branch whose shape has a number."""
 
 
 def words_so_far(decoder: Decoder) -> int:

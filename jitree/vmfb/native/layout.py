@@ -80,7 +80,7 @@ CONVENTION: Final = Record(
     i32 slots_at          # words from here to the register of each argument in the callee
     """,
 )
-"""After it an item for each argument: its tag, or SPAN and a number of tags, and these tags."""
+"""An item for each argument follows: its tag, or SPAN and a number of tags, and these tags."""
 SPAN: Final = 256
 
 BLOCK: Final = Record(
@@ -117,7 +117,7 @@ MOVES: Final = Record(
     i32 stub              # index of the word of the branch that does them, 0 = there is none yet
     """,
 )
-"""After it (tag, source, destination) each."""
+"""(tag, source, destination) of each move follow."""
 
 PART: Final = Record(
     "part",
@@ -138,12 +138,12 @@ TABLES: Final = Record(
     u16 unions            # number of the kind of tables of the first location
     """,
 )
-"""After it, by set and opcode byte, halfwords from here to the PLAN; 0 = unknown. See `tables.py`."""
+"""Halfwords from here to each PLAN follow, by set and opcode byte; 0 = unknown. See `tables.py`."""
 PREFIXED_SETS: Final = 0xE0
 """Opcode byte that announces the second set, and after it those of the others."""
 
 COND_BR_KEYS: Final = 16
-"""After the keys of shapes: those of a ``cond_br`` whose block if true, or if false, comes next."""
+"""Keys of a ``cond_br`` whose block if true, or if false, comes next; they follow those of shapes."""
 
 PLAN: Final = Record(
     "plan",

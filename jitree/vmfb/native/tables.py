@@ -40,7 +40,7 @@ KINDS: Final = {
 }  # fmt: skip
 _VARIANTS: Final = (*SHAPES[1:], "cond_br:true", "cond_br:false")
 _BRANCH_KEYS: Final = {name: len(BASE_OPCODE) + number for number, name in enumerate(_VARIANTS)}
-"""Of branches by shape and next block. The keys of all other parts are opcode words."""
+"""Keys of branches by shape and next block. The keys of all other parts are opcode words."""
 _KEYS: Final = {
     **OPCODE, **{loop.name: opcode for loop, opcode in LOOP_OPCODE.items()},
     "br:": OPCODE["br.bare"], **_BRANCH_KEYS,

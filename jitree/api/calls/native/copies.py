@@ -31,7 +31,7 @@ _LARGEST_ALWAYS_COPIED = 1 << 18
 """Bytes. Copying more takes longer than using an aligned array in place, which is Python's."""
 _ALIGNMENT = 64
 SCATTERED = 1
-"""As the address of elements that cannot be used in place."""
+"""Stands for the address of elements that cannot be used in place."""
 _DIMENSIONS = ARGUMENT["dimensions"]
 _DEVICE_LOCAL = int(MemoryType.DEVICE_LOCAL)
 _ACCESS = int(MemoryAccess.ALL)

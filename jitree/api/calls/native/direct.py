@@ -176,7 +176,7 @@ def _supply(table: HandleTable, size: int) -> bool:
 
 Row = tuple["Parameter", "Item", "RegisterSlot"]
 Fields = Mapping[str, int | Sequence[int]]
-"""Of a record: numbers by name."""
+"""The fields of a record: numbers by name."""
 
 
 class _Rows:

@@ -20,16 +20,16 @@ from jitree.hal.device import Device
 from jitree.hal.driver import all_drivers
 
 _VERSION: Final = (1, 2)
-"""Of DLPack, whose interface this is."""
+"""The version of DLPack whose interface this is."""
 _CAPSULE_VERSION: Final = (1, 0)
 _LEGACY_STREAM: Final = 1
-"""As ``__dlpack__`` names the stream that ``current_work_stream`` gives."""
+"""What ``__dlpack__`` calls the stream that ``current_work_stream`` gives."""
 _ALIGNMENT: Final = 256
 _FUNCTIONS: Final = (
     ("allocate_managed", 4), ("export_managed", 2), ("import_managed", 2), ("export_tensor", 2),
     ("current_work_stream", 3),
 )  # fmt: skip
-"""Of DLPackExchangeAPI, in its order: names in the image, arguments."""
+"""The functions of DLPackExchangeAPI, in its order: names in the image, numbers of arguments."""
 _EXCHANGE_NAME: Final = ctypes.c_char_p(dlpack.EXCHANGE_NAME)
 _MANAGED_NAME: Final = ctypes.c_char_p(dlpack.VERSIONED_NAME)
 _Deleter: Final = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
@@ -51,7 +51,7 @@ class ArrayExports:
         addresses_of_code = (code.address for code in self._code)
         self._interface = dlpack.ExchangeInterface(*_VERSION, None, *addresses_of_code)
         self.capsule = new_capsule(ctypes.addressof(self._interface), name=_EXCHANGE_NAME)
-        """As ``__dlpack_c_exchange_api__`` has it."""
+        """The value of ``__dlpack_c_exchange_api__``."""
 
 
 class _GivenCapsule:

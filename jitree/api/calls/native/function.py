@@ -47,7 +47,7 @@ _STATE_SIZE = STATE["module"] + 8 - STATE["pc"]
 
 _AWAITED = 3
 _SLOWLY = -1
-"""In place of a result: nothing has happened, Python is to make the call."""
+"""Stands for a result: nothing has happened, Python is to make the call."""
 
 
 def function_method(self: int, arguments: int, count: int, names: int) -> int:

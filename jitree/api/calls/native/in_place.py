@@ -21,7 +21,7 @@ from jitree.regs.layout import OWNER_PYTHON
 from jitree.types import ENCODING_DENSE
 
 IN_PLACE = 1
-"""In the address of an argument: a numpy array that the program writes to."""
+"""A bit in the address of an argument: it is a numpy array that the program writes to."""
 _LARGEST = 1 << 47
 """Bytes; no address goes further."""
 _DEVICE_LOCAL = int(MemoryType.DEVICE_LOCAL)

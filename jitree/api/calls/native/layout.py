@@ -176,7 +176,7 @@ may die at any time: also while machine code of the context runs."""
 RETURNED: Final = OWNERS["returned"]
 
 MAXIMUM_RANK: Final = EXTENSION_SIZE // 8 - 1
-"""Of arrays whose dimensions lie in the table."""
+"""The highest rank of arrays whose dimensions lie in the table."""
 
 CALL: Final = Record(
     "call",
@@ -231,16 +231,16 @@ PASS_F32: Final = 2
 PASS_F64: Final = 3
 PASS_ARRAY: Final = 4
 PASS_CONSUMED: Final = 5
-"""As arguments: an array that the program may overwrite."""
+"""A kind of argument: an array that the program may overwrite."""
 PASS_REFERENCE: Final = 6
-"""As arguments: a reference to what Python makes of the value."""
+"""A kind of argument: a reference to what Python makes of the value."""
 PASS_BITS: Final = 7
 """A number whose bits Python makes, in an i32."""
 PASS_F16: Final = 8
 PASS_BF16: Final = 9
 """Floats, whose bits are in an i32."""
 NO_NUMBERS: Final = 0
-"""As ``numbers`` of an ARGUMENT: Python converts them."""
+"""The value of ``numbers`` in an ARGUMENT whose numbers Python converts."""
 
 ARGUMENT: Final = Record(
     "argument",

@@ -46,7 +46,7 @@ _LARGEST = 1 << 47
 """Bytes; no address goes further."""
 _LEGACY_STREAM = 1
 _NEXT = 8
-"""In the extension of a handle: its owner, then the next one of the call."""
+"""Bytes in the extension of a handle from its owner to the next handle of the call."""
 
 
 def pass_lent(python: Python, record: CallRecord, argument: Argument, exchange: Exchange, value: int) -> bool:

@@ -44,7 +44,7 @@ _PINNED = int(
 _MAPPING = int(BufferUsage.MAPPING)
 _TRANSFER = int(BufferUsage.TRANSFER)
 _TICK = ENTRY["parent"]
-"""Of storage, see ``entries.STORAGE_TICK``."""
+"""Where storage has its tick, see ``entries.STORAGE_TICK``."""
 _LINK = ENTRY["link"]
 _MOST_LOOKED_AT = 64
 """Idle pinned storage that may still be used; the last that came back is the first."""

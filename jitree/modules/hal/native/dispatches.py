@@ -43,7 +43,7 @@ _ARGUMENT_FLAGS = int(
 )
 _COUNT_MASK = 0xFFFFFFFF
 _MAXIMUM_BLOCKS_X = (1 << 31) - 1
-"""Of a grid on a GPU; y is limited as z is."""
+"""The most blocks of a grid in x on a GPU; y is limited as z is."""
 _UNDERSCORE = ord("_")
 _NAME_SIZE = 16
 """Bytes of a row in an executable's table of names: address, length."""

@@ -33,7 +33,7 @@ _ONE_SHOT = int(CommandBufferMode.ONE_SHOT)
 _INLINE = int(CommandBufferMode.ALLOW_INLINE_EXECUTION)
 MOST_OPERANDS = OPERANDS * LARGEST_SCALE
 MOST_ROWS = ROWS * LARGEST_SCALE
-"""Of lists whose tables fit on the stack: 256 KiB of ranges, 192 of shares."""
+"""The most rows of lists whose tables fit on the stack: 256 KiB of ranges, 192 of shares."""
 MOST_THREADS = 255
 
 

@@ -84,7 +84,7 @@ them come those of pinned memory that a stream's device works on: `parent` of su
 to be done before the host may write to it."""
 
 MAXIMUM_RANK: Final = 7
-"""Of views that fast paths know. The word after the dimensions in an extension is the view's access."""
+"""The highest rank of views that fast paths know. The word after the dimensions is the view's access."""
 
 REACHED: Final = 1
 PROMISED: Final = 2

@@ -54,7 +54,7 @@ _PRIME = 0x01000193
 _FEW_PART = 4
 """Changing so much of a graph's launches is little."""
 UNKNOWN = -1
-"""As a grid: what the node has is not known."""
+"""Stands for the grid of a node whose grid is not known."""
 
 
 def submit(

@@ -30,7 +30,7 @@ _SIZE: Final = 7
 """Positions of the memory type and the size among the arguments of an allocation."""
 _SOURCE: Final = 3
 _UPDATE_LENGTH: Final = 7
-"""Of a transfer, after the device: its source or target, and the length of an update."""
+"""Positions after the device among a transfer's arguments: source or target, length of an update."""
 
 
 class Supplier:

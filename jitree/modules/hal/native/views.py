@@ -27,7 +27,7 @@ _ACCESS = 8 * MAXIMUM_RANK
 _LARGEST_COUNT = (1 << 31) - 1
 """Elements: products of two such numbers do not wrap."""
 _BITS = 0xFF
-"""Of an element type: the size of one element."""
+"""The bits of an element type that have the size of one element."""
 
 
 def dimensions(handle_pool: HandlePoolRecord, view: Entry) -> int:
