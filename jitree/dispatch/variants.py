@@ -103,19 +103,19 @@ class _Search:
     def __init__(self, module: ModuleTables, functions: Sequence[SsaFunction]) -> None:
         self._module = module
         self._functions = functions
-        self._answers: dict[Value, tuple[str, bool]] = {}
-        """Of results of queries, the format and whether it is the value (or whether there is one)."""
+        self._replies: dict[Value, tuple[str, bool]] = {}
+        """By result of a query: its format, and whether it is the value (or whether there is one)."""
         self._stored: dict[int, list[Value]] = {}
         """By place of a global, what is stored there."""
         self._known: dict[tuple[Value, str], int | None] = {}
         for instruction in self._instructions():
             if self._called(instruction) == _QUERY and self._text(instruction.operands[1]) == _FORMATS:
                 wanted = (self._text(instruction.operands[2]) or b"").decode(errors="replace")
-                self._answers[instruction.results[0]] = wanted, False
-                self._answers[instruction.results[1]] = wanted, True
+                self._replies[instruction.results[0]] = wanted, False
+                self._replies[instruction.results[1]] = wanted, True
             elif instruction.mnemonic == "global.store.i32":
                 self._stored.setdefault(instruction.literals[0], []).append(instruction.operands[0])
-        self._formats = sorted({wanted for wanted, _ in self._answers.values()} - {""})
+        self._formats = sorted({wanted for wanted, _ in self._replies.values()} - {""})
 
     def run(self) -> Variants | None:
         if len(self._formats) < 2:
@@ -186,8 +186,8 @@ class _Search:
         return self._known[place]
 
     def _computed(self, value: Value, wanted: str) -> int | None:
-        if value in self._answers:
-            asked, is_value = self._answers[value]
+        if value in self._replies:
+            asked, is_value = self._replies[value]
             return int(asked == wanted) if is_value else 1
         if value.operation in _ZEROS:
             return 0

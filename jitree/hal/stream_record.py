@@ -71,7 +71,7 @@ PROGRAM: Final = Record(
 submission: of each launch the parameters, then the grid in two words, x and y in the first one."""
 
 SHAPE: Final = Record("shape", "i64 kind\ni64 entry")
-"""Of a row: the kind, from bit 16 on the number of operands and from bit 32 on that of constants; the entry
+"""A row: the kind, from bit 16 on the number of operands and from bit 32 on that of constants; the entry
 point of a dispatch."""
 
 INSTANCE: Final = Record(

@@ -18,7 +18,7 @@ from jitree.loaders.vmvx_layout import symbol
 from jitree.loaders.vmvx_text import Kernel, keeps_buffers, list_changes, texts
 
 KERNELS: Final = Pipeline(1, loop_vectorization=False, slp_vectorization=False, loop_unrolling=False)
-"""Of kernels whose loops are all nests: these come in vectors already, the rest is straight-line code."""
+"""How kernels are optimised whose loops are all nests: these are vectors, the rest is straight-line code."""
 _TOGETHER: Final = 8
 """Kernels that are lowered and compiled together, beside others: LLVM's time grows faster than the number."""
 

@@ -29,9 +29,9 @@ class Kernel(NamedTuple):
     """A kernel as its ``workgroups`` calls it."""
 
     ordinal: int
-    """Of its function in the module."""
+    """The number of its function in the module."""
     symbol: str
-    """Of the lowered function, in the same LLVM module."""
+    """The symbol of the lowered function, in the same LLVM module."""
     needs: Needs
     """Room that it and its callees take on the machine's stacks."""
     parts: int

@@ -13,9 +13,9 @@ from jitree.hal.allocator import HostMemory
 from jitree.modules.io_parameters.providers import ScopeProvider, StoredParameter, find_provider
 from jitree.regs.objects import VmBuffer
 
-_NAME: Final = struct.Struct("<II")
+NAME: Final = struct.Struct("<II")
 """offset and length of a key in the key data"""
-_SPAN: Final = struct.Struct("<QQQ")
+SPAN: Final = struct.Struct("<QQQ")
 """parameter offset, buffer offset, length"""
 _TOGETHER: Final = 256
 _REQUEST: Final = 2048
@@ -77,24 +77,24 @@ def described(parameter: StoredParameter) -> str:
 def _rows(
     key_table: VmBuffer, key_data: VmBuffer, spans: VmBuffer
 ) -> Iterator[tuple[str, tuple[int, int, int]]]:
-    if len(spans) % _SPAN.size:
+    if len(spans) % SPAN.size:
         raise InvalidArgumentError(
-            f"a table of spans has {len(spans)} bytes; it must be a multiple of {_SPAN.size}"
+            f"a table of spans has {len(spans)} bytes; it must be a multiple of {SPAN.size}"
         )
-    count = len(spans) // _SPAN.size
-    if len(key_table) < count * _NAME.size:
+    count = len(spans) // SPAN.size
+    if len(key_table) < count * NAME.size:
         raise InvalidArgumentError(
-            f"a key table of {len(key_table)} bytes for {count} parameters; it needs {count * _NAME.size}"
+            f"a key table of {len(key_table)} bytes for {count} parameters; it needs {count * NAME.size}"
         )
     for index in (index for part in ranges(count, _TOGETHER) for index in range(part.start, part.stop)):
-        offset, length = _NAME.unpack_from(key_table.view, index * _NAME.size)
+        offset, length = NAME.unpack_from(key_table.view, index * NAME.size)
         if offset + length > len(key_data):
             raise OutOfRangeError(
                 f"key {index} is bytes {offset} to {offset + length} of key data that has {len(key_data)}"
             )
         yield (
             _text(key_data.view[offset : offset + length]),
-            _SPAN.unpack_from(spans.view, index * _SPAN.size),
+            SPAN.unpack_from(spans.view, index * SPAN.size),
         )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from jitree.base.scopes import require_going_on
 from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.modules.io_parameters.requests import NAME, SPAN
 from jitree.vmfb.instructions import (
     IMPORT_BIT,
     MOVE_BIT,
@@ -29,8 +30,6 @@ _Values = frozenset[_Value]
 _State = dict[int, _Values]
 
 _OTHER: Final[_Values] = frozenset({("other", None)})
-_NAME: Final = struct.Struct("<II")
-_SPAN_BYTES: Final = 24
 _HARMLESS: Final = frozenset({"cmp.eq.ref", "cmp.ne.ref", "cmp.nz.ref", "discard.refs"})
 _NOT_FOLLOWED: Final = frozenset({"global.load.indirect.ref", "cond_break", "break", "yield"})
 _MOST_BYTES: Final = 4 << 20
@@ -168,7 +167,7 @@ class _ModuleUses:
         table, keys, spans = tables
         if scope is None or table is None or keys is None or spans is None:
             raise NotFollowedError
-        rows = [_NAME.unpack_from(table, number * _NAME.size) for number in range(len(spans) // _SPAN_BYTES)]
+        rows = [NAME.unpack_from(table, number * NAME.size) for number in range(len(spans) // SPAN.size)]
         return [(scope, str(keys[start : start + size], "utf-8", "replace")) for start, size in rows]
 
     def _data(self, value: _Value) -> bytes | None:
