@@ -34,7 +34,7 @@ _BYTES: Final = 0
 """ncclInt8, for moving."""
 _REDUCTIONS: Final = {1: 0, 2: 1, 3: 3, 4: 2, 5: 4}
 """ABI reduction (sum, product, minimum, maximum, average): ncclRedOp_t."""
-_NOBODY: Final = 0xFFFF
+_NO_MEMBER: Final = 0xFFFF
 """As source or target of a send_recv."""
 
 
@@ -279,12 +279,12 @@ def _send_receive(call: CollectiveCall) -> _Work:
     count, parameter = call.collective.element_count, call.collective.parameter & 0xFFFFFFFF
     target, source = parameter & 0xFFFF, parameter >> 16
     length = count * call.element_size
-    call.check(count if target != _NOBODY else 0, count)
+    call.check(count if target != _NO_MEMBER else 0, count)
     calls: list[tuple[str, tuple[int, ...]]] = []
-    if target != _NOBODY:
+    if target != _NO_MEMBER:
         peer = call.member(target, "target")
         calls.append(("ncclSend", (call.send, length, _BYTES, peer, call.communicator)))
-    if source == _NOBODY:
+    if source == _NO_MEMBER:
         return _Work(calls, (call.receive, length))
     peer = call.member(source, "source")
     calls.append(("ncclRecv", (call.receive, length, _BYTES, peer, call.communicator)))

@@ -124,7 +124,7 @@ class CudaExchange:
         if device[0] not in (_CUDA, _CUDA_MANAGED):
             return None
         self._require_here(device[1])
-        self._order_behind(functions.stream(device) or LEGACY_STREAM)
+        self._order_after(functions.stream(device) or LEGACY_STREAM)
         return taken
 
     def _take_by_method(self, value: Any) -> capsules.Taken:
@@ -152,7 +152,7 @@ class CudaExchange:
         if not capsules.is_row_major(shape, strides):
             raise InvalidArgumentError("an array with gaps cannot be taken; make it contiguous first")
         address, read_only = interface["data"]
-        self._order_behind(interface.get("stream", LEGACY_STREAM))
+        self._order_after(interface.get("stream", LEGACY_STREAM))
         return self._view(int(address or 0), shape, row, bool(read_only), value)
 
     def _view(
@@ -189,7 +189,7 @@ class CudaExchange:
                 "there first"
             )
 
-    def _order_behind(self, producer: int | None) -> None:
+    def _order_after(self, producer: int | None) -> None:
         """What is submitted from now on waits for what the producer has submitted to its stream."""
         if producer is None:
             return
@@ -197,7 +197,7 @@ class CudaExchange:
         with stream.lock:
             stream.context.enter()
             stream.flush()
-            stream.order_behind(producer)
+            stream.order_after(producer)
 
     # Giving.
 

@@ -279,7 +279,7 @@ class Stream:
 
     # Memory that other libraries use on their streams.
 
-    def order_behind(self, producer: int) -> None:
+    def order_after(self, producer: int) -> None:
         """What is submitted from now on waits for what another stream, by its number, has by now.
 
         The caller holds the lock, has entered the context and flushed."""
@@ -305,7 +305,7 @@ class Stream:
         while self._given_back:
             allocation, consumer = self._given_back.popleft()
             if consumer in _LASTING_STREAMS:
-                self.order_behind(consumer)
+                self.order_after(consumer)
             elif consumer != int(self.handle):  # one that may have been destroyed since
                 self.api.call("cuCtxSynchronize")
             del allocation

@@ -30,7 +30,7 @@ _owners_lock = allocate_lock()
 _ADDRESS: Final = ENTRY.word("address")
 _ACCESS: Final = ENTRY.word("access")
 _ENCODING: Final = ENTRY.word("encoding")
-_BEHIND_RANK: Final = ENTRY["rank"] // 8 + 1
+_AFTER_RANK: Final = ENTRY["rank"] // 8 + 1
 _PUBLISHED: Final = Struct("=qqiiiiii")
 """The words of a view's entry from the address to the rank."""
 UNTOLD: Final = -1
@@ -284,7 +284,7 @@ class BufferView(Unique):
             self._published = self._words()
         entry, extension = self._published
         word = (address - table.base) >> 3
-        table.i64[word + _ADDRESS : word + _BEHIND_RANK] = entry
+        table.i64[word + _ADDRESS : word + _AFTER_RANK] = entry
         word += table.extension >> 3
         table.i64[word : word + EXTENSION_SIZE // 8] = extension
 

@@ -254,7 +254,7 @@ def test_shapes_that_numpy_does_not_have(session: Session) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 0x1000000C, 0x100000FF, 0x130000FF, 0x2100000A])
-def test_element_types_that_nobody_knows(session: Session, code: int) -> None:
+def test_unknown_element_types(session: Session, code: int) -> None:
     view = session.to_device(np.zeros(64, np.int8)).view
     with pytest.raises(InternalError, match=f"no numpy array can show: .*0x{code:08x}"):
         np.asarray(Array(BufferView(view.buffer, (1,), code), session.device))

@@ -96,7 +96,7 @@ def test_failures_arrive_where_results_are_read(module: Module, session: Session
     assert np.array_equal(module.add(X, X), X + X)
 
 
-def test_submitted_work_goes_on_behind_the_call(module: Module, session: Session) -> None:
+def test_submitted_work_goes_on_after_the_call(module: Module, session: Session) -> None:
     """Arrays that are still computed know when they are there, and can be arguments."""
     square = session.to_device(SQUARE)
     for _ in range(8):

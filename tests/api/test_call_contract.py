@@ -332,7 +332,7 @@ VALID: dict[str, tuple[tuple[Any, ...], Any]] = {
 
 
 @pytest.mark.parametrize("row", REFUSED)
-def test_refused_calls_leave_nothing_behind(programs: Session, row: str) -> None:
+def test_refused_calls_leave_nothing(programs: Session, row: str) -> None:
     """The same error each time, and the next call is right."""
     name, arguments, text = REFUSED[row]
     function = programs[f"arithmetic.{name}"]

@@ -109,7 +109,7 @@ def test_a_task_that_sleeps_wakes_up_between_two_long_calls(clock: Clock) -> Non
     asyncio.run(main())
 
 
-def test_those_who_give_up_hold_up_nobody(clock: Clock) -> None:
+def test_calls_that_give_up_hold_up_no_others(clock: Clock) -> None:
     async def main() -> None:
         begun = []
 

@@ -77,7 +77,7 @@ def test_tensor_types(shape: list[int | None], row: object) -> None:
     assert parse_tensor_type(str(parsed)) == parsed
 
 
-def test_element_types_that_nobody_knows_are_not_checked() -> None:
+def test_unknown_element_types_are_not_checked() -> None:
     parsed = parse_tensor_type("tensor<4x!foo.bar>")
     assert parsed is not None and parsed.element_type is None and parsed.shape == (4,)
     assert parse_tensor_type("vector<4xf32>") is None

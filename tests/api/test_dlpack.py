@@ -83,7 +83,7 @@ def test_what_the_capsules_say(session: Session) -> None:
         np.from_dlpack(array)
 
 
-def test_capsules_that_nobody_takes_are_freed(session: Session) -> None:
+def test_capsules_that_are_never_taken_are_freed(session: Session) -> None:
     array = session.to_device(np.zeros(4, ml_dtypes.bfloat16))
     alive = weakref.ref(array.view.buffer.allocation)
     capsule = array.__dlpack__()

@@ -94,7 +94,7 @@ def test_arguments_are_not_to_blame_for_a_full_stack() -> None:
         assert met and not [text for text in met if "lists in lists" in text]
 
 
-def test_a_failure_that_nobody_looked_at_is_not_that_of_a_later_dispatch(
+def test_a_failure_that_was_not_looked_at_is_not_that_of_a_later_dispatch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ctrl-C comes, or the stack is full, after a kernel has failed and before Python knows."""

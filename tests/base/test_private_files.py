@@ -95,7 +95,7 @@ def test_folders_of_the_users_own_group(folder: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the administrator can give files away")
 @pytest.mark.parametrize("what", ["above/folder/name.kind", "above/folder", "above"])
-def test_what_belongs_to_somebody_else_is_a_miss(what: str, folder: Path, tmp_path: Path) -> None:
+def test_what_belongs_to_another_user_is_a_miss(what: str, folder: Path, tmp_path: Path) -> None:
     os.chown(tmp_path / what, 12345, 12345)
     assert found(folder) is None
     if what != "above/folder/name.kind":
@@ -131,7 +131,7 @@ def test_a_link_to_a_folder_is_as_good_as_its_target(folder: Path, tmp_path: Pat
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the administrator can give links away")
-def test_a_link_of_somebody_else_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_link_of_another_user_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(folder)
     os.lchown(tmp_path / "link", 12345, 12345)
     assert found(tmp_path / "link") is None

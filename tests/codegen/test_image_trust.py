@@ -144,7 +144,7 @@ def test_a_temporary_folder_that_was_there_first(home: Path, tmp_path: Path) -> 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the administrator can give folders away")
 @pytest.mark.parametrize("kind", ["folder", "link"])
-def test_a_temporary_folder_of_somebody_else(kind: str, home: Path, tmp_path: Path) -> None:
+def test_a_temporary_folder_of_another_user(kind: str, home: Path, tmp_path: Path) -> None:
     home.chmod(0o777)
     taken = tmp_path / "temporary" / f"jitree-{os.geteuid()}"
     if kind == "folder":

@@ -122,7 +122,7 @@ def test_counts_of_either_side(group: Group, stated: int) -> None:
     ]
 
 
-def test_receiving_from_nobody_gives_zeros(group: Group) -> None:
+def test_receiving_from_no_member_gives_zeros(group: Group) -> None:
     group.device.write_buffer(group.receive, np.full(96, 0xEE, np.uint8))
     calls = group.run(SEND_RECEIVE, F32, 3, parameter=2 | 0xFFFF << 16)
     assert calls == [("ncclSend", (group.send.address, 12, BYTES, 2))]

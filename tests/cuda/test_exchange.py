@@ -59,7 +59,7 @@ def test_host_to_device_and_back(device: CudaDevice, size: int) -> None:
     assert np.array_equal(device.read_buffer(buffer), expected)
 
 
-def test_reading_is_behind_what_has_been_submitted(fake: FakeDriver, device: CudaDevice) -> None:
+def test_reading_comes_after_what_has_been_submitted(fake: FakeDriver, device: CudaDevice) -> None:
     for memory_type in (0x30, 0x46):  # of the device, of the host
         buffer = device.device_allocator.allocate(memory_type, 0, 64)
         fake.hold()
@@ -281,7 +281,7 @@ def test_streams_are_ordered_by_events(fake: FakeDriver, session: Session) -> No
         array.__dlpack__(stream=0)
 
 
-def test_memory_comes_back_behind_the_consumers_work(fake: FakeDriver, session: Session) -> None:
+def test_memory_comes_back_after_the_consumers_work(fake: FakeDriver, session: Session) -> None:
     device: Any = session.device
     array = session.to_device(np.zeros(64, np.float32))
     address = array.view.buffer.address

@@ -54,7 +54,7 @@ INTERFACE.managed_of_object, INTERFACE.current_work_stream = map(producers.addre
 setattr(CProducer, dlpack.EXCHANGE_ATTRIBUTE, producers.capsule(INTERFACE))
 
 
-def test_functions_in_c_order_behind_the_stream_of_the_library(fake: FakeDriver, session: Session) -> None:
+def test_functions_in_c_order_after_the_stream_of_the_library(fake: FakeDriver, session: Session) -> None:
     array = session.to_device(np.arange(6, dtype=np.float32))
     producer = CProducer(array)
     for stream, expected in ((2, 2), (None, 1)):

@@ -334,7 +334,7 @@ def test_host_memory_that_the_driver_does_not_pin(fake: FakeDriver, device: Cuda
     assert buffer is not None and buffer.allowed_access == MemoryAccess.READ
 
 
-def test_memory_of_somebody_else_is_kept_until_the_device_has_done_with_it(
+def test_memory_of_another_library_is_kept_until_the_device_has_done_with_it(
     fake: FakeDriver, device: CudaDevice
 ) -> None:
     owner = allocator_of(device).allocate(DEVICE_LOCAL, 0, 256)

@@ -197,7 +197,7 @@ def _set(event: threading.Event, failure: StatusError | None) -> None:
     event.set()
 
 
-def test_callbacks_that_raise_stop_nobody(fake: FakeDriver, device: CudaDevice) -> None:
+def test_callbacks_that_raise_stop_no_others(fake: FakeDriver, device: CudaDevice) -> None:
     def broken(failure: StatusError | None) -> None:
         raise ZeroDivisionError("callback")
 
@@ -404,7 +404,7 @@ def test_semaphores_refuse_and_fail_like_others(device: CudaDevice) -> None:
 # Many submissions.
 
 
-def test_promises_do_not_pile_up_when_nobody_waits(device: CudaDevice) -> None:
+def test_promises_do_not_pile_up_without_waits(device: CudaDevice) -> None:
     buffer = allocate(device)
     for _ in range(5000):
         fill(device, buffer, None, Fence.create(device))

@@ -85,7 +85,7 @@ def test_a_counted_loop_has_one_parameter() -> None:
     assert loop.header.dominates(loop.exits[0][1])
 
 
-def test_registers_that_nobody_wrote_are_zero() -> None:
+def test_registers_that_were_never_written_are_zero() -> None:
     found = function("0v_iF", "return [%i0, %i2:3]")
     (returned,) = [item for item in instructions(found) if item.mnemonic == "return"]
     assert [(value.operation, value.type) for value in returned.operands] == [(ZERO, "i32"), (ZERO, "f64")]

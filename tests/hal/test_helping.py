@@ -219,7 +219,7 @@ def test_work_that_runs_is_waited_for() -> None:
     timer.join()
 
 
-def test_every_operation_runs_once_whoever_takes_it() -> None:
+def test_every_operation_runs_once_on_any_thread() -> None:
     """Workers and four waiting threads after the same operations."""
     pool = WorkerPool("test-queue", unpinned(3))
     queue = LocalQueue(_executor(pool), Profiler())

@@ -70,7 +70,7 @@ def in_thread(name: str, work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def test_a_wait_that_nobody_ends(reports: Reports, registry: DriverRegistry) -> None:
+def test_a_wait_that_never_ends(reports: Reports, registry: DriverRegistry) -> None:
     with registry.create_device("local-sync") as device:
         fence = Fence.create(device)
         thread = in_thread("the waiter", fence.wait)
@@ -100,7 +100,7 @@ def test_an_awaited_fence(reports: Reports, registry: DriverRegistry) -> None:
         reports.texts.clear()
 
 
-def test_a_wait_behind_other_operations(reports: Reports, registry: DriverRegistry) -> None:
+def test_a_wait_after_other_operations(reports: Reports, registry: DriverRegistry) -> None:
     with registry.create_device("local-task://?threads=2") as device:
         start, signal = Fence.create(device), Fence.create(device)
         buffer = allocate(device, 8)

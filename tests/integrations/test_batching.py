@@ -273,7 +273,7 @@ async def test_a_time_that_is_none_is_refused() -> None:
 
 
 @run
-async def test_a_module_behind_a_queue() -> None:
+async def test_a_module_that_serves_a_queue() -> None:
     with jitree.Session("local-sync", tier="plain") as session:
         function = PaddedFunction(session.load(ARITHMETIC).add)
         async with Batcher(function, in_flight=2) as batcher:

@@ -107,7 +107,7 @@ def test_files_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert kept.read_bytes() == sample(MUL)
 
 
-def test_debug_data_behind_the_library_is_not_loaded() -> None:
+def test_debug_data_after_the_library_is_not_loaded() -> None:
     library = sample(MUL)
     footer = struct.pack("<8sIIQQQQ", b"IREEDBG\0", 0, 0, 16, len(library), 16 + len(library), 100)
     data = bytes(16) + library + bytes(100) + footer

@@ -107,7 +107,7 @@ def test_data_that_is_no_module() -> None:
         load(b"\0" * 64)
 
 
-def test_an_import_that_nobody_has() -> None:
+def test_an_import_without_a_provider() -> None:
     with pytest.raises(NotFoundError, match=r"import 'other\.f': no module 'other'"):
         load(kernels().import_function("other.f", "0v_v"))
 

@@ -200,7 +200,7 @@ def test_scratch_memory_that_the_program_keeps(finishes: Finishes) -> None:
     assert finishes.count == 1, "when the memory that it keeps from being reset was used up"
 
 
-def test_failures_behind_finished_workgroups(finishes: Finishes) -> None:
+def test_failures_after_finished_workgroups(finishes: Finishes) -> None:
     text = LEAVES.replace(
         "return []", 'cond_br %i10, ^bad, ^good\n^bad:\nfail %i10, "left and failed"\n^good:\nreturn []'
     )

@@ -106,7 +106,7 @@ def test_a_clock_that_goes_back_counts_the_branches(code: Code) -> None:
     assert code.state.time == before - code.state.grant
 
 
-def test_python_is_asked_at_once_when_somebody_has_rung(code: Code) -> None:
+def test_python_is_asked_at_once_when_a_thread_has_rung(code: Code) -> None:
     """Once for each ring."""
     list(code.grants(1, 10))
     assert not code.asked

@@ -79,7 +79,7 @@ TESTS = {
     "another user could write it into the cache": [
         "codegen/test_image_trust.py::test_an_image_that_others_can_write_is_a_miss",
         "codegen/test_image_trust.py::test_a_folder_that_others_can_write_is_refused",
-        "base/test_private_files.py::test_what_belongs_to_somebody_else_is_a_miss",
+        "base/test_private_files.py::test_what_belongs_to_another_user_is_a_miss",
     ],
     "current folder": [
         "codegen/test_image_isolation.py::test_files_of_the_current_folder_are_not_run",

@@ -161,7 +161,7 @@ def test_moves_of_refs_copy_in_15() -> None:
     assert moves("%R0->%r1", 16) == [(MOVE, 0, 1)]
 
 
-def test_moves_of_conditional_branches_become_stubs_behind_the_function() -> None:
+def test_moves_of_conditional_branches_become_stubs_after_the_function() -> None:
     program = sample("cond_br %i0, ^a {%i0->%i1}, ^a\n^a:\nbr_table %i1, ^a, [^b {%i2->%i3}]\n^b:\nreturn")
     function = program.functions[0]
     condition, table, leave, first_stub, second_stub = read_function(program, function)

@@ -29,7 +29,7 @@ _SIZES: Final = {2: 2, 3: 2, 4: 4, 5: 4, 6: 8, 7: 8, 8: 2, 9: 4, 10: 8, 11: 2}
 _LAST_TYPE: Final = 15
 _TYPES: Final = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8")
 _BFLOAT16: Final = 11
-_NOBODY: Final = 0xFFFF
+_NO_MEMBER: Final = 0xFFFF
 """The source or target of a send_recv that has none."""
 _MOVE: Final = 6
 """The operation that sends to one member, which receives."""
@@ -165,9 +165,9 @@ def _send_receive(call: LocalCall, sent: list[Part], received: list[Part]) -> No
     received."""
     count, parameter = call.collective.element_count, call.collective.parameter & 0xFFFFFFFF
     target, source = parameter & 0xFFFF, parameter >> 16
-    if target != _NOBODY:
+    if target != _NO_MEMBER:
         sent.append((call.member(target, "target"), _apart(call.sent(count), call.receive)))
-    if source != _NOBODY:
+    if source != _NO_MEMBER:
         received.append((call.member(source, "source"), call.received(count)))
     else:
         call.received(count)[...] = 0

@@ -33,7 +33,7 @@ from jitree.hal.stream_record import MOST_NEIGHBOURS
 from jitree.modules.hal.native.buffers import place_number
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
 from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State, StreamRecord
-from jitree.modules.hal.native.streams import order_behind
+from jitree.modules.hal.native.streams import order_after
 from jitree.regs.counting import retain
 from jitree.regs.layout import OWNER_CODE, PLACE_SHIFT
 from jitree.types import ENCODING_DENSE
@@ -131,7 +131,7 @@ def follows_neighbour(record: CallRecord, source: Entry) -> bool:
         return False
     if source.address == 0 or source.address & (BINDING_ALIGNMENT - 1) != 0:
         return False
-    return there.completed >= there.tick or order_behind(queue.stream, there.handle)
+    return there.completed >= there.tick or order_after(queue.stream, there.handle)
 
 
 def is_declared(argument: Argument, tensor: Tensor) -> bool:
@@ -164,7 +164,7 @@ def follows_producer(record: CallRecord, exchange: Exchange, tensor: Tensor) -> 
     if record.producer == producer:
         return True
     record.producer = producer
-    return order_behind(record.state.handle_pool.queue.stream, producer)
+    return order_after(record.state.handle_pool.queue.stream, producer)
 
 
 def lend(python: Python, record: CallRecord, argument: Argument, tensor: Tensor, owner: int) -> bool:

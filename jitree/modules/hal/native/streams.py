@@ -105,7 +105,7 @@ def hand_over(stream: StreamRecord) -> None:
     atomic_replace(stream.owner, OWNED_BY_PYTHON, OWNED_BY_CODE)
 
 
-def order_behind(stream: StreamRecord, producer: int) -> bool:
+def order_after(stream: StreamRecord, producer: int) -> bool:
     """Whether what is submitted from now on comes after what a stream of another library has by now. Nearly
     always that is done already, and to ask costs less than an event."""
     if call_int(stream.set_current, stream.context) != 0:

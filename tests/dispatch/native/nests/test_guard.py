@@ -144,7 +144,7 @@ def test_large_strides_do_not_overflow() -> None:
         assert not _holds(function, _buffers(1600, 4000), 20, 1, stride) or stride < 0
 
 
-def test_a_load_behind_the_store_of_the_same_element() -> None:
+def test_a_load_after_the_store_of_the_same_element() -> None:
     """It has to see what was stored, through whatever reference."""
 
     def body(text: Text, at: list[str]) -> None:
