@@ -4,16 +4,14 @@ A handle is the address of a 64-byte entry (:data:`jitree.regs.layout.ENTRY`) in
 The entry counts the references that registers, globals and lists hold; as long as it is not free the table
 keeps the object alive. Machine code counts by itself (:mod:`jitree.regs.counting`); entries whose count it
 brought to zero it links into the list of STATE.released, which :meth:`HandleTable.drain` frees. Python counts
-in views of the table: in the records of machine code's rule it takes eight times as long. A test compares
-both.
+by the same rule in views of the table, an eighth of what records take; a test compares both.
 
 Machine code can make objects as well (:class:`ObjectPool`): such an entry has no Python object until
 Python asks for it, and goes back to where it came from when its count falls to zero.
 
 A table is touched only by the thread that holds its context's lock. What other threads drop (a list that
-the garbage collector finds) waits in ``deferred``. Python looks for Ctrl-C where a call begins or returns, so
-there are none between statements that must happen together: an interrupt may leave a reference that is never
-dropped, never one that is dropped twice.
+the garbage collector finds) waits in ``deferred``. Ctrl-C comes where a call begins or returns, not between
+statements that must happen together: it may leave a reference that is never dropped, but drops none twice.
 """
 
 from __future__ import annotations
@@ -27,7 +25,15 @@ import numpy as np
 
 from jitree.base.records import NamedTuple
 from jitree.errors import InternalError, ResourceExhaustedError
-from jitree.regs.layout import ENTRY, EXTENSION_SIZE, KIND_FREE, LINK_POOLED, OWNER_PYTHON, STATE
+from jitree.regs.layout import (
+    COUNT_UNLIMITED,
+    ENTRY,
+    EXTENSION_SIZE,
+    KIND_FREE,
+    LINK_POOLED,
+    OWNER_PYTHON,
+    STATE,
+)
 from jitree.regs.memory import UNBOUNDED, Bounds, MemoryBlock
 from jitree.regs.ref_types import RefTypes
 
@@ -189,8 +195,7 @@ class HandleTable:
         key = id(obj)
         address = self._addresses.get(key)
         if address is not None:
-            self.i32[((address - self.base) >> 2) + _COUNT] += 1
-            return address
+            return self.retain(address)
         traits = self._traits.get(type(obj)) or self._learn(obj)
         if self.bounds.objects is not None:
             self._require_room(self.bounds.objects)
@@ -344,16 +349,20 @@ class HandleTable:
     def retain(self, address: int) -> int:
         """Adds a reference and returns the handle."""
         if address:
-            self.i32[((address - self.base) >> 2) + _COUNT] += 1
+            word = ((address - self.base) >> 2) + _COUNT
+            count = self.i32[word]
+            if count < COUNT_UNLIMITED:
+                self.i32[word] = count + 1
         return address
 
     def release(self, address: int) -> None:
         """Drops a reference; the last one frees the entry and lets go of the object."""
         if address:
             word = ((address - self.base) >> 2) + _COUNT
-            count = self.i32[word] - 1
-            self.i32[word] = count
-            if count <= 0:
+            count = self.i32[word]
+            if count < COUNT_UNLIMITED:
+                self.i32[word] = count - 1
+            if count <= 1:
                 if self.i64[((address - self.base) >> 3) + _LINK] == LINK_POOLED:
                     assert self.handle_pool is not None
                     self.handle_pool.drop((address,))
@@ -376,8 +385,7 @@ class HandleTable:
             self.release(address)
 
     def _release_last(self, handles: npt.NDArray[np.int64]) -> list[int]:
-        """Drops the references of objects that have no other, and that machine code frees, or that Python has
-        not made. The rest of the handles."""
+        """Drops last references to objects that machine code frees or Python has not made; gives the rest."""
         handles = handles[handles != 0]
         numbers = handles - self.base >> 6
         entries = self._entries().view(np.int32)

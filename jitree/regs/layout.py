@@ -189,7 +189,7 @@ RELEASED: Final = Record("released", "i64 first")
 """A list of entries without references, linked by `link`: STATE.released, HANDLE_POOL.released."""
 
 COUNT_UNLIMITED: Final = 1 << 30
-"""Machine code does not count references to entries whose count is at least this."""
+"""References to entries whose count is at least this are not counted."""
 
 OWNER_PYTHON: Final = 0
 """An entry that has a Python object."""

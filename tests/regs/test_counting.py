@@ -106,6 +106,13 @@ def test_entries_without_a_limit_are_not_counted(count: int) -> None:
     assert _compiled("retain")(address_of(memory)) == address_of(memory)
     _compiled("drop")(address_of(memory), address_of(released))
     assert entry.count == count and not released.any()
+    table, obj = HandleTable(RefTypes()), VmBuffer(8)
+    handle = table.wrap(obj)
+    table.set_word(handle, "count", count)
+    assert table.retain(handle) == table.wrap(obj) == handle
+    table.release(handle)
+    table.release_all([handle] * 99)
+    assert table.count(handle) == count and table.object(handle) is obj
 
 
 def test_null_is_left_alone() -> None:
