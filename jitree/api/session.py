@@ -20,7 +20,7 @@ from jitree.api.module import Module, create_function
 from jitree.api.resources import DeviceChoice, Resources, open_devices
 from jitree.api.seeing import Observable
 from jitree.base.endings import Ended, Remade, require_interpreter
-from jitree.base.memory import give_back_free_memory, once
+from jitree.base.memory import give_back_free_memory, give_back_much_free_memory, once
 from jitree.base.scopes import deadline
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context, ContextFlags, ModuleLike
@@ -443,7 +443,7 @@ class Session(Observable, Ended, Remade):
                     device.close()
                 if self._sandbox is not None:
                     self._sandbox.close()
-                give_back_free_memory()
+                give_back_much_free_memory()
 
     def _require_open(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if self._closed or is_finalizing():

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable
 from collections.abc import Mapping as MappingOf
 from functools import cache, partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jitree.base.endings import Ending
 from jitree.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError
@@ -184,9 +184,36 @@ def _clear_cache() -> ctypes._NamedFuncPointer | None:
 
 _malloc_trim: Final = getattr(_libc, "malloc_trim", None)
 """A function of the GNU C library; others have nothing like it."""
+_MOST_KEPT: Final = 8 << 20
+_FREE: Final = 8
+"""Bytes that may stay free, and where mallinfo2 says how many do, among its ten numbers."""
 
 
 def give_back_free_memory() -> None:
     """Gives what the C allocator keeps of freed memory back to the system, as far as it can."""
     if _malloc_trim is not None:
         _malloc_trim(ctypes.c_size_t(0))
+
+
+def give_back_much_free_memory() -> None:
+    """The same where it is much. A page that the system gives again costs a microsecond or two, and the next
+    session would ask for hundreds of them."""
+    if _free_memory() > _MOST_KEPT:
+        give_back_free_memory()
+
+
+def _free_memory() -> int:
+    """Bytes that the C allocator keeps; more than there can be where it does not say."""
+    count = _counter()
+    return count().numbers[_FREE] if count else 1 << 63
+
+
+@cache
+def _counter() -> Callable[[], Any] | None:
+    class Numbers(ctypes.Structure):
+        _fields_ = (("numbers", ctypes.c_size_t * 10),)
+
+    count = getattr(_libc, "mallinfo2", None)
+    if count is not None:
+        count.restype = Numbers
+    return count

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import BinaryIO, Final
 
+import numpy as np
+
 from jitree.base.records import NamedTuple
 from jitree.errors import (
     InvalidArgumentError,
@@ -112,7 +114,7 @@ def _read_path(path: str, most: int, read: Callable[[io.FileIO, int], memoryview
         raise PermissionDeniedError(f"the file cannot be read: {error.strerror}: '{path}'") from None
     except IsADirectoryError:
         raise InvalidArgumentError(f"'{path}' is a directory, not a module file") from None
-    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+    except (OSError, ValueError, MemoryError) as error:  # ValueError: a null character in the path
         raise UnavailableError(f"the file cannot be read: {error}") from None
 
 
@@ -131,9 +133,11 @@ def _read_part(file: io.FileIO, most: int) -> memoryview:
     size = status.st_size if most < 0 else min(status.st_size, most)
     if size == 0:
         return memoryview(b"")
-    # Memory of whole pages, like a mapping: constants keep the alignment that they have in the file.
-    memory = mmap.mmap(-1, size)
-    whole, length = memoryview(memory), 0
+    # As in a mapping, it begins with a page: constants keep the alignment that they have in the file. Of the
+    # heap, since new pages cost a hundred times as much as reading what the system has anyway.
+    memory = np.empty(size + mmap.PAGESIZE, np.uint8)
+    start = -int(memory.__array_interface__["data"][0]) % mmap.PAGESIZE
+    whole, length = memory[start : start + size].data, 0
     while length < size and (count := file.readinto(whole[length:])):
         length += count
     return whole.toreadonly()[:length]

@@ -7,6 +7,7 @@ import gc
 
 import pytest
 
+from jitree.base import memory
 from jitree.base.memory import EXECUTE, PAGE_SIZE, READ, WRITE, Mapping, map_code
 from jitree.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError
 
@@ -77,3 +78,26 @@ def test_code_is_called() -> None:
     mapping = map_code(bytes.fromhex(code))
     assert rights(mapping.address) == "r-xp"
     assert ctypes.CFUNCTYPE(ctypes.c_int)(mapping.address)() == 42
+
+
+def test_much_free_memory_goes_back_and_little_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+    monkeypatch.setattr(memory, "_malloc_trim", lambda pad: given.append(pad.value))
+    free = memory._free_memory()
+    if free >= 1 << 62:
+        pytest.skip("this C library does not say how much it keeps")
+    memory.give_back_much_free_memory()
+    assert bool(given) == (free > 8 << 20)
+    held = [bytes(30_000) for _ in range(1000)]  # too small to be mappings of their own
+    marks = [bytearray(1000) for _ in held]  # what keeps the heap from shrinking by itself
+    del held
+    memory.give_back_much_free_memory()
+    assert given and marks
+
+
+def test_free_memory_goes_back_where_nobody_counts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+    monkeypatch.setattr(memory, "_malloc_trim", lambda pad: given.append(pad.value))
+    monkeypatch.setattr(memory, "_counter", lambda: None)
+    memory.give_back_much_free_memory()
+    assert given == [0]

@@ -75,6 +75,7 @@ def test_large_files_are_mapped_and_small_ones_survive_overwriting(tmp_path: Pat
     expected = bytes(opened.data)
     small.write_bytes(b"")
     assert opened.data == expected
+    assert np.frombuffer(opened.data, np.uint8).ctypes.data % mmap.PAGESIZE == 0  # as in a mapping
     assert isinstance(Archive.open(large).data.obj, mmap.mmap)
 
 
