@@ -10,10 +10,11 @@ from __future__ import annotations
 import ctypes
 import struct
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from itertools import accumulate, chain, count, repeat
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from jitree.base.memory import NAMES_CODE, name_code
 from jitree.base.records import NamedTuple, Protocol
@@ -21,13 +22,20 @@ from jitree.errors import FailedPreconditionError, NotFoundError, OutOfRangeErro
 from jitree.hal.command_layout import ENTRY_POINT, ENTRY_SEQUENTIAL
 from jitree.hal.executable import LocalExecutable, SourceLocation
 from jitree.loaders.environment import Environment
+from jitree.regs.memory import address_of
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from jitree.regs.handles import HandleTable
 
 
-_ENTRY: Final = struct.Struct("<3q6i")
-assert _ENTRY.size == ENTRY_POINT.size
+_CODE, _ENVIRONMENT, _LOCAL_MEMORY, _FLAGS, _CONSTANTS, _BINDINGS, _ORDINAL = (
+    ENTRY_POINT.word(field)
+    for field in (
+        "code", "environment", "local_memory", "flags", "constant_count", "binding_count", "ordinal"
+    )
+)  # fmt: skip
 _UNKNOWN: Final = -1
 _NONE: Final[tuple[tuple[Any, ...], ...]] = ((),) * 7
 
@@ -48,39 +56,87 @@ class EntryPoint(NamedTuple):
     """ENTRY_*"""
 
 
+class EntryTable(NamedTuple):
+    """The functions of an executable, as machine code has them."""
+
+    names: Sequence[bytes]
+    """UTF-8, empty where there is none."""
+    records: npt.NDArray[np.int64]
+    """An ENTRY_POINT record each."""
+
+    @staticmethod
+    def of(rows: Sequence[EntryPoint]) -> EntryTable:
+        names, *columns = zip(*rows, strict=True) if rows else _NONE
+        codes, environments, memory, *counts, flags = columns
+        constants, bindings = ([_UNKNOWN if number is None else number for number in row] for row in counts)
+        return EntryTable.with_columns(
+            [(name or "").encode() for name in names], codes, environments, memory, constants, bindings, flags
+        )
+
+    @staticmethod
+    def with_columns(
+        names: Sequence[bytes],
+        codes: npt.ArrayLike,
+        environments: npt.ArrayLike,
+        local_memory: npt.ArrayLike,
+        constant_counts: npt.ArrayLike,
+        binding_counts: npt.ArrayLike,
+        flags: npt.ArrayLike,
+    ) -> EntryTable:
+        """From what each of them has, or all. Counts are -1 where they are not stated."""
+        records = np.zeros((len(names), ENTRY_POINT.size // 8), np.int64)
+        halves = records.view(np.int32)
+        records[:, _CODE], records[:, _ENVIRONMENT] = codes, environments
+        halves[:, _LOCAL_MEMORY], halves[:, _FLAGS] = local_memory, flags
+        halves[:, _CONSTANTS], halves[:, _BINDINGS] = constant_counts, binding_counts
+        halves[:, _ORDINAL] = range(len(names))
+        return EntryTable(names, records)
+
+
 class TabledExecutable(LocalExecutable):
     """An executable whose functions are known when it is loaded.
 
     Code that keeps the address of an entry point, an environment or a function keeps the executable.
     """
 
-    def __init__(self, name: str, entries: Sequence[EntryPoint]) -> None:
+    def __init__(self, name: str, table: EntryTable) -> None:
         self._name = name
-        self._entry_points = tuple(entries)
-        names, codes, environments, memory, *counts, flags = zip(*entries, strict=True) if entries else _NONE
-        constants, bindings = ([_UNKNOWN if number is None else number for number in row] for row in counts)
-        self._ordinals = {name: ordinal for ordinal, name in enumerate(names) if name is not None}
-        zeros = repeat(0)
-        self._entries = array("q", b"".join(map(
-            _ENTRY.pack, codes, environments, zeros, memory, flags, constants, bindings, count(), zeros
-        )))  # fmt: skip
+        self._names = table.names
+        self._entries = array("q", table.records.tobytes())
         self._first_entry: int = self._entries.buffer_info()[0]
+        self._numbers = memoryview(self._entries).cast("B").cast("i")
 
     def fill_entry(self, table: HandleTable, address: int) -> None:
         """Its functions; in the extension the address of their names."""
         table.set_extent(address, self._first_entry, self.function_count)
-        table.i64[(address + table.extension - table.base) >> 3] = self._names[0].buffer_info()[0]
+        table.i64[(address + table.extension - table.base) >> 3] = address_of(self._name_table[0])
 
     @cached_property
-    def _names(self) -> tuple[array[int], array[int]]:
-        """(address, length) of each function's name, length -1 where a look-up would not find it; and the
-        bytes."""
-        parts = [(entry[0] or "").encode() for entry in self._entry_points]
-        text = array("B", b"".join(parts))
-        places = accumulate(map(len, parts), initial=text.buffer_info()[0])
-        known = frozenset(self._ordinals.values())
-        lengths = [len(part) if ordinal in known else -1 for ordinal, part in enumerate(parts)]
-        return array("q", chain.from_iterable(zip(places, lengths, strict=False))), text
+    def _name_table(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+        """(address, length) of each function's name, of which machine code takes the first that is equal; and
+        the bytes. The length is -1 where only Python knows what is equal."""
+        text = b"".join(self._names)
+        content = np.frombuffer(text or b"\0", np.uint8)
+        lengths = np.array([*map(len, self._names)], np.int64)
+        table = np.empty((max(len(lengths), 1), 2), np.int64)
+        table[: len(lengths), 0] = address_of(content) + lengths.cumsum() - lengths
+        table[: len(lengths), 1] = lengths if text.isascii() else [
+            len(name) if name.isascii() else -1 for name in self._names
+        ]  # fmt: skip
+        table[table[:, 1] == 0, 1] = -1
+        return table, content
+
+    @cached_property
+    def _ordinals(self) -> dict[str, int]:
+        ordinals: dict[str, int] = {}
+        for ordinal, name in enumerate(self._names):
+            if name:
+                ordinals.setdefault(str(name, "utf-8", "replace"), ordinal)
+        return ordinals
+
+    def _number(self, ordinal: int, word: int) -> int:
+        self.entry_point(ordinal)  # which says that there is none
+        return self._numbers[ordinal * (ENTRY_POINT.size // 4) + word]
 
     @property
     def name(self) -> str:
@@ -88,22 +144,22 @@ class TabledExecutable(LocalExecutable):
 
     @property
     def function_count(self) -> int:
-        return len(self._entry_points)
+        return len(self._names)
 
     def function_name(self, ordinal: int) -> str:
         """The symbol name, ``""`` when the executable has no names."""
-        return self._entry_points[ordinal].name or ""
+        return str(self._names[ordinal], "utf-8", "replace")
 
     def function_label(self, ordinal: int) -> str:
         """A name for messages: the function's, or ``executable[ordinal]``."""
-        return self._entry_points[ordinal].name or f"{self._name}[{ordinal}]"
+        return self.function_name(ordinal) or f"{self._name}[{ordinal}]"
 
     def lookup(self, name: str) -> int:
         """The ordinal of a function. NOT_FOUND when there is none, UNAVAILABLE when there are no names."""
         ordinal = self._ordinals.get(name)
         if ordinal is not None:
             return ordinal
-        if self._entry_points and not self._ordinals:
+        if self._names and not self._ordinals:
             raise UnavailableError(
                 f"executable '{self.name}' was compiled without function names, so '{name}' cannot be looked "
                 "up; compile with --iree-llvmcpu-debug-symbols=true"
@@ -114,22 +170,28 @@ class TabledExecutable(LocalExecutable):
 
     def constant_count(self, ordinal: int) -> int | None:
         """32-bit words that the function takes; None when the executable does not say."""
-        return self._entry_points[ordinal].constant_count
+        count = self._number(ordinal, _CONSTANTS)
+        return None if count < 0 else count
 
     def binding_count(self, ordinal: int) -> int | None:
         """Bindings that the function takes; None when the executable does not say."""
-        return self._entry_points[ordinal].binding_count
+        count = self._number(ordinal, _BINDINGS)
+        return None if count < 0 else count
 
-    def function_address(self, ordinal: int) -> int:
-        return self._entry_points[ordinal].code
+    def flags(self, ordinal: int) -> int:
+        """ENTRY_*."""
+        return self._number(ordinal, _FLAGS)
 
     def local_memory(self, ordinal: int) -> int:
         """Bytes of memory that each workgroup in flight needs for itself."""
-        return self._entry_points[ordinal].local_memory
+        return self._number(ordinal, _LOCAL_MEMORY)
+
+    def function_address(self, ordinal: int) -> int:
+        return self._entries[ordinal * (ENTRY_POINT.size // 8) + _CODE]
 
     def entry_point(self, ordinal: int) -> int:
         """Address of the function's ENTRY_POINT record. OUT_OF_RANGE for a function that does not exist."""
-        if not 0 <= ordinal < len(self._entry_points):
+        if not 0 <= ordinal < len(self._names):
             raise OutOfRangeError(
                 f"executable '{self.name}' has {self.function_count} functions, but number {ordinal} was used"
             )
@@ -146,10 +208,6 @@ MAXIMUM_COUNT: Final = 64
 
 _QUERY: Final = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p)
 _SANITIZERS: Final = ("none", "address", "memory", "thread", "undefined behaviour")
-
-
-Row: TypeAlias = "list[int] | list[None]"
-"""A number for each function, or None for all: the library does not state it."""
 
 
 class LibraryMemory(Protocol):
@@ -262,7 +320,7 @@ class Library:
             )
         return self._strings([name], "the library")[0] if name else ""
 
-    def _read_functions(self, environment: int) -> list[EntryPoint]:
+    def _read_functions(self, environment: int) -> EntryTable:
         layout, count = self._layout, self._u32(_EXPORTS)
         codes = self._pointers(self._pointer(_FUNCTIONS), count, "the function table")
         first = min(codes, default=0)
@@ -270,32 +328,37 @@ class Library:
         end = self._memory.check_code(first, size, "the functions of the library") if codes else 0
         table = self._pointer(layout.names)
         places = self._pointers(table, count, "the function names") if table else (0,) * count
-        names = [name or None for name in self._strings(places, "functions")]
+        names = self._texts(places, "functions")
         if NAMES_CODE:
-            name_code({f"{self.name}.{name}": code for name, code in zip(names, codes, strict=True)}, end)
-        columns = self._read_attributes(count)
-        for name, constants, bindings in zip(names, *columns[1:3], strict=True):
-            if (constants or 0) > MAXIMUM_COUNT or (bindings or 0) > MAXIMUM_COUNT:
-                raise OutOfRangeError(
-                    f"function {name} of the executable library has {constants} constants and {bindings} "
-                    f"bindings; at most {MAXIMUM_COUNT} of each can be passed"
-                )
-        return list(map(EntryPoint, names, codes, repeat(environment), *columns))
+            known = (str(name, "utf-8", "replace") or None for name in names)
+            name_code({f"{self.name}.{name}": code for name, code in zip(known, codes, strict=True)}, end)
+        memory, constants, bindings, flags = self._read_attributes(count)
+        wrong = np.flatnonzero((constants > MAXIMUM_COUNT) | (bindings > MAXIMUM_COUNT))
+        if len(wrong):
+            number = int(wrong[0])
+            raise OutOfRangeError(
+                f"function {str(names[number], 'utf-8', 'replace') or None} of the executable library has "
+                f"{constants[number]} constants and {bindings[number]} bindings; at most {MAXIMUM_COUNT} of "
+                "each can be passed"
+            )
+        return EntryTable.with_columns(names, codes, environment, memory, constants, bindings, flags)
 
-    def _read_attributes(self, count: int) -> tuple[Iterable[int], Row, Row, Iterable[int]]:
+    def _read_attributes(self, count: int) -> Sequence[npt.NDArray[np.int64]]:
         """Of each function the local memory, constants, bindings and ENTRY_*."""
         layout, size = self._layout, self._layout.attributes_size
-        unknown, none = [None] * count, [0] * count
+        unknown = np.full(count, _UNKNOWN, np.int64)
         address = self._pointer(_ATTRIBUTES)
         if not address:
-            return [UNKNOWN_LOCAL_MEMORY if layout.constants < 0 else 0] * count, unknown, unknown, none
-        table = self._memory.read(address, size * count, "the function attributes")
-        low, high = (table[layout.local_memory_pages + byte :: size] for byte in range(2))
+            memory = UNKNOWN_LOCAL_MEMORY if layout.constants < 0 else 0
+            return np.full(count, memory, np.int64), unknown, unknown, unknown + 1
+        content = self._memory.read(address, size * count, "the function attributes")
+        table = np.frombuffer(content, np.uint8).reshape(count, size).astype(np.int64)
+        low, high = (table[:, layout.local_memory_pages + byte] for byte in range(2))
         return (
-            [(pages + (more << 8)) * LOCAL_MEMORY_PAGE for pages, more in zip(low, high, strict=True)],
-            unknown if layout.constants < 0 else table[layout.constants :: size].tolist(),
-            unknown if layout.bindings < 0 else table[layout.bindings :: size].tolist(),
-            none if layout.flags < 0 else [flags & ENTRY_SEQUENTIAL for flags in table[layout.flags :: size]],
+            (low + (high << 8)) * LOCAL_MEMORY_PAGE,
+            unknown if layout.constants < 0 else table[:, layout.constants],
+            unknown if layout.bindings < 0 else table[:, layout.bindings],
+            unknown + 1 if layout.flags < 0 else table[:, layout.flags] & ENTRY_SEQUENTIAL,
         )
 
     def _location(self, address: int) -> SourceLocation:
@@ -304,17 +367,21 @@ class Library:
         return SourceLocation(self._text(path, length), line)
 
     def _strings(self, places: Sequence[int], what: str) -> list[str]:
+        return [str(text, "utf-8", "replace") for text in self._texts(places, what)]
+
+    def _texts(self, places: Sequence[int], what: str) -> list[bytes]:
         """The names at addresses, all of one segment; empty ones at null."""
         what, known = f"the names of {what}", [place for place in places if place]
         if not known:
-            return [""] * len(places)
+            return [b""] * len(places)
         first, last = min(known), max(known)
         end = last + len(self._memory.read_string(last, what))
         texts = bytes(self._memory.read(first, end + 1 - first, what))
-        return [
-            str(texts[place - first : texts.index(0, place - first)], "utf-8", "replace") if place else ""
-            for place in places
-        ]
+        starts = np.array(places, np.int64) - first
+        zeros = np.flatnonzero(np.frombuffer(texts, np.uint8) == 0)
+        ends = zeros[np.searchsorted(zeros, np.maximum(starts, 0))]
+        pairs = zip(starts.tolist(), ends.tolist(), strict=True)
+        return [texts[start:end] if start >= 0 else b"" for start, end in pairs]
 
     def _text(self, address: int, length: int) -> str:
         if not length:
@@ -371,7 +438,7 @@ class NativeExecutable(TabledExecutable):
 
     def sequential(self, ordinal: int) -> bool:
         """Whether workgroups of one dispatch must not run at the same time."""
-        return bool(self._library.functions[ordinal].flags & ENTRY_SEQUENTIAL)
+        return bool(self.flags(ordinal) & ENTRY_SEQUENTIAL)
 
     def source_location(self, ordinal: int) -> SourceLocation | None:
         return self._library.source_location(ordinal)

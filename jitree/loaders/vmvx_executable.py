@@ -19,7 +19,7 @@ from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_POINT, ENTRY_SPAN
 from jitree.hal.local import interrupts
 from jitree.hal.local.executor import native_executor
 from jitree.hal.local.executor.records import KernelDispatch, Workgroup
-from jitree.loaders.library import EntryPoint, TabledExecutable
+from jitree.loaders.library import EntryPoint, EntryTable, TabledExecutable
 from jitree.loaders.vmvx_worker import Worker, job_failure
 
 if TYPE_CHECKING:
@@ -256,13 +256,13 @@ class VmvxExecutable(TabledExecutable):
         ]
         super().__init__(
             name,
-            [
+            EntryTable.of([
                 EntryPoint(
                     row.name, _RUN_ADDRESS, function.environment, row.local_memory, row.constant_count,
                     row.binding_count, row.flags | ENTRY_SPAN | ENTRY_INTERPRETED,
                 )
                 for row, function in zip(rows, self._own_functions, strict=True)
-            ],
+            ]),
         )  # fmt: skip
         workers.entries = self._entries
         if compiled is not None:

@@ -7,10 +7,19 @@ import struct
 
 import pytest
 
-from jitree.errors import FailedPreconditionError, OutOfRangeError, UnavailableError
-from jitree.hal.command_layout import ENTRY_SEQUENTIAL
+from jitree.errors import FailedPreconditionError, NotFoundError, OutOfRangeError, UnavailableError
+from jitree.hal.command_layout import ENTRY_POINT, ENTRY_SEQUENTIAL
 from jitree.loaders.environment import CpuData, host_cpu_data
-from jitree.loaders.library import LAYOUTS, UNKNOWN_LOCAL_MEMORY, Library, LibraryLayout, query_library
+from jitree.loaders.library import (
+    LAYOUTS,
+    UNKNOWN_LOCAL_MEMORY,
+    EntryPoint,
+    EntryTable,
+    Library,
+    LibraryLayout,
+    TabledExecutable,
+    query_library,
+)
 from tests.loaders.samples import NEEDS_X86_64, ON_X86_64
 
 SIZES = {3: 80, 4: 104, 5: 104, 6: 128}
@@ -77,20 +86,40 @@ def test_every_version(version: int) -> None:
     assert layout.size == SIZES[version]
     read = Library(library(version, ATTRIBUTES[version]), 0, layout, 0x77)
     assert (read.name, read.imports) == ("library", ("?maybe",))
-    first, second = read.functions
-    assert (first.name, second.name, first.code, first.local_memory) == ("first", "second", 0x9000, 3 * 4096)
+    made = TabledExecutable(read.name, read.functions)
+    assert (made.function_name(0), made.function_name(1), made.function_count) == ("first", "second", 2)
+    assert (made.function_address(0), made.local_memory(0)) == (0x9000, 3 * 4096)
     known = version >= 5
-    assert (first.constant_count, first.binding_count) == ((5, 7) if known else (None, None))
-    assert (first.flags, second.flags) == (ENTRY_SEQUENTIAL if version == 6 else 0, 0)
-    assert first.environment == second.environment == 0x77
-    assert (second.local_memory, second.constant_count) == (0, 0 if known else None)
+    assert (made.constant_count(0), made.binding_count(0)) == ((5, 7) if known else (None, None))
+    assert (made.flags(0), made.flags(1)) == (ENTRY_SEQUENTIAL if version == 6 else 0, 0)
+    assert read.functions.records[:, ENTRY_POINT.word("environment")].tolist() == [0x77, 0x77]
+    assert (made.local_memory(1), made.constant_count(1)) == (0, 0 if known else None)
 
 
 @pytest.mark.parametrize("version", SIZES)
 def test_absent_tables(version: int) -> None:
     read = Library(library(version, None, names=False), 0, layout_of(version), 0x77)
     expected = UNKNOWN_LOCAL_MEMORY if version < 5 else 0
-    assert [(f.name, f.local_memory, f.binding_count) for f in read.functions] == [(None, expected, None)] * 2
+    made = TabledExecutable(read.name, read.functions)
+    assert [made.function_name(number) for number in range(2)] == ["", ""]
+    assert [(made.local_memory(number), made.binding_count(number)) for number in range(2)] == [
+        (expected, None)
+    ] * 2
+    with pytest.raises(UnavailableError, match="without function names"):
+        made.lookup("first")
+
+
+def test_machine_code_and_python_find_the_same_function_by_a_name() -> None:
+    names: list[str | None] = ["one", None, "two", "one", "größe", ""]
+    made = TabledExecutable("m", EntryTable.of([EntryPoint(name, 0, 0, 0, None, None, 0) for name in names]))
+    assert [made.lookup(name) for name in ("one", "two", "größe")] == [0, 2, 4]
+    table, text = made._name_table
+    assert text.tobytes() == "onetwoonegröße".encode()
+    places = table[:, 0] - table[0, 0]
+    assert places.tolist() == [0, 3, 3, 6, 9, 16]
+    assert table[:, 1].tolist() == [3, -1, 3, 3, -1, -1], "-1: Python looks"
+    with pytest.raises(NotFoundError, match="it has one, two, größe"):
+        made.lookup("")
 
 
 @pytest.mark.parametrize("version", SIZES)

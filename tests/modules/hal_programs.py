@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from jitree.hal.command_layout import ENTRY_POINT
-from jitree.loaders.library import EntryPoint, TabledExecutable
+from jitree.loaders.library import EntryPoint, EntryTable, TabledExecutable
 from jitree.modules.import_rows import rows
 from tests.assembler import Assembler
 from tests.hal import native_kernels
@@ -45,7 +45,7 @@ def executable() -> TabledExecutable:
         constants, bindings = {"multiply": (0, 3), "fail": (2, 1), "count": (0, 1)}.get(name, (None, None))
         local_memory = kernels.local_memory(ordinal)
         entries.append(EntryPoint(name, code, environment, local_memory, constants, bindings, 0))
-    executable = TabledExecutable("kernels", entries)
+    executable = TabledExecutable("kernels", EntryTable.of(entries))
     executable.kept = kernels  # type: ignore[attr-defined]
     return executable
 
