@@ -73,8 +73,11 @@ if TYPE_CHECKING:
         def free(self, address: int) -> None:
             """The last reference is gone."""
 
-        def drop(self, addresses: Iterable[int]) -> None:
-            """The last references of these are gone; they may be freed later."""
+        def drop(self, address: int) -> None:
+            """The last reference is gone; it may be freed later."""
+
+        def drop_all(self, addresses: npt.NDArray[np.int64]) -> None:
+            """The same of several."""
 
         def settle(self) -> None:
             """Frees what was dropped."""
@@ -118,27 +121,9 @@ class HandleTable:
     """
 
     __slots__ = (
-        "__weakref__",
-        "_addresses",
-        "_aliases",
-        "_bytes",
-        "_free",
-        "_is_draining",
-        "_later",
-        "_memory",
-        "_objects",
-        "_traits",
-        "base",
-        "bounds",
-        "capacity",
-        "deferred",
-        "extension",
-        "handle_pool",
-        "i32",
-        "i64",
-        "is_halted",
-        "machines",
-        "ref_types",
+        "__weakref__", "_addresses", "_aliases", "_bytes", "_free", "_is_draining", "_later", "_memory",
+        "_objects", "_traits", "base", "bounds", "capacity", "deferred", "extension", "handle_pool",
+        "i32", "i64", "is_halted", "machines", "ref_types",
     )  # fmt: skip
 
     def __init__(self, ref_types: RefTypes, capacity: int = CAPACITY, bounds: Bounds = UNBOUNDED) -> None:
@@ -224,7 +209,7 @@ class HandleTable:
         """
         if self.bounds.objects is not None:
             self._require_room(self.bounds.objects, count)
-        handles = np.array(self.reserve(count), np.int64)
+        handles = self.reserve(count)
         numbers = self.write(handles, {"count": 1} | fields)
         self._later.update(dict.fromkeys(numbers.tolist(), make))
         return handles
@@ -287,18 +272,19 @@ class HandleTable:
         promised = 0 if self.handle_pool is None else self.handle_pool.promised
         return min(room, most - self._known_count - promised)
 
-    def reserve(self, count: int) -> list[int]:
+    def reserve(self, count: int) -> npt.NDArray[np.int64]:
         """Addresses of free entries for machine code, until :meth:`adopt` or :meth:`unreserve`.
 
         RESOURCE_EXHAUSTED when the table is full.
         """
         self._require_entries(count)
         split = max(len(self._free) - count, 0)
-        numbers, self._free[split:] = self._free[split:], []
-        unused = range(len(self._objects), len(self._objects) + count - len(numbers))
-        self._objects.extend([None] * len(unused))
-        numbers.extend(unused)
-        return [self.base + number * ENTRY.size for number in numbers]
+        known, self._free[split:] = self._free[split:], []
+        first, unused = len(self._objects), count - len(known)
+        self._objects += [None] * unused
+        numbers = np.arange(first - len(known), first + unused, dtype=np.int64)
+        numbers[: len(known)] = known
+        return self.base + ENTRY.size * numbers
 
     def adopt(self, address: int, obj: object) -> None:
         """From now on the entry of an object that machine code made is that of a Python object, with the
@@ -365,7 +351,7 @@ class HandleTable:
             if count <= 1:
                 if self.i64[((address - self.base) >> 3) + _LINK] == LINK_POOLED:
                     assert self.handle_pool is not None
-                    self.handle_pool.drop((address,))
+                    self.handle_pool.drop(address)
                     return
                 self._free_entry(address)
                 if self.deferred:
@@ -377,12 +363,12 @@ class HandleTable:
         self.release(address)
         return obj
 
-    def release_all(self, addresses: Sequence[int]) -> None:
+    def release_all(self, addresses: Sequence[int] | npt.NDArray[np.int64]) -> None:
         """Drops one reference of each handle; nulls are skipped. Of many, what goes with it goes at once."""
         for address in (
-            self._release_last(np.array(addresses, np.int64)) if len(addresses) > _FEW else addresses
+            self._release_last(np.asarray(addresses, np.int64)) if len(addresses) > _FEW else addresses
         ):
-            self.release(address)
+            self.release(int(address))
 
     def _release_last(self, handles: npt.NDArray[np.int64]) -> list[int]:
         """Drops last references to objects that machine code frees or Python has not made; gives the rest."""
@@ -390,18 +376,24 @@ class HandleTable:
         numbers = handles - self.base >> 6
         entries = self._entries().view(np.int32)
         only = entries[numbers, _COUNT] == 1
-        later = only & np.array([number in self._later for number in numbers.tolist()], bool)
         of_code = only & (entries[numbers, _OWNER] != OWNER_PYTHON)
-        unused = numbers[later].tolist()
-        for number in unused:
-            del self._later[number]
-        self._free.extend(unused)
-        entries[unused] = 0
-        if self.handle_pool is not None and of_code.any():
+        later, rest, unused = self._later, list[int](), list[int]()
+        others = ~of_code
+        for address, number, last in zip(
+            handles[others].tolist(), numbers[others].tolist(), only[others].tolist(), strict=True
+        ):
+            if last and number in later:
+                del later[number]
+                unused.append(number)
+            else:
+                rest.append(address)
+        self._free += unused
+        if unused:
+            entries[unused] = 0
+        if self.handle_pool is not None and len(rest) + len(unused) < len(handles):
             entries[numbers[of_code], _COUNT] = 0
-            self.handle_pool.drop(handles[of_code].tolist())
+            self.handle_pool.drop_all(handles[of_code])
             self.handle_pool.settle()
-        rest: list[int] = handles[~(later | of_code)].tolist()
         return rest
 
     def _entries(self) -> npt.NDArray[np.uint8]:

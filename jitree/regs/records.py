@@ -245,6 +245,7 @@ class ModuleRecord:
         afterwards."""
         self._functions.clear()
         for handles in (self.ref_globals, self.rodata):
-            dropped = handles.tolist()
-            np.asarray(handles)[:] = 0
+            memory = np.asarray(handles)
+            dropped = memory.copy()
+            memory[:] = 0
             table.release_all(dropped)

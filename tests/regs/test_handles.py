@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterable
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -145,8 +145,8 @@ class CountingPool:
         self.dropped: list[int] = []
         self.settled: list[list[int]] = []
 
-    def drop(self, addresses: Iterable[int]) -> None:
-        self.dropped += addresses
+    def drop_all(self, addresses: npt.NDArray[np.int64]) -> None:
+        self.dropped += addresses.tolist()
 
     def settle(self) -> None:
         self.settled.append(self.dropped)
@@ -156,7 +156,7 @@ class CountingPool:
 def test_machine_code_frees_its_objects_all_at_once(table: HandleTable) -> None:
     pool = CountingPool()
     table.handle_pool = pool  # type: ignore[assignment]
-    objects = np.array(table.reserve(8), np.int64)
+    objects = table.reserve(8)
     table.write(objects, {"owner": OWNER_CODE, "count": [1, 1, 2, 1, 1, 1, 1, 1], "kind": KIND_BUFFER})
     mine = table.wrap(Thing())
     later = VmBuffer.parts(table, memoryview(b"data"), np.arange(2), np.ones(2, np.int64))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import ref
@@ -26,6 +26,8 @@ from jitree.regs.layout import ENTRY, KIND_FREE, KIND_STORAGE, OWNER_CODE, PLACE
 from jitree.regs.memory import address_of, zeroed
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from jitree.codegen import image
     from jitree.hal.allocator import Allocator
     from jitree.hal.command_buffer import CommandBuffer
@@ -144,8 +146,8 @@ class HandlePool:
         """Refills what is empty. Called when a fast path gave up, for whatever reason."""
         words = self._words
         if not words[_BLANK] and self._table.room >= 2 * _BLANK_BATCH:
-            blank = np.array(self._table.reserve(_BLANK_BATCH))
-            self._table.write(blank, {"owner": OWNER_CODE, "link": [*blank[1:], 0]})
+            blank = self._table.reserve(_BLANK_BATCH)
+            self._table.write(blank, {"owner": OWNER_CODE, "link": np.append(blank[1:], 0)})
             words[_BLANK] = int(blank[0])
             self._promised += _BLANK_BATCH
         self._arenas.supply()
@@ -245,11 +247,15 @@ class HandlePool:
         if self._words[_RELEASED]:
             self._free_released()
 
-    def drop(self, addresses: Iterable[int]) -> None:
-        """See :meth:`ObjectPool.drop`. Machine code frees them when a pool is empty."""
-        for address in addresses:
-            self._table.i64[((address - self._table.base) >> 3) + _LINK] = self._words[_DEAD]
-            self._words[_DEAD] = address
+    def drop(self, address: int) -> None:
+        """See :meth:`ObjectPool.drop`. Machine code frees it when a pool is empty."""
+        self._table.i64[((address - self._table.base) >> 3) + _LINK] = self._words[_DEAD]
+        self._words[_DEAD] = address
+
+    def drop_all(self, addresses: npt.NDArray[np.int64]) -> None:
+        """See :meth:`ObjectPool.drop_all`."""
+        self._table.write(addresses, {"link": np.append(addresses[1:], self._words[_DEAD])})
+        self._words[_DEAD] = int(addresses[0])
 
     def settle(self) -> None:
         """Frees what was dropped."""

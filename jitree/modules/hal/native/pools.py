@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
 from jitree.base.endings import Borrowed, Ending, carefully
+from jitree.base.records import NamedTuple
 from jitree.errors import ResourceExhaustedError
 from jitree.hal.allocator import LendingAllocator
 from jitree.hal.command_layout import LIST
@@ -56,8 +57,9 @@ _FIRST_ACCOUNT: Final = ACCOUNTS // 8
 _ACCOUNTS: Final = 2
 _ACCOUNT_WORDS: Final = ACCOUNT_SIZE // 8
 _FIRST_POOL: Final = STORAGE_POOLS // 8
-_SCALE: Final = RECORDING.word("scale")
-_NEXT: Final = RECORDING.word("next")
+_SCALE, _NEXT, _LIST, _SLOTS, _KEPT = (
+    RECORDING.word(field) for field in ("scale", "next", "list", "slots", "kept")
+)
 
 
 class StoragePool:
@@ -130,7 +132,7 @@ class StoragePool:
                 return
         try:
             blocks = self.allocator.lend(capacity, count, memory_type)
-            handles = self._table.reserve(len(blocks))
+            handles = self._table.reserve(len(blocks)).tolist()
         except ResourceExhaustedError:
             return  # the caller asked for memory and says so, if there is none for that either
         self._batches[place] = min(2 * batch, _BATCH)
@@ -190,6 +192,17 @@ def _forget(allocator: LendingAllocator, words: array[int]) -> None:
     allocator.forget(_counts(words))
 
 
+class _Block(NamedTuple):
+    """Arenas that were made together, a row each."""
+
+    words: npt.NDArray[np.int64]
+    address: int
+
+    def arena(self, address: int) -> npt.NDArray[np.int64]:
+        row: npt.NDArray[np.int64] = self.words[(address - self.address) // self.words.strides[0]]
+        return row
+
+
 class ArenaPool:
     """Memory of command buffers that fast paths record (RECORDING)."""
 
@@ -198,7 +211,8 @@ class ArenaPool:
         self._place = HANDLE_POOL.word("arenas")
         self._scale = 1
         self._expected = _ARENAS
-        self._memory: dict[int, npt.NDArray[np.int64]] = {}
+        self._blocks: dict[int, _Block] = {}
+        """By the address of each arena in it."""
         self._size = 0
         """Bytes of all of it."""
 
@@ -207,11 +221,12 @@ class ArenaPool:
         if self._words[self._place] or self._size >= _MOST_ARENA_BYTES:
             return
         size = RECORDING.size + sum(sections(self._scale).values())
-        wanted = max(self._expected, len(self._memory)) // self._scale
+        wanted = max(self._expected, len(self._blocks)) // self._scale
         count = min(wanted, (_MOST_ARENA_BYTES - self._size) // size)
-        arenas = np.empty((max(1, count), size // 8), np.int64)  # written before they are read
-        self._memory.update(zip(self._lay_out(arenas), arenas, strict=True))
-        self._size += arenas.nbytes
+        words = np.empty((max(1, count), size // 8), np.int64)  # written before they are read
+        block = _Block(words, address_of(words))
+        self._blocks |= dict.fromkeys(self._lay_out(block), block)
+        self._size += words.nbytes
 
     def expect(self, count: int) -> None:
         """The program records so many command buffers, as far as one can say."""
@@ -219,41 +234,50 @@ class ArenaPool:
 
     def enlarge(self, recording: int) -> None:
         """What was recorded at an address did not fit: from now on there is more room."""
-        memory = self._memory[recording]
-        if memory[_SCALE] != self._scale or self._scale == LARGEST_SCALE:
+        arena = self._blocks[recording].arena(recording)
+        if arena[_SCALE] != self._scale or self._scale == LARGEST_SCALE:
             return
         self._scale *= _GROWTH
         idle, self._words[self._place] = self._words[self._place], 0
         while idle:
-            memory = self._memory.pop(idle)
-            self._size -= memory.nbytes
-            idle = int(memory[_NEXT])
+            arena = self._blocks.pop(idle).arena(idle)
+            self._size -= arena.nbytes
+            idle = int(arena[_NEXT])
 
     def give_back(self, recording: int) -> None:
         """An arena that is free again. A smaller one than are made now is not used any more."""
-        memory = self._memory[recording]
-        if memory[_SCALE] == self._scale:
-            memory[_NEXT] = self._words[self._place]
+        arena = self._blocks[recording].arena(recording)
+        if arena[_SCALE] == self._scale:
+            arena[_NEXT] = self._words[self._place]
             self._words[self._place] = recording
         else:
-            del self._memory[recording]
-            self._size -= memory.nbytes
+            del self._blocks[recording]
+            self._size -= arena.nbytes
 
-    def _lay_out(self, words: npt.NDArray[np.int64]) -> list[int]:
+    def _lay_out(self, block: _Block) -> list[int]:
         """Writes what is in each of them, of which the list begins with the first one. Their addresses."""
-        addresses = address_of(words) + words.strides[0] * np.arange(len(words))
-        positions = addresses + RECORDING.size
-        places = {}
-        for name, size in sections(self._scale).items():
-            places[name] = positions
-            positions = positions + size
-        first = RECORDING.size // 8
-        words[:, : first + LIST.size // 8] = 0
-        words[:, _SCALE] = self._scale
-        for field in ("list", "slots", "kept"):
-            words[:, RECORDING.word(field)] = places[field]
-        for field in ("rows", "addresses", "lengths", "constants", "data", "patches"):
-            words[:, first + LIST.word(field)] = places[field]
-        words[:, _NEXT] = [*addresses[1:], self._words[self._place]]
-        self._words[self._place] = int(addresses[0])
-        return addresses.tolist()
+        words, head = block.words, _head(self._scale)
+        addresses = block.address + words.strides[0] * np.arange(len(words))
+        words[:, : head.shape[1]] = head[0] + head[1] * addresses[:, None]
+        words[:-1, _NEXT] = addresses[1:]
+        words[-1, _NEXT] = self._words[self._place]
+        self._words[self._place] = block.address
+        places: list[int] = addresses.tolist()
+        return places
+
+
+@cache
+def _head(scale: int) -> npt.NDArray[np.int64]:
+    """How an arena begins: its words, and which of them count from its address on (1)."""
+    first = RECORDING.size // 8
+    head = np.zeros((2, first + LIST.size // 8), np.int64)
+    head[0, _SCALE] = scale
+    fields = {"list": _LIST, "slots": _SLOTS, "kept": _KEPT} | {
+        field: first + LIST.word(field)
+        for field in ("rows", "addresses", "lengths", "constants", "data", "patches")
+    }
+    position = RECORDING.size
+    for name, size in sections(scale).items():
+        head[:, fields[name]] = position, 1
+        position += size
+    return head
