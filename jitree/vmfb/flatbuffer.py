@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from jitree.errors import InvalidArgumentError
+from jitree.vmfb.native.code import compiled, interpreted
+from jitree.vmfb.native.layout import COLUMN_READER
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    Column = npt.NDArray[np.int64]
-
+_INPUTS = COLUMN_READER.word("texts")
 _TABLE_COST = 8
 _SHARING = 8
 
@@ -92,6 +93,15 @@ class FlatBuffer:
         text = str(self.data[start:end], "utf-8", "backslashreplace")
         self._texts[position] = text
         return text
+
+    def texts(self, positions: list[int], lengths: list[int]) -> list[str | None]:
+        """As :meth:`text`, of many whose lengths are known; None at position 0."""
+        self._spend(sum(lengths), max(positions, default=0))
+        data = self.data
+        return [
+            str(data[position + 4 : position + 4 + length], "utf-8", "backslashreplace") if position else None
+            for position, length in zip(positions, lengths, strict=True)
+        ]
 
     def tables(self, position: int) -> list[Table]:
         """The elements of the vector of tables at a position."""
@@ -178,6 +188,13 @@ class Table:
         position = self.field(slot, 4)
         return self.buffer.tables(self.buffer.target(position)) if position else []
 
+    def element(self, slot: int, index: int) -> Table:
+        """One element of a vector of tables, which must have it."""
+        start, count = self.vector(slot, 4) or (0, 0)
+        if not 0 <= index < count:
+            self.buffer.fail(self.position, f"field {slot} has no element {index}")
+        return self.buffer.table(self.buffer.target(start + 4 * index))
+
     def vector(self, slot: int, element_size: int) -> tuple[int, int] | None:
         """(position of the first element, element count) of a vector of scalars or structs."""
         position = self.field(slot, 4)
@@ -192,74 +209,26 @@ class Table:
         return self.buffer.data[start : start + count * element_size]
 
 
-class TableColumns:
-    """The tables of one vector, in a FlatBuffer that has been verified as a whole (``verify.py``).
+def wanted(*columns: tuple[int, int, int, int]) -> npt.NDArray[np.int32]:
+    """COLUMN records (kind, outer, slot, default), for :func:`columns_of`."""
+    return np.array(columns, np.int32)
 
-    A column has a number for each of them; places are bytes of the FlatBuffer, 0 where a table has no such
-    field, or where there is no table at a place.
-    """
 
-    def __init__(self, buffer: FlatBuffer, tables: Column) -> None:
-        """``tables``: places."""
-        self._buffer = buffer
-        self._words: npt.NDArray[Any] = np.frombuffer(buffer.data, np.uint32, buffer.length // 4)
-        self._halves: npt.NDArray[Any] = np.frombuffer(buffer.data, np.uint16, buffer.length // 2)
-        self._tables = tables
-        vtables = tables - self._words.view(np.int32)[tables >> 2]
-        self._layouts: Column = np.where(tables > 0, vtables, 0) >> 1
-        self._sizes = np.where(tables > 0, self._halves[self._layouts], 0)
+def columns_of(parent: Table, slot: int, columns: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+    """Of the tables of a vector, in a FlatBuffer that has been verified as a whole (``verify.py``), a row for
+    each column that is wanted; no tables when the field is absent."""
+    first, count = parent.vector(slot, 4) or (0, 0)
+    values = np.zeros((len(columns), count), np.int64)
+    buffer = parent.buffer
+    content = np.frombuffer(buffer.data, np.uint8)
+    record = np.zeros(COLUMN_READER.size // 8, np.int64)
+    record[:_INPUTS] = (
+        _address(content), buffer.length, first, count, _address(columns), len(columns), _address(values),
+    )  # fmt: skip
+    if not (compiled() or interpreted()).read_columns(_address(record)):
+        buffer.fail(first, "what has been verified has changed since")
+    return values
 
-    @staticmethod
-    def of(parent: Table, slot: int) -> TableColumns:
-        """The elements of a vector of tables; none when the field is absent."""
-        start, count = parent.vector(slot, 4) or (0, 0)
-        content = parent.buffer.data[start : start + 4 * count]
-        offsets = np.frombuffer(content, np.uint32) if count else np.zeros(0, np.uint32)
-        return TableColumns(parent.buffer, np.arange(start, start + 4 * count, 4) + offsets)
 
-    def inner(self, slot: int) -> TableColumns:
-        """The table in a field of each."""
-        return TableColumns(self._buffer, self.targets(slot))
-
-    def __len__(self) -> int:
-        return len(self._tables)
-
-    def table(self, index: int) -> Table:
-        return self._buffer.table(int(self._tables[index]))
-
-    def places(self, slot: int) -> Column:
-        """Where a field lies."""
-        known = self._sizes > 4 + 2 * slot
-        offsets = self._halves[np.where(known, self._layouts + 2 + slot, 0)]
-        return np.where(known & (offsets > 0), self._tables + offsets, 0)
-
-    def targets(self, slot: int) -> Column:
-        """What the offset in a field leads to."""
-        places = self.places(slot)
-        return np.where(places > 0, places + self._words[places >> 2], 0)
-
-    def uint64(self, slot: int) -> npt.NDArray[np.uint64]:
-        """A field's number, 0 without one."""
-        places = self.places(slot) >> 2
-        numbers = self._words[places] | self._words[places + 1].astype(np.uint64) << np.uint64(32)
-        return np.where(places > 0, numbers, np.uint64(0))
-
-    def lengths(self, vectors: Column) -> Column:
-        """How many elements the vectors at places have."""
-        return np.where(vectors > 0, self._words[vectors >> 2], 0)
-
-    def uint32(self, slot: int, default: int) -> list[int]:
-        """A field's number."""
-        places = self.places(slot)
-        numbers: list[int] = np.where(places > 0, self._words[places >> 2], default).tolist()
-        return numbers
-
-    def texts(self, slot: int) -> list[str | None]:
-        """A field's text, None without one."""
-        targets, data = self.targets(slot), self._buffer.data
-        texts = [
-            bytes(data[place : place + length])
-            for place, length in zip((targets + 4).tolist(), self.lengths(targets).tolist(), strict=True)
-        ]
-        known = {text: str(text, "utf-8", "backslashreplace") for text in set(texts)}
-        return [known[text] if place else None for text, place in zip(texts, targets.tolist(), strict=True)]
+def _address(memory: npt.NDArray[Any]) -> int:
+    return int(memory.__array_interface__["data"][0])

@@ -23,7 +23,15 @@ from jitree.vmfb.cconv import (
     parse,
     register_counts,
 )
-from jitree.vmfb.flatbuffer import FlatBuffer, Table, TableColumns
+from jitree.vmfb.flatbuffer import FlatBuffer, Table, columns_of, wanted
+from jitree.vmfb.native.layout import (
+    COLUMN_ALIKE,
+    COLUMN_COUNT,
+    COLUMN_NUMBER,
+    COLUMN_NUMBER64,
+    COLUMN_PLACE,
+    COLUMN_TARGET,
+)
 from jitree.vmfb.schema import (
     FEATURE_EXT_F32,
     FEATURE_EXT_F64,
@@ -68,6 +76,19 @@ _SIGNATURES, _RODATA, _RWDATA, _STATE, _DESCRIPTORS, _BYTECODE_VERSION, _BYTECOD
 _OPTIONAL: Final = 2
 """Flag of dependencies and imports; their flags default to 1, required."""
 
+_IMPORT_COLUMNS: Final = wanted(
+    (COLUMN_TARGET, -1, 0, 0), (COLUMN_COUNT, -1, 0, 0), (COLUMN_TARGET, 1, 0, 0), (COLUMN_COUNT, 1, 0, 0),
+    (COLUMN_PLACE, 1, 1, 0), (COLUMN_NUMBER, -1, 2, 1),
+)  # fmt: skip
+"""Names, conventions, whether there are attributes, flags."""
+_SIGNATURE_COLUMNS: Final = wanted(
+    (COLUMN_TARGET, -1, 0, 0), (COLUMN_COUNT, -1, 0, 0), (COLUMN_ALIKE, -1, 0, 0)
+)
+_RODATA_COLUMNS: Final = wanted(
+    (COLUMN_PLACE, -1, 0, 0), (COLUMN_TARGET, -1, 2, 0), (COLUMN_COUNT, -1, 2, 0),
+    (COLUMN_NUMBER64, -1, 3, 0), (COLUMN_NUMBER64, -1, 4, 0),
+)  # fmt: skip
+"""Whether there are flags; content in the FlatBuffer, its length; offset and length of content after it."""
 _DESCRIPTOR: Final = np.dtype({
     "names": ["offset", "length", "requirements", "block_count", "value_count", "ref_count"],
     "formats": ["<i4", "<i4", "<u4", "<i2", "<i2", "<i2"],
@@ -181,15 +202,19 @@ def _read_dependencies(root: Table) -> tuple[Dependency, ...]:
 
 
 def _read_imports(root: Table) -> tuple[Import, ...]:
-    tables = TableColumns.of(root, _IMPORTS)
-    signatures = tables.inner(1)
-    rows = zip(tables.texts(0), signatures.texts(0), signatures.places(1), tables.uint32(2, 1), strict=True)
+    columns = columns_of(root, _IMPORTS, _IMPORT_COLUMNS).tolist()
+    names = root.buffer.texts(columns[0], columns[1])
+    conventions = root.buffer.texts(columns[2], columns[3])
     imports = []
-    for index, (name, cconv, attrs, flags) in enumerate(rows):
+    for index, (name, cconv, attrs, flags) in enumerate(
+        zip(names, conventions, columns[4], columns[5], strict=True)
+    ):
         if not name:
             raise InvalidArgumentError(f"imports[{index}] full name missing or empty")
-        found = _read_attrs(signatures.table(index), 1) if attrs else {}
-        imports.append(Import(name, cconv, found, bool(flags & _OPTIONAL)))
+        signature = root.element(_IMPORTS, index).table(1) if attrs else None
+        imports.append(
+            Import(name, cconv, _read_attrs(signature, 1) if signature else {}, bool(flags & _OPTIONAL))
+        )
     return tuple(imports)
 
 
@@ -209,16 +234,17 @@ def _read_exports(root: Table, function_count: int) -> tuple[Export, ...]:
 def _read_functions(root: Table, bytecode_size: int) -> FunctionRows:
     content = root.content(_DESCRIPTORS, _DESCRIPTOR.itemsize)
     descriptors = np.frombuffer(b"" if content is None else content, _DESCRIPTOR)
-    signatures = TableColumns.of(root, _SIGNATURES)
-    if len(signatures) != len(descriptors):
-        raise InvalidArgumentError(
-            f"{len(signatures)} function signatures for {len(descriptors)} descriptors"
-        )
+    places, lengths, alike = columns_of(root, _SIGNATURES, _SIGNATURE_COLUMNS).tolist()
+    if len(places) != len(descriptors):
+        raise InvalidArgumentError(f"{len(places)} function signatures for {len(descriptors)} descriptors")
     columns = {name: descriptors[name].astype(np.int64) for name in _DESCRIBED}
-    conventions = [text or "" for text in signatures.texts(0)]
+    first = [*set(alike)]
+    texts = root.buffer.texts([places[index] for index in first], [lengths[index] for index in first])
+    distinct = dict(zip(first, (text or "" for text in texts), strict=True))
+    conventions = [*map(distinct.__getitem__, alike)]
 
     def make(ordinal: int) -> FunctionRow:
-        signature = signatures.table(ordinal)
+        signature = root.element(_SIGNATURES, ordinal)
         attrs = _read_attrs(signature, 1) if signature.field(1, 4) else {}
         numbers = {name: int(column[ordinal]) for name, column in columns.items()}
         return FunctionRow(ordinal=ordinal, cconv=conventions[ordinal], attrs=attrs, **numbers)
@@ -251,21 +277,17 @@ def _check_place(function: FunctionRow, bytecode_size: int) -> None:
 
 
 def _read_rodata(root: Table, archive: Archive) -> RodataRows:
-    tables = TableColumns.of(root, _RODATA)
-    embedded = tables.targets(2)
-    starts, lengths = tables.uint64(3), tables.uint64(4)
+    flags, embedded, counts, starts, sizes = columns_of(root, _RODATA, _RODATA_COLUMNS)
     available = max(len(archive.data) - archive.rodata_base, 0)
-    outside = (lengths > 0) & ((lengths > available) | (starts > available) | (starts + lengths > available))
+    first, last = starts.view(np.uint64), sizes.view(np.uint64)
+    outside = (last > 0) & ((last > available) | (first > available) | (first + last > available))
+    is_embedded = embedded > 0
     rows = RodataRows(
-        np.where(
-            embedded > 0,
-            archive.flatbuffer_offset + embedded + 4,
-            archive.rodata_base + starts.view(np.int64),
-        ),
-        np.where(embedded > 0, tables.lengths(embedded), lengths.view(np.int64)),
-        lambda index: _read_segment(tables.table(index), index, archive),
+        np.where(is_embedded, archive.flatbuffer_offset + embedded + 4, archive.rodata_base + starts),
+        np.where(is_embedded, counts, sizes),
+        lambda index: _read_segment(root.element(_RODATA, index), index, archive),
     )
-    wrong = (tables.places(0) > 0) | (outside & (embedded == 0))
+    wrong = (flags > 0) | outside & ~is_embedded
     for index in np.flatnonzero(wrong).tolist():
         _ = rows[index]  # which says what is wrong, if it is
     return rows

@@ -1,5 +1,6 @@
 """The machine code of loading, as functions; the same in Python. Its image has the entries
-``decode(decoder)`` and ``verify(verifier)``, and as notes what they know of instructions and tables."""
+``decode(decoder)``, ``verify(verifier)`` and ``read_columns(reader)``, and as notes what they know of
+instructions and tables."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from jitree.codegen.image import Recipe
 RECIPE: Final = Recipe("load", "the verifier of modules", "jitree.vmfb.native.texts:generate", 8.0)
 
 
+_ENTRIES: Final = ("decode", "verify", "read_columns")
 _FUNCTION: Final = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 
 
@@ -27,6 +29,8 @@ class Code(NamedTuple):
     """Decodes what a DECODER says; 1 if it accepts all functions."""
     verify: Callable[[int], int]
     """Verifies what a VERIFIER says; the number of findings."""
+    read_columns: Callable[[int], int]
+    """Reads what a COLUMN_READER says; 1 if it could read all."""
     tables: int
     """Address of a TABLES record."""
     owner: object
@@ -41,20 +45,21 @@ def compiled() -> Code | None:
     if _code is None:
         ready = image.get(RECIPE)
         if ready is not None:
-            decode, verify = (_FUNCTION(ready.addresses[name]) for name in ("decode", "verify"))
-            _code = Code(decode, verify, _address(ready.notes), ready)
+            decode, verify, read_columns = (_FUNCTION(ready.addresses[name]) for name in _ENTRIES)
+            _code = Code(decode, verify, read_columns, _address(ready.notes), ready)
     return _code
 
 
 @cache
 def interpreted() -> Code:
     """The same functions, run by Python."""
-    from jitree.vmfb.native import bodies, checking, records, tables
+    from jitree.vmfb.native import bodies, checking, columns, records, tables
 
     content = tables.generate()
     return Code(
         lambda address: bodies.decode(records.Decoder(address)),
         lambda address: checking.verify(records.Verifier(address)),
+        lambda address: columns.read_columns(records.ColumnReader(address)),
         _address(content),
         content,
     )

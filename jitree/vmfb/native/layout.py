@@ -219,5 +219,33 @@ FIELD_SCALAR, FIELD_TEXT, FIELD_VECTOR, FIELD_TABLE, FIELD_TABLES, FIELD_UNION, 
     FOUND_VECTOR_HEADER, FOUND_VECTOR, FOUND_TEXT, FOUND_UNION, FOUND_OVERLAP,
 ) = range(12)  # fmt: skip
 
+COLUMN_READER: Final = Record(
+    "column_reader",
+    """
+    i64 data              # address of the FlatBuffer, without size prefix
+    i64 length
+    i64 first             # position of the first offset to a table
+    i64 count             # tables
+    i64 wanted            # address of COLUMN records
+    i64 wanted_count
+    i64 values            # what comes out: of each column a number for each table
+    i64 texts             # different ones so far, as far as one can say
+    i64*8 seen            # tables of the last ones, which a text is compared with
+    """,
+)
+
+COLUMN: Final = Record(
+    "column",
+    """
+    i32 kind              # COLUMN_*
+    i32 outer             # slot of the table in each that has the field, -1 = that is the table itself
+    i32 slot
+    i32 default           # where there is no such field
+    """,
+)
+COLUMN_PLACE, COLUMN_NUMBER, COLUMN_NUMBER64, COLUMN_TARGET, COLUMN_COUNT, COLUMN_ALIKE = range(6)
+"""Where a field lies, its number, where its offset leads to, the length of what is there; and for a text,
+whose COLUMN_TARGET and COLUMN_COUNT are the two columns before, the first table that has the same."""
+
 HALFWORD: Final = Record("halfword", "u16 value")
 UNSIGNED: Final = Record("unsigned", "u32 value")

@@ -6,6 +6,8 @@ from jitree.codegen.primitives import store32
 from jitree.codegen.record import MemoryRecord, place_of
 from jitree.vmfb.native.layout import (
     BLOCK,
+    COLUMN,
+    COLUMN_READER,
     CONVENTION,
     DECODER,
     EDGE,
@@ -80,6 +82,14 @@ class Finding(MemoryRecord, layout=FINDING):
 
 
 class Field(MemoryRecord, layout=FIELD):
+    pass
+
+
+class ColumnReader(MemoryRecord, layout=COLUMN_READER):
+    pass
+
+
+class Column(MemoryRecord, layout=COLUMN):
     pass
 
 

@@ -9,8 +9,9 @@ from jitree.codegen.image.generated import Generated, one_unit
 from jitree.vmfb.native import tables
 from jitree.vmfb.native.bodies import decode
 from jitree.vmfb.native.checking import verify
+from jitree.vmfb.native.columns import read_columns
 
-_ENTRIES: Final = (decode, verify)
+_ENTRIES: Final = (decode, verify, read_columns)
 
 
 def generate() -> Generated:
