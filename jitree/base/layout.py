@@ -19,6 +19,7 @@ class Record:
         self.name = name
         self.offsets: dict[str, int] = {}
         self.types: dict[str, str] = {}
+        self._words: dict[str, int] = {}
         position = 0
         for line in fields.strip().splitlines():
             kind, field = line.split(None, 2)[:2]
@@ -27,6 +28,7 @@ class Record:
             position = (position + size - 1) // size * size
             self.offsets[field] = position
             self.types[field] = kind
+            self._words[field] = position // min(size, 8)
             position += size * int(count or 1)
         self.size = (position + 7) // 8 * 8
 
@@ -39,4 +41,4 @@ class Record:
 
     def word(self, field: str) -> int:
         """Index of the field in a view of the record as integers of the field's own width."""
-        return self.offsets[field] // min(_SIZES[self.types[field]], 8)
+        return self._words[field]

@@ -27,10 +27,10 @@ Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 
 def address_of(array: npt.NDArray[Any]) -> int:
     """The address of an array's first element."""
-    try:
+    flags = array.flags
+    if flags.writeable and flags.c_contiguous and array.size:
         return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
-    except (TypeError, ValueError):  # empty or read-only: numpy tells, which takes three times as long
-        return int(array.__array_interface__["data"][0])
+    return int(array.__array_interface__["data"][0])  # which takes three times as long
 
 
 def zeroed(length: int, alignment: int = 64) -> Bytes:

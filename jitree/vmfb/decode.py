@@ -6,6 +6,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -38,6 +39,8 @@ _MOST_TAGS: Final = 1 << 16
 _MOST_PARTS: Final = 16
 _CACHED_CONVENTIONS: Final = 1024
 _START, _END = (FUNCTION_ROW.word(field) for field in ("start", "end"))
+_TABLES: Final = DECODER.word("tables")
+_RESULTS: Final = tuple(DECODER.word(field) for field in ("next_word", "instruction_count", "site_count"))
 
 
 class Decoding:
@@ -46,19 +49,21 @@ class Decoding:
     def __init__(self, module: ModuleTables, signatures: Signatures, arithmetic: str) -> None:
         self._module = module
         self._signatures = signatures
-        self._record = np.zeros(DECODER.size // 8, np.int64)
-        self._owned: list[npt.NDArray[np.generic]] = []
         self._conventions = array("i")
         self._convention_places: dict[tuple[str, bool], int] = {}
         self._rows = self._function_rows()
         imports = np.array([self._import_convention(item.cconv) for item in module.imports], np.int32)
-        self._give("bytecode", np.array(module.bytecode, np.uint8))  # a copy: it must not change meanwhile
-        self._give("functions", self._rows)
-        self._give("imports", imports)
-        self._give("conventions", np.frombuffer(self._conventions or b"", np.int32))
-        values = {
+        conventions = np.frombuffer(self._conventions or b"", np.int32)
+        bytecode = np.array(module.bytecode, np.uint8)  # a copy: it must not change meanwhile
+        self._owned = imports, conventions, bytecode
+        self._places = self._make_room()
+        fields = {
+            "bytecode": _address(bytecode),
+            "functions": _address(self._rows),
             "function_count": len(signatures),
+            "imports": _address(imports),
             "import_count": len(imports),
+            "conventions": _address(conventions),
             "honours_moves": module.bytecode_version[0] >= FIRST_MOVING_VERSION,
             "version": module.bytecode_version[0],
             "multiply_add": MULTIPLY_ADD[arithmetic],
@@ -66,27 +71,24 @@ class Decoding:
             "ref_global_count": module.ref_global_count,
             "rodata_count": len(module.rodata),
             "type_count": len(module.types),
-        }
-        for name, value in values.items():
-            self._set(name, value)
-        self._give_room()
+            "next_word": self._places["words"],
+        } | self._places
+        self._record = np.array([fields.get(name, 0) for name in DECODER.offsets], np.int64)
 
     def run(self, code: Code) -> DecodedModule | None:
         """What comes out; None if the functions are not accepted."""
-        self._set("tables", code.tables)
+        self._record[_TABLES] = code.tables
         if not code.decode(_address(self._record)):
             return None
-        instructions = self._get("instruction_count")
-        sites = self._get("site_count")
-        word_count = (self._get("next_word") - self._get("words")) // 4
+        end, instructions, sites = (int(self._record[word]) for word in _RESULTS)
         return DecodedModule(
             self._module,
-            words=self.words[:word_count].copy(),
+            words=self._result("words", (end - self._places["words"]) // 4).copy(),
             functions=DecodedFunctions(self._signatures, self._rows[:, _START], self._rows[:, _END]),
-            site_words=self.site_words[:sites].copy().data,
-            site_segments=self.site_segments[:sites].copy().data,
-            instruction_words=array("i", self.instruction_words[:instructions].tobytes()),
-            instruction_offsets=array("i", self.instruction_offsets[:instructions].tobytes()),
+            site_words=self._result("site_words", sites).copy().data,
+            site_segments=self._result("site_segments", sites).copy().data,
+            instruction_words=array("i", self._result("instruction_words", instructions).tobytes()),
+            instruction_offsets=array("i", self._result("instruction_offsets", instructions).tobytes()),
         )
 
     @property
@@ -94,30 +96,23 @@ class Decoding:
         """How many functions were accepted before the first that was not."""
         return int(np.argmin(self._rows[:, _END] > 0))
 
-    def _set(self, field: str, value: int) -> None:
-        self._record[DECODER.word(field)] = value
+    def _result(self, field: str, count: int) -> npt.NDArray[np.int32]:
+        first = (self._places[field] - self._places["marks"]) // 4
+        return self._room[first : first + count]
 
-    def _get(self, field: str) -> int:
-        return int(self._record[DECODER.word(field)])
-
-    def _give(self, field: str, memory: npt.NDArray[np.generic]) -> None:
-        self._owned.append(memory)
-        self._set(field, _address(memory))
-
-    def _give_room(self) -> None:
-        """Memory for what comes out, by the bytes that go in: an instruction of so many bytes makes less than
-        twice as many words; a block, an edge, a call and a list of moves take four bytes or more."""
+    def _make_room(self) -> dict[str, int]:
+        """Memory for what comes out, in one piece, by the bytes that go in: an instruction of so many bytes
+        makes less than twice as many words; a block, an edge, a call and a list of moves take four bytes or
+        more. Where the parts lie."""
         lengths = self._module.functions.columns["length"]
         total, longest = int(lengths.sum()), int(lengths.max(initial=0))
-        self.words = np.empty(2 * total + 64, np.int32)
-        self.instruction_words = np.empty(total + 16, np.int32)
-        self.instruction_offsets = np.empty(total + 16, np.int32)
-        self.site_words = np.empty(total // 4 + 16, np.int32)
-        self.site_segments = np.empty(total // 4 + 16, np.int32)
-        for name in ("words", "instruction_words", "instruction_offsets", "site_words", "site_segments"):
-            self._give(name, getattr(self, name))
-        self._set("next_word", self._get("words"))
         sizes = {
+            "marks": 4 * longest + 4,
+            "words": 8 * total + 256,
+            "instruction_words": 4 * total + 64,
+            "instruction_offsets": 4 * total + 64,
+            "site_words": total + 64,
+            "site_segments": total + 64,
             "blocks": (longest // 4 + 8) * BLOCK.size,
             "edges": (longest // 4 + 8) * EDGE.size,
             "moves": 3 * longest + 64,
@@ -127,9 +122,11 @@ class Decoding:
             "tags": _MOST_TAGS,
             "parts": _MOST_PARTS * PART.size,
         }
-        for name, size in sizes.items():
-            self._give(name, np.empty(size, np.uint8))
-        self._give("marks", np.zeros(longest + 1, np.int32))
+        ends = [*accumulate(size + 7 & -8 for size in sizes.values())]
+        self._room = np.empty(ends[-1] // 4, np.int32)
+        self._room[: longest + 1] = 0  # the marks
+        first = _address(self._room)
+        return dict(zip(sizes, (first, *(first + end for end in ends)), strict=False))
 
     def _function_rows(self) -> npt.NDArray[np.int32]:
         rows = np.zeros((len(self._signatures), FUNCTION_ROW.size // 4), np.int32)

@@ -368,10 +368,13 @@ def read_signatures(module: ModuleTables) -> Signatures:
     the function as context.
     """
     numbers = [module.functions.columns[name].tolist() for name in _DECISIVE]
-    keys = list(zip(module.functions.conventions, *numbers, strict=True))
-    first = dict(zip(reversed(keys), reversed(range(len(keys))), strict=True))
-    found = {key: kind for kind, key in enumerate(dict.fromkeys(keys))}
-    functions = [module.functions[first[key]] for key in found]
+    kinds: dict[tuple[str | int, ...], int] = {}
+    column, functions = list[int](), list[FunctionRow]()
+    for ordinal, key in enumerate(zip(module.functions.conventions, *numbers, strict=True)):
+        kind = kinds.setdefault(key, len(functions))
+        if kind == len(functions):
+            functions.append(module.functions[ordinal])
+        column.append(kind)
     for function in functions:
         try:
             _check_descriptor(module, function)
@@ -380,7 +383,7 @@ def read_signatures(module: ModuleTables) -> Signatures:
     rule = choose_entry_rule(module)
     return Signatures(
         [_signature(module, function, rule) for function in functions],
-        np.array([found[key] for key in keys], np.int64),
+        np.array(column, np.int64),
     )
 
 

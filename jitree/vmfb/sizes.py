@@ -50,9 +50,9 @@ def may_compute_sizes(module: ModuleTables, program: DecodedModule) -> bool:
     arguments and count devices, need it only for products."""
     if not any(row.full_name.partition(".")[0] in MODULES for row in module.imports):
         return False
-    instructions = np.array(program.instruction_words)
+    instructions = np.frombuffer(program.instruction_words, np.int32)
     rules = _rules()[program.words[instructions]]
-    if (rules == _ALWAYS).any():
+    if rules.max(initial=0) == _ALWAYS:
         return True
     words, functions = instructions[rules == _WITH_ARGUMENTS], program.functions
     have_arguments = functions.signatures.column(
