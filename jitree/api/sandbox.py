@@ -85,9 +85,10 @@ class Sandbox:
         self._builds = None
         if limits.load_time is not None or limits.memory is not None:
             self._builds = Builds(limits.load_time, limits.memory)
-        self._bounds = Bounds(frames, limits.handles, charge, self._builds)
+        lender = None if limits.memory is None else self._allocator
+        self._bounds = Bounds(frames, limits.handles, charge, self._builds, lender)
         objects = None if limits.handles is None else limits.handles + _KERNEL_HANDLES
-        kernels = Bounds(frames, objects, charge, self._builds)
+        kernels = Bounds(frames, objects, charge, self._builds, lender)
         self._engine = None if limits.instructions is None else CountingEngine(limits.instructions)
         self._tier = self._engine or tier
         vmvx = create_loaders(self._tier, (), modules, kernels, arithmetic)[-1]

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from jitree.hal.allocator import (
 )
 from jitree.hal.buffer import Allocation, Buffer
 from jitree.hal.enums import BufferCompatibility, BufferUsage, MemoryAccess, MemoryType
+from jitree.regs.memory import Lessee
 
 ALIGNMENT: Final = 64
 """Bytes; compiled kernels assume it."""
@@ -87,6 +88,9 @@ class HeapAllocator(LendingAllocator):
         self._charged = 0
         self._uncharged: deque[int] = deque()
         """Charges that are over."""
+        self._lessees: WeakSet[Lessee] = WeakSet()
+        self._held = 0
+        """What lessees have, or more."""
         self._lent: WeakValueDictionary[int, np.ndarray[Any, Any]] = WeakValueDictionary()
         """The memory of the blocks that are lent, by address."""
 
@@ -169,18 +173,44 @@ class HeapAllocator(LendingAllocator):
             self._tell_room(self._limit)
         return Ending(partial(self._uncharged.append, size))
 
+    def extend(self, lessee: Lessee, size: int) -> None:
+        """See :class:`~jitree.regs.memory.Lender`."""
+        assert self._limit is not None
+        with self._lock:
+            self._lessees.add(lessee)
+            self._require_room(self._limit, size)
+            lessee.held += size
+            self._held += size
+            self._tell_room(self._limit)
+
+    def convert(self, lessee: Lessee, size: int, kept: Sequence[int]) -> list[object]:
+        """See :class:`~jitree.regs.memory.Lender`."""
+        with self._lock:
+            self._charged += sum(kept)
+            self._held -= size
+            lessee.held -= size
+        return [Ending(partial(self._uncharged.append, length)) for length in kept]
+
     def _require_room(self, limit: int, size: int) -> None:
         """RESOURCE_EXHAUSTED where live memory and ``size`` more bytes are above the limit."""
         self._collect()
-        used = self._accounting.live + self._charged + sum(borrower.live for borrower in self.borrowers)
+        if self._held and self._used() + size > limit:
+            for lessee in self._lessees:
+                lessee.withdraw()
+            self._held = sum(lessee.held for lessee in self._lessees)
+        used = self._used()
         if used + size > limit:
             raise ResourceExhaustedError(
                 f"cannot allocate {size} bytes: {used} of {limit} bytes are in use (the limit on memory)"
             )
 
+    def _used(self) -> int:
+        borrowed = sum(borrower.live for borrower in self.borrowers)
+        return self._accounting.live + self._charged + self._held + borrowed
+
     def _tell_room(self, limit: int) -> None:
         for borrower in self.borrowers:
-            borrower.limit(limit - self._accounting.live - self._charged)
+            borrower.limit(limit - self._accounting.live - self._charged - self._held)
 
     def lend(self, capacity: int, count: int, memory_type: int = 0) -> list[HeapBlock]:
         if capacity != size_class(natural("capacity", capacity)):

@@ -11,15 +11,18 @@ from __future__ import annotations
 import ctypes
 from array import array
 from typing import Final
+from weakref import ref
 
 from jitree.dispatch.fast.engine import raise_failure
 from jitree.dispatch.native.engine import attach
 from jitree.errors import error_context
 from jitree.hal.local import interrupts
+from jitree.hal.local.executor.records import KernelDispatch
 from jitree.loaders.vmvx_arguments import Grid, KernelArguments, read_grid, read_span
 from jitree.loaders.vmvx_layout import CONTEXT, SCRATCH_MARK
+from jitree.loaders.vmvx_lease import Lease
 from jitree.loaders.vmvx_worker import Worker, job_failure
-from jitree.regs.layout import COUNT_UNLIMITED, ENTRY, FRAME, SCRATCH, SLOW_DONE, SLOW_LOOK, STATE
+from jitree.regs.layout import COUNT_UNLIMITED, ENTRY, FRAME, SLOW_DONE, SLOW_LOOK, STATE
 from jitree.regs.machine import Machine
 from jitree.regs.memory import MemoryBlock
 from jitree.regs.objects import VmBuffer
@@ -34,6 +37,7 @@ _UNCOUNTED: Final = COUNT_UNLIMITED + (COUNT_UNLIMITED >> 1)
 """References to its handles: far from the limit whatever one workgroup on the VM retains and drops."""
 _ADDRESS: Final = ENTRY.word("address")
 _LENGTH: Final = ENTRY.word("length")
+_LINK: Final = ENTRY.word("link")
 
 
 class WorkerContext:
@@ -49,13 +53,16 @@ class WorkerContext:
             self._machine.seen = ()  # a workgroup that takes long goes on where the watchdog sees it
         self._arguments = KernelArguments(table, binding_count)
         self._memory = MemoryBlock(SCRATCH_SIZE)
-        self._scratch = array("q", bytes(SCRATCH.size))
-        self._pool: list[tuple[int, VmBuffer]] = []
+        self._lease = Lease(table.bounds.lender)
+        self._pool: list[tuple[int, ref[VmBuffer]]] = []
         record = self._record = array("q", (
             0, *self._places(), *self._arguments.own, self._memory.address, 0, 0, *self._arguments.elements,
         ))  # fmt: skip
         self._reset()
         self._refill()
+        self.runs_parts = len(self._pool) == _SCRATCH_BUFFERS and self._machine.seen is None
+        """Whether it can run parts of workgroups, which never leave machine code half done: where objects are
+        few, or somebody watches, they do."""
 
     @property
     def address(self) -> int:
@@ -71,16 +78,11 @@ class WorkerContext:
         """The number of the first part of a workgroup that is not complete."""
         return self._record[CONTEXT.word("reached")]
 
-    @property
-    def runs_parts(self) -> bool:
-        """Whether it can run parts of workgroups, which never leave machine code half done: where allocations
-        are counted, or a session watches calls, they do."""
-        return bool(self._pool) and self._machine.seen is None
-
     def close(self) -> None:
         """Closes the worker's context too; no thread may be in it."""
         self._machine.release_frames()
         self._drop_pool()
+        self._lease.end()
         for count, handles in enumerate((self._arguments.own, self._arguments.elements), 1):
             for handle in handles:
                 self._table.set_word(handle, "count", count)
@@ -92,9 +94,11 @@ class WorkerContext:
         is to end."""
         state, first, last = read_span(dispatch, workgroup)
         self._show(read_grid(state))
+        self._settle()
         try:
             if self._machine.state[STATE.word("outcome")] == SLOW_LOOK:
                 raise_failure(self._machine)
+            self._lease.require_whole(KernelDispatch(dispatch).parts)
             with error_context(f"running workgroups {first} to {last} of a dispatch"):
                 self.worker.context.invoker.finish(self.worker.call(ordinal), self._machine)
         finally:
@@ -127,7 +131,7 @@ class WorkerContext:
         attach(machine)
         machine.begin(self.worker.call(0).host)
         machine.publish(0)
-        machine.state[STATE.word("scratch")] = self._scratch.buffer_info()[0]
+        machine.state[STATE.word("scratch")] = self._lease.address
         return (
             machine.state_address,
             machine.frames_address + FRAME.size,
@@ -139,41 +143,64 @@ class WorkerContext:
         """Lets Python's objects show what machine code has aimed their handles at."""
         self._arguments.show(grid)
         self._arguments.bindings.size = len(grid.bindings)
-        for handle, buffer in self._pool:
+        for handle, buffer in self._present():
             word = (handle - self._table.base) >> 3
             start = self._table.i64[word + _ADDRESS] - self._memory.address
             if self._table.count(handle):
                 buffer.show(self._memory.array[start : start + self._table.i64[word + _LENGTH]])
 
+    def _settle(self) -> None:
+        """The scratch buffers that are in use become such as the VM makes, the others are dropped."""
+        table, unused = self._table, self._lease.free
+        self._lease.begin(0, 0, 0)
+        while unused:
+            following = table.i64[((unused - table.base) >> 3) + _LINK]
+            self._drop(unused)
+            unused = following
+        used = [buffer for handle, buffer in self._present() if table.count(handle)]
+        charges = self._lease.convert([buffer.length for buffer in used])
+        for buffer, charge in zip(used, charges, strict=True):
+            buffer.charge = charge
+
     def _refill(self) -> None:
         """Makes the pool of scratch buffers anew."""
         self._drop_pool()
         table, head = self._table, 0
-        for _ in range(_SCRATCH_BUFFERS if table.bounds.count_nothing else 0):  # else each one is counted
+        for _ in range(min(_SCRATCH_BUFFERS, table.room)):
             buffer = VmBuffer.alias(_NO_MEMORY)
             handle = table.wrap(buffer)
-            self._pool.append((handle, buffer))
+            self._pool.append((handle, ref(buffer)))
             table.set_word(handle, "count", 0)
             table.set_word(handle, "usage", SCRATCH_MARK)
             table.set_word(handle, "link", head)
             head = handle
-        start = self._memory.address
-        self._scratch[:] = array("q", (head, start, start + SCRATCH_SIZE, 0))
+        self._lease.begin(head, self._memory.address, SCRATCH_SIZE)
 
     def _drop_pool(self) -> None:
         """Frees the handles of scratch buffers. Those that the program has kept are its own from now on, and
         so is all scratch memory."""
-        table, kept = self._table, False
-        for handle, buffer in self._pool:
-            if table.object(handle) is not buffer:  # it was used, and freed by the VM
-                continue
-            if table.count(handle):
-                table.set_word(handle, "usage", 0)
+        kept = False
+        for handle, _ in self._present():
+            if self._table.count(handle):
+                self._table.set_word(handle, "usage", 0)
                 kept = True
             else:
-                table.set_word(handle, "count", 1)
-                table.release(handle)
+                self._drop(handle)
         self._pool.clear()
         if kept:
             self._memory = MemoryBlock(SCRATCH_SIZE)
             self._record[CONTEXT.word("scratch")] = self._memory.address
+
+    def _present(self) -> list[tuple[int, VmBuffer]]:
+        """Scratch buffers that have not been freed, and their handles."""
+        found = ((handle, buffer()) for handle, buffer in self._pool)
+        return [
+            (handle, buffer)
+            for handle, buffer in found
+            if buffer is not None and self._table.object(handle) is buffer
+        ]
+
+    def _drop(self, handle: int) -> None:
+        """Frees a handle that nothing refers to."""
+        self._table.set_word(handle, "count", 1)
+        self._table.release(handle)

@@ -35,3 +35,4 @@ class KernelHandle(MemoryRecord, layout=ENTRY):
 
 class KernelScratch(MemoryRecord, layout=SCRATCH):
     free: KernelHandle
+    room: Atomic

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jitree.codegen.atomics import atomic_load, atomic_replace, atomic_store
+from jitree.codegen.atomics import atomic_add, atomic_load, atomic_replace, atomic_store
 from jitree.codegen.primitives import call, call_int, load64, quotient, remainder, stack_address
 from jitree.codegen.record import place_of
 from jitree.hal.local.executor.records import KernelDispatch, Workgroup
@@ -17,7 +17,13 @@ from jitree.loaders.vmvx_layout import (
     WORKGROUP_LITTERED,
     WORKGROUP_REFUSED,
 )
-from jitree.loaders.vmvx_records import Contexts, KernelEnvironment, KernelHandle, WorkerContextRecord
+from jitree.loaders.vmvx_records import (
+    Contexts,
+    KernelEnvironment,
+    KernelHandle,
+    KernelScratch,
+    WorkerContextRecord,
+)
 
 FIRST_CONTEXT = CONTEXTS["first"]
 FIRST_BINDING = CONTEXT["binding"]
@@ -115,15 +121,28 @@ def recycle(context: WorkerContextRecord) -> None:
     scratch = state.scratch
     entry = state.released
     state.released = KernelHandle(0)
+    size = 0
     while entry:
         following = entry.link
         if entry.usage == SCRATCH_MARK:
             entry.link = scratch.free
             scratch.free = entry
             scratch.taken -= 1
+            size += entry.length
         else:
             entry.link = state.released
             state.released = entry
         entry = following
     if scratch.taken == 0:
         scratch.next = context.scratch
+    if scratch.lend != 0 and scratch.part == 0:
+        scratch.paid -= size
+        atomic_add(scratch.room, size)
+
+
+def withdraw(scratch: KernelScratch) -> None:
+    """Takes back what a worker context has of a limit on memory and does not use. Any thread may."""
+    room = atomic_load(scratch.room)
+    while not atomic_replace(scratch.room, room, 0):
+        room = atomic_load(scratch.room)
+    scratch.held -= room

@@ -58,7 +58,9 @@ def workgroups(dispatch: KernelDispatch, context: WorkerContextRecord, first: in
     y = remainder(line, count_y)
     z = quotient(line, count_y)
     fuel = state.fuel
+    scratch = state.scratch
     while True:
+        scratch.part = part
         fuel = kernel(
             state, frame, values, refs, fuel, local, constants, bindings,
             x, y, z, size_x, size_y, size_z, count_x, count_y, count_z, part, parts,

@@ -65,11 +65,19 @@ SCRATCH: Final = Record(
     i64 next              # address of the next free byte, a multiple of SCRATCH_ALIGNMENT
     i64 limit             # where the memory ends
     i64 taken             # entries that are in use
+    i64 room              # bytes of a limit that the owner has and nothing uses
+    i64 held              # bytes of a limit that the owner has
+    i64 paid              # … that entries in use have taken of them
+    i64 lend              # `i64 (owner, length)`: gets so many more for an entry; 0 = nothing is counted
+    i64 owner             # the Python object that the record belongs to
+    i64 part              # which part of a workgroup runs
+    i64 refused           # 1 when `lend` has given nothing
     """,
 )
 """Memory for `buffer.alloc` in compiled functions whose buffers die with them. An allocation takes an entry,
 which is a `vm.buffer` of count 0 that may be read and written, sets address, length and count, and zeroes the
-bytes. The owner of the record takes the entries back from STATE.released."""
+bytes. The owner of the record takes the entries back from STATE.released, and their bytes to `room`, which
+others may set to 0 at any time. In parts of a workgroup but the first, buffers are copies, not counted."""
 SCRATCH_ALIGNMENT: Final = 64
 
 PATIENT: Final = 0

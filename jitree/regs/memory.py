@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
 from jitree.base.records import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -64,6 +64,26 @@ def _free(size: int) -> object:
     return None
 
 
+class Lessee(Protocol):
+    """Who has bytes of a limit on memory in advance, of which it uses some."""
+
+    held: int
+    """All of them."""
+
+    def withdraw(self) -> None:
+        """Gives back what it does not use, also while machine code uses more at the same time."""
+
+
+class Lender(Protocol):
+    """Who limits memory."""
+
+    def extend(self, lessee: Lessee, size: int) -> None:
+        """Lets it hold so many bytes more. RESOURCE_EXHAUSTED."""
+
+    def convert(self, lessee: Lessee, size: int, kept: Sequence[int]) -> list[object]:
+        """It holds ``size`` bytes less. ``kept`` ones are counted until what this gives for each dies."""
+
+
 class Bounds(NamedTuple):
     frames: int = MAXIMUM_FRAMES - 1
     """Calls of a program, one inside the other."""
@@ -73,16 +93,13 @@ class Bounds(NamedTuple):
     """Counts bytes of ``vm.buffer``, ``vm.list`` and globals until what it gives dies. RESOURCE_EXHAUSTED."""
     builds: Builds | None = None
     """Limits what it takes to build the programs' machine code."""
+    lender: Lender | None = None
+    """Counts what machine code has of ``charge``; None where that limits nothing."""
 
     @property
     def limited_charge(self) -> Callable[[int], object] | None:
         """``charge``, where it limits anything."""
         return None if self.charge is _free else self.charge
-
-    @property
-    def count_nothing(self) -> bool:
-        """Whether programs may have as much as there is."""
-        return self[:3] == UNBOUNDED[:3]
 
 
 UNBOUNDED: Final = Bounds()

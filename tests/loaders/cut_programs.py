@@ -24,7 +24,7 @@ from jitree.hal.local.executor.records import KernelDispatch, KernelEntry, Workg
 from jitree.loaders.vmvx_executable import VmvxExecutable
 from jitree.loaders.vmvx_images import SPANS
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
-from jitree.regs.memory import address_of
+from jitree.regs.memory import UNBOUNDED, Bounds, address_of
 from tests.assembler import Assembler
 from tests.dispatch.native.nests.programs import LoopText, Text
 from tests.hal.native_kernels import whole
@@ -73,16 +73,20 @@ class KernelText(Text):
         return Assembler(name).function("f", ENTRY_CONVENTION, text)
 
 
-def compiled(text: KernelText) -> VmvxExecutable:
+def compiled(text: KernelText, bounds: Bounds = UNBOUNDED) -> VmvxExecutable:
     """With machine code in place, made in this process: workgroups can be cut however small they are."""
-    executable = load(text.module(), "native")
+    executable = load(text.module(), "native", bounds=bounds)
+    with patch.object(cutting, "LEAST_WORK", 0):
+        compile_here(executable)
+    return executable
+
+
+def compile_here(executable: VmvxExecutable) -> None:
+    """Puts machine code in place, made in this process."""
     kernels = executable._compiled
     assert kernels is not None
     image.wait(SPANS)
-    with patch.object(cutting, "LEAST_WORK", 0):
-        made = build(generate(kernels._provider.recipe), host_target())
-    assert kernels._use(map_image(made))
-    return executable
+    assert kernels._use(map_image(build(generate(kernels._provider.recipe), host_target())))
 
 
 def most_parts(executable: VmvxExecutable) -> int:

@@ -10,6 +10,7 @@ from jitree.loaders.vmvx import FORMAT, VmvxLoader
 from jitree.loaders.vmvx_executable import VmvxExecutable
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
 from jitree.modules.vmvx import VmvxModule
+from jitree.regs.memory import UNBOUNDED, Bounds
 from tests.assembler import Assembler
 from tests.loaders.samples import sample
 
@@ -58,11 +59,12 @@ def load(
     tier: str = "plain",
     constants: Sequence[int] = (),
     modules: Sequence[HostModule] = (),
+    bounds: Bounds = UNBOUNDED,
     **parameters: object,
 ) -> VmvxExecutable:
     if isinstance(data, Assembler):
         data = data.build()
-    loader = VmvxLoader((VmvxModule(), *modules), tier)
+    loader = VmvxLoader((VmvxModule(), *modules), tier, bounds)
     return loader.try_load(
         ExecutableParameters(FORMAT, memoryview(data), tuple(constants), **parameters)  # type: ignore[arg-type]
     )

@@ -7,7 +7,8 @@ run all the time.
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import below, call, load64, store64
+from jitree.codegen.atomics import Atomic, atomic_load, atomic_replace
+from jitree.codegen.primitives import below, call, call_int, load64, store64
 from jitree.codegen.record import MemoryRecord, place_of
 from jitree.regs.counting import Entry
 from jitree.regs.layout import (
@@ -52,6 +53,7 @@ class ExitImport(MemoryRecord, layout=IMPORT):
 
 class Scratch(MemoryRecord, layout=SCRATCH):
     free: Entry
+    room: Atomic
 
 
 def clear(refs: int, bits: int) -> None:
@@ -131,13 +133,30 @@ def allocate(state: ExitState, length: int) -> Entry:
     return entry
 
 
+def is_paid(scratch: Scratch, length: int) -> bool:
+    """Whether a limit on memory, if there is one, has so many bytes for a buffer. They are taken."""
+    if scratch.lend == 0 or scratch.part != 0:
+        return True
+    room = atomic_load(scratch.room)
+    while room >= length:
+        if atomic_replace(scratch.room, room, room - length):
+            scratch.paid += length
+            return True
+        room = atomic_load(scratch.room)
+    if call_int(scratch.lend, scratch.owner, length) == 0:
+        scratch.refused = 1
+        return False
+    scratch.paid += length
+    return True
+
+
 def take(state: ExitState, length: int) -> Entry:
     """A buffer from the memory for buffers that die with their function; null if there is none."""
     scratch = state.scratch
     if not scratch or not scratch.free:
         return Entry(0)
     start = scratch.next
-    if below((scratch.limit - start) & -SCRATCH_ALIGNMENT, length):
+    if below((scratch.limit - start) & -SCRATCH_ALIGNMENT, length) or not is_paid(scratch, length):
         return Entry(0)
     entry = scratch.free
     scratch.free = entry.link
@@ -150,5 +169,5 @@ def take(state: ExitState, length: int) -> Entry:
     return entry
 
 
-FUNCTIONS = (clear, side_exit, suspend, pop, slow, allocate, take)
+FUNCTIONS = (clear, side_exit, suspend, pop, slow, is_paid, allocate, take)
 """What compiled functions call."""
