@@ -96,9 +96,7 @@ class WorkerContext:
         self._show(read_grid(state))
         self._settle()
         try:
-            if self._machine.state[STATE.word("outcome")] == SLOW_LOOK:
-                raise_failure(self._machine)
-            self._lease.require_whole(KernelDispatch(dispatch).parts)
+            self._require_going_on(ordinal, KernelDispatch(dispatch).parts)
             with error_context(f"running workgroups {first} to {last} of a dispatch"):
                 self.worker.context.invoker.finish(self.worker.call(ordinal), self._machine)
         finally:
@@ -109,13 +107,26 @@ class WorkerContext:
         """Drops what a part of a workgroup that left machine code has in its frame: it has stored nothing,
         and the first part does all of it. Raises why the workgroup is to end, if it is."""
         try:
-            self.worker.call(ordinal).resume(self._machine)
-            if self._machine.state[STATE.word("outcome")] == SLOW_LOOK:
-                raise_failure(self._machine)
+            self._require_going_on(ordinal, 1)
+            self._drop_frames(ordinal)
         finally:
-            self._machine.release_frames()
             self._reset()
             self._refill()
+
+    def _require_going_on(self, ordinal: int, parts: int) -> None:
+        """Raises why a workgroup that left machine code, cut into so many parts, is to end, if it is."""
+        try:
+            if self._machine.state[STATE.word("outcome")] == SLOW_LOOK:
+                raise_failure(self._machine)
+            self._lease.require_whole(parts)
+        except BaseException:
+            self._drop_frames(ordinal)
+            raise
+
+    def _drop_frames(self, ordinal: int) -> None:
+        """Nothing of the workgroup goes on: what its frames refer to is dropped."""
+        self.worker.call(ordinal).resume(self._machine)
+        self._machine.release_frames()
 
     def _reset(self) -> None:
         """Makes state and handles what compiled kernels want after an engine has used them."""

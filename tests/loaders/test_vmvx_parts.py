@@ -315,19 +315,20 @@ def _long(depth: int) -> KernelText:
     return text
 
 
-@pytest.mark.parametrize("parts", [2, 5])
+@pytest.mark.parametrize("parts", [1, 2, 5])
 def test_parts_end_with_their_job(parts: int) -> None:
-    """The first one and others, which leave nothing in the worker context."""
+    """The first one and others, or the whole workgroup, which leave nothing in the worker context."""
     executable = compiled(_long(1 << 26))
     assert most_parts(executable) > 4
     blocks = [aligned(np.ones(64 * 64, np.float32)), aligned(np.zeros(64 * 64, np.float32))]
+    (context,) = executable._compiled._contexts.values()  # type: ignore[union-attr]
+    objects = context._table.live_count
     for seed in range(3):
         begun = time.thread_time()
         assert not run_parts(executable, 1, (), blocks, parts, seed, failure=1)
         assert time.thread_time() - begun < 2, "a part takes longer"
+        assert context.is_idle and context._table.live_count == objects
     assert not blocks[1].any()
-    (context,) = executable._compiled._contexts.values()  # type: ignore[union-attr]
-    assert context.is_idle
 
 
 def test_a_team_leaves_what_one_thread_leaves() -> None:
