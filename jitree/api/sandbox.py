@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
+from weakref import ref
 
 from jitree.api.calls.refusal import listed
 from jitree.api.executables import create_loaders
@@ -46,6 +47,7 @@ from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
     from jitree.dispatch.function import VmFunction
+    from jitree.dispatch.invocation import Invoker
     from jitree.dispatch.linking import ModuleInstance
     from jitree.hal.device import Device
     from jitree.regs.ref_types import RefTypes
@@ -100,7 +102,9 @@ class Sandbox:
         self._loaded = 0
 
     def context(self, ref_types: RefTypes, flags: ContextFlags) -> Context:
-        return LimitedContext(self, ref_types, tier=self._tier, flags=flags, bounds=self._bounds)
+        context = LimitedContext(self, ref_types, tier=self._tier, flags=flags, bounds=self._bounds)
+        self._allocator.reclaim = partial(_collect, ref(context.invoker))
+        return context
 
     def adopt(self, device: Device) -> None:
         """A device of the session, which nothing else uses."""
@@ -192,6 +196,12 @@ class Sandbox:
     def executed(self) -> int | None:
         """Instructions of the last call, where they are limited."""
         return None if self._engine is None else self._engine.executed
+
+
+def _collect(invoker: ref[Invoker]) -> None:
+    found = invoker()
+    if found is not None:
+        found.collect()
 
 
 class LimitedContext(Context):

@@ -38,6 +38,7 @@ def fold_tracebacks(error: BaseException) -> None:
         one.__traceback__ = _of_user(one.__traceback__)
         cause = one.__cause__
         if cause is not None and _of_user(cause.__traceback__) is None and str(one).startswith(str(cause)):
+            cause.__traceback__ = None  # frames keep what a call used
             one.__cause__ = cause.__cause__  # a kept failure that is raised again says the same twice
         pending += [e for e in (one.__cause__, one.__context__) if e is not None and id(e) not in seen]
 

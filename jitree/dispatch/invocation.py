@@ -359,6 +359,7 @@ class Invoker(ContextGate):
         self._idle.append(Machine(self.table, self.functions))
 
     def _take_machine(self, policy: Policy) -> Machine:
+        self._settle()
         machine = self._idle.pop() if self._idle else Machine(self.table, self.functions)
         machine.revive()
         prompt, time = policy
@@ -371,8 +372,24 @@ class Invoker(ContextGate):
     def _clear(self, machine: Machine) -> None:
         """Drops what a call has left in the registers of a machine."""
         machine.release_frames()
+        self._settle()
+
+    def collect(self) -> None:
+        """Frees what has been dropped, if nothing of the context runs right now."""
+        if not self.lock.acquire(blocking=False):
+            return
+        try:
+            if not self.gate[NESTING]:
+                self._settle()
+        finally:
+            self.lock.release()
+
+    def _settle(self) -> None:
+        """Frees what has been dropped: before a call, too, which else would have less memory for it."""
         if self.table.deferred:
             self.table.drain_deferred()
+        if self.table.handle_pool is not None:
+            self.table.handle_pool.settle()
 
     def _give_back(self, machine: Machine) -> None:
         self._clear(machine)

@@ -194,6 +194,9 @@ class Allocator(Unique, abc.ABC):
     def formatted_statistics(self) -> str:
         return self.statistics.format()
 
+    reclaim: Callable[[], object] = bool
+    """Frees what a program has dropped and not given back yet, where it would pass a limit."""
+
     @property
     def limited_charge(self) -> Charge | None:
         """What counts memory of the host that a program has elsewhere; None where nothing limits it."""

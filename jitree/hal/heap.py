@@ -167,6 +167,7 @@ class HeapAllocator(LendingAllocator):
         limits it. RESOURCE_EXHAUSTED where it does."""
         if self._limit is None:
             return None
+        self._make_room(self._limit, size)
         with self._lock:
             self._require_room(self._limit, size)
             self._charged += size
@@ -176,6 +177,7 @@ class HeapAllocator(LendingAllocator):
     def extend(self, lessee: Lessee, size: int) -> None:
         """See :class:`~jitree.regs.memory.Lender`."""
         assert self._limit is not None
+        self._make_room(self._limit, size)
         with self._lock:
             self._lessees.add(lessee)
             self._require_room(self._limit, size)
@@ -190,6 +192,15 @@ class HeapAllocator(LendingAllocator):
             self._held -= size
             lessee.held -= size
         return [Ending(partial(self._uncharged.append, length)) for length in kept]
+
+    def _make_room(self, limit: int, size: int) -> None:
+        """Has freed what can be, if ``size`` bytes more are above the limit. Not with the lock: whatever dies
+        may ask for memory."""
+        with self._lock:
+            self._collect()
+            is_full = self._used() + size > limit
+        if is_full:
+            self.reclaim()
 
     def _require_room(self, limit: int, size: int) -> None:
         """RESOURCE_EXHAUSTED where live memory and ``size`` more bytes are above the limit."""
@@ -260,6 +271,8 @@ class HeapAllocator(LendingAllocator):
     def _take(self, memory_type: int, size: int) -> HeapBlock:
         """A block for ``size`` bytes, accounted for."""
         capacity = size_class(size)
+        if self._limit is not None:
+            self._make_room(self._limit, size)
         with self._lock:
             if self._returned:
                 self._collect()

@@ -114,7 +114,11 @@ class Semaphore(Unique):
             _call(due, None)
 
     def fail(self, error: StatusError) -> None:
-        """Fails the semaphore for good; the first failure stays."""
+        """Fails the semaphore for good; the first failure stays, without the frames of what has failed: these
+        may refer to the semaphore, and would keep the memory of the whole call until garbage is collected."""
+        from jitree.base.folding import fold_tracebacks
+
+        fold_tracebacks(error)
         with self._lock:
             if self._failure is not None:
                 return

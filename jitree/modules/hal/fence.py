@@ -90,12 +90,16 @@ class FenceWait:
             self._status = _OK
         except TimeoutError as error:
             if isinstance(error, errors.StatusError):
-                self._failure = error
+                self._fail(error)
         except errors.StatusError as error:
-            self._failure = error
+            self._fail(error)
         except asyncio.CancelledError:
             fence.interrupt(errors.CancelledError("the wait for it was cancelled"))
             raise
+
+    def _fail(self, failure: errors.StatusError) -> None:
+        """Without its frames, which refer to this wait."""
+        self._failure = failure.with_traceback(None)
 
     def _remaining(self) -> float | None:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
@@ -104,7 +108,7 @@ class FenceWait:
         try:
             reached = wait_fences(self._fences, timeout) == errors.StatusCode.OK
         except errors.StatusError as error:
-            self._failure = error
+            self._fail(error)
             return True
         if reached:
             self._status = _OK

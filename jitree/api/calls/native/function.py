@@ -34,7 +34,7 @@ from jitree.api.calls.native.records import CallRecord, FrameRecord, GateRecord,
 from jitree.api.calls.native.results import take_results
 from jitree.codegen.primitives import call, lesser, load64, stack, store64
 from jitree.codegen.record import place_of
-from jitree.modules.hal.native.entries import STATE_RELEASED, release
+from jitree.modules.hal.native.entries import STATE_RELEASED, bury, release
 from jitree.modules.hal.native.records import Entry, State, StreamRecord
 from jitree.regs.layout import EXIT_FINISHED, FRAME, PATIENT, PROMPT, STATE
 from jitree.regs.machine import PROMPT_TIME
@@ -249,9 +249,15 @@ def tidy(python: Python, record: CallRecord, state: State) -> bool:
         take_back(owners, state.handle_pool, place_of(state) + STATE_RELEASED)
         if not drained(python, record, state):
             return False
-    if call(python.length, record.deferred) == 0:
+    if call(python.length, record.deferred) != 0 and not is_done(
+        python, invoke(python, record.drain_deferred)
+    ):
+        return False
+    handle_pool = state.handle_pool
+    if not handle_pool or not handle_pool.dead:
         return True
-    return is_done(python, invoke(python, record.drain_deferred))
+    bury(handle_pool, place_of(state) + STATE_RELEASED)
+    return drained(python, record, state)
 
 
 def drained(python: Python, record: CallRecord, state: State) -> bool:

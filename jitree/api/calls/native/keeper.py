@@ -115,5 +115,7 @@ def _attend(
             place = state.buffer_info()[0] + STATE["released"]
             interface.take_back(record, 0 if handle_pool is None else handle_pool.record, place)
             table.drain(memoryview(state))
+            if handle_pool is not None:
+                handle_pool.settle()
     finally:
         lock.release()

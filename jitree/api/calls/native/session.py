@@ -4,7 +4,9 @@ device (``Session.to_device``), which are calls that run nothing and whose argum
 from __future__ import annotations
 
 from array import array
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+from weakref import ref
 
 from jitree.api.calls.native import interface as interfaces
 from jitree.api.calls.native.direct import DirectCall, Unsuitable, copies_to, direct_call, fill, records
@@ -38,6 +40,8 @@ class DirectCalls:
         """A call of any function of the session."""
         self._device = device
         self._calls: dict[tuple[object, int], DirectCall | None] = {}
+        if device.device_allocator.limited_charge is not None:
+            device.device_allocator.reclaim = partial(_collect, ref(self))
 
     def prepare(self, function: Function) -> tuple[bool, DirectCall | None]:
         """Whether it is settled how the function is called from now on (False: to be tried another time), and
@@ -129,3 +133,9 @@ def exchange_functions() -> object:
     """The ``__dlpack_c_exchange_api__`` of arrays, None as long as there is no machine code of calls."""
     loaded = interface()
     return None if loaded is None else loaded.exchange_functions
+
+
+def _collect(calls: ref[DirectCalls]) -> None:
+    found = calls()
+    if found is not None:
+        found.collect()
