@@ -58,7 +58,7 @@ class Nest(NamedTuple):
         structure, reader = parted(self.structure, self.reader, level, counts)
         dependence = Dependence(structure, reader)
         try:
-            require_sizes(structure, reader.products)
+            require_sizes(structure, reader)
         except NotANest:
             return None
         plan = make_plan(structure, reader.splits, dependence)
@@ -83,7 +83,7 @@ def _take(function: SsaFunction, loop: SsaLoop) -> Nest:
     structure, reader = recognise(loop)
     structure = collapsed(structure, reader, Dependence(structure, reader).counters_as_data())
     dependence = Dependence(structure, reader)
-    require_sizes(structure, reader.products)
+    require_sizes(structure, reader)
     if values_used_after(function, loop) - {loop.header.parameters[0]}:
         raise NotANest("a value is carried out of the nest")
     return Nest(loop, structure, reader, dependence, make_plan(structure, reader.splits, dependence))

@@ -6,6 +6,7 @@ A value that is the same for all lanes is computed as a scalar.
 from __future__ import annotations
 
 from jitree.codegen.ir_text import llvm_type
+from jitree.dispatch.native.nests.computed import emit_part
 from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets, Places
 from jitree.dispatch.native.nests.operations import condition, emit, fenced, uses_library
@@ -157,6 +158,8 @@ class Body:
         lanes = max((operand.lanes for operand in operands), default=1)
         kinds = [operand.type for operand in value.operands]
         texts = [self.widened(operand, kind, lanes) for operand, kind in zip(operands, kinds, strict=True)]
+        if lanes > 1 and value in self.places.bounded:
+            return NestOperand(emit_part(self._writer, value.operation, lanes, texts), lanes)
         if uses_library(value):
             return NestOperand(self._library(value, lanes, kinds, texts), lanes)
         return NestOperand(emit(self._writer, value.operation, lanes, texts), lanes)
@@ -186,14 +189,37 @@ class Body:
 
     def _load(self, region: NestRegion, access: ElementAccess, value: Value, offsets: Offsets) -> NestOperand:
         memory, predicate = self._memory, access.predicate
+        if access.computed:
+            distance = self._distance(region, access, offsets)
+            pointer = memory.displaced(access, memory.pointer(region, access, offsets), distance)
+            if distance.lanes > 1:
+                return memory.gather(access, pointer, self._mask(region, predicate, offsets))
+        else:
+            pointer = memory.pointer(region, access, offsets)
         if memory.is_uniform(access):
             bit = self._any(self._predicate(region, predicate, offsets)) if predicate else None
-            return memory.load_element(region, access, offsets, bit)
+            return memory.load_element(access, pointer, bit)
         if access in region.panels:
             return memory.load_panel(region, access, offsets)
         if value in self._plan.transposed and region.squares and region.mask is None:
             return memory.load_column(region, access, self._plan.transposed[value], offsets)
-        return memory.load_lanes(region, access, offsets, self._mask(region, predicate, offsets))
+        return memory.load_lanes(access, pointer, self._mask(region, predicate, offsets))
+
+    def _distance(self, region: NestRegion, access: ElementAccess, offsets: Offsets) -> NestOperand:
+        """The computed parts of an index together, which the guard has found to be small."""
+        writer, total = self._writer, NestOperand("0", 1)
+        for part, factor in access.computed:
+            operand = self.value(region, part, offsets)
+            lanes = max(operand.lanes, total.lanes)
+            kind = llvm_type("i64", lanes)
+            one, sum_so_far = (self.widened(o, "i64", lanes) for o in (operand, total))
+            product = writer.let(f"mul {kind} {one}, {writer.splat('i64', str(factor), lanes)}")
+            total = NestOperand(writer.let(f"add {kind} {sum_so_far}, {product}"), lanes)
+        if total.lanes == 1:
+            return total
+        wide, narrow = llvm_type("i64", total.lanes), llvm_type("i32", total.lanes)
+        small = writer.let(f"trunc {wide} {total.text} to {narrow}")
+        return NestOperand(writer.let(f"sext {narrow} {small} to {wide}"), total.lanes)
 
     def store(self, region: NestRegion, access: ElementAccess, value: NestOperand, offsets: Offsets) -> None:
         text = self.widened(value, access.stored.type, self._plan.lanes)

@@ -8,7 +8,7 @@ from typing import Final
 from jitree.codegen.vector_math.ir import FUNCTIONS
 from jitree.dispatch.native.nests.operations import is_pure, uses_library
 from jitree.dispatch.native.nests.reading import NotANest, PolynomialReader
-from jitree.dispatch.native.nests.recognise import Predicate, Structure
+from jitree.dispatch.native.nests.recognise import ElementAccess, Predicate, Structure
 from jitree.dispatch.native.ssa import PHI, Value
 
 FUNCTION_WEIGHT: Final = 30
@@ -51,6 +51,11 @@ class Dependence:
             self._weigh(value)
         return known
 
+    def place(self, access: ElementAccess) -> set[Value]:
+        """The counters on which it depends which element an access touches."""
+        own = access.index.symbols() & set(self._structure.counters)
+        return own.union(*(self.of(part) for part, _ in access.computed))
+
     def counters_as_data(self) -> set[Value]:
         """Those that a value is computed from other than through an index."""
         variables = (value for value in self._counters if value in self._reader.variables)
@@ -71,7 +76,8 @@ class Dependence:
         if value in self._reader.variables or self._reader.is_invariant(value):
             return ()
         if value in self._structure.loads:
-            return tuple(conditions(self._structure.loads[value].predicate))
+            load = self._structure.loads[value]
+            return (*conditions(load.predicate), *(part for part, _ in load.computed))
         if value in self._structure.choices:
             (condition, _), *branches = self._structure.choices[value]
             return (condition, *branches)
@@ -91,6 +97,8 @@ class Dependence:
 
     def _weigh(self, value: Value) -> None:
         if value in self._reader.variables:
+            symbols = self._reader.variables[value].symbols() - set(self._structure.counters)
+            self.invariants.update(dict.fromkeys(sorted(symbols, key=lambda symbol: symbol.number)))
             return
         if self._reader.is_invariant(value):
             if not value.operation.startswith("const."):

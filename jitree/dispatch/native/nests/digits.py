@@ -50,7 +50,7 @@ def extent_of(level: Level) -> Polynomial | None:
 def read_digit(structure: Structure, access: ElementAccess, level: Level) -> Reading | None:
     """None if the counter of a loop is no digit of the access's index."""
     factor, extent = access.index.coefficient(level.counter), extent_of(level)
-    if extent is None or (factor.number or 1) <= 0 or not factor.terms:
+    if extent is None or (factor.number or 1) <= 0 or not factor.terms or access.computed:
         return None
     others = [
         (part, other)
@@ -96,6 +96,8 @@ def elements(structure: Structure, access: ElementAccess) -> tuple[Polynomial, l
     """Which elements an access touches in all iterations: the first one, and the strides from there, loops
     that go on where others end as one. Equal ones are the same elements; None if they are not known."""
     found: list[Stride] = []
+    if access.computed:
+        return None
     for level in structure.levels:
         factor, extent = access.index.coefficient(level.counter), extent_of(level)
         if extent is None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from jitree.dispatch.native.nests.body import Body
+from jitree.dispatch.native.nests.computed import BoundWriter, Extremes, separated
 from jitree.dispatch.native.nests.memory import ELEMENT_LLVM
 from jitree.dispatch.native.nests.narrowing import narrowed
 from jitree.dispatch.native.nests.plan import Order, Plan
@@ -25,10 +26,13 @@ NARROW_BITS: Final = 60
 _WIDE_BITS: Final = 124
 
 
-def require_sizes(structure: Structure, products: Sequence[Polynomial]) -> None:
-    """NotANest if the guard could not compute ranges, or the products, without overflow."""
-    if any(product.bits(SYMBOL_BITS) > _WIDE_BITS for product in products):
+def require_sizes(structure: Structure, reader: PolynomialReader) -> None:
+    """NotANest if the guard could not compute ranges, or products of bounds, without overflow."""
+    if any(product.bits(SYMBOL_BITS) > _WIDE_BITS for product in reader.products):
         raise NotANest("a bound of many factors")
+    parts = map(_parts, structure.loads.values())
+    if any(polynomial.bits(SYMBOL_BITS) > NARROW_BITS for polynomial in (*reader.inner, *parts)):
+        raise NotANest("a computed index with large factors")
     for level in structure.levels:
         for polynomial in (level.initial, level.bound):
             if polynomial.bits(SYMBOL_BITS) > NARROW_BITS:
@@ -36,11 +40,16 @@ def require_sizes(structure: Structure, products: Sequence[Polynomial]) -> None:
         if (level.extent or 0) > 1 << SYMBOL_BITS:
             raise NotANest("more than 2**31 iterations")
     for access in (*structure.loads.values(), *structure.stores):
-        parts = narrowed(access, structure)
-        if any(polynomial.bits(SYMBOL_BITS) > _WIDE_BITS for polynomial in (access.index, parts.highest)):
+        without = narrowed(access, structure)
+        if any(polynomial.bits(SYMBOL_BITS) > _WIDE_BITS for polynomial in (access.index, without.highest)):
             raise NotANest("an index with large factors")
-        if any(limit.bits(SYMBOL_BITS) > NARROW_BITS for limit in parts.limits):
+        if any(limit.bits(SYMBOL_BITS) > NARROW_BITS for limit in without.limits):
             raise NotANest("a condition with large factors")
+
+
+def _parts(access: ElementAccess) -> Polynomial:
+    """The computed parts of an index."""
+    return sum((Polynomial({(part,): number}) for part, number in access.computed), Polynomial.constant(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +81,7 @@ class Guard:
         self._narrowed = {
             access: narrowed(access, structure) for access in (*structure.loads.values(), *structure.stores)
         }
+        self._bounds = BoundWriter(writer, body.invariant, self._linear, self._require)
         self.ranges: dict[ElementAccess, Range] = {}
         """What accesses touch, after :meth:`gather`."""
 
@@ -140,6 +150,9 @@ class Guard:
             distance = writer.let(f"mul i64 {count}, {outermost.step}")
             writer.do(f"{value.name} = add i64 {distance}, {self._polynomial(outermost.initial, 'i64')}")
 
+    def _require(self, condition: str) -> None:
+        self._conditions.append(condition)
+
     def _taken(self) -> str:
         """All conditions so far, which are done with."""
         result = self._all() if self._conditions else "true"
@@ -164,9 +177,9 @@ class Guard:
         polynomials += [limit for access in accesses for limit in self._narrowed[access].limits]
         levels = (self._structure.outermost, *self._structure.levels)
         polynomials += [polynomial for level in levels for polynomial in (level.initial, level.bound)]
-        symbols = {symbol for item in polynomials for symbol in item.symbols()} - set(
-            self._structure.counters
-        )
+        polynomials += self._reader.inner
+        symbols = {symbol for item in polynomials for symbol in item.symbols()}
+        symbols -= self._reader.computed.union(self._structure.counters)
         symbols |= self._reader.not_negative
         for symbol in sorted(symbols, key=lambda value: value.number):
             name, limit = self._symbol(symbol), 1 << SYMBOL_BITS
@@ -181,7 +194,7 @@ class Guard:
                 self._conditions.append(self._writer.let(f"icmp sge i64 {self._polynomial(limit, 'i64')}, 0"))
 
     def _require_products(self) -> None:
-        """Bounds of split loops are the products of what they are split into."""
+        """Extremes of split loops are the products of what they are split into."""
         for product in self._reader.products:
             if product.bits(SYMBOL_BITS) > NARROW_BITS:
                 value = self._polynomial(product, "i128")
@@ -229,6 +242,28 @@ class Guard:
         writer = self._writer
         polynomial, highest, _ = self._narrowed[access]
         kind = self._kind(access)
+        low, high = self._reach(polynomial, highest, kind)
+        if access.computed:
+            parts = self._sum_of_parts(access.computed)
+            self._bounds.require_small(parts)
+            low, high = (
+                self._sum(self._widened(part, kind), end, kind)
+                for part, end in zip(parts, (low, high), strict=True)
+            )
+        buffer = writer.context.buffer(access.buffer)
+        room = buffer.length if access.instruction.results else buffer.room
+        elements = writer.let(f"lshr i64 {room}, {access.bytes.bit_length() - 1}")
+        self._conditions.append(writer.let(f"icmp sge {kind} {low}, 0"))
+        self._conditions.append(writer.let(f"icmp slt {kind} {high}, {self._widened(elements, kind)}"))
+        address = writer.let(f"ptrtoint ptr {buffer.address} to i64")
+        return Range(
+            self._address(address, low, kind, access, 0),
+            self._address(address, high, kind, access, access.bytes),
+        )
+
+    def _reach(self, polynomial: Polynomial, highest: Polynomial, kind: str) -> Extremes:
+        """Least and greatest value over all iterations, where ``highest`` may be added or not."""
+        writer = self._writer
         base = polynomial.without(self._structure.counters)
         low, high = self._polynomial(base, kind), self._polynomial(base + highest, kind)
         for level in self._structure.levels:
@@ -244,20 +279,31 @@ class Guard:
                 high = self._sum(high, span, kind)
             else:
                 low = self._sum(low, span, kind)
-        buffer = writer.context.buffer(access.buffer)
-        room = buffer.length if access.instruction.results else buffer.room
-        elements = writer.let(f"lshr i64 {room}, {access.bytes.bit_length() - 1}")
-        self._conditions.append(writer.let(f"icmp sge {kind} {low}, 0"))
-        self._conditions.append(writer.let(f"icmp slt {kind} {high}, {self._widened(elements, kind)}"))
-        address = writer.let(f"ptrtoint ptr {buffer.address} to i64")
-        return Range(
-            self._address(address, low, kind, access, 0),
-            self._address(address, high, kind, access, access.bytes),
-        )
+        return Extremes(low, high)
+
+    def _linear(self, value: Value) -> Extremes:
+        """Of a polynomial in a computed part of an index."""
+        found = separated(self._reader.read(value), self._reader.computed)
+        assert found is not None
+        bounds = self._reach(found[0], Polynomial.constant(0), "i64")
+        if not found[1]:
+            return bounds
+        parts = self._sum_of_parts(found[1])
+        return Extremes(self._sum(parts.low, bounds.low, "i64"), self._sum(parts.high, bounds.high, "i64"))
+
+    def _sum_of_parts(self, parts: Sequence[tuple[Value, int]]) -> Extremes:
+        low = high = "0"
+        for part, factor in parts:
+            bounds = self._bounds.part(part)
+            self._body.places.bounded.add(part)
+            ends = [self._product(bound, str(factor), "i64") for bound in bounds]
+            least, greatest = ends if factor > 0 else ends[::-1]
+            low, high = self._sum(low, least, "i64"), self._sum(high, greatest, "i64")
+        return Extremes(low, high)
 
     def _kind(self, access: ElementAccess) -> str:
         """i64 where the numbers cannot overflow it, whatever the values from outside are."""
-        polynomials = (access.index, self._narrowed[access].highest)
+        polynomials = (access.index, self._narrowed[access].highest, _parts(access))
         return "i64" if all(item.bits(SYMBOL_BITS) <= NARROW_BITS for item in polynomials) else "i128"
 
     def _widened(self, name: str, kind: str) -> str:
@@ -304,7 +350,9 @@ class Guard:
         hoisted = {self._structure.loads[value] for value in self._reader.hoisted}
         for number, store in enumerate(stores):
             for access in (*self._structure.loads.values(), *stores[number + 1 :]):
-                same_index = access.index == store.index and access.bytes == store.bytes
+                same_index = (
+                    access.index == store.index and access.bytes == store.bytes and not access.computed
+                )
                 if access not in hoisted and (
                     self._plan.in_order or (same_index and access.buffer is store.buffer)
                 ):

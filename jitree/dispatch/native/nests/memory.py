@@ -11,6 +11,7 @@ from jitree.dispatch.native.nests.reading import Level
 from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
 from jitree.dispatch.native.nests.transpose import load_columns
 from jitree.dispatch.native.nests.writer import Writer
+from jitree.dispatch.native.ssa import Value
 
 ELEMENT_LLVM: Final = {"i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "f32": "float", "f64": "double"}
 
@@ -36,7 +37,9 @@ class Places:
     coefficients: dict[tuple[ElementAccess, Level], str] = field(default_factory=dict)
     """Factors of counters in indices, in elements."""
     pointers: dict[ElementAccess, str] = field(default_factory=dict)
-    """The element that an access touches when all counters are 0."""
+    """The element that an access touches when all counters are 0, without what is computed."""
+    bounded: set[Value] = field(default_factory=set)
+    """Computed parts of indices that the guard has found to be small."""
 
 
 class Panel(NamedTuple):
@@ -118,12 +121,18 @@ class Memory:
             region.pointers[key] = base
         return writer.let(f"getelementptr {kind}, ptr {base}, i64 {fixed}") if fixed else base
 
-    def load_element(
-        self, region: NestRegion, access: ElementAccess, offsets: Offsets, bit: str | None
-    ) -> NestOperand:
+    def displaced(self, access: ElementAccess, pointer: str, distance: NestOperand) -> str:
+        """So many elements after the first lane's, or after that of each lane: as many pointers."""
+        kind, lanes, writer = ELEMENT_LLVM[access.element], distance.lanes, self._writer
+        text = f"getelementptr {kind}, ptr {pointer}, {llvm_type('i64', lanes)} {distance.text}"
+        places = writer.let(text)
+        if lanes == 1 or self.is_uniform(access):
+            return places
+        return writer.let(f"getelementptr {kind}, <{lanes} x ptr> {places}, {self._distances(access)}")
+
+    def load_element(self, access: ElementAccess, pointer: str, bit: str | None) -> NestOperand:
         """One element for all lanes, only if the bit is set."""
         writer = self._writer
-        pointer = self.pointer(region, access, offsets)
         if bit is None:
             kind = ELEMENT_LLVM[access.element]
             text = writer.let(f"load {kind}, ptr {pointer}, align 1{writer.context.access}")
@@ -145,22 +154,19 @@ class Memory:
         text = writer.let(f"extractelement <1 x {kind}> {one}, i64 0")
         return self.extended(access, text, 1)
 
-    def load_lanes(
-        self, region: NestRegion, access: ElementAccess, offsets: Offsets, mask: str | None
-    ) -> NestOperand:
-        """An element for each lane."""
+    def load_lanes(self, access: ElementAccess, pointer: str, mask: str | None) -> NestOperand:
+        """An element for each lane, from that of the first one on."""
         lanes, writer = self._plan.lanes, self._writer
         stride = self._stride(access)
         if 1 < stride <= LARGEST_STRIDE:
-            text = self._load_spread(region, access, offsets, stride, mask)
+            text = self._load_spread(access, pointer, stride, mask)
         elif stride != 1:
-            text = self._gather(region, access, offsets, mask)
+            return self.gather(access, self._pointers(access, pointer), mask)
         elif mask is None:
             vector = self._vector(access, lanes)
-            pointer = self.pointer(region, access, offsets)
             text = writer.let(f"load {vector}, ptr {pointer}, align 1{writer.context.access}")
         else:
-            text = self._masked_load(self.pointer(region, access, offsets), access, mask, lanes)
+            text = self._masked_load(pointer, access, mask, lanes)
         return NestOperand(self.extended(access, text, lanes), lanes)
 
     def load_column(
@@ -245,14 +251,11 @@ class Memory:
             f"call {vector} {name}(ptr {pointer}, i32 1, <{lanes} x i1> {mask}, {vector} zeroinitializer)"
         )
 
-    def _load_spread(
-        self, region: NestRegion, access: ElementAccess, offsets: Offsets, stride: int, mask: str | None
-    ) -> str:
+    def _load_spread(self, access: ElementAccess, pointer: str, stride: int, mask: str | None) -> str:
         """Lanes a few elements apart out of whole rows, the last of which ends with the last lane. Of masked
         rows only what lanes need is read."""
         writer, lanes = self._writer, self._plan.lanes
         kind, vector = ELEMENT_LLVM[access.element], self._vector(access, lanes)
-        pointer = self.pointer(region, access, offsets)
         starts = [*range(0, (stride - 1) * lanes, lanes), (stride - 1) * (lanes - 1)]
         rows = []
         for start in starts:
@@ -286,33 +289,38 @@ class Memory:
         operands = f"<{lanes} x i1> {mask}, <{lanes} x i1> zeroinitializer"
         return self._writer.let(f"shufflevector {operands}, <{lanes} x i32> <{numbers}>")
 
-    def _pointers(self, region: NestRegion, access: ElementAccess, offsets: Offsets) -> str:
-        """Of each lane's element."""
+    def _pointers(self, access: ElementAccess, pointer: str) -> str:
+        """Of each lane's element, from that of the first one on."""
+        return self._writer.let(
+            f"getelementptr {ELEMENT_LLVM[access.element]}, ptr {pointer}, {self._distances(access)}"
+        )
+
+    def _distances(self, access: ElementAccess) -> str:
+        """How far lanes are from the first one, with its type."""
         writer, lanes = self._writer, self._plan.lanes
         assert self._plan.vector is not None
-        pointer = self.pointer(region, access, offsets)
         numbers = "<" + ", ".join(f"i64 {lane}" for lane in range(lanes)) + ">"
         factor = writer.splat("i64", self.places.coefficients[access, self._plan.vector], lanes)
         distances = writer.let(f"mul <{lanes} x i64> {factor}, {numbers}")
-        kind = ELEMENT_LLVM[access.element]
-        return writer.let(f"getelementptr {kind}, ptr {pointer}, <{lanes} x i64> {distances}")
+        return f"<{lanes} x i64> {distances}"
 
-    def _gather(self, region: NestRegion, access: ElementAccess, offsets: Offsets, mask: str | None) -> str:
+    def gather(self, access: ElementAccess, places: str, mask: str | None) -> NestOperand:
+        """The elements at so many pointers."""
         writer, lanes, element = self._writer, self._plan.lanes, access.element
-        places = self._pointers(region, access, offsets)
         vector = self._vector(access, lanes)
         name = f"@llvm.masked.gather.v{lanes}{element}.v{lanes}p0"
         writer.context.declare(f"declare {vector} {name}(<{lanes} x ptr>, i32, <{lanes} x i1>, {vector})")
-        return writer.let(
+        text = writer.let(
             f"call {vector} {name}(<{lanes} x ptr> {places}, i32 1, "
             f"<{lanes} x i1> {mask or 'splat (i1 true)'}, {vector} zeroinitializer)"
         )
+        return NestOperand(self.extended(access, text, lanes), lanes)
 
     def _scatter(
         self, region: NestRegion, access: ElementAccess, text: str, offsets: Offsets, mask: str | None
     ) -> None:
         writer, lanes, element = self._writer, self._plan.lanes, access.element
-        places = self._pointers(region, access, offsets)
+        places = self._pointers(access, self.pointer(region, access, offsets))
         vector = self._vector(access, lanes)
         name = f"@llvm.masked.scatter.v{lanes}{element}.v{lanes}p0"
         writer.context.declare(f"declare void {name}({vector}, <{lanes} x ptr>, i32, <{lanes} x i1>)")

@@ -241,7 +241,7 @@ class _Planner:
         """Loads whose lanes lie apart."""
         for value, load in self._structure.loads.items():
             coefficient = load.index.coefficient(vector.counter)
-            if coefficient.terms and coefficient.number != 1 and not load.predicate:
+            if coefficient.terms and coefficient.number != 1 and not (load.predicate or load.computed):
                 yield value, load
 
     def _transposed(self, vector: Level) -> tuple[dict[Value, Level], Level | None]:
@@ -271,7 +271,7 @@ class _Planner:
 
         def worth(level: Level) -> tuple[int, ...]:
             together = min(_count(level), MAXIMUM_VECTORS)
-            common = sum(level.counter not in load.index.symbols() for load in loads)
+            common = sum(level.counter not in self._dependence.place(load) for load in loads)
             if shares:
                 return together, self._shared(level, vector), common
             return common if together > 1 else 0, together
@@ -281,8 +281,8 @@ class _Planner:
     def _shared(self, level: Level, vector: Level) -> int:
         """The loads of vectors that all iterations of a loop have in common."""
         return sum(
-            level.counter not in load.index.symbols() and vector.counter in load.index.symbols()
-            for load in self._structure.loads.values()
+            level.counter not in place and vector.counter in place
+            for place in map(self._dependence.place, self._structure.loads.values())
         )
 
     def _is_reused(self, vector: Level, tiled: Level | None, lanes: int) -> bool:
@@ -327,4 +327,4 @@ def _count(level: Level) -> int:
 
 
 def _same_element(load: ElementAccess, store: ElementAccess) -> bool:
-    return load.index == store.index and load.bytes == store.bytes
+    return load.index == store.index and load.bytes == store.bytes and not load.computed

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from jitree.dispatch.native.nests.computed import DIVISIONS, is_bounded, separated
 from jitree.dispatch.native.nests.operations import is_pure
 from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.ssa import PHI, SsaLoop, Value
 
 _ARITHMETIC: Final = ("add.i64", "sub.i64", "mul.i64", "fma.i64", "shl.i64")
-_DIVISIONS: Final = ("div.i64.s", "div.i64.u", "rem.i64.s", "rem.i64.u")
 _UNBOUNDED: Final = 1 << 62
 
 
@@ -60,7 +60,8 @@ class PolynomialReader:
         self.levels: dict[Value, Level] = {}
         """By counter, from the outermost to the innermost."""
         self.variables: dict[Value, Polynomial] = {}
-        """What the program's variables are in terms of counters."""
+        """What the program's variables are in terms of counters; quotients and remainders of them that are
+        such polynomials, too, and what other indices are computed from."""
         self.splits: list[Split] = []
         self.limits: list[Value] = []
         """Conditions of loops that are split with a rest."""
@@ -72,6 +73,10 @@ class PolynomialReader:
         self._invariant: dict[Value, bool] = {}
         self.hoisted: set[Value] = set()
         """Loads that are made in front of the nest, because indices need them."""
+        self.computed: set[Value] = set()
+        """Symbols that are computed for each element; the guard bounds them (``computed.py``)."""
+        self.inner: list[Polynomial] = []
+        """What they are computed from."""
 
     def add(self, variable: Value, level: Level) -> None:
         """The next loop inwards."""
@@ -138,16 +143,31 @@ class PolynomialReader:
             chosen = self._truth(operands[0])
             if chosen is not None:
                 return self.read(operands[1] if chosen else operands[2])
-        if operation in _DIVISIONS:
+        if operation in DIVISIONS:
             divided = self._division(operation, self.read(operands[0]), self.read(operands[1]))
             if divided is not None:
+                self.variables[value] = divided
                 return divided
         loads = self._loads_in_front(value)
+        if loads is None and is_bounded(value, self._is_linear):
+            self.computed.add(value)
+            return Polynomial.symbol(value)
         if loads is None:
             raise NotANest(f"an index through '{operation}'")
         self.hoisted |= loads
         self._invariant.clear()
         return Polynomial.symbol(value)
+
+    def _is_linear(self, value: Value) -> bool:
+        """Whether it is a polynomial, in which what is computed has constant factors."""
+        try:
+            polynomial = self.read(value)
+        except NotANest:
+            return False
+        self.inner.append(polynomial)
+        if not (polynomial.symbols() & self.computed or self.is_invariant(value)):
+            self.variables[value] = polynomial
+        return separated(polynomial, self.computed) is not None
 
     def _loads_in_front(self, value: Value) -> set[Value] | None:
         """The loads to hoist for a value to be known in front; None if it changes in the nest."""
@@ -203,6 +223,8 @@ class PolynomialReader:
         """Least and greatest value if values from outside are not negative."""
         low = high = 0
         for monomial, number in polynomial.terms.items():
+            if self.computed.intersection(monomial):
+                return -_UNBOUNDED, _UNBOUNDED
             greatest = 1
             for symbol in monomial:
                 greatest *= self._greatest(symbol)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from jitree.dispatch.native.nests.computed import separated
 from jitree.dispatch.native.nests.operations import is_pure
 from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.nests.reading import Level, NotANest, PolynomialReader
@@ -39,6 +40,8 @@ class ElementAccess:
     predicate: Predicate
     position: int
     """In the body."""
+    computed: tuple[tuple[Value, int], ...] = ()
+    """What is added to the index for each element, and its factors (``computed.py``); of loads alone."""
 
     @property
     def bytes(self) -> int:
@@ -131,7 +134,7 @@ def _level(reader: PolynomialReader, loop: SsaLoop) -> Level:
     level = Level(counter, reader.read(initial), bound, number, unsigned)
     if unsigned and min(level.initial.number or 0, bound.number or 0) < 0:
         raise NotANest("an unsigned comparison with a negative number")
-    if (level.initial.symbols() | level.bound.symbols()) & set(reader.levels):
+    if (level.initial.symbols() | level.bound.symbols()) & (set(reader.levels) | reader.computed):
         raise NotANest("a loop's bounds depend on an outer loop")
     return level
 
@@ -210,9 +213,11 @@ class _Body:
                 self._read_condition(operand)
             elif condition.operation.startswith("cmp.lt.i64"):
                 try:
-                    self.conditions[operand] = self._reader.read(operand)
+                    polynomial = self._reader.read(operand)
                 except NotANest:
                     continue
+                if not polynomial.symbols() & self._reader.computed:
+                    self.conditions[operand] = polynomial
 
     def _predicate(self, block: Block) -> Predicate:
         edges = [self._edge(source, block) for source in block.predecessors]
@@ -246,13 +251,17 @@ class _Body:
         buffer = instruction.operands[0]
         if not self._reader.is_outside(buffer):
             raise NotANest("a buffer that is chosen inside the nest")
+        parts = separated(self._reader.read(instruction.operands[1]), self._reader.computed)
+        if parts is None or (parts[1] and not instruction.results):
+            raise NotANest("a place to store to, or a factor, that is computed for each element")
         access = ElementAccess(
             instruction,
             mnemonic.split(".")[2],
             buffer,
-            self._reader.read(instruction.operands[1]),
+            parts[0],
             self._predicates[block],
             len(self.loads) + len(self.stores),
+            parts[1],
         )
         if instruction.results:
             self.loads[instruction.results[0]] = access

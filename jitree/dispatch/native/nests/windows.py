@@ -35,7 +35,9 @@ def _factors(structure: Structure, plan: Plan) -> dict[Level, int] | None:
     vector, tiled = plan.vector, plan.tiled
     assert vector is not None
     for value, load in structure.loads.items():
-        if value in plan.accumulators or load.index.coefficient(vector.counter).number != 1:
+        if value in plan.accumulators or load.computed:
+            continue
+        if load.index.coefficient(vector.counter).number != 1:
             continue
         return _constant(load, plan.reductions if tiled is None else (tiled, *plan.reductions))
     return None
