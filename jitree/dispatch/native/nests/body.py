@@ -253,11 +253,16 @@ class Body:
 
     def _mask(self, region: NestRegion, predicate: Predicate, offsets: Offsets) -> str | None:
         """The lanes in which an access happens, as a vector; None: all."""
+        existing = None
+        if region.mask is not None:
+            vector = self._plan.vector
+            first = 0 if vector is None else offsets.get(vector, 0)
+            existing = region.mask[first // self._plan.lanes]
         if not predicate:
-            return region.mask
+            return existing
         writer, lanes = self._writer, self._plan.lanes
         bits = self._predicate(region, predicate, offsets)
         if lanes == 1:
             return writer.let(f"insertelement <1 x i1> poison, i1 {bits.text}, i64 0")
         mask = self.widened(bits, "i1", lanes)
-        return mask if region.mask is None else writer.let(f"and <{lanes} x i1> {mask}, {region.mask}")
+        return mask if existing is None else writer.let(f"and <{lanes} x i1> {mask}, {existing}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.body import Body
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from jitree.dispatch.native.nest_context import NestContext
 
 Counters = dict[Level, str]
+_PAIR: Final = 2
+"""Vectors of a tile that ends a loop of unknown length."""
 
 
 class LoopRange(NamedTuple):
@@ -43,7 +45,7 @@ class _Tile(NamedTuple):
     """What is written together: so many vectors of lanes, so many iterations of the tiled loop."""
 
     vectors: int
-    mask: str | None
+    mask: tuple[str, ...] | None
     copies: int = 1
     left: str | None = None
     """Lanes that the mask leaves."""
@@ -189,13 +191,16 @@ class NestLoops:
         vectors_end = self._multiple(count, lanes)
 
         def write(tile: _Tile) -> Callable[[str], None]:
-            along = self._in_blocks if plan.packed else self._along_tiled
+            along = self._in_blocks if plan.packed or plan.block else self._along_tiled
             return lambda counter: along({**counters, level: counter}, tile)
 
         if self._ends_with_one_tile(level, tiles_end):
             left = int(count) - int(tiles_end)
             self._span(level, "0", tiles_end, tile, write(_Tile(plan.vectors, None)))
             write(_Tile(-(-left // lanes), None, width=left))(tiles_end)
+            return
+        if self._ends_with_pairs(level):
+            self._in_tiles_and_pairs(level, write)
             return
         start, end = self._within(level, "0", vectors_end)
         if start != "0":  # whole tiles from there on
@@ -210,17 +215,54 @@ class NestLoops:
             if left:
                 bits = ", ".join(f"i1 {'true' if lane < left else 'false'}" for lane in range(lanes))
                 with self._if_within(level, vectors_end):
-                    write(_Tile(1, f"<{bits}>", left=str(left)))(vectors_end)
+                    write(_Tile(1, (f"<{bits}>",), left=str(left)))(vectors_end)
             return
         with (
             self._if_within(level, vectors_end),
             writer.maybe(writer.let(f"icmp slt i64 {vectors_end}, {count}"), []),
         ):
             left_name = writer.let(f"sub i64 {count}, {vectors_end}")
-            numbers = "<" + ", ".join(f"i32 {lane}" for lane in range(lanes)) + ">"
-            bound = writer.splat("i32", writer.let(f"trunc i64 {left_name} to i32"), lanes)
-            mask = writer.let(f"icmp slt <{lanes} x i32> {numbers}, {bound}")
-            write(_Tile(1, mask, left=left_name))(vectors_end)
+            write(_Tile(1, self._masks(1, left_name), left=left_name))(vectors_end)
+
+    def _masks(self, vectors: int, left: str) -> tuple[str, ...]:
+        """The lanes of so many vectors before the end, to which ``left`` are left."""
+        writer, lanes = self._writer, self._plan.lanes
+        bound = writer.splat("i32", writer.let(f"trunc i64 {left} to i32"), lanes)
+        masks = []
+        for vector in range(vectors):
+            numbers = ", ".join(f"i32 {vector * lanes + lane}" for lane in range(lanes))
+            masks.append(writer.let(f"icmp slt <{lanes} x i32> <{numbers}>, {bound}"))
+        return tuple(masks)
+
+    def _ends_with_pairs(self, level: Level) -> bool:
+        """Whether it is unknown how many vectors are left of the vector loop: one vector of sums at a time
+        would wait for each addition."""
+        plan = self._plan
+        if not plan.reductions or plan.packed or plan.steps > 1 or plan.vectors <= _PAIR:
+            return False
+        return self._extents[level].startswith("%") or (self._part is not None and self._part.level is level)
+
+    def _in_tiles_and_pairs(self, level: Level, write: Callable[[_Tile], Callable[[str], None]]) -> None:
+        """Whole tiles, then two vectors at a time and at last one, of which only some lanes may exist."""
+        plan, writer = self._plan, self._writer
+        start, end = self._bounds(level)
+        tile, pair = plan.lanes * plan.vectors, plan.lanes * _PAIR
+        distance = writer.let(f"sub i64 {end}, {start}")
+        rest = writer.let(f"urem i64 {distance}, {tile}")
+        tiles_end = writer.let(f"sub i64 {end}, {rest}")
+        self._span(level, start, tiles_end, tile, write(_Tile(plan.vectors, None)))
+
+        def write_some(vectors: int) -> Callable[[str], None]:
+            def write_masked(counter: str) -> None:
+                left = writer.let(f"sub i64 {end}, {counter}")
+                write(_Tile(vectors, self._masks(vectors, left)))(counter)
+
+            return write_masked
+
+        more = writer.let(f"udiv i64 {writer.let(f'add i64 {rest}, {plan.lanes - 1}')}, {pair}")
+        pairs_end = writer.let(f"add i64 {tiles_end}, {writer.let(f'mul i64 {more}, {pair}')}")
+        self._span(level, tiles_end, pairs_end, pair, write_some(_PAIR))
+        self._span(level, pairs_end, end, plan.lanes, write_some(1))
 
     def _ends_with_one_tile(self, level: Level, start: str) -> bool:
         """Whether what is left of the vector loop is more than a vector, and can be one tile: what two of its
@@ -235,18 +277,19 @@ class NestLoops:
     def _in_blocks(self, counters: Counters, tile: _Tile) -> None:
         """All reductions but the last, and blocks of that, around the tiled loop: sums wait in memory."""
         plan, panels, writer = self._plan, self._panels, self._writer
-        assert panels is not None
         *around, last = plan.reductions
         level = next((level for level in around if level not in counters), None)
         if level is not None:
             with self._looks.loop(level, "0", self._extents[level], 1, []) as iteration:
                 self._in_blocks({**counters, level: iteration.counter}, tile)
             return
-        count, size = self._extents[last], panels.block
+        count, size = self._extents[last], plan.block if panels is None else panels.block
 
         def write(start: str) -> None:
             end = writer.intrinsic("smin", "i64", 1, [writer.let(f"add i64 {start}, {size}"), count])
-            block = panels.write(counters, start, end, tile.vectors, tile.left)
+            block = DepthBlock(start, end, {})
+            if panels is not None:
+                block = panels.write(counters, start, end, tile.vectors, tile.left)
             self._along_tiled(counters, tile._replace(block=block))
 
         with writer.loop("0", count, size, []) as part:

@@ -56,8 +56,8 @@ class NestRegion:
     """A block that is being written: what the counters are in it, and what has been computed in it."""
 
     counters: dict[Level, str]
-    mask: str | None
-    """Lanes that exist, as a vector of i1; None: all."""
+    mask: tuple[str, ...] | None
+    """Lanes that exist, as a vector of i1 for each vector of the tile; None: all."""
     squares: bool
     """Whole squares can be loaded and transposed."""
     accumulators: dict[tuple[object, ...], NestOperand] = field(default_factory=dict)

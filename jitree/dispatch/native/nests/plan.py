@@ -35,6 +35,8 @@ LARGEST_TILE: Final = 700
 """Instructions of a tile with reductions; compile time grows faster than it."""
 LARGEST_WINDOW: Final = 1200
 """… of a tile whose reductions are written out."""
+SHARED_BYTES: Final = 48 << 10
+"""What tiles have in common is read for each of them, so it is to stay in the first-level cache."""
 NARROW: Final = 2
 """Iterations of a vector loop that is given up for one of at least WIDE."""
 WIDE: Final = 16
@@ -66,6 +68,9 @@ class Plan:
     """Loads of rows along this loop that become columns in registers."""
     packed: tuple[Value, ...]
     """Loads along the last reduction that become rows of panels in memory (``panels.py``)."""
+    block: int
+    """Iterations of the last reduction that run for all tiles along the tiled loop before the next ones do,
+    while what they share is in the first-level cache; 0: all, or as many as panels have room for."""
     ahead: Plan | None
     """Of a nest without lanes: how values that do not need the accumulators are computed, whose lanes are
     iterations of the last reduction."""
@@ -88,7 +93,7 @@ def make_plan(structure: Structure, splits: Sequence[Split], dependence: Depende
 
 
 def _in_order(structure: Structure) -> Plan:
-    return Plan(structure.levels, None, None, (), 1, 1, 1, 1, {}, {}, (), None, False, True)
+    return Plan(structure.levels, None, None, (), 1, 1, 1, 1, {}, {}, (), 0, None, False, True)
 
 
 class _Planner:
@@ -145,6 +150,7 @@ class _Planner:
             accumulators=accumulators,
             transposed=transposed,
             packed=packed,
+            block=0 if packed or steps > 1 else self._block(vector, tiled, vectors * lanes, together),
             ahead=None,
             is_window=not (packed or transposed) and self._is_window(vector, vectors * together),
             in_order=False,
@@ -291,6 +297,25 @@ class _Planner:
             return False
         vectors = self._vectors(vector, tiled, _count(vector) // lanes)
         return _count(tiled) > self._copies(tiled, vectors, 1)
+
+    def _block(self, vector: Level | None, tiled: Level | None, width: int, together: int) -> int:
+        """As many iterations of the one reduction as the cache has room for what tiles share in them; 0 where
+        all are no more, or nothing is shared."""
+        counts = [_count(level) for level in self._reductions]
+        if vector is None or tiled is None or not counts or max(counts[:-1], default=1) > 1:
+            return 0
+        last = self._reductions[-1]
+        row = sum(
+            width * load.bytes
+            for load, place in (
+                (load, self._dependence.place(load)) for load in self._structure.loads.values()
+            )
+            if vector.counter in place and last.counter in place and tiled.counter not in place
+        )
+        blocks = -(-(last.extent or 0) * row // SHARED_BYTES)
+        if blocks < 2 or _count(tiled) <= together or self._is_window(vector, width * together):
+            return 0
+        return -(-counts[-1] // blocks)
 
     def _is_window(self, vector: Level | None, size: int) -> bool:
         """Whether a tile of so many vectors, of elements that lie together, is small enough to be written for

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from jitree.dispatch.native.nests import plan
-from tests.dispatch.native.nests.programs import Body, Level, Text, only_nest, program
+from tests.dispatch.native.nests.programs import Body, Level, Text, argument, only_nest, program
 from tests.dispatch.native.nests.test_kernels import check
 
 
@@ -45,3 +45,34 @@ def test_the_rest_is_a_vector_of_the_tile(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("element", ["i32", "f64"])
 def test_elements(element: str) -> None:
     check(program([Level(size) for size in (5, 45, 6)], product(45, 6, element)))
+
+
+@pytest.mark.parametrize("columns", [1, 15, 16, 17, 32, 33, 47, 48, 49, 63, 64, 80, 97, 112, 121])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_columns_that_only_the_call_knows(columns: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two vectors at a time end the loop, and one, of which some lanes may not exist."""
+    monkeypatch.setattr(plan, "accumulators", lambda: 16)
+    monkeypatch.setattr(plan, "copies", lambda: 4)
+    function = program([Level(rows), Level(argument(0)), Level(6)], product(121, 6))
+    assert only_nest(function).plan.vectors == 4
+    check(function, (columns,))
+
+
+@pytest.mark.parametrize("depth", [7, 8, 9, 31])
+@pytest.mark.parametrize("columns", [16, 40, 70, argument(0)])
+def test_blocks_of_the_depth(depth: int, columns: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What all rows share runs in parts that fit the cache: sums wait in memory, and keep their order."""
+    monkeypatch.setattr(plan, "SHARED_BYTES", 1024)
+    function = program([Level(9), Level(columns), Level(depth)], product(70, depth))
+    found = only_nest(function).plan
+    width = 4 * found.vectors * found.lanes
+    assert found.block == (-(-depth // -(-depth * width // 1024)) if depth * width > 1024 else 0)
+    check(function, (70,))
+
+
+def test_blocks_are_for_what_is_shared() -> None:
+    """One row meets each element of the other matrix once; a few rows are one tile."""
+    for rows, columns, depth in ((1, 64, 1000), (4, 64, 1000), (64, 64, 192)):
+        function = program([Level(rows), Level(columns), Level(depth)], product(columns, depth))
+        assert only_nest(function).plan.block == 0
+    assert only_nest(program([Level(64), Level(64), Level(4000)], product(64, 4000))).plan.block > 100
