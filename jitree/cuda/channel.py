@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-from collections import deque
+import ctypes
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from jitree.base import scopes
 from jitree.base.endings import Ending
 from jitree.cuda import nccl
-from jitree.errors import FailedPreconditionError, InvalidArgumentError
+from jitree.cuda.communicator import ABANDONED, Communicator, release_abandoned
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError
 from jitree.hal import checks
 from jitree.hal.groups.rendezvous import environment_provider
+from jitree.hal.groups.waiting import wait_looking
 from jitree.hal.objects import Channel, ChannelProvider
 
 if TYPE_CHECKING:
     from jitree.cuda.context import CudaContext
+    from jitree.cuda.group_watch import GroupWatch
 
 _UNSTATED: Final = -1
 """As rank or count: what the provider says."""
-
-_abandoned: Final[deque[tuple[nccl.Nccl, CudaContext, int]]] = deque()
-"""Communicators of channels that nothing refers to; finalizers run anywhere, so they only note them."""
 
 
 class CudaChannel(Channel):
     """One member of a group."""
 
-    def __init__(self, library: nccl.Nccl, context: CudaContext, communicator: int) -> None:
+    def __init__(
+        self, library: nccl.Nccl, context: CudaContext, watch: GroupWatch, communicator: int
+    ) -> None:
         """Takes over the communicator."""
         self.library = library
         self.context = context
-        self.communicator = communicator
-        self._ending = Ending(partial(_abandoned.append, (library, context, communicator)))
+        self.watch = watch
+        self.joined = Communicator(library, context, communicator)
+        self._ending = Ending(partial(ABANDONED.append, self.joined))
         self._rank = library.query("ncclCommUserRank", communicator)
         self._count = library.query("ncclCommCount", communicator)
+        watch.add(self.joined)
 
     @property
     def rank(self) -> int:
@@ -44,21 +49,35 @@ class CudaChannel(Channel):
         return self._count
 
     def split(self, color: int, key: int, flags: int = 0) -> CudaChannel | None:
-        """As ``Channel.split``; None for a negative color. Waits for all members of this channel."""
+        """As ``Channel.split``; None for a negative color. Waits for all members of this channel, and fails
+        the device when they do not come."""
         checks.check_flags("channel.split", flags)
+        self.check()
+        part = ctypes.c_void_p()
+
+        def split() -> None:
+            self.context.enter()
+            self.library.split(part, self.joined.handle, color, key)
+
+        try:
+            wait_looking(split, self.watch.seconds)
+        except StatusError as error:
+            self.watch.fail(error.with_context("other members of a channel have not come to split it"))
+            self.watch.require_whole()
         self.context.enter()
-        part = self.library.split(self.communicator, color, key)
-        return CudaChannel(self.library, self.context, part) if part else None
+        return CudaChannel(self.library, self.context, self.watch, part.value) if part.value else None
 
     def check(self) -> None:
         """Raises what happened to the group, such as another member's end."""
-        failure = self.library.failure_of(self.communicator)
+        self.watch.require_whole()
+        failure = self.joined.failure()
         if failure is not None:
             raise failure
 
 
 def create_channel(
     context: CudaContext,
+    watch: GroupWatch,
     queue_affinity: int,
     identifier: bytes | None,
     group: str | None,
@@ -67,7 +86,8 @@ def create_channel(
     flags: int,
     provider: ChannelProvider | None,
 ) -> CudaChannel:
-    """Joins a group of ``count`` members as number ``rank``; waits for all of them.
+    """Joins a group of ``count`` members as number ``rank``; waits for all of them, as long as ``watch``
+    says.
 
     What is not given (-1, None) comes from the provider, by default the environment of a launcher such as
     torchrun or mpirun. Members in one process must join from a thread each. INVALID_ARGUMENT for an
@@ -77,7 +97,7 @@ def create_channel(
     """
     checks.check_flags("channel.create", flags)
     library = nccl.library()
-    release_channels()
+    release_abandoned()
     if rank == _UNSTATED or count == _UNSTATED or identifier is None:
         provider = provider or environment_provider()
     if provider is not None and (rank == _UNSTATED or count == _UNSTATED):
@@ -89,13 +109,42 @@ def create_channel(
     if identifier is None:
         identifier = b"" if count > 1 and rank else library.new_identifier()
         if count > 1 and provider is not None:
-            identifier = provider.exchange_default_id(identifier)
+            with scopes.deadline(watch.seconds if watch.has_joined else None):  # all have come once
+                identifier = provider.exchange_default_id(identifier)
     if len(identifier) != nccl.IDENTIFIER_SIZE:
         raise InvalidArgumentError(
             f"the id of a channel has {len(identifier)} bytes; ids of NCCL have {nccl.IDENTIFIER_SIZE}"
         )
+    return CudaChannel(library, context, watch, _join(library, context, watch, count, identifier, rank))
+
+
+def _join(
+    library: nccl.Nccl, context: CudaContext, watch: GroupWatch, count: int, identifier: bytes, rank: int
+) -> int:
+    """Waits for all members, until the call is to end or one of them is late."""
+    watch.require_whole()
+    made = ctypes.c_void_p()
+    has_failed = False
+
+    def join() -> None:
+        nonlocal has_failed
+        context.enter()
+        try:
+            library.join(made, count, identifier, rank)
+        except StatusError:
+            has_failed = True
+            raise
+
+    try:
+        wait_looking(join, watch.seconds)
+    except BaseException as error:
+        if made.value and not has_failed:  # the thread still waits
+            library.attempt("ncclCommAbort", made.value)
+        if isinstance(error, StatusError):
+            error.with_context(f"member {rank} of {count} joins the group of a channel on {context.api.name}")
+        raise
     context.enter()
-    return CudaChannel(library, context, library.join(count, identifier, rank))
+    return made.value or 0
 
 
 def check_channel(channel: Channel, context: CudaContext) -> CudaChannel:
@@ -110,14 +159,3 @@ def check_channel(channel: Channel, context: CudaContext) -> CudaChannel:
             f"cuda://{context.ordinal}"
         )
     return channel
-
-
-def release_channels() -> None:
-    """Gives back the communicators of channels that are no longer used; their work must be done."""
-    while _abandoned:
-        try:
-            library, context, communicator = _abandoned.popleft()
-        except IndexError:  # another thread was quicker
-            return
-        context.enter()
-        library.attempt("ncclCommDestroy", communicator)

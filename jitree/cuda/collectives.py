@@ -78,7 +78,7 @@ class CollectiveCall(NamedTuple):
 
     @property
     def communicator(self) -> int:
-        return self.channel.communicator
+        return self.channel.joined.handle
 
     @property
     def element_size(self) -> int:
@@ -129,13 +129,15 @@ def run_collectives(stream: Stream, calls: Sequence[CollectiveCall]) -> None:
     for one in widened:
         one.before()
     handle = int(stream.handle)
-    library.call("ncclGroupStart")
-    try:
-        for work in works:
-            for name, arguments in work.calls:
-                library.call(name, *arguments, handle)
-    finally:
-        library.call("ncclGroupEnd")
+    channel = calls[0].channel
+    with channel.watch.watched(frozenset(call.channel.joined for call in calls if call.members > 1)):
+        library.call("ncclGroupStart")
+        try:
+            for work in works:
+                for name, arguments in work.calls:
+                    library.call(name, *arguments, handle)
+        finally:
+            library.call("ncclGroupEnd")
     for one in widened:
         one.after()
     for work in works:

@@ -16,11 +16,13 @@ from jitree.base.elements import Bytes
 from jitree.base.endings import Ended
 from jitree.cuda import submissions
 from jitree.cuda.allocator import CudaAllocator
-from jitree.cuda.channel import create_channel, release_channels
+from jitree.cuda.channel import create_channel
 from jitree.cuda.command_buffer import Bound, CudaCommandBuffer
+from jitree.cuda.communicator import release_abandoned
 from jitree.cuda.completion import CompletionThread
 from jitree.cuda.context import CudaContext
 from jitree.cuda.executable import FORMAT, CudaExecutableLoader
+from jitree.cuda.group_watch import USUAL_SECONDS, GroupWatch
 from jitree.cuda.interop import CudaExchange
 from jitree.cuda.launch_batch import LaunchBatch
 from jitree.cuda.queue import CudaQueue, is_scheduled
@@ -67,9 +69,10 @@ class CudaDevice(Ended, Device):
         ordinal: int,
         host_transfers: HostTransfers = HostTransfers.IMPLICIT,
         dependent_launch: bool = True,
+        collective_timeout: float = USUAL_SECONDS,
     ) -> None:
         """``driver``: the bindings' module; ``ordinal``: of the GPU in this process; ``dependent_launch``: as
-        of :class:`CudaContext`."""
+        of :class:`CudaContext`; ``collective_timeout``: seconds for which members of groups may be late."""
         self.context = CudaContext(driver, ordinal, dependent_launch)
         uri = self.context.api.name
         self._completion = CompletionThread(uri)
@@ -83,6 +86,7 @@ class CudaDevice(Ended, Device):
         self._replays = CudaReplays(self.stream, self._own_allocator)
         self._own_allocator.relieve = self._replays.drop_idle
         self._queue = CudaQueue(self.stream, uri)
+        self._groups = GroupWatch(self.stream, collective_timeout)
         self._timed: CudaTimings | None = None
         self._is_ended = False
         _devices.add(self)
@@ -157,7 +161,8 @@ class CudaDevice(Ended, Device):
     ) -> Channel:
         recording.unrepeatable("a channel is made")
         provider = self.channel_provider
-        return create_channel(self.context, queue_affinity, identifier, group, rank, count, flags, provider)
+        stated = queue_affinity, identifier, group, rank, count, flags
+        return create_channel(self.context, self._groups, *stated, provider)
 
     def create_command_buffer(
         self, modes: int, categories: int, queue_affinity: int = -1, binding_capacity: int = 0
@@ -314,7 +319,7 @@ class CudaDevice(Ended, Device):
         self._queue.close()
         self._completion.close()
         with suppress(StatusError):  # a driver that has gone has nothing left to give back
-            release_channels()
+            release_abandoned()
             with self.stream.lock:
                 self.stream.context.enter()
                 self._batch.trim()

@@ -8,6 +8,7 @@ from typing import Any, Final
 from jitree.cuda.api import Api, load_bindings
 from jitree.cuda.context import DeviceDescription
 from jitree.cuda.device import CudaDevice
+from jitree.cuda.group_watch import USUAL_SECONDS
 from jitree.errors import InvalidArgumentError, NotFoundError
 from jitree.hal.device import Device
 from jitree.hal.driver import DEFAULT_OPTIONS, DeviceInfo, DeviceOptions, Driver
@@ -43,19 +44,22 @@ class CudaDriver(Driver):
 
     def create_device_by_id(self, device_id: int, options: DeviceOptions = DEFAULT_OPTIONS) -> Device:
         """The default device is the first. INVALID_ARGUMENT for parameters other than
-        ``host_transfers=implicit|explicit`` and ``dependent_launch=on|off``."""
-        chosen = {"host_transfers": "implicit", "dependent_launch": "on"}
+        ``host_transfers=implicit|explicit``, ``dependent_launch=on|off`` and
+        ``collective_timeout=seconds``."""
+        chosen = {
+            "host_transfers": "implicit", "dependent_launch": "on", "collective_timeout": str(USUAL_SECONDS)
+        }  # fmt: skip
         for name, value in options.parameters.items():
             if name not in chosen:
                 raise InvalidArgumentError(f"cuda has no parameter '{name}'; it has {', '.join(chosen)}")
             chosen[name] = value
-        transfers, launch = chosen.values()
+        transfers, launch, seconds = chosen.values()
         if transfers not in [kind.value for kind in HostTransfers]:
             raise InvalidArgumentError(f"host_transfers={transfers}: expected implicit or explicit")
         if launch not in ("on", "off"):
             raise InvalidArgumentError(f"dependent_launch={launch}: expected on or off")
-        ordinal = self._ordinal(device_id)
-        return CudaDevice(self._bindings, ordinal, HostTransfers(transfers), launch == "on")
+        ordinal, timeout = self._ordinal(device_id), _seconds(seconds)
+        return CudaDevice(self._bindings, ordinal, HostTransfers(transfers), launch == "on", timeout)
 
     def create_device_by_path(self, path: str, options: DeviceOptions = DEFAULT_OPTIONS) -> Device:
         pci_id = _pci_numbers(path)
@@ -74,6 +78,17 @@ class CudaDriver(Driver):
                 f"driver 'cuda' has no device {device_id}; there are {len(self._descriptions)}, from 0 on"
             )
         return device_id
+
+
+def _seconds(text: str) -> float:
+    """Above zero; ``inf`` is without end."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise InvalidArgumentError(f"collective_timeout={text}: expected a number of seconds above 0")
+    return seconds
 
 
 def _pci_numbers(text: str) -> tuple[int, ...] | None:

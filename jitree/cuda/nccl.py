@@ -27,7 +27,7 @@ _ERRORS: Final = {
     3: errors.InternalError,
     4: errors.InvalidArgumentError,
     5: errors.InvalidArgumentError,  # invalid usage
-    6: errors.AbortedError,  # the other side ended
+    6: errors.UnavailableError,  # the other side ended
 }
 
 
@@ -45,6 +45,7 @@ _FUNCTIONS: Final = {
     "ncclGetUniqueId": (_POINTER,),
     "ncclCommInitRank": (_POINTER, _INT, Identifier, _INT),
     "ncclCommSplit": (_POINTER, _INT, _INT, _POINTER, _POINTER),
+    "ncclCommFinalize": (_POINTER,),
     "ncclCommDestroy": (_POINTER,),
     "ncclCommAbort": (_POINTER,),
     "ncclCommCount": (_POINTER, _POINTER),
@@ -102,9 +103,10 @@ class Nccl:
         if result not in (0, _IN_PROGRESS):
             raise self._failure(name, result)
 
-    def attempt(self, name: str, *arguments: object) -> None:
-        """A call about whose failure nothing can be done: giving back what is no longer used."""
-        self._functions[name](*arguments)
+    def attempt(self, name: str, *arguments: object) -> bool:
+        """A call about whose failure nothing can be done: giving back what is no longer used. Whether it
+        succeeded."""
+        return bool(self._functions[name](*arguments) == 0)
 
     def new_identifier(self) -> bytes:
         """IDENTIFIER_SIZE bytes for one new group."""
@@ -112,18 +114,15 @@ class Nccl:
         self.call("ncclGetUniqueId", ctypes.addressof(identifier))
         return ctypes.string_at(ctypes.addressof(identifier), IDENTIFIER_SIZE)
 
-    def join(self, count: int, identifier: bytes, rank: int) -> int:
-        """Waits for all members of a group and gives the communicator of this one; its device is current."""
-        communicator = ctypes.c_void_p()
+    def join(self, made: ctypes.c_void_p, count: int, identifier: bytes, rank: int) -> None:
+        """Waits for all members of a group; the device of this one is current. ``made`` gets its communicator
+        at once: another thread may abort it."""
         value = Identifier.from_buffer_copy(identifier)
-        self.call("ncclCommInitRank", ctypes.addressof(communicator), count, value, rank)
-        return communicator.value or 0
+        self.call("ncclCommInitRank", ctypes.addressof(made), count, value, rank)
 
-    def split(self, communicator: int, color: int, key: int) -> int:
-        """Waits for all members; the communicator of the part, 0 for a negative color."""
-        part = ctypes.c_void_p()
-        self.call("ncclCommSplit", communicator, color, key, ctypes.addressof(part), None)
-        return part.value or 0
+    def split(self, part: ctypes.c_void_p, communicator: int, color: int, key: int) -> None:
+        """Waits for all members; ``part`` gets the communicator of the part, none for a negative color."""
+        self.call("ncclCommSplit", communicator, max(color, -1), key, ctypes.addressof(part), None)
 
     def query(self, name: str, communicator: int) -> int:
         """ncclCommCount, ncclCommUserRank or ncclCommGetAsyncError."""

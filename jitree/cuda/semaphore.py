@@ -8,6 +8,7 @@ stream. Only callbacks need the completion thread.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from jitree.cuda.api import Handle
@@ -103,3 +104,15 @@ class CudaSemaphore(Semaphore):
         super().fail(error)
         if self._schedule is not None:
             self._schedule.fail(error)
+
+
+def call_all(calls: Iterable[Callable[[], None]]) -> None:
+    """Signals of several operations: a callback that raises must not keep the others' from being called."""
+    raised: BaseException | None = None
+    for call in calls:
+        try:
+            call()
+        except BaseException as error:
+            raised = raised or error
+    if raised is not None:
+        raise raised

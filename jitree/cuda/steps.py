@@ -62,6 +62,7 @@ def read_counts(stream: Stream, address: int) -> tuple[int, int, int]:
     counts = array("I", bytes(12))
     stream.api.call("cuMemcpyDtoHAsync", counts.buffer_info()[0], address, 12, stream.handle)
     stream.api.synchronize_stream(stream.handle)
+    stream.api.check_alive()
     x, y, z = counts
     check_workgroups(x, y, z)
     check_grid((x, y, z))

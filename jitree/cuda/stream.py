@@ -11,7 +11,7 @@ import threading
 import time
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from operator import itemgetter
@@ -22,7 +22,7 @@ from jitree.cuda.allocation import CudaAllocation, OrderedAllocation
 from jitree.cuda.api import Handle
 from jitree.cuda.events import EventPool
 from jitree.cuda.plan_sizes import KernelSizes
-from jitree.cuda.semaphore import CudaSemaphore, SignallingStream
+from jitree.cuda.semaphore import CudaSemaphore, SignallingStream, call_all
 from jitree.cuda.stream_share import StreamShare
 from jitree.errors import FailedPreconditionError, InternalError, PermissionDeniedError, StatusError, again
 from jitree.hal.enums import BufferUsage, MemoryType, WaitMode
@@ -106,7 +106,7 @@ class Stream:
         """The newest submission that has left the launch batch."""
         self._watched = 0
         self._given_back: deque[tuple[object, int]] = deque()
-        self._closed = False
+        self._closed = self._has_ended = False
         self.is_inherited = False
         """Whether it belongs to the process that this one was forked from."""
         self._recent: deque[tuple[int, Callable[[], str]]] = deque(maxlen=_SUSPECTS)
@@ -348,12 +348,13 @@ class Stream:
         the device goes on then.
         """
         tick = self._before_wait()
-        if tick == self.completed:
+        if tick == self.completed or self._has_ended:
             self.api.check_alive()
             self.retire(tick)  # machine code may have waited
             return
         if not self.share.is_done_in_a_moment(tick):
             wait_for(((self.promised(tick), 1),), WaitMode.ALL, None)
+        self.api.check_alive()  # groups lose a device that works
         self.retire(tick)
         self.context.release_discarded()
 
@@ -362,8 +363,9 @@ class Stream:
         what gives back memory that the device uses."""
         try:
             tick = self._before_wait()
-            if tick != self.completed:
+            if tick != self.completed and not self._has_ended:
                 self.api.synchronize_stream(self.handle)
+            self.api.check_alive()
             self.retire(tick)
             self.context.release_discarded()
         except StatusError as error:
@@ -384,7 +386,10 @@ class Stream:
         self.wait(0.0)
 
     def retire(self, tick: int) -> None:
-        """Everything up to ``tick`` is done: signals what was promised, lets go of what was kept."""
+        """Everything up to ``tick`` is done, unless the device is lost: signals what was promised, lets go of
+        what was kept."""
+        if self.api.lost is not None:
+            return
         due = []
         dropped = []
         with self.lock:
@@ -394,7 +399,7 @@ class Stream:
                 due.append(promises.popleft())
             while kept and kept[0][0] <= tick:
                 dropped.append(kept.popleft())
-        _call_all(partial(semaphore.advance, value) for _, semaphore, value in due)
+        call_all(partial(semaphore.advance, value) for _, semaphore, value in due)
 
     def fail(self, error: StatusError) -> StatusError:
         """The device is lost: fails everything that was promised and is not done. Returns what to raise."""
@@ -404,7 +409,8 @@ class Stream:
             self.share.record.hold(LOST)
             if self.completed < self.tick:
                 self._failed = self.completed, self.tick, error
-            self.share.completed = self.tick
+            if self.api.lost is None:  # else machine code would take all that for done
+                self.share.completed = self.tick
         self._fail_promises(error, -1)
         dropped.clear()
         return again(error)
@@ -418,6 +424,7 @@ class Stream:
             self.share.close()
             self.share.record.hold(CLOSED)
         self.finish()
+        self._has_ended = True
         self._given_back.clear()
         self._recent.clear()
         self.context.enter()
@@ -444,7 +451,7 @@ class Stream:
             due = [promise for promise in self._promises if promise[0] > after]
             self._promises = deque(promise for promise in self._promises if promise[0] <= after)
         kept = again(error)
-        _call_all(partial(semaphore.fail, kept) for _, semaphore, _ in due)
+        call_all(partial(semaphore.fail, kept) for _, semaphore, _ in due)
 
     def _before_wait(self) -> int:
         with self.lock:
@@ -470,6 +477,8 @@ class Stream:
             tick = self._before_wait()
         finally:
             self.lock.release()
+        if self._has_ended:
+            return
         is_done = until > now and self.share.is_done_in_a_moment(tick)
         while not is_done and tick > self.completed:
             is_done = self.api.stream_is_idle(self.handle)
@@ -478,15 +487,3 @@ class Stream:
             time.sleep(0)
         if is_done:
             self.retire(tick)
-
-
-def _call_all(calls: Iterable[Callable[[], None]]) -> None:
-    """Signals of several operations: a callback that raises must not keep the others' from being called."""
-    raised: BaseException | None = None
-    for call in calls:
-        try:
-            call()
-        except BaseException as error:
-            raised = raised or error
-    if raised is not None:
-        raise raised

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import time
 from array import array
@@ -29,10 +30,13 @@ _FUNCTIONS: Final = {
 _LAST_PLACE: Final = (1 << 31 - PLACE_SHIFT) - 1
 """Devices that a process makes beyond that Python submits to."""
 _places: Final = itertools.count(1)
+_refuse: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda _: 1)
+"""In place of cuStreamQuery, so that machine code leaves waiting to Python."""
 _neighbours: Final = array("q", bytes(8 * MOST_NEIGHBOURS))
 """Addresses of STREAM records by place."""
-_OWNER, _TICK, _COMPLETED, _BATCHED, _PROGRAM, _LAUNCHED, _LENDS = (
-    STREAM.word(field) for field in ("owner", "tick", "completed", "batched", "program", "launched", "lends")
+_OWNER, _TICK, _COMPLETED, _BATCHED, _PROGRAM, _LAUNCHED, _LENDS, _QUERY = (
+    STREAM.word(field)
+    for field in ("owner", "tick", "completed", "batched", "program", "launched", "lends", "query")
 )
 
 
@@ -55,6 +59,8 @@ class StreamShare:
         """The number of the memory whose use the stream orders."""
         self._programs: WeakSet[Programs] = WeakSet()
         self._code: StreamCode | None = None
+        self._driver = dict.fromkeys(_FUNCTIONS, 0)
+        """Addresses of functions of the driver."""
         self._has_driver = self.place != UNTOLD and self._find_driver(context, handle, event)
         if self._has_driver and self.place < MOST_NEIGHBOURS:
             _neighbours[self.place] = self._address
@@ -72,10 +78,10 @@ class StreamShare:
             "neighbours": _neighbours.buffer_info()[0],
         }  # fmt: skip
         try:
-            values |= {field: context.api.address(name) for field, name in _FUNCTIONS.items()}
+            self._driver = {field: context.api.address(name) for field, name in _FUNCTIONS.items()}
         except UnimplementedError:
             return False
-        for field, value in values.items():
+        for field, value in (values | self._driver).items():
             self._words[STREAM.word(field)] = value
         return True
 
@@ -119,6 +125,16 @@ class StreamShare:
         for programs in tuple(self._programs):
             programs.clear()
         self.hand_over()
+
+    def refuse_waits(self) -> None:
+        """Machine code leaves it to Python to find out what is done: the device may get there without having
+        done what it was told."""
+        if self._has_driver:
+            self._words[_QUERY] = ctypes.cast(_refuse, ctypes.c_void_p).value or 0
+
+    def allow_waits(self) -> None:
+        """Takes :meth:`refuse_waits` back."""
+        self._words[_QUERY] = self._driver["query"]
 
     @property
     def is_connected(self) -> bool:

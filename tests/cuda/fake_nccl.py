@@ -1,11 +1,14 @@
-"""NCCL for tests: a group of one member moves bytes on the fake driver's memory, larger ones record only."""
+"""NCCL for tests: a group of one member moves bytes on the fake driver's memory, larger ones record only, or
+wait for members that do not come."""
 
 from __future__ import annotations
 
+import ctypes
+import threading
 from typing import Any
 
 from jitree.cuda.nccl import IDENTIFIER_SIZE
-from jitree.errors import StatusError
+from jitree.errors import InternalError, StatusError
 from tests.cuda.fake import FakeDriver
 
 _SIZES = {0: 1, 1: 1, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 8, 9: 2}
@@ -22,17 +25,31 @@ class FakeNccl:
         """(rank, count) by communicator."""
         self.failure: StatusError | None = None
         self.destroyed: list[int] = []
+        self.aborted: list[int] = []
+        self.waits_in = ""
+        """Where a larger group waits until it is aborted: in "join", "split", "ncclGroupEnd" (the first
+        collective of a group), "ncclCommFinalize", or, as "device", in collectives on the device."""
+        self.on_collective: list[threading.Thread] = []
+        """Started as the device begins to wait."""
+        self._is_aborted = threading.Event()
 
-    def join(self, count: int, identifier: bytes, rank: int) -> int:
+    def join(self, made: ctypes.c_void_p, count: int, identifier: bytes, rank: int) -> None:
         assert len(identifier) == IDENTIFIER_SIZE
         self.members[len(self.members) + 1] = rank, count
-        return len(self.members)
+        made.value = len(self.members)
+        self._wait("join")
 
-    def split(self, communicator: int, color: int, key: int) -> int:
-        if color < 0:
-            return 0
-        self.members[len(self.members) + 1] = 0, 1
-        return len(self.members)
+    def split(self, part: ctypes.c_void_p, communicator: int, color: int, key: int) -> None:
+        self._wait("split")
+        if color >= 0:
+            self.members[len(self.members) + 1] = 0, 1
+            part.value = len(self.members)
+
+    def _wait(self, place: str) -> None:
+        if self.waits_in == place:
+            self._is_aborted = aborted = threading.Event()
+            assert aborted.wait(60)
+            raise InternalError(f"{place} of NCCL failed: it was aborted")
 
     def query(self, name: str, communicator: int) -> int:
         return self.members[communicator][name == "ncclCommCount"]
@@ -43,12 +60,21 @@ class FakeNccl:
     def failure_of(self, communicator: int) -> StatusError | None:
         return self.failure
 
-    def attempt(self, name: str, communicator: int) -> None:
-        assert name == "ncclCommDestroy"
-        self.destroyed.append(communicator)
+    def attempt(self, name: str, communicator: int) -> bool:
+        if name == "ncclCommAbort":
+            self.aborted.append(communicator)
+            self._is_aborted.set()
+            self.driver.release()
+        elif name == "ncclCommFinalize":
+            return self.waits_in != name or not self._is_aborted.wait(60)
+        else:
+            assert name == "ncclCommDestroy"
+            self.destroyed.append(communicator)
+        return True
 
     def call(self, name: str, *arguments: Any) -> None:
         self.calls.append((name, arguments))
+        self._wait(name)
         if len(arguments) > 5 and self.members[arguments[-2]][1] == 1:
             send, receive, count, data_type = arguments[:4]
             size = count * _SIZES[data_type]
@@ -57,3 +83,12 @@ class FakeNccl:
                 arguments[-1],
                 lambda: driver.bytes_at(receive, size).__setitem__(slice(None), driver.bytes_at(send, size)),
             )
+        elif len(arguments) > 5 and self.waits_in == "device":
+            self._is_aborted = aborted = threading.Event()
+
+            def collective() -> None: ...
+
+            collective.blocked = lambda: not aborted.is_set()  # type: ignore[attr-defined]
+            self.driver.enqueue(arguments[-1], collective)
+            for thread in self.on_collective:
+                thread.start()

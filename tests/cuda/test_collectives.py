@@ -9,8 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from jitree.cuda import channel as channels
-from jitree.cuda import nccl
+from jitree.cuda import communicator, nccl
 from jitree.cuda.channel import CudaChannel
 from jitree.cuda.device import CudaDevice
 from jitree.errors import (
@@ -82,7 +81,7 @@ class Group:
         assert names[0] == "ncclGroupStart" and names[-1] == "ncclGroupEnd"
         stream = int(self.device.stream.handle)
         calls = self.library.calls[1:-1]
-        assert all(arguments[-2:] == (self.channel.communicator, stream) for _, arguments in calls)
+        assert all(arguments[-2:] == (self.channel.joined.handle, stream) for _, arguments in calls)
         return [(name, arguments[:-2]) for name, arguments in calls]
 
 
@@ -227,7 +226,7 @@ def test_members_and_parts(device: CudaDevice, library: FakeNccl) -> None:
     assert channel.split(-1, 0) is None
     del part
     gc.collect()
-    channels.release_channels()
+    communicator.release_abandoned()
     assert library.destroyed == [2]
 
 

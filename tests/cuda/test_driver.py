@@ -73,6 +73,9 @@ def test_parameters_are_refused() -> None:
         ({"threads": "3"}, "threads"),
         ({"host_transfers": "never"}, "implicit or explicit"),
         ({"dependent_launch": "maybe"}, "on or off"),
+        ({"collective_timeout": "soon"}, "a number of seconds"),
+        ({"collective_timeout": "0"}, "above 0"),
+        ({"collective_timeout": "nan"}, "above 0"),
     ):
         with pytest.raises(InvalidArgumentError, match=text):
             CudaDriver(FakeDriver()).create_device_by_id(0, DeviceOptions(parameters))

@@ -1,11 +1,13 @@
-"""Programs with collectives: one member on the fake driver, two where there are two GPUs."""
+"""Programs with collectives: one member on the fake driver, two where there is a GPU."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -16,8 +18,9 @@ from jitree import Session
 from jitree.cuda import nccl
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.driver import CudaDriver
-from jitree.errors import UnavailableError
-from jitree.hal.objects import ChannelProvider
+from jitree.errors import DeadlineExceededError, StatusError, UnavailableError
+from jitree.hal.fence import Fence
+from jitree.hal.objects import Channel, ChannelProvider
 from tests.cuda.fake import FakeDriver
 from tests.cuda.fake_nccl import FakeNccl
 from tests.cuda.programs import DATA
@@ -90,15 +93,20 @@ class Meeting:
         return found
 
 
-@pytest.fixture
-def two_gpus() -> None:
+def gpus() -> int:
+    """How many there are that groups can be of."""
     try:
         driver = CudaDriver()
         nccl.library()
-    except UnavailableError as error:
-        pytest.skip(str(error))
-    if len(driver.query_available_devices()) < MEMBERS:
-        pytest.skip("there are no two GPUs")
+    except UnavailableError:
+        return 0
+    return len(driver.query_available_devices())
+
+
+@pytest.fixture
+def two_gpus() -> None:
+    if gpus() < MEMBERS:
+        pytest.skip("there are no two GPUs, or no NCCL")
 
 
 def test_two_devices_in_one_process(two_gpus: None) -> None:
@@ -121,27 +129,105 @@ def test_two_devices_in_one_process(two_gpus: None) -> None:
     assert not failures
 
 
-def test_one_process_a_gpu(two_gpus: None) -> None:
-    environment = {"WORLD_SIZE": str(MEMBERS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", __name__],
-            cwd=DATA.parents[2],
-            env={**os.environ, **environment, "RANK": str(rank)},
+@pytest.fixture
+def environment() -> dict[str, str]:
+    """Of processes that are members. One GPU has several: NCCL takes them for machines, if they say so."""
+    count = gpus()
+    if not count:
+        pytest.skip("there is no GPU, or no NCCL")
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "NCCL_SOCKET_IFNAME": "lo"}
+    return {**os.environ, **address, "WORLD_SIZE": str(MEMBERS), "GPUS": str(count)}
+
+
+def start_members(environment: dict[str, str], part: str) -> list[subprocess.Popen[str]]:
+    processes = []
+    for rank in range(MEMBERS):
+        own = {"RANK": str(rank)}
+        if int(environment["GPUS"]) < MEMBERS:
+            own["NCCL_HOSTID"] = f"member-{rank}"
+        command = [sys.executable, "-m", __name__, part]
+        variables = environment | own
+        processes.append(
+            subprocess.Popen(command, cwd=DATA.parents[2], env=variables, stdout=subprocess.PIPE, text=True)
         )
-        for rank in range(MEMBERS)
-    ]
+    return processes
+
+
+def test_one_process_a_member(environment: dict[str, str]) -> None:
+    processes = start_members(environment, "all")
     assert [process.wait(120) for process in processes] == [0] * MEMBERS
 
 
-def main() -> None:
-    """One process of :func:`test_one_process_a_gpu`."""
+@pytest.mark.parametrize(
+    ("part", "error", "seconds"), [("killed", UnavailableError, 30), ("late", DeadlineExceededError, 10)]
+)
+def test_a_missing_member(
+    environment: dict[str, str], part: str, error: type[StatusError], seconds: float
+) -> None:
+    """One is killed between collectives, or does not come for two seconds: the other one gets an error, and
+    can open the device again."""
+    first, second = start_members(environment, part)
+    try:
+        printed, _ = first.communicate(timeout=120)
+        print(printed)
+        name, taken, again = printed.split()[-3:]
+        assert (name, again) == (error.__name__, "again") and float(taken) < seconds
+    finally:
+        for process in (first, second):
+            process.kill()
+            process.wait()
+
+
+def sum_of_all(device: CudaDevice, channel: Channel) -> float:
+    """Of 1 at each member, by one collective."""
+    send, receive = (device.device_allocator.allocate(0x30, 0, 4) for _ in range(2))
+    device.write_buffer(send, np.ones(1, np.float32).view(np.uint8))
+    commands = device.create_command_buffer(1, 1)
+    commands.collective(channel, 1 | 1 << 8 | 9 << 16, 0, (0, send, 0, 4), (0, receive, 0, 4), 1)
+    commands.finalize()
+    done = Fence.create(device)
+    device.queue_execute(-1, None, done, commands)
+    return float(np.asarray(device.read_buffer(receive, done)).view(np.float32)[0])
+
+
+def lose_member(uri: str, rank: int, part: str) -> None:
+    """What member 0 gets when member 1 goes, and after how many seconds; then it works alone."""
+    session = Session(device=uri + "?collective_timeout=2" * (part == "late"))
+    device = session.device
+    assert isinstance(device, CudaDevice)
+    channel = device.create_channel(-1, None, None, -1, -1)
+    for _ in range(3):
+        assert sum_of_all(device, channel) == MEMBERS
+    if rank:
+        if part == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(100)
+    begun = time.monotonic()
+    try:
+        sum_of_all(device, channel)
+    except StatusError as error:
+        print(error)
+        print(type(error).__name__, time.monotonic() - begun)
+    session.close()
+    with Session(device=uri) as session:
+        device = session.device
+        assert isinstance(device, CudaDevice)
+        assert sum_of_all(device, device.create_channel(-1, nccl.library().new_identifier(), None, 0, 1)) == 1
+    print("again")
+
+
+def main(part: str) -> None:
+    """A process of :func:`start_members`."""
     rank = int(os.environ["RANK"])
-    with Session(device=f"cuda://{rank}") as session:
+    uri = f"cuda://{rank % int(os.environ['GPUS'])}"
+    if part != "all":
+        lose_member(uri, rank, part)
+        return
+    with Session(device=uri) as session:
         run_member(session, rank, MEMBERS)
-    with Session(device=f"cuda://{rank}") as session:
+    with Session(device=uri) as session:
         run_pair(session, rank)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from math import inf
 from threading import Thread
 from typing import Final, TypeVar
 
+from jitree.errors import DeadlineExceededError
 from jitree.hal.local.interrupts import require_going_on
 
 T = TypeVar("T")
@@ -14,9 +17,10 @@ LOOK_SECONDS: Final = 0.02
 """Between two looks of a waiting thread whether the call is to end."""
 
 
-def wait_looking(function: Callable[[], T]) -> T:
+def wait_looking(function: Callable[[], T], seconds: float = inf) -> T:
     """Returns what a function returns that may wait for long. Another thread calls it, while this one looks
-    whether the call is to end; if so, this thread stops waiting for the other."""
+    whether the call is to end; if so, or after so many seconds (DEADLINE_EXCEEDED), this thread stops
+    waiting for the other."""
     future = Future[T]()
 
     def run() -> None:
@@ -26,6 +30,9 @@ def wait_looking(function: Callable[[], T]) -> T:
             future.set_exception(error)
 
     Thread(target=run, name="jitree waits for a group", daemon=True).start()
+    until = time.monotonic() + seconds
     while not wait([future], LOOK_SECONDS).done:
         require_going_on()
+        if time.monotonic() >= until:
+            raise DeadlineExceededError(f"other members have not come within {seconds:g} s")
     return future.result()

@@ -1,0 +1,171 @@
+"""What ends collectives whose other members have ended or are late.
+
+On the GPU a collective waits for its members without end, and so does whoever waits for the GPU. So a thread
+of the device looks at the collectives in progress: at what NCCL knows of the group, and at the time. When a
+member is missing, it aborts the device's communicators, which lets the GPU go on. What is computed from there
+on is not what the program means: the device takes no more work, and all that was to come fails.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from _thread import allocate_lock
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
+
+from jitree.errors import CancelledError, DeadlineExceededError, StatusError, again
+from jitree.hal.local.queue_record import LOST
+
+if TYPE_CHECKING:
+    from jitree.cuda.api import Handle
+    from jitree.cuda.communicator import Communicator
+    from jitree.cuda.stream import Stream
+
+USUAL_SECONDS: Final = 25.0
+"""For which a member may be late."""
+LOOK_SECONDS: Final = 0.05
+
+
+class _Flight:
+    """Collectives that were submitted at one time."""
+
+    __slots__ = ("begin", "communicators", "end", "since")
+
+    def __init__(self, begin: Handle, communicators: frozenset[Communicator]) -> None:
+        self.begin = begin
+        """An event before them."""
+        self.end: Handle | None = None
+        """An event after them; None while they are being submitted."""
+        self.communicators = communicators
+        self.since: float | None = None
+        """When they were first seen to wait for others."""
+
+
+class GroupWatch:
+    """The groups that a device is in."""
+
+    def __init__(self, stream: Stream, seconds: float = USUAL_SECONDS) -> None:
+        """``seconds``: for which a member may be late."""
+        self.seconds = seconds
+        self._stream = stream
+        self._lock = allocate_lock()
+        self._communicators: WeakSet[Communicator] = WeakSet()
+        self._flights: deque[_Flight] = deque()
+        self._is_watching = False
+        self._failure: StatusError | None = None
+        self.has_joined = False
+        """Whether the members of a group have found each other."""
+
+    def add(self, communicator: Communicator) -> None:
+        """The device has joined a group."""
+        with self._lock:
+            self._communicators.add(communicator)
+            self.has_joined = True
+
+    def require_whole(self) -> None:
+        """Raises what happened to a group of the device."""
+        if self._failure is not None:
+            raise again(self._failure)
+
+    @contextmanager
+    def watched(self, communicators: frozenset[Communicator]) -> Iterator[None]:
+        """What is submitted in the block are collectives. The caller holds the stream's lock."""
+        if not communicators:  # groups of one wait for nobody
+            yield
+            return
+        stream = self._stream
+        flight = _Flight(stream.events.acquire(), communicators)
+        stream.api.record_event(flight.begin, stream.handle)
+        with self._lock:
+            self.require_whole()
+            stream.share.refuse_waits()
+            self._flights.append(flight)
+            if not self._is_watching:
+                self._is_watching = True
+                name = f"{stream.api.name} groups"
+                threading.Thread(target=self._watch, name=name, daemon=True).start()
+        try:
+            yield
+        except StatusError as error:  # others may have begun what this member has not
+            self.fail(error)
+            self.require_whole()
+        except BaseException as error:
+            self.fail(CancelledError(f"a collective was ended by {type(error).__name__}"))
+            raise
+        end = stream.events.acquire()
+        stream.api.record_event(end, stream.handle)
+        flight.end = end
+
+    def fail(self, error: StatusError) -> None:
+        """The device's groups do not go on, nor does the device. Only the first failure counts."""
+        api = self._stream.api
+        failure = again(error).with_context(
+            f"{api.name} takes no more work: open the device again, as in a new session, and join a new group"
+        )
+        with self._lock:
+            if self._failure is not None:
+                return
+            self._failure = failure
+            communicators = tuple(self._communicators)
+        if api.lost is None:
+            api.lost = failure  # before the GPU goes on: nobody takes what it does then for results
+        self._stream.share.record.hold(LOST)
+        for communicator in communicators:
+            communicator.abort()
+        self._stream.fail(failure)
+
+    def _watch(self) -> None:
+        """On a thread, as long as collectives are in progress."""
+        while True:
+            with self._lock:
+                if not self._flights:
+                    if self._failure is None:
+                        self._stream.share.allow_waits()
+                    self._is_watching = False
+                    return
+            failure = self._look()
+            if failure is not None:
+                self.fail(failure)
+                self._flights.clear()
+            elif self._flights:
+                time.sleep(LOOK_SECONDS)
+
+    def _look(self) -> StatusError | None:
+        """Forgets what is done; what is wrong with the oldest collectives in progress."""
+        stream = self._stream
+        try:
+            stream.context.enter()
+            while self._flights:
+                flight = self._flights[0]
+                if flight.end is None or not stream.api.event_is_reached(flight.end):
+                    return self._missing(flight)
+                self._flights.popleft()
+                stream.events.release(flight.begin)
+                stream.events.release(flight.end)
+        except StatusError as error:  # the device is lost
+            return error
+        return self._failure
+
+    def _missing(self, flight: _Flight) -> StatusError | None:
+        for communicator in flight.communicators:
+            failure = communicator.failure()
+            if failure is not None:
+                return failure
+        now = time.monotonic()
+        if flight.since is None:
+            if self._stream.api.event_is_reached(flight.begin):
+                flight.since = now
+        elif now - flight.since >= self.seconds:
+            return self.late("other members of a group have not come to a collective")
+        return self._failure
+
+    def late(self, what: str) -> StatusError:
+        """The error for members that are late."""
+        return DeadlineExceededError(
+            f"{what} within {self.seconds:g} s (the device {self._stream.api.name} may state another "
+            "collective_timeout)"
+        )

@@ -1,0 +1,212 @@
+"""Members of a group that have ended or are late: an error in time, on the fake driver and on a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from jitree import Module, Session
+from jitree.cuda import communicator, nccl
+from jitree.cuda.device import CudaDevice
+from jitree.cuda.nccl import IDENTIFIER_SIZE
+from jitree.errors import CancelledError, DeadlineExceededError, StatusError, UnavailableError
+from jitree.hal.groups.rendezvous import ADDRESS_VARIABLE, EnvironmentProvider, FixedProvider
+from jitree.hal.local.queue_record import QUEUE
+from jitree.hal.stream_record import STREAM
+from tests.cuda.fake import FakeDriver
+from tests.cuda.fake_nccl import FakeNccl
+from tests.cuda.test_members import PROGRAM, data
+from tests.hal.groups.test_rendezvous import free_port
+
+IDENTIFIER = bytes(range(IDENTIFIER_SIZE))
+SECONDS = 0.3
+LONGEST = 20.0
+"""Seconds that a busy machine may take for what should be done after SECONDS."""
+
+
+@pytest.fixture
+def library(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeNccl:
+    library = FakeNccl(fake)
+    monkeypatch.setattr(nccl, "library", lambda: library)
+    return library
+
+
+@pytest.fixture
+def member(fake: FakeDriver, library: FakeNccl) -> Iterator[CudaDevice]:
+    """Member 0 of two; the other one is late after SECONDS."""
+    with CudaDevice(fake, 0, collective_timeout=SECONDS) as device:
+        device.replace_channel_provider(FixedProvider(0, 2, IDENTIFIER))
+        yield device
+
+
+def fails(module: Module, error: type[StatusError], text: str) -> None:
+    """All-reduces do, in time."""
+    start = time.monotonic()
+    with pytest.raises(error, match=text):
+        np.asarray(module.all_reduce(data(0)))
+    assert time.monotonic() - start < LONGEST
+
+
+@pytest.mark.parametrize("tier", ["plain", "fast", "native"])
+@pytest.mark.parametrize("place", ["device", "ncclGroupEnd"])
+def test_a_late_member(member: CudaDevice, library: FakeNccl, place: str, tier: str) -> None:
+    with Session(device=member, tier=tier) as session:
+        module = session.load(PROGRAM)
+        module.all_reduce(data(0))
+        library.waits_in = place
+        fails(module, DeadlineExceededError, "collective within 0.3 s")
+        assert library.aborted
+        fails(module, DeadlineExceededError, "open the device again")
+
+
+def test_a_member_that_ends_while_others_wait(member: CudaDevice, library: FakeNccl) -> None:
+    library.waits_in = "device"
+    ended = UnavailableError("remote process exited")
+    with Session(device=member) as session:
+        module = session.load(PROGRAM)
+        ending = threading.Timer(0.1, setattr, (library, "failure", ended))
+        ending.start()
+        fails(module, UnavailableError, "remote process exited")
+    assert library.aborted == [1]
+
+
+def test_what_waits_on_other_threads_fails_too(member: CudaDevice, library: FakeNccl) -> None:
+    library.waits_in = "device"
+    errors: list[StatusError] = []
+
+    def wait() -> None:
+        try:
+            member.stream.synchronize()
+        except StatusError as error:
+            errors.append(error)
+
+    with Session(device=member) as session:
+        module = session.load(PROGRAM)
+        library.on_collective = [threading.Thread(target=wait) for _ in range(3)]
+        fails(module, DeadlineExceededError, "within")
+    for thread in library.on_collective:
+        thread.join(LONGEST)
+    assert [type(error) for error in errors] == [DeadlineExceededError] * 3
+
+
+def test_machine_code_does_not_wait_by_itself_meanwhile(
+    fake: FakeDriver, member: CudaDevice, library: FakeNccl
+) -> None:
+    """It would take what an aborted collective leaves for results: the driver says that all is done."""
+    with Session(device=member) as session:
+        module = session.load(PROGRAM)
+        assert _waits(member)
+        with fake.busy():
+            call = threading.Thread(target=module.all_reduce, args=(data(0),))
+            call.start()
+            until = time.monotonic() + LONGEST
+            while _waits(member):
+                assert time.monotonic() < until
+                time.sleep(0.001)
+        call.join(LONGEST)
+        while not _waits(member):
+            assert time.monotonic() < until
+            time.sleep(0.001)
+
+
+def _waits(device: CudaDevice) -> bool:
+    """Whether machine code would call the driver to wait."""
+    record = ctypes.c_int64.from_address(device.queue_record() + QUEUE["stream"]).value
+    function = ctypes.c_void_p.from_address(record + STREAM["query"]).value
+    return function == device.context.api.address("cuStreamQuery")
+
+
+def test_the_device_can_be_opened_again(fake: FakeDriver, member: CudaDevice, library: FakeNccl) -> None:
+    library.waits_in = "device"
+    with Session(device=member) as session:
+        fails(session.load(PROGRAM), DeadlineExceededError, "within")
+    library.waits_in = ""
+    with CudaDevice(fake, 0) as device, Session(device=device) as session:
+        device.replace_channel_provider(FixedProvider(0, 1, IDENTIFIER))
+        assert np.array_equal(np.asarray(session.load(PROGRAM).all_reduce(data(0))), data(0))
+
+
+def test_collectives_that_end_are_forgotten(member: CudaDevice, library: FakeNccl) -> None:
+    """A group that works for longer than a member may be late."""
+    with Session(device=member) as session:
+        module = session.load(PROGRAM)
+        until = time.monotonic() + 3 * SECONDS
+        while time.monotonic() < until:
+            np.asarray(module.all_reduce(data(0)))
+    assert not library.aborted
+
+
+def test_time_before_a_collective_does_not_count(
+    fake: FakeDriver, member: CudaDevice, library: FakeNccl
+) -> None:
+    with Session(device=member) as session, fake.busy():
+        module = session.load(PROGRAM)
+        call = threading.Thread(target=module.all_reduce, args=(data(0),))
+        call.start()
+        call.join(3 * SECONDS)
+        assert call.is_alive() and not library.aborted
+        fake.release()
+        call.join(LONGEST)
+        assert not call.is_alive() and not library.aborted
+
+
+def test_a_member_that_does_not_join(member: CudaDevice, library: FakeNccl) -> None:
+    library.waits_in = "join"
+    with pytest.raises(DeadlineExceededError, match="member 0 of 2 joins the group"):
+        member.create_channel(-1, None, None, -1, -1)
+    assert library.aborted == [1]
+    library.waits_in = ""
+    assert member.create_channel(-1, None, None, -1, -1).count == 2  # the device still works
+
+
+def test_joining_ends_with_the_call(fake: FakeDriver, library: FakeNccl) -> None:
+    library.waits_in = "join"
+    with CudaDevice(fake, 0) as device, Session(device=device) as session:
+        device.replace_channel_provider(FixedProvider(0, 2, IDENTIFIER))
+        module = session.load(PROGRAM)
+        with pytest.raises(DeadlineExceededError, match=r"within 0\.1 s"):
+            module.all_reduce(data(0), timeout=0.1)
+        stop = threading.Timer(0.2, session.cancel)
+        stop.start()
+        with pytest.raises(CancelledError):
+            module.all_reduce(data(0))
+    assert len(library.aborted) == 2
+
+
+def test_a_member_that_does_not_split(member: CudaDevice, library: FakeNccl) -> None:
+    channel = member.create_channel(-1, None, None, -1, -1)
+    library.waits_in = "split"
+    with pytest.raises(DeadlineExceededError, match="to split it"):
+        channel.split(0, 0)
+    assert library.aborted == [1]
+    with pytest.raises(DeadlineExceededError):
+        channel.split(0, 0)
+
+
+def test_a_member_that_does_not_join_again(member: CudaDevice, library: FakeNccl) -> None:
+    """Each channel has an id. Members may start minutes apart, but not be so late afterwards."""
+    provider = EnvironmentProvider(
+        {"RANK": "0", "WORLD_SIZE": "2", ADDRESS_VARIABLE: f"127.0.0.1:{free_port()}"}
+    )
+    member.create_channel(-1, None, None, -1, -1)
+    member.replace_channel_provider(provider)
+    with pytest.raises(DeadlineExceededError, match="within"):
+        member.create_channel(-1, None, None, -1, -1)
+
+
+def test_the_end_does_not_wait_for_members_that_have_ended(
+    member: CudaDevice, library: FakeNccl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(communicator, "_FINAL_SECONDS", SECONDS)
+    channel = member.create_channel(-1, None, None, -1, -1)
+    library.waits_in = "ncclCommFinalize"
+    del channel
+    gc.collect()
+    communicator.release_abandoned()
+    assert library.aborted == [1] and not library.destroyed
