@@ -51,14 +51,21 @@ class ExportName(NamedTuple):
     loops: tuple[int, ...]
     """Empty where the name has none, or not all are numbers."""
     types: tuple[ElementType, ...]
+    is_packed: bool = False
+    """The result is put into tiles, whose sizes the name does not say."""
 
     @property
     def outputs(self) -> list[TensorKind]:
         """What a result may be, likeliest first: the loops, without those at the end that are summed over."""
+        if self.is_packed:
+            return []
+        tiles = self._tiles
+        if tiles is not None:
+            return [TensorKind(element, tiles[2]) for element in dict.fromkeys(self.types[::-1])]
         ends = range(len(self.loops), 0, -1)
         if "reduction" in self.operation or "generic" in self.operation:
             ends = range(len(self.loops) - 1, -1, -1)
-        elif "matmul" in self.operation or "mmt4d" in self.operation or "conv" in self.operation:
+        elif "matmul" in self.operation or "conv" in self.operation:
             ends = range(len(self.loops) - 1, 0, -1)
         found = [
             TensorKind(element, self.loops[:end])
@@ -68,6 +75,15 @@ class ExportName(NamedTuple):
         if self.loops and len(self.loops) not in ends:
             found += [TensorKind(element, self.loops) for element in dict.fromkeys(self.types[::-1])]
         return found
+
+    @property
+    def _tiles(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
+        """Shapes of a product of matrices in tiles, ``mmt4d``: of both operands and of the result. Its loops
+        are tiles of rows, columns and depth, then those in a tile."""
+        if "mmt4d" not in self.operation or len(self.loops) < 6:
+            return None
+        batch, (m, n, k, rows, columns, depth) = self.loops[:-6], self.loops[-6:]
+        return (*batch, m, k, rows, depth), (*batch, n, k, columns, depth), (*batch, m, n, rows, columns)
 
     def flat_output(self, extent: Extent, limit: int) -> TensorKind | None:
         """A result without a shape, which lies there or in a few bytes more, up to ``limit``: elements in a
@@ -92,7 +108,10 @@ class ExportName(NamedTuple):
     def inputs(self) -> list[TensorKind]:
         """What an operand may be."""
         loops, shapes = self.loops, list[tuple[int, ...]]()
-        if "matmul" in self.operation and "like" not in self.operation and len(loops) >= 3:
+        tiles = self._tiles
+        if tiles is not None:
+            shapes += tiles[:2]
+        elif "matmul" in self.operation and "like" not in self.operation and len(loops) >= 3:
             *batch, rows, columns, depth = loops
             shapes += [(*batch, rows, depth), (*batch, depth, columns), (columns,)]
         elif "vecmat" in self.operation and len(loops) == 2:
@@ -116,7 +135,8 @@ def parse(name: str) -> ExportName:
     known = tuple(element for element in types if element is not None)
     loops = match["dims"].split("x") if shaped else []
     numbers = tuple(map(int, loops)) if "D" not in "".join(loops) else ()
-    return ExportName(text[: match.start()], numbers, known if len(known) == len(types) else ())
+    is_packed = shaped is not None and "pack" in text[shaped.end() :].split("_")
+    return ExportName(text[: match.start()], numbers, known if len(known) == len(types) else (), is_packed)
 
 
 def _element(name: str) -> ElementType | None:

@@ -21,7 +21,7 @@ from jitree.observe.tensors import DECLARED, GIVEN, GUESSED, ObservedDispatch, O
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from jitree.hal.observing import Look
+    from jitree.hal.observing import Extent, Look
     from jitree.observe.origins import ObservedCall
     from jitree.observe.regions import Types
     from jitree.types import ElementType
@@ -154,12 +154,34 @@ class FiniteCheck(Onlooker):
             tensor.guess_element({made.kind.element}, GUESSED)
             read.append((f"binding {tensor.binding}", tensor))
         for place, tensor in read:
-            fault = find(tensor, check.applies, check.spread_by)
+            fault = find(tensor, check.applies, _Untouched(check.spread_by, tensor, made.changes))
             if fault is not None:
                 source = tensor.origin or "elsewhere: constants, parameters or the host"
                 where = f"; {dispatch.location}" if dispatch.location else ""
                 return f"{dispatch.label} reads {fault} in {place}, which comes from {source}{where}"
         return ""
+
+
+class _Untouched:
+    """Of elements that are looked at in their order, those that a check finds and the dispatch has not
+    written: in memory that tensors share, what is bound as an input holds outputs as well."""
+
+    def __init__(
+        self, finds: Callable[[Array], Array], tensor: ObservedTensor, changes: Sequence[Extent]
+    ) -> None:
+        self._finds = finds
+        self._address = tensor.extent[0]
+        self._changes = changes
+
+    def __call__(self, piece: Array) -> Array:
+        begin, size = self._address, piece.dtype.itemsize
+        self._address += piece.nbytes
+        found = self._finds(piece)
+        if found.any():
+            for address, length in self._changes:
+                first, last = (address - begin) // size, -(-(address + length - begin) // size)
+                found[max(first, 0) : max(last, 0)] = False
+        return found
 
 
 def find(

@@ -194,8 +194,8 @@ class Observation(Listener):
             for tensor in (*dispatch.inputs, *dispatch.outputs):
                 tensor.look = step.look
             for tensor in dispatch.outputs:
-                tensor.origin = dispatch.label
-                self._regions.put(PlacedTensor(tensor.extent, tensor.kind, tensor.source, dispatch.label))
+                tensor.origin = _origin(dispatch)
+                self._regions.put(PlacedTensor(tensor.extent, tensor.kind, tensor.source, tensor.origin))
         dispatch.bound = partial(self._bound, step, dispatch.outputs)
         try:
             for onlooker in onlookers:
@@ -277,6 +277,21 @@ class _Submission(Unique, Observer):
     def after(self, step: DeviceStep) -> None:
         digests, self._digests = self._digests, []
         self._observation.end(step, self._origin, self._first, digests)
+
+
+_MOVED: Final = {
+    "read": "a read of constants or parameters",
+    "update": "an update with data of the program",
+    "fill": "a fill",
+}
+"""What made a tensor that no dispatch made."""
+_COPY: Final = "a copy of "
+
+
+def _origin(dispatch: ObservedDispatch) -> str:
+    if dispatch.kind == "copy":
+        return _COPY + (dispatch.inputs[0].origin.removeprefix(_COPY) or "what no dispatch made")
+    return _MOVED.get(dispatch.kind, dispatch.label)
 
 
 def _key(step: DeviceStep) -> object:

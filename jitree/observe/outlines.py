@@ -34,6 +34,9 @@ _SAME: Final = 1e-3
 _ROUNDED: Final = 5 / 16
 """How near tensors are that differ by rounding: 10**-5 of the largest; 10**-2 where elements are short."""
 _ROUNDED_SHORT: Final = 2 / 16
+_FEWEST: Final = 8
+_MOST: Final = 2 / 3
+"""Of the samples that are not zero, and at least ``_FEWEST``, agree where only a part of a tensor departs."""
 _SHOWN: Final = 12
 """Dispatches that are suspected, in a message."""
 _ENDS: Final = 8
@@ -86,6 +89,15 @@ class Sketch(NamedTuple):
             return False
         length = float(np.sqrt(np.square(a[finite]).sum() + np.square(b[finite]).sum()))
         return length > 0 and float(np.sqrt(np.square(a[finite] - b[finite]).sum())) <= _NEAR * length
+
+    def agrees_mostly(self, other: Sketch) -> bool:
+        """Whether most elements of both differ by rounding only: one tensor, of which a part departs."""
+        a, b = self.samples, other.samples
+        if self.size != other.size or self.type != other.type or a is None or b is None:
+            return False
+        with np.errstate(invalid="ignore"):
+            same = np.count_nonzero((a != 0) & (abs(a - b) <= _SAME * abs(b)))
+        return bool(same >= max(_FEWEST, np.count_nonzero((a != 0) | (b != 0)) * _MOST))
 
     def nearness(self, other: Sketch) -> float:
         """How near it is to one that is near, in sixteenths up to a half: which of several it is."""
@@ -414,6 +426,8 @@ class _Rating:
             return 2.0 + a.nearness(b)
         if a.is_rearranged(b):
             return 1.5
+        if a.agrees_mostly(b):
+            return 1.25
         return 1.0 if a.size == b.size and a.type == b.type and a.operation == b.operation != "" else 0.0
 
 

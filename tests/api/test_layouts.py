@@ -74,6 +74,20 @@ def test_nothing_departs_in_other_layouts() -> None:
         assert jitree.diff((LAYERS, "local-sync"), (other, "local-sync"), "layers", [X], **NEAR).equal
 
 
+def test_what_a_compiler_made_wrong_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only a part of the tensor departs, and the dispatches of the two builds have nothing else in common."""
+    random = np.random.default_rng(1)
+    inputs = [(random.standard_normal((16, 16)) / 2).astype(np.float32) for _ in range(3)]
+    wrong, right = ((PROGRAMS / f"{name}.vmfb", "local-sync") for name in ("masked_wrong", "masked"))
+    d = jitree.diff(wrong, right, "scores", inputs, **NEAR)
+    assert d.first is not None and d.first.dispatch == "scores_dispatch_1_matmul_16x16x16_f32"
+    assert d.first.other == "scores_dispatch_6_unpack_elementwise_16x16_f32"
+    assert (d.first.ordinals, d.first.coordinate, d.first.values[1]) == ((4, 6), (0, 1), -1e9)
+    d.save(tmp_path)
+    runpy.run_path(str(tmp_path / "run.py"))
+    assert "departs at (0, 1)" in capsys.readouterr().out
+
+
 def test_a_result_that_departs_names_what_made_it() -> None:
     d = jitree.diff((with_weight(1, 0.5), "local-sync"), (PACKED, "local-sync"), "layers", [X], **NEAR)
     assert d.first is not None and d.first.operand == "result 0"

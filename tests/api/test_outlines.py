@@ -90,3 +90,14 @@ def test_what_departs_and_comes_near_again_is_still_compared() -> None:
     assert [(a.ordinal, a.has_elements_of(b)) for a, b in rearranged] == [(0, True), (1, True), (4, False)]
     other[5] = arrays[5] * np.float32(1 + 1e-7)
     assert [(a.ordinal, b.ordinal) for a, b in align(sketched(arrays), sketched(other))[0]] == [(5, 5)]
+
+
+def test_a_tensor_of_which_a_part_departs_is_one_though_dispatches_are_others() -> None:
+    arrays = tensors(4)
+    masked = [array.copy() for array in arrays]
+    masked[2][:12], masked[3][:12] = -1e9, 7
+    pairs, _ = align(sketched(arrays), sketched(masked, "elementwise"))
+    assert [(a.ordinal, b.ordinal) for a, b in pairs] == [(number, number) for number in range(4)]
+    masked[3] = arrays[3] * (arrays[3] > 0)
+    pairs, _ = align(sketched(arrays), sketched(masked, "elementwise"))
+    assert [a.ordinal for a, _ in pairs] == [0, 1, 2], "half of the elements do not make it one"

@@ -1,0 +1,80 @@
+"""Types and shapes of what dispatches read and write: from the names of exports, where lengths agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from jitree.observe.export_names import parse
+from jitree.observe.regions import PlacedTensor, Regions, inputs_of, outputs_of
+
+
+@pytest.mark.parametrize(
+    ("name", "lengths", "written", "types"),
+    [
+        ("f_dispatch_0_elementwise_D_f32xi1xf32", (36, 9, 36), (2,), "9xf32 9xi1 9xf32"),
+        ("f_dispatch_0_elementwise_D_i8xf32xf16", (9, 36, 18), (2,), "9xi8 9xf32 9xf16"),
+        ("f_dispatch_0_elementwise_D_f32xf16", (36, 18), (1,), "9xf32 9xf16"),
+        ("f_dispatch_0_reduction_5x9_f32xf32xi32", (180, 20, 20), (1, 2), "5x9xf32 5xf32 5xi32"),
+        ("f_dispatch_0_reduction_5x9_f32xi32xf32", (180, 20, 20), (1, 2), "5x9xf32 5xi32 5xf32"),
+        ("f_dispatch_0_generic_5x9_f32xi64", (180, 40), (1,), "5x9xf32 5xi64"),
+    ],
+)
+def test_types_by_names_and_lengths(
+    name: str, lengths: Sequence[int], written: Sequence[int], types: str
+) -> None:
+    operands = [(4096 * (number + 1), length) for number, length in enumerate(lengths)]
+    changes = [operands[number] for number in written]
+    outputs = outputs_of(operands, changes, parse(name), {}, Regions())
+    inputs = inputs_of(operands, outputs, parse(name), {}, Regions())
+    assert [tensor.type for tensor in (*inputs, *outputs)] == types.split()
+
+
+def test_a_block_that_is_as_long_as_another_input() -> None:
+    """One allocation of the call is bound to both: the tensor that was put there is read, not the whole."""
+    name, regions = parse("f_dispatch_0_matmul_8x16x16_f32"), Regions()
+    block, made = (4096, 1024), (4096, 512)
+    regions.forget(block)
+    kind = name.outputs[0]
+    regions.put(PlacedTensor(made, kind, "name", "before (dispatch 3)"))
+    operands = [block, (8192, 1024), block]
+    outputs = outputs_of(operands, [(4608, 512)], name, {}, regions)
+    inputs = inputs_of(operands, outputs, name, {}, regions)
+    assert inputs[0].type == "8x16xf32" and inputs[0].origin == "before (dispatch 3)"
+
+
+def test_outputs_come_in_the_order_of_bindings() -> None:
+    """Wherever their memory lies."""
+    name = parse("f_dispatch_0_reduction_5x9_f32xf32xi32")
+    for operands in ([(4096, 180), (8192, 20), (12288, 20)], [(4096, 180), (12288, 20), (8192, 20)]):
+        changes = sorted(operands[1:])
+        outputs = outputs_of(operands, changes, name, {}, Regions())
+        assert [(tensor.binding, tensor.type) for tensor in outputs] == [(1, "5xf32"), (2, "5xi32")]
+
+
+@pytest.mark.parametrize(
+    ("name", "outputs", "inputs"),
+    [
+        ("main_dispatch_46_matmul_4x71x64_f32", "4x71xf32", "4x64xf32 64x71xf32 71xf32"),
+        ("main_dispatch_2_mmt4d_1x3x4x2x4x1_bf16xbf16xf32", "1x3x2x4xf32", "1x4x2x1xbf16 3x4x4x1xbf16"),
+        ("f_dispatch_0_batch_mmt4d_7x1x3x4x2x4x1_f32", "7x1x3x2x4xf32", "7x1x4x2x1xf32 7x3x4x4x1xf32"),
+        ("f_dispatch_0_softmax_2x6x4xf32_dispatch_tensor_store", "2x6x4xf32", "2x6x4xf32"),
+        ("f_dispatch_1_reduction_5x9_f32xi32", "5xi32", "5x9xf32"),
+        ("f_dispatch_0_elementwise_4_f32xi1", "4xi1", "4xf32"),
+        ("f_dispatch_0_elementwise_8_f32xf8E5M2", "8xf8E5M2", "8xf32"),
+        ("f_dispatch_0_matmul_4x8x8_f8E4M3FNUZxf8E4M3FNUZxf32", "4x8xf32", "4x8xf8E4M3FNUZ"),
+        ("f_dispatch_0_elementwise_8_f8E4M3FN", "8xf8E4M3FN", "8xf8E4M3FN"),
+        ("f_dispatch_0_conv_2d_nhwc_hwcf_1x6x6x4x3x3x3_f32", "1x6x6x4xf32", ""),
+        ("f_dispatch_3_elementwise_4x32_f32_pack", "", "4x32xf32"),
+        ("f_dispatch_3_unpack_elementwise_4x32_f32", "4x32xf32", "4x32xf32"),
+        ("f_dispatch_0_elementwise_D_f32", "", ""),
+        ("f_dispatch_3", "", ""),
+        ("unnamed", "", ""),
+    ],
+)
+def test_names_of_exports(name: str, outputs: str, inputs: str) -> None:
+    parsed = parse(name)
+    assert set(outputs.split()) <= set(map(str, parsed.outputs))
+    assert set(inputs.split()) <= set(map(str, parsed.inputs))
+    assert bool(parsed.outputs) is bool(outputs)
