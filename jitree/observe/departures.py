@@ -11,7 +11,7 @@ import numpy as np
 from jitree.base.records import NamedTuple
 from jitree.observe.closeness import Closeness, FarElement, Tolerance, changes_of_bits, compare
 from jitree.observe.export_names import TensorKind
-from jitree.observe.layouts import find, have_one_layout
+from jitree.observe.layouts import MANY, MOST, find, nearness
 from jitree.observe.regions import overlaps
 from jitree.observe.tensors import ARGUMENT, VALUE
 
@@ -175,15 +175,18 @@ class Comparison:
         or that it is not known whether they are so: other builds may keep theirs in another layout."""
         closeness = compare(*given, self.allowed)
         left, right, shape = given
-        if closeness.first is None or self._is_one_program or have_one_layout(left, right):
+        if closeness.first is None or self._is_one_program:
+            return given, closeness, ""
+        near = nearness(left, right)
+        if near >= MOST:
             return given, closeness, ""
         for side, plain, packed in (("b", left, right), ("a", right, left)):
             layout = find(plain, packed, shape)
-            if layout is not None:
-                unpacked = layout.unpacked(packed, shape)
+            unpacked = None if layout is None else layout.unpacked(packed, shape)
+            if unpacked is not None and nearness(plain, unpacked) > near:
                 pair = (left, unpacked, shape) if side == "b" else (unpacked, right, shape)
                 return pair, compare(*pair, self.allowed), f"unpacked: {side} has it {layout}"
-        return given, closeness, UNKNOWN_ORDER
+        return given, closeness, "" if near >= MANY else UNKNOWN_ORDER
 
     def _depart(self, number: int, found: Departure, is_moved: bool) -> None:
         """A constant that a dispatch only moves departs where the first dispatch computes with it."""

@@ -21,9 +21,9 @@ _STEP: Final = 0x9E3779B1
 """A prime, so that samples are in no row of tiles."""
 _TILES: Final = (1, 2, 3, 4, 6, 7, 8, 12, 14, 16, 24, 32, 64, 128)
 _NEAR: Final = 1e-3
-_MANY: Final = 0.5
+MANY: Final = 0.5
 """Of the samples that are not zero: so many are near where they are counterparts."""
-_MOST: Final = 0.9
+MOST: Final = 0.9
 """… and so many only there: layouts that are alike have some elements in one place."""
 _ALIKE: Final = 0.98
 """A correlation that only counterparts have."""
@@ -81,13 +81,13 @@ class MatrixLayout(NamedTuple):
         return whole[:, : shape[-2], : shape[-1]].reshape(shape)
 
 
-def have_one_layout(one: Array, other: Array) -> bool:
-    """Whether elements of the same number are counterparts, as far as values tell it. Too few, or all alike,
-    are taken for such."""
+def nearness(one: Array, other: Array) -> float:
+    """Which part of the elements of the same number are counterparts, as far as values tell it. Too few, or
+    all alike, are taken for such."""
     samples = _samples(one.size)
     left, right = (_numbers(array.reshape(-1)[samples]) for array in (one, other))
     near, together = _likeness(left, right)
-    return len(np.unique(left)) < _FEWEST or near >= _MANY or together >= _ALIKE
+    return 1.0 if len(np.unique(left)) < _FEWEST or together >= _ALIKE else near
 
 
 def find(plain: Array, packed: Array, shape: Shape) -> MatrixLayout | None:
@@ -104,7 +104,7 @@ def find(plain: Array, packed: Array, shape: Shape) -> MatrixLayout | None:
         if candidate.size(shape) == packed.size
     )
     likeness, best = max(rated, key=lambda each: each[0], default=((0.0, 0.0), None))
-    return best if likeness[0] >= _MOST or likeness[1] >= _ALIKE else None
+    return best if likeness[0] >= MOST or likeness[1] >= _ALIKE else None
 
 
 def _samples(size: int) -> Array:

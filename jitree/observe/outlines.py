@@ -37,6 +37,8 @@ _ROUNDED_SHORT: Final = 2 / 16
 _FEWEST: Final = 8
 _MOST: Final = 2 / 3
 """Of the samples that are not zero, and at least ``_FEWEST``, agree where only a part of a tensor departs."""
+_MOVED: Final = 1 / 8
+"""Of the samples: where more of the same elements lie elsewhere the order is another one."""
 _SHOWN: Final = 12
 """Dispatches that are suspected, in a message."""
 _ENDS: Final = 8
@@ -117,6 +119,14 @@ class Sketch(NamedTuple):
     def has_elements_of(self, other: Sketch) -> bool:
         """Whether both hold the same elements, in any order, but for zeros."""
         return self.bag != 0 and self.bag == other.bag
+
+    def is_shuffled(self, other: Sketch) -> bool:
+        """Whether both hold the same elements, and not only a few at other places: near each other as many
+        are alike."""
+        a, b = self.samples, other.samples
+        if a is None or b is None or self.size != other.size or not self.has_elements_of(other):
+            return False
+        return bool(np.count_nonzero(a != b) > _MOVED * a.size)
 
     def is_rearranged(self, other: Sketch) -> bool:
         """Whether both seem to hold the same elements, perhaps in another order and with padding."""
@@ -328,7 +338,7 @@ def align(one: list[Sketch], other: list[Sketch]) -> tuple[list[Pair], list[Pair
         if a >= 0:
             pairs.append((one[a], other[b]))
         pairs += _gap(one[a + 1 : next_a], other[b + 1 : next_b])
-    alike = [a.digest == b.digest or a.is_near(b) for a, b in pairs]
+    alike = [a.digest == b.digest or (a.is_near(b) and not a.is_shuffled(b)) for a, b in pairs]
     agreeing = [pair for pair, is_alike in zip(pairs, alike, strict=True) if is_alike]
     others = [pair for pair, is_alike in zip(pairs, alike, strict=True) if not is_alike]
     rearranged = [(a, b) for a, b in others if a.is_rearranged(b)]

@@ -21,7 +21,7 @@ from jitree.compare.sides import extents_of
 from jitree.observe.closeness import EXACT
 from jitree.observe.departures import UNKNOWN_ORDER, Comparison
 from jitree.observe.export_names import TensorKind
-from jitree.observe.layouts import MatrixLayout, find, have_one_layout
+from jitree.observe.layouts import MANY, MOST, MatrixLayout, find, nearness
 from jitree.observe.lockstep import Arrival
 from jitree.observe.makers import Makers
 from jitree.observe.tensors import ObservedDispatch, ObservedTensor
@@ -160,23 +160,39 @@ def test_packing_and_unpacking(shape: tuple[int, ...]) -> None:
         found = find(plain, rounded, shape)
         assert found is not None
         assert (found.places(numbers, shape) == layout.places(numbers, shape)).all(), (layout, found)
-        assert not have_one_layout(plain, rounded[: plain.size])
+        assert nearness(plain, rounded[: plain.size]) < MANY
         column = layout.unpacked(np.array(packed), shape)
         column[..., 3] += 1
-        assert have_one_layout(plain, column), "one column departs"
+        assert nearness(plain, column) >= MANY, "one column departs"
 
 
 def test_what_values_do_not_tell() -> None:
     random = np.random.default_rng(0)
     one, other = random.standard_normal((2, 64, 64))
-    assert not have_one_layout(one, other) and find(one, other.reshape(-1), (64, 64)) is None
+    assert nearness(one, other) < MANY and find(one, other.reshape(-1), (64, 64)) is None
     assert find(one, np.ones(4096), (64, 64)) is None and find(one, other, (4096,)) is None
-    assert have_one_layout(np.ones(64), np.zeros(64)) and have_one_layout(one[0, :8], other[0, :8])
+    assert nearness(np.ones(64), np.zeros(64)) == 1 and nearness(one[0, :8], other[0, :8]) == 1
     broken = one.copy()
     broken[::4] = np.nan
-    assert have_one_layout(one, broken)
+    assert nearness(one, broken) >= MANY
     assert str(MatrixLayout((1, 1), True, False)) == "transposed"
     assert str(MatrixLayout((8, 4), True, True)) == "in tiles of 8x4, tiles and elements by column"
+
+
+def test_a_layout_is_found_where_most_elements_are_alike() -> None:
+    """Functions that saturate have one value at most places."""
+    random = np.random.default_rng(0)
+    plain = np.tanh(random.standard_normal((64, 64)) + 4).astype(np.float32)
+    layout = MatrixLayout((8, 1), False, True)
+    packed = np.zeros(layout.size(plain.shape), np.float32)
+    packed[layout.places(np.arange(plain.size), plain.shape)] = plain.reshape(-1) * np.float32(1 + 1e-6)
+    assert MANY < nearness(plain, packed) < MOST
+    comparison = Comparison(EXACT._replace(rtol=1e-4), is_one_program=False)
+    _, closeness, order = comparison.counterparts((plain, packed, plain.shape))
+    assert closeness.first is None and order.startswith("unpacked: b has it in tiles of 8x1")
+    masked = np.where(np.arange(64) % 3 == 0, np.float32(-9), plain)
+    _, closeness, order = comparison.counterparts((plain, masked, plain.shape))
+    assert closeness.first is not None and closeness.first.coordinate == (0, 0) and order == ""
 
 
 def tensor(array: np.ndarray[Any, Any]) -> SimpleNamespace:

@@ -101,3 +101,16 @@ def test_a_tensor_of_which_a_part_departs_is_one_though_dispatches_are_others() 
     masked[3] = arrays[3] * (arrays[3] > 0)
     pairs, _ = align(sketched(arrays), sketched(masked, "elementwise"))
     assert [a.ordinal for a, _ in pairs] == [0, 1, 2], "half of the elements do not make it one"
+
+
+def test_the_same_elements_in_another_order_are_not_near() -> None:
+    """Though nearly all of them are alike; a few that have changed places are a departure."""
+    random = np.random.default_rng(1)
+    saturated = [np.tanh(random.standard_normal(64) + 4).astype(np.float32) for _ in range(3)]
+    shuffled = [random.permutation(array) for array in saturated]
+    pairs, rearranged = align(sketched(saturated), sketched(shuffled))
+    assert not pairs and [(a.ordinal, b.ordinal) for a, b in rearranged] == [(0, 0), (1, 1), (2, 2)]
+    swapped = saturated[2].copy()
+    swapped[[3, 9]] = swapped[[9, 3]]
+    pairs, rearranged = align(sketched(saturated), sketched([*saturated[:2], swapped]))
+    assert len(pairs) == 3 and not rearranged
