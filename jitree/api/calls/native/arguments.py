@@ -25,7 +25,7 @@ from jitree.api.calls.native.overlaps import are_apart
 from jitree.api.calls.native.python import drop, invoke_with, type_of
 from jitree.api.calls.native.records import Argument, CallRecord, Ndarray, Python
 from jitree.api.calls.native.sequences import pass_numbers
-from jitree.codegen.primitives import call, load64
+from jitree.codegen.primitives import apart, call, load64
 from jitree.codegen.record import place_of
 
 _ARGUMENT_SIZE = ARGUMENT.size
@@ -83,8 +83,12 @@ def pass_array(python: Python, record: CallRecord, argument: Argument, value: in
         if argument.kind == PASS_ARRAY:
             return pass_owned(python, record, argument, value)
         return pass_kept(python, record, argument, value)
-    if argument.dtype == 0:
-        return False
+    return argument.dtype != 0 and pass_host_array(python, record, argument, value, cls)
+
+
+@apart
+def pass_host_array(python: Python, record: CallRecord, argument: Argument, value: int, cls: int) -> bool:
+    """An array of another library, or what becomes one."""
     if is_expected(python, argument, value):
         return pass_ndarray(python, record, argument, Ndarray(value))
     exchange = exchange_of(python, cls)

@@ -8,7 +8,7 @@ from jitree.api.calls.native.lending import pass_neighbours
 from jitree.api.calls.native.owners import handle_of
 from jitree.api.calls.native.python import drop, invoke_with, is_true, retained
 from jitree.api.calls.native.records import Argument, CallRecord, Owners, Python
-from jitree.codegen.primitives import call, load64, stack, store64
+from jitree.codegen.primitives import apart, call, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.records import Entry
 from jitree.regs.counting import retain
@@ -20,6 +20,13 @@ def pass_owned(python: Python, record: CallRecord, argument: Argument, array: in
     """A device array: its handle, if it has one in the context or gets one, else a copy of its elements."""
     if is_accepted(python, argument, array):
         return pass_owner(python, argument, array)
+    return pass_unaccepted(python, record, argument, array)
+
+
+@apart
+def pass_unaccepted(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
+    """A device array that is not known to fit. Apart, so that numbers and arrays that are known to fit save
+    no registers for it."""
     if is_far(python, record, array):
         if pass_neighbours(python, record, argument, array):
             return True
