@@ -60,7 +60,7 @@ ATTEMPTS: dict[str, Callable[[jitree.Session], Any]] = {
     "an array for the device": lambda session: session.to_device(TRANSPOSED),
     "packed elements": lambda session: session.to_device(PACKED),
     "a part of an array": lambda session: session.empty((COUNT,)).__setitem__(slice(None), STRIDED),
-    "a copy for the host": lambda session: np.array(session.empty((COUNT,)), copy=True),
+    "a copy for the host": lambda session: session.empty((COUNT,)).__array__(copy=True),
     "other elements for the host": lambda session: session.empty((COUNT,)).astype(np.int32),
     "a fill": lambda session: transfer(
         session, lambda device, buffer, done: device.queue_fill(-1, None, done, buffer, 0, SIZE, 7, 1)
