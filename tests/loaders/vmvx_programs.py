@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jitree.dispatch.engine import Engine
 from jitree.dispatch.host_module import HostModule
 from jitree.hal.executable import ExecutableParameters
 from jitree.loaders.vmvx import FORMAT, VmvxLoader
@@ -56,7 +57,7 @@ def kernels(name: str = "kernels") -> Assembler:
 
 def load(
     data: bytes | Assembler,
-    tier: str = "plain",
+    tier: str | Engine = "plain",
     constants: Sequence[int] = (),
     modules: Sequence[HostModule] = (),
     bounds: Bounds = UNBOUNDED,

@@ -11,7 +11,12 @@ import numpy as np
 import pytest
 
 import jitree
+from jitree.dispatch.plain.counting import CountingEngine
 from jitree.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError, StatusError
+from jitree.hal.command_list import CommandList
+from jitree.hal.local import executor
+from tests.hal.native_kernels import aligned, whole
+from tests.loaders.vmvx_programs import COUNT, kernels, load
 from tests.security.programs import DIGITS, ENDLESS_INIT, GLOBALS, NATIVE, PROGRAM, VMVX
 
 TIERS = ("plain", "fast", "native", "auto")
@@ -254,3 +259,16 @@ def test_files_that_make_modules_are_refused() -> None:
         for load in (session.load, session.load_native):
             with pytest.raises(PermissionDeniedError, match="running code of the file"):
                 load(f"{DIGITS}/classify.py@create")
+
+
+@pytest.mark.parametrize("spans", [(24,), (12, 12), (1, 3, 20)])
+def test_instructions_are_those_of_kernels_however_threads_share_them(spans: tuple[int, ...]) -> None:
+    engine = CountingEngine(10_000)
+    executable, visits = load(kernels(), engine), aligned(np.zeros(24, np.int32))
+    with engine.counted():
+        for count in spans:
+            commands = CommandList()
+            commands.dispatch(executable, 0, (count, 1, 1), [], [whole(visits)])
+            executor.require_native_executor().execute(commands, *commands.bind(()))
+    assert visits.sum() == 24
+    assert engine.executed == 24 * len([line for line in COUNT.splitlines() if line.strip()])

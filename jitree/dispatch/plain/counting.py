@@ -64,11 +64,20 @@ class CountingEngine:
             while True:
                 machine.require_running()
                 pc = following
+                if not machine.frame:  # of the host: it has fewer, the more threads share a dispatch
+                    following = handlers[machine.code[pc]](machine, pc)
+                    if following < 0:
+                        return
+                    continue
                 for _ in islice(self._left, SLICE):
                     pc = following
                     following = handlers[machine.code[pc]](machine, pc)
                     if following < 0:
                         return
+                    if not machine.frame:
+                        break
+                if not machine.frame:
+                    continue
                 pc = following
                 if not length_hint(self._left):
                     raise ResourceExhaustedError(
