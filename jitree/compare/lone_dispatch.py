@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from zipfile import BadZipFile
@@ -31,6 +32,7 @@ from jitree.hal.observing import DISPATCH
 from jitree.observe.observation import Onlooker
 from jitree.observe.statistics import Statistics, statistics
 from jitree.observe.taps import require_memory, tensor_type
+from jitree.observe.tensors import dtype_of, elements_of, has_elements
 from jitree.types import BY_NAME
 
 if TYPE_CHECKING:
@@ -111,7 +113,7 @@ class LoneDispatch:
     def run(self, device: str | None = None) -> list[Array]:
         """Runs it, on its own device unless another is named, and gives what it makes, as in the program."""
         blocks = self.run_whole(device)
-        return [_typed(_part(blocks, MemorySpan(*span)), kind) for span, kind in self._facts["outputs"]]
+        return [_unpacked(_part(blocks, MemorySpan(*span)), kind) for span, kind in self._facts["outputs"]]
 
     @folded
     def run_whole(self, device: str | None = None) -> list[Array]:
@@ -312,11 +314,19 @@ def _part(blocks: Sequence[Array], span: MemorySpan) -> Array:
 
 
 def _typed(data: Array, kind: str) -> Array:
-    """Bytes as a tensor of a type; ``1152 bytes`` and packed elements stay bytes."""
+    """Bytes as a tensor of a type; ``1152 bytes`` stay bytes."""
     if kind.endswith(_BYTES):
         return data
     element, shape = tensor_type(kind)
-    return data if element.bits < 8 else data.view(element.dtype).reshape(shape)
+    return data.view(dtype_of(element)).reshape(shape) if has_elements(element) else data
+
+
+def _unpacked(data: Array, kind: str) -> Array:
+    """As :func:`_typed`, of memory, where elements may share bytes."""
+    if kind.endswith(_BYTES):
+        return data
+    element, shape = tensor_type(kind)
+    return elements_of(data, element, prod(shape)).reshape(shape) if has_elements(element) else data
 
 
 def _whole(array: Array) -> Iterator[Array]:

@@ -13,7 +13,7 @@ from jitree.observe.closeness import Closeness, FarElement, Tolerance, changes_o
 from jitree.observe.export_names import TensorKind
 from jitree.observe.layouts import MANY, MOST, find, nearness
 from jitree.observe.regions import overlaps
-from jitree.observe.tensors import ARGUMENT, VALUE
+from jitree.observe.tensors import ARGUMENT, VALUE, elements_of, has_elements
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -331,9 +331,9 @@ def paired(one: ObservedTensor, other: ObservedTensor) -> Pairing | None:
 
 
 def _as_type(data: npt.NDArray[Any], kind: TensorKind | None) -> npt.NDArray[Any] | None:
-    if kind is None or kind.element.bits < 8 or kind.byte_length > data.nbytes:
+    if kind is None or not has_elements(kind.element) or kind.byte_length > data.nbytes:
         return None
-    return data.reshape(-1)[: kind.byte_length].view(kind.element.dtype).reshape(kind.shape)
+    return elements_of(data.reshape(-1)[: kind.byte_length], kind.element, kind.size).reshape(kind.shape)
 
 
 def _type(one: ObservedTensor, other: ObservedTensor) -> str:

@@ -266,7 +266,8 @@ def suspects(
             and (sketch.ordinal == last or not others.have(sketch))
         }
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        texts.append(f"by {', '.join(list(names.values())[:_SHOWN])}{more} in {'ab'[side]}")
+        if names:
+            texts.append(f"by {', '.join(list(names.values())[:_SHOWN])}{more} in {'ab'[side]}")
     return ", ".join(texts)
 
 

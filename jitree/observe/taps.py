@@ -206,7 +206,7 @@ class Taps(Unique, Onlooker, Sequence[ObservedDispatch]):
                     self._file.add(name, tensor)
             elif self._keep == TENSORS:
                 tensors = (*dispatch.inputs, *dispatch.outputs)
-                require_memory(dispatch.label, sum(tensor.extent[1] for tensor in tensors))
+                require_memory(dispatch.label, sum(tensor.array_bytes for tensor in tensors))
                 for tensor in tensors:
                     tensor.keep()
         if callable(self._keep):

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
+from jitree.base.elements import is_integer, is_packed, unpack_integers
 from jitree.base.endings import Unique
 from jitree.errors import locations
 from jitree.hal.observing import DISPATCH, memory
 from jitree.observe.changes import pieces
 from jitree.observe.export_names import TensorKind, flat
-from jitree.types import element_type
+from jitree.types import CLASS_UNSIGNED, element_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence, Set
@@ -52,6 +53,25 @@ def kind_of(view: BufferView) -> TensorKind:
 
 _PIECE: Final = 8 << 20
 """Bytes that are looked at at a time."""
+
+
+def has_elements(element: ElementType) -> bool:
+    """Whether numpy can show elements of a type one by one: integers that share bytes are unpacked."""
+    return element.bits >= 8 or (is_integer(element) and is_packed(element))
+
+
+def dtype_of(element: ElementType) -> np.dtype[Any]:
+    """In arrays: integers that share bytes have one each."""
+    if is_packed(element):
+        return np.dtype(np.uint8 if element.numerical_class == CLASS_UNSIGNED else np.int8)
+    return element.dtype
+
+
+def elements_of(data: npt.NDArray[np.uint8], element: ElementType, count: int) -> npt.NDArray[Any]:
+    """Bytes as so many elements, which have them."""
+    if is_packed(element):
+        return unpack_integers(data, element, count).astype(dtype_of(element))
+    return data.view(element.dtype)
 
 
 class ObservedTensor(Unique):
@@ -105,19 +125,28 @@ class ObservedTensor(Unique):
     def array_shape(self) -> tuple[int, ...]:
         """Of ``array``."""
         kind = self.kind
-        return (self._elements[1],) if kind is None or kind.element.bits < 8 else kind.shape
+        return (self._elements[1],) if kind is None or not has_elements(kind.element) else kind.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of ``array``: bytes where the type is unknown, or elements share them."""
+        """Of ``array``: bytes where the type is unknown, or numpy has none for it."""
         kind = self.kind
-        return np.dtype(np.uint8) if kind is None or kind.element.bits < 8 else kind.element.dtype
+        return (
+            np.dtype(np.uint8) if kind is None or not has_elements(kind.element) else dtype_of(kind.element)
+        )
+
+    @property
+    def array_bytes(self) -> int:
+        """That ``array`` takes where it is kept."""
+        return prod(self.array_shape) * self.dtype.itemsize
 
     def pieces(self) -> Iterator[npt.NDArray[Any]]:
         """The elements in order, in parts of one dimension: without a copy of all."""
         if self._kept is not None:
             return iter((self._kept.reshape(-1),))
-        return (piece.view(self.dtype) for piece in pieces(self._elements, self.look, _PIECE))
+        bits = 8 if self.kind is None else self.kind.element.bits
+        parts = pieces(self._elements, self.look, _PIECE // bits * bits)
+        return (self._typed(piece, number * (_PIECE // bits * 8)) for number, piece in enumerate(parts))
 
     @property
     def _elements(self) -> Extent:
@@ -142,10 +171,11 @@ class ObservedTensor(Unique):
     def keep(self) -> None:
         """Copies the elements."""
         if self._kept is None:
-            kept = np.empty(self._elements[1], np.uint8)
-            for first, piece in zip(range(0, kept.size, _PIECE), self.pieces(), strict=True):
-                kept[first : first + piece.nbytes] = piece.view(np.uint8)
-            self._kept = self._shaped(kept)
+            kept, first = np.empty(prod(self.array_shape), self.dtype), 0
+            for piece in self.pieces():
+                kept[first : first + piece.size] = piece
+                first += piece.size
+            self._kept = kept.reshape(self.array_shape)
 
     def end(self) -> None:
         """The memory may hold something else from now on."""
@@ -160,10 +190,14 @@ class ObservedTensor(Unique):
         return any(first < sum(element) and element[0] < first + length for first, length in self.changes)
 
     def _view(self) -> npt.NDArray[Any]:
-        return self._shaped(self.look(self._elements))
+        return self._typed(self.look(self._elements), 0).reshape(self.array_shape)
 
-    def _shaped(self, data: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
-        return data.view(self.dtype).reshape(self.array_shape)
+    def _typed(self, data: npt.NDArray[np.uint8], first: int) -> npt.NDArray[Any]:
+        """The elements from a number on in bytes that hold them."""
+        if self.kind is None or not has_elements(self.kind.element):
+            return data
+        element = self.kind.element
+        return elements_of(data, element, min(self.kind.size - first, data.size * 8 // element.bits))
 
     def __repr__(self) -> str:
         return f"<{self.type} in binding {self.binding}; type: {self.source}>"

@@ -9,7 +9,8 @@ import pickle
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,7 @@ from jitree.errors import (
 )
 from jitree.observe import taps as tapping
 from jitree.observe.export_names import TensorKind
-from jitree.observe.finite import CHECKS, find
+from jitree.observe.finite import CHECKS, FiniteCheck, find
 from jitree.observe.tensors import NAMED, ObservedDispatch, ObservedTensor
 from jitree.params import open_providers
 from jitree.types import BY_NAME
@@ -373,15 +374,43 @@ def test_two_operands_in_one_allocation() -> None:
 
 
 def test_a_dispatch_does_not_read_what_it_writes() -> None:
-    """In an allocation that is bound to it twice: the NaN is in a weight."""
-    data = bytearray((PROGRAMS / "layers_packed.vmfb").read_bytes())
+    """In an allocation that is bound as an input and as the output: the NaN was in a weight."""
+    block, weights = np.ones(64, np.float32), np.ones(16, np.float32)
+    block[40], weights[3] = np.nan, np.nan
+    place = block.ctypes.data
+    whole, made, read = (
+        ObservedTensor(binding, (address, 4 * count), TensorKind(BY_NAME["f32"], (count,)), NAMED, "")
+        for binding, (address, count) in enumerate(
+            [(place, 64), (place + 128, 16), (weights.ctypes.data, 16)]
+        )
+    )
+    made.changes = [made.extent]
+    dispatch = SimpleNamespace(
+        kind="dispatch",
+        inputs=[whole, read],
+        outputs=[made],
+        bound=tuple,
+        label="f (dispatch 3)",
+        location="",
+    )
+    check = FiniteCheck(["nan"])
+    check.looks_at(cast("ObservedDispatch", dispatch))
+    assert check.first_read.startswith("f (dispatch 3) reads nan at (3,) (bits 0x7fc00000) in input 1")
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_what_reads_of_constants_put_somewhere_is_named(offset: int) -> None:
+    """Also where they need no copy, because they are aligned in the file."""
+    data = bytearray(offset) + (PROGRAMS / "layers_packed.vmfb").read_bytes()
     weights = (PROGRAMS / "layers.mlir").read_text().split('"0x')[2].split('"')[0]
     place = data.index(bytes.fromhex(weights)[:16])
     data[place : place + 4] = np.float32("nan").tobytes()
     with Session("local-sync", check_finite=True) as session:
-        result = np.asarray(session.load(bytes(data)).layers(np.ones((16, 16), np.float32)))
+        program = session.load(memoryview(data)[offset:])
+        result = np.asarray(program.layers(np.ones((16, 16), np.float32)))
         assert np.isnan(result).any() and session.finite_check is not None
-        assert "comes from a read of constants or parameters" in session.finite_check.first_read
+        assert " comes from " in session.finite_check.first_read
+        assert "constants" in session.finite_check.first_read
 
 
 def test_arguments_that_are_refused() -> None:
