@@ -45,7 +45,7 @@ class CompiledFunction:
             return self._dispatcher
 
     def address(self) -> int:
-        """Of the thunk; see ``jitree.regs.layout.COMPILED_DONE``."""
+        """The address of the thunk; see ``jitree.regs.layout.COMPILED_DONE``."""
         dispatcher = self.dispatcher
         with self._lock:
             if self._thunk is None:

@@ -200,7 +200,7 @@ class Function(Remade):
 
     @property
     def passed(self) -> tuple[list[tuple[str, str]], ...]:
-        """Of the arguments and of the results, the declared types and what the convention makes of each."""
+        """For the arguments and for the results, the declared types and what the convention makes of each."""
         convention = self._vm_function.convention
         pairs = (self.arguments, convention.arguments), (self.results, convention.results)
         return tuple([(row.type, str(item)) for row, item in zip(*pair, strict=False)] for pair in pairs)
@@ -212,7 +212,7 @@ class Function(Remade):
 
     @property
     def vm_function(self) -> VmFunction:
-        """For ``session.call_direct`` and ``session.context``."""
+        """The function that ``session.call_direct`` and ``session.context`` take."""
         return self._vm_function
 
     @property
@@ -222,7 +222,7 @@ class Function(Remade):
 
     @property
     def device(self) -> Device:
-        """Where its arrays are."""
+        """The device that has its arrays."""
         return self._device
 
     @property

@@ -63,7 +63,7 @@ def profile(invoker: Invoker, devices: Sequence[Device], functions: Iterable[Fun
 
 
 class CallRecorder(CallNotes):
-    """Of one session."""
+    """Records the calls of one session."""
 
     def __init__(self, invoker: Invoker) -> None:
         super().__init__()

@@ -136,7 +136,7 @@ class Sandbox:
 
     @contextmanager
     def registering(self, loaded: Iterable[ModuleLike]) -> Iterator[None]:
-        """Around the registering of modules. PERMISSION_DENIED for those with native executables only."""
+        """A block that registers modules. PERMISSION_DENIED for those with native executables only."""
         self._refusing.asked.clear()
         try:
             yield
@@ -152,7 +152,7 @@ class Sandbox:
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """Around the loading of modules. Where it fails, machine code of the session is built no further."""
+        """A block that loads modules. Where it fails, machine code of the session is built no further."""
         try:
             with self.calling(is_loading=True):
                 yield
@@ -167,7 +167,7 @@ class Sandbox:
 
     @contextmanager
     def calling(self, is_loading: bool = False) -> Iterator[None]:
-        """Around a call of the host, or the loading of modules."""
+        """A block that makes a call of the host, or loads modules."""
         limits = self.limits
         seconds, name = (limits.load_time, LOAD_TIME) if is_loading else (limits.time, TIME)
         with (

@@ -166,7 +166,7 @@ def create_sandbox(
 
 
 def loading(sandbox: Sandbox | None) -> AbstractContextManager[object]:
-    """Around the loading of modules."""
+    """A block that loads modules."""
     return nullcontext() if sandbox is None else sandbox.loading()
 
 

@@ -66,7 +66,7 @@ def is_integer(row: ElementType) -> bool:
 
 
 def count_elements(shape: tuple[int, ...]) -> int:
-    """Of a shape that is known to be possible (``ElementType.byte_length``)."""
+    """The number of elements of a shape that is known to be possible (``ElementType.byte_length``)."""
     return math.prod(shape)
 
 

@@ -111,7 +111,7 @@ class Borrowed:
 
 
 def carefully(action: Callable[[], object]) -> Callable[[], object]:
-    """For endings, an action in Python. An interrupt that comes as it begins is raised after it.
+    """Makes an ending of an action in Python. An interrupt that comes as it begins is raised after it.
 
     The garbage collector does not see the generator in what this gives: in a circle it would close it before
     the object ends whose end it is."""

@@ -44,7 +44,7 @@ def fold_tracebacks(error: BaseException) -> None:
 
 
 def _of_user(trace: TracebackType | None) -> TracebackType | None:
-    """Without our frames, and without those of the standard library that they call."""
+    """A traceback without our frames, and without those of the standard library that they call."""
     kept, is_ours = [], False
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename

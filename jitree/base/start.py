@@ -28,7 +28,7 @@ Entry = tuple[str, str, bool, tuple[int, int], CodeType]
 
 
 class _Loader(SourceFileLoader):
-    """Of a file whose code is known."""
+    """Loads a file whose code is known."""
 
     def __init__(self, name: str, path: str, code: CodeType) -> None:
         super().__init__(name, path)

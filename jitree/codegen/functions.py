@@ -42,7 +42,7 @@ def _is_elements(kind: Any) -> bool:
 
 
 def _reached(functions: Iterable[IntegerFunction]) -> dict[str, IntegerFunction]:
-    """By name. INTERNAL if two have the same."""
+    """Functions by name. INTERNAL if two have the same."""
     found: dict[str, IntegerFunction] = {}
     waiting = list(functions)
     while waiting:

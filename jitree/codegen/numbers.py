@@ -232,17 +232,17 @@ def signed_remainder(lhs: int, rhs: int) -> int:
 
 
 def unsigned_quotient(lhs: int, rhs: int) -> int:
-    """Of values made by :func:`u32` or :func:`u64`."""
+    """The quotient of values made by :func:`u32` or :func:`u64`."""
     return lhs // rhs
 
 
 def unsigned_remainder(lhs: int, rhs: int) -> int:
-    """Of values made by :func:`u32` or :func:`u64`."""
+    """The remainder of values made by :func:`u32` or :func:`u64`."""
     return lhs % rhs
 
 
 def shift_right_logical(x: int, amount: int) -> int:
-    """Of a value made by :func:`u32` or :func:`u64`."""
+    """Shifts a value made by :func:`u32` or :func:`u64`."""
     return x >> amount
 
 

@@ -16,7 +16,7 @@ _MASK: Final = (1 << 64) - 1
 
 
 def load8(address: int) -> int:
-    """Without sign."""
+    """A byte, without sign."""
     return ctypes.c_uint8.from_address(address).value
 
 
@@ -87,12 +87,12 @@ def greater(left: int, right: int) -> int:
 
 
 def quotient(left: int, right: int) -> int:
-    """Of numbers that are not negative."""
+    """The quotient of numbers that are not negative."""
     return left // right
 
 
 def remainder(left: int, right: int) -> int:
-    """Of numbers that are not negative."""
+    """The remainder of numbers that are not negative."""
     return left % right
 
 
@@ -102,7 +102,7 @@ def unlikely(condition: bool) -> bool:
 
 
 def bit_length(value: int) -> int:
-    """Of a number that is not negative."""
+    """The bits of a number that is not negative."""
     return value.bit_length()
 
 

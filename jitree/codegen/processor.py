@@ -44,7 +44,7 @@ def ticks() -> int:
 
 
 def pause() -> None:
-    """To be called while waiting for another thread."""
+    """A thread calls it while it waits for another one."""
     os.sched_yield()
 
 

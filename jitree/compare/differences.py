@@ -202,7 +202,7 @@ def _pinned(
     outlines: tuple[list[Sketch], list[Sketch]],
     rearranged: Sequence[tuple[Sketch, Sketch]],
 ) -> Departure:
-    """With the dispatches that may have made it."""
+    """The difference with the dispatches that may have made it."""
     number = next(row.number for row in rows if row.ordinals == first.ordinals)
     earlier = [row for row in rows if row.number < number]
     agreeing = [max(earlier, key=lambda row: row.number).ordinals] if earlier else []

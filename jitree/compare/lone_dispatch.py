@@ -102,7 +102,7 @@ class LoneDispatch:
 
     @folded
     def statistics(self) -> list[Statistics]:
-        """Of what it makes when it is run."""
+        """Statistics of what it makes when it is run."""
         kinds = (kind for _, kind in self._facts["outputs"])
         return [
             statistics(partial(_whole, made), made.shape, kind)

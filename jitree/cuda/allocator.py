@@ -401,7 +401,7 @@ def _give_back(piece: Piece) -> None:
 
 
 def _keep_nothing() -> None:
-    """Of an allocator without a device."""
+    """What an allocator without a device does to save memory: nothing."""
 
 
 def _unregister(registration: _Registration) -> None:

@@ -175,13 +175,13 @@ class Api:
             raise self.failure("cuMemcpyAsync", result)
 
     def copy_from_host(self, target: int, source: int, length: int, stream: Handle) -> None:
-        """From any host memory. Unless it is pinned, it may be changed as soon as this returns."""
+        """Copies from any host memory. Unless it is pinned, it may be changed as soon as this returns."""
         (result,) = self.driver.cuMemcpyHtoDAsync(target, source, length, stream)
         if result:
             raise self.failure("cuMemcpyHtoDAsync", result)
 
     def copy_to_host(self, target: int, source: int, length: int, stream: Handle) -> None:
-        """To any host memory. Unless it is pinned, the copy is done when this returns."""
+        """Copies to any host memory. Unless it is pinned, the copy is done when this returns."""
         (result,) = self.driver.cuMemcpyDtoHAsync(target, source, length, stream)
         if result:
             raise self.failure("cuMemcpyDtoHAsync", result)

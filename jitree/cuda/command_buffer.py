@@ -76,7 +76,8 @@ class CudaCommandBuffer(ListCommandBuffer):
 
     @property
     def is_published(self) -> bool:
-        """Not if it is submitted once only, or memory of others has to be kept meanwhile."""
+        """Whether machine code knows it: not if it is submitted once only, or memory of others has to be kept
+        meanwhile."""
         return not self.modes & _ONE_SHOT and not self._retained
 
     def stream_graphs(self) -> StreamGraphs | None:

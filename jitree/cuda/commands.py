@@ -30,7 +30,7 @@ class CudaCommandList(CommandList):
 
     @property
     def tables(self) -> set[CudaFunctionTable]:
-        """Of the executables in use."""
+        """The tables of the executables in use."""
         return {kept for kept in self.kept if isinstance(kept, CudaFunctionTable)}
 
     def shape(self) -> bytes:

@@ -79,7 +79,7 @@ class Records(NamedTuple):
 
 @cache
 def tracer() -> Tracer | None:
-    """Of this process; None without CUPTI."""
+    """The tracer of this process; None without CUPTI."""
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
 
@@ -157,7 +157,7 @@ class Tracer:
             self._cupti.cuptiActivityDisable(kind)
 
     def _offset(self) -> int:
-        """From the closest of several readings of both clocks."""
+        """The distance of both clocks, from the closest of several readings."""
         readings, stamp = [], ctypes.c_uint64()
         for _ in range(_READINGS):
             before = now()

@@ -206,5 +206,5 @@ def launch_one(stream: Stream, launch: Launch, parameters: LaunchParameters, blo
 
 
 def launches_of(plan: LaunchPlan, segment: PlanSegment) -> Iterator[Launch]:
-    """In an order that respects the groups."""
+    """Launches in an order that respects the groups."""
     return (plan.launches[number] for group in segment.groups for number in group)

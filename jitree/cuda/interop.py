@@ -114,8 +114,8 @@ class CudaExchange:
         return self._view(contents.address, contents.shape, row, contents.read_only, taken)
 
     def _take_by_functions(self, value: Any) -> capsules.Taken | None:
-        """By DLPack's functions in C, after what the library has submitted; None for types without them, and
-        for arrays that these do not describe."""
+        """Takes an array by DLPack's functions in C, after what the library has submitted; None for types
+        without them, and for arrays that these do not describe."""
         functions = ExchangeFunctions.of(type(value))
         if functions is None or not has_elements(value):
             return None

@@ -36,7 +36,7 @@ class KernelSizes:
             self._find(plan)
 
     def end(self) -> dict[Kernel, int]:
-        """Of all plans since the beginning; 0 where it is not known."""
+        """Bytes of the kernels of all plans since the beginning; 0 where that is not known."""
         found, self._found = self._found, None
         return found or {}
 

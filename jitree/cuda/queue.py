@@ -136,7 +136,7 @@ class CudaQueue:
         return [(other, other.mark()) for other in others.values()]
 
     def _submit_deferred(self, operation: DeferredOperation) -> None:
-        """On the worker thread, when every wait is reached or promised."""
+        """Submits on the worker thread, when every wait is reached or promised."""
         action, operation.action = operation.action, None
         operation.timepoints = ()
         failure = operation.interrupted or operation.wait.failure

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class BoundSizes:
-    """Of the dispatches of one command list."""
+    """The sizes that the dispatches of one command list are bound to."""
 
     def __init__(self, commands: CudaCommandList) -> None:
         self._operands = list(zip(repeat(DIRECT), commands.addresses, commands.lengths, strict=False))

@@ -131,7 +131,7 @@ class Suballocator:
         return small + sum(capacity for capacity, _ in self._large)
 
     def _capacity(self, size: int) -> int:
-        """Of the piece that serves ``size`` bytes."""
+        """The capacity of the piece that serves ``size`` bytes."""
         if size > self._largest_small:
             return (size + _GRANULE - 1) // _GRANULE * _GRANULE
         return size_class(size) + ALIGNMENT - 1 & -ALIGNMENT

@@ -20,7 +20,8 @@ _LOWER_HALF: Final = 0xFFFFFFFF
 
 
 class CudaTimings(CostlyTimings):
-    """Of one device. With CUPTI, graphs, recordings and machine code go on; with events they do not."""
+    """The timings of one device. With CUPTI, graphs, recordings and machine code go on; with events they do
+    not."""
 
     worker = "stream"
 
@@ -93,8 +94,8 @@ class CudaTimings(CostlyTimings):
         self._tracer, self._is_paused = None, True
 
     def _measurements(self, records: Records, sizes: Mapping[Kernel, int]) -> Iterator[Measurement]:
-        """Of each call of the driver what it has launched, from its first beginning to its last end, and each
-        kernel and transfer."""
+        """For each call of the driver what it has launched, from its first beginning to its last end, and
+        each kernel and transfer."""
         ordinal, offset = self._stream.context.ordinal, records.offset
         threads = {identity & _LOWER_HALF: identity for identity in (*self.callers, *sys._current_frames())}
         spans: dict[int, tuple[str, int, int]] = {}

@@ -49,7 +49,7 @@ def copy(stream: Stream, target: int, source: int, length: int) -> None:
 
 
 def upload(stream: Stream, target: int, data: Bytes) -> None:
-    """From any host memory, which may be changed as soon as this returns."""
+    """Copies from any host memory, which may be changed as soon as this returns."""
     length = len(data)
     if not length:
         return
@@ -74,7 +74,7 @@ def download(stream: Stream, source: int, length: int) -> Bytes:
 
 
 def read_file(stream: Stream, file: File, file_offset: int, target: int, length: int) -> None:
-    """From a file to the device; the file has been read when this returns."""
+    """Copies from a file to the device; the file has been read when this returns."""
     if isinstance(file, MemoryFile):
         view = file.contents[file_offset : file_offset + length]
         upload(stream, target, np.frombuffer(view, np.uint8) if length else np.empty(0, np.uint8))
@@ -90,7 +90,7 @@ def read_file(stream: Stream, file: File, file_offset: int, target: int, length:
 
 
 def write_file(stream: Stream, source: int, file: File, file_offset: int, length: int) -> None:
-    """From the device to a file; everything is done when this returns."""
+    """Copies from the device to a file; everything is done when this returns."""
     if not length:
         return
     chunk = stream.pinned(min(_CHUNK, length))

@@ -24,7 +24,8 @@ class AssertedTensor(NamedTuple):
 
 
 def asserted_tensors(module: BytecodeModule, ordinal: int) -> dict[int, AssertedTensor]:
-    """By position of an argument of an internal function; those of which it asserts nothing are left out."""
+    """The tensors that an internal function asserts, by position of the argument; those of which it asserts
+    nothing are left out."""
     try:
         function = build(from_program(module.program), ordinal)
     except Refusal:

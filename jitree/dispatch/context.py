@@ -85,7 +85,7 @@ class Context(Unique):
 
     @property
     def modules(self) -> tuple[ModuleLike, ...]:
-        """In order of registration."""
+        """The modules, in order of registration."""
         return tuple(instance.module for instance in self._instances)
 
     @property
@@ -223,8 +223,8 @@ class Context(Unique):
         return await self.invoker.invoke_async(function, arguments)
 
     def fail_at_end(self, text: str) -> None:
-        """For host functions: the call in progress goes on, and its outermost call fails when it ends:
-        FAILED_PRECONDITION with all such texts."""
+        """Notes a failure for a host function: the call in progress goes on, and its outermost call fails
+        when it ends: FAILED_PRECONDITION with all such texts."""
         self.invoker.fail_at_end(text)
 
     # -- life ----------------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ class ContextGate(abc.ABC):
 
     @abc.abstractmethod
     def lose(self) -> None:
-        """In a forked child: another thread of the parent was in a call."""
+        """Closes it in a forked child: another thread of the parent was in a call."""
 
     @abc.abstractmethod
     def settle(self) -> None:

@@ -115,7 +115,7 @@ class Invoker(ContextGate):
         self._idle.clear()
 
     def lose(self) -> None:
-        """In a forked child, instead of :meth:`close`: another thread of the parent was in a call."""
+        """What a forked child does instead of :meth:`close`: another thread of the parent was in a call."""
         self._closing = (
             "the context was in use by another thread when this process was forked; make a new one"
         )
@@ -449,7 +449,7 @@ class Invoker(ContextGate):
         self._add_shortcomings(error)
 
     def _add_shortcomings(self, error: BaseException) -> None:
-        """To an error that ends a call of which expectations had failed before."""
+        """Adds them to an error that ends a call of which expectations had failed before."""
         if self.shortcomings and self.gate[NESTING] == 1:
             text = self.shortcomings.take().message
             if isinstance(error, StatusError):

@@ -47,5 +47,5 @@ def _math_function(name: str) -> Callable[..., float]:
 
 @cache
 def math_functions() -> dict[str, Callable[..., float]]:
-    """By name; every tier calls them, so all agree bit for bit."""
+    """The functions by name; every tier calls them, so all agree bit for bit."""
     return {name: _math_function(name) for name in MATH_FUNCTIONS}

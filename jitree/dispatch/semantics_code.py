@@ -84,7 +84,7 @@ def _signature(mnemonic: str) -> Any:
 
 
 def _made(mnemonic: str) -> dict[str, str]:
-    """By symbol: the function of an instruction, and what it calls."""
+    """What Numba made, by symbol: the function of an instruction, and what it calls."""
     return inlined(SEMANTICS[mnemonic].function, symbol(mnemonic), _signature(mnemonic))
 
 

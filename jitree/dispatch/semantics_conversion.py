@@ -65,7 +65,8 @@ def ext_i32_i64_u(x: int) -> int:
 
 
 def _rounded_integer(rounded: float) -> int:
-    """Of an integral value; NaN, infinities and what does not fit become INT64_MIN, as x86-64 converts."""
+    """The integer of an integral value; NaN, infinities and what does not fit become INT64_MIN, as x86-64
+    converts."""
     if rounded >= -TWO_POWER_63 and rounded < TWO_POWER_63:
         return integer(rounded)
     return INT64_MIN

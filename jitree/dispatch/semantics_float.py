@@ -67,7 +67,8 @@ def fma_f64(a: float, b: float, c: float) -> float:
 
 
 def fpowi_f32(base: float, exponent: int) -> float:
-    """By repeated squaring. Only the low 32 bits of the exponent count (seen in iree.runtime 3.13)."""
+    """A power by repeated squaring. Only the low 32 bits of the exponent count (seen in iree.runtime
+    3.13)."""
     steps = abs(i64(i32(exponent)))
     power = unfolded(f32(1.0))
     while steps != 0:

@@ -90,7 +90,7 @@ def _metadata(module: str) -> dict[str, str]:
 
 
 def decode(notes: bytes) -> Mapping[str, Row]:
-    """By mnemonic."""
+    """The rows by mnemonic."""
     return {mnemonic: Row(*fields) for mnemonic, fields in json.loads(zlib.decompress(notes)).items()}
 
 

@@ -250,7 +250,7 @@ class _Search:
         return frozenset(place for place in places[0] if place is not None)
 
     def _looked_up(self) -> dict[int, set[str]]:
-        """By the global of an executable, the names of its functions."""
+        """The names of an executable's functions, by the global that has it."""
         found: dict[int, set[str]] = {}
         for instruction in self._instructions():
             if self._called(instruction) == _LOOKUP:

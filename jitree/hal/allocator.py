@@ -273,7 +273,7 @@ class LendingAllocator(Allocator):
         self._settled = tuple(map(sum, zip(self._settled, added, strict=True)))
 
     def _with_loans(self, statistics: AllocatorStatistics) -> AllocatorStatistics:
-        """With what borrowers have handed out. Peaks are added up."""
+        """Statistics with what borrowers have handed out. Peaks are added up."""
         for counts in (self._settled, *(borrower.counts for borrower in self.borrowers)):
             for heap, first in ((statistics.device, 0), (statistics.host, 3)):
                 heap.allocated += counts[first]

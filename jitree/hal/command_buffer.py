@@ -280,7 +280,7 @@ class CommandBuffer(Unique, abc.ABC):
     # Submission.
 
     def check_submission(self, waits: bool) -> None:
-        """For queues: FAILED_PRECONDITION when recording has not ended.
+        """A queue asks before it submits: FAILED_PRECONDITION when recording has not ended.
 
         INVALID_ARGUMENT when inline execution is allowed and the submission waits.
         """
@@ -292,7 +292,7 @@ class CommandBuffer(Unique, abc.ABC):
             )
 
     def mark_submitted(self) -> None:
-        """For queues, when nothing else can fail: FAILED_PRECONDITION for a ONE_SHOT one's second time."""
+        """A queue says that nothing else can fail: FAILED_PRECONDITION for a ONE_SHOT one's second time."""
         if self.modes & _ONE_SHOT:
             with self._lock:
                 if self._submitted:

@@ -58,7 +58,7 @@ def id_matches(pattern: str, device: str) -> bool:
 
 
 def home_of(buffer: Buffer, devices: Sequence[Device]) -> Device:
-    """Of some devices the one whose memory a buffer is in; the first for memory of others."""
+    """The one of some devices whose memory a buffer is in; the first for memory of others."""
     home = devices[0] if len(devices) == 1 else buffer.allocation.device()
     return next((device for device in devices if device is home), devices[0])
 
@@ -118,7 +118,8 @@ class Device(Unique, QueueOperations):
             allocator.device = ref(self)
 
     def replace_channel_provider(self, provider: ChannelProvider | None) -> None:
-        """For channels made from now on; None: the usual one. No effect on devices without channels."""
+        """Channels made from now on ask this one; None: the usual one. No effect on devices without
+        channels."""
         self.channel_provider = self.usual_channel_provider if provider is None else provider
 
     def trim(self) -> None:

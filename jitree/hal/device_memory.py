@@ -84,7 +84,7 @@ class DeviceMemory(Unique):
 
     @property
     def rows(self) -> tuple[MemoryRow, ...]:
-        """By function and line, those with the most live memory first; of the ``with`` block."""
+        """Rows by function and line, those with the most live memory first; of the ``with`` block."""
         with self._lock:
             rows = [
                 MemoryRow(*place, sums.live, sums.live_count, sums.allocated, sums.count)

@@ -49,7 +49,7 @@ class Channel(Protocol):
 
 
 class ChannelProvider(Protocol):
-    """Where a device learns rank, count and id when a program does not state them."""
+    """Tells a device rank, count and id when a program does not state them."""
 
     def query_default_rank_and_count(self) -> tuple[int, int]: ...
 

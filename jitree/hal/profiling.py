@@ -168,7 +168,7 @@ class Profiler:
 
     @property
     def number(self) -> int:
-        """Of the operation that this thread executes; 0 for none."""
+        """The number of the operation that this thread executes; 0 for none."""
         return self._here.number
 
     def submission(self, number: int) -> tuple[int, int]:

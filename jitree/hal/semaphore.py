@@ -373,7 +373,7 @@ def _sleep(points: Sequence[tuple[Semaphore, int]], mode: WaitMode, deadline: fl
 
 
 def _earlier(one: float | None, other: float | None) -> float | None:
-    """Of two times, None being never."""
+    """The earlier of two times, None being never."""
     return min((time for time in (one, other) if time is not None), default=None)
 
 

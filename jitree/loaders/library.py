@@ -429,7 +429,7 @@ class NativeExecutable(TabledExecutable):
 
     @property
     def library_version(self) -> int:
-        """Of the executable library ABI, 3 to 6."""
+        """The version of the executable library ABI, 3 to 6."""
         return self._library.version
 
     @property

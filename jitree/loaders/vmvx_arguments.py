@@ -48,7 +48,7 @@ class Grid:
         return x, y, z
 
     def number(self, cell: Cell) -> int:
-        """Of a workgroup."""
+        """The number of a workgroup."""
         x, y, z = cell
         return x + self.count[0] * (y + self.count[1] * z)
 

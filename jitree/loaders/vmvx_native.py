@@ -86,7 +86,7 @@ class CompiledKernels(Ended):
 
     @property
     def contexts_address(self) -> int:
-        """Of the CONTEXTS record."""
+        """The address of the CONTEXTS record."""
         return self._table.buffer_info()[0]
 
     @property

@@ -29,7 +29,7 @@ the middle. Kernels of shorter ones are compiled without that, in a third of the
 
 
 def _nothing() -> None:
-    """In place of compiled kernels."""
+    """Stands for compiled kernels that are not there."""
 
 
 class Promotion:

@@ -103,7 +103,7 @@ class Worker:
         self.context.table.is_halted = interrupts.watch(job_failure(dispatch))
 
     def call(self, ordinal: int) -> GridCall:
-        """Of a kernel: its position in ``entries``."""
+        """The call of a kernel, given by its position in ``entries``."""
         call = self._calls.get(ordinal)
         if call is None:
             function = self.context.lookup(self._functions[ordinal])

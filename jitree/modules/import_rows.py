@@ -116,7 +116,7 @@ def read_table(file: str) -> Iterator[list[str]]:
 
 @cache
 def _lines() -> dict[str, dict[str, list[str]]]:
-    """Of ``imports.tsv`` by module and name, the newest of a name before the older ones."""
+    """Lines of ``imports.tsv`` by module and name, the newest of a name before the older ones."""
     found: dict[str, dict[str, list[str]]] = {}
     for line in reversed(table_lines("imports.tsv")):
         module, name, _ = line.split("\t", 2)

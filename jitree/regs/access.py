@@ -96,7 +96,8 @@ def has_range(available: int, offset: int, count: int) -> bool:
 def buffer_fill(
     state: AccessState, place: int, size: int, offset: int, count: int, value: int, shift: int
 ) -> bool:
-    """Of elements of ``1 << shift`` bytes: writes one, then copies what is written to the bytes after it."""
+    """Fills with elements of ``1 << shift`` bytes: writes one, then copies what is written to the bytes after
+    it."""
     if not has_range(size >> shift, offset, count):
         return False
     start, length, written = place + (offset << shift), count << shift, 1 << shift

@@ -25,7 +25,7 @@ LONG = 1_000_000
 
 
 def clock() -> int:
-    """In ticks."""
+    """The time, in ticks."""
     return ticks()
 
 

@@ -50,11 +50,11 @@ if TYPE_CHECKING:
 
         @property
         def record(self) -> int:
-            """For STATE.handle_pool."""
+            """The value of STATE.handle_pool."""
 
         @property
         def sweep(self) -> int:
-            """For STATE.sweep."""
+            """The value of STATE.sweep."""
 
         @property
         def live_count(self) -> int:

@@ -457,7 +457,7 @@ class VmList(Unique):
         return self._tag(self._place(index))
 
     def _place(self, index: Any) -> int:
-        """Of an element, which Python may count from the end."""
+        """The place of an element, which Python may count from the end."""
         place = integer("index", index)
         return place if place >= 0 else place + self.size
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def dispatch_rows(
     function: Function, batch: Callable[[], object], calls: int, batch_size: int
 ) -> list[BenchmarkRow]:
-    """Of ``--dispatch_statistics``: each dispatch with its time in one call, in a pass of as many calls
+    """Rows of ``--dispatch_statistics``: each dispatch with its time in one call, in a pass of as many calls
     as were measured."""
     batches = max(1, calls // batch_size)
     calls = batches * batch_size
@@ -285,5 +285,5 @@ def _report(rows: Sequence[BenchmarkRow], context: dict[str, Any], flags: Parsed
 
 
 def _aggregated(rows: Sequence[BenchmarkRow]) -> list[BenchmarkRow]:
-    """Without single measurements; failures stay."""
+    """The report without single measurements; failures stay."""
     return [row for row in rows if row.aggregate is not None or row.error_message is not None]

@@ -17,7 +17,7 @@ from jitree.loaders import vmvx_images
 
 
 class _Count(NamedTuple):
-    """Of what there is, how much is native."""
+    """How much of what there is is native."""
 
     functions: int = 0
     native_functions: int = 0

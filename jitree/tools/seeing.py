@@ -67,7 +67,7 @@ def _taps(session: Session, texts: Sequence[str], output: str) -> list[Taps]:
 
 
 def _write(statistics: str, output: str) -> None:
-    """To the file, unless that is of tensors."""
+    """Writes to the file, unless that is of tensors."""
     if not statistics or not output or output.endswith(_WHOLE):
         sys.stdout.write(statistics)
     else:

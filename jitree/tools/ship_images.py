@@ -51,7 +51,7 @@ class ShippedImage(NamedTuple):
         return Target(f"{machine}-unknown-linux-gnu", "generic" if self.level == machine else self.level, "")
 
     def key(self) -> bytes:
-        """Of all that decides the bytes."""
+        """A digest of all that decides the bytes."""
         parts = compiler(), *map(build_stamp.line, _BACK_END), self.target, self.generated
         return hashed((repr(parts).encode(),))
 

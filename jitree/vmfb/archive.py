@@ -126,7 +126,7 @@ def _read_file(file: io.FileIO, most: int) -> memoryview:
 
 
 def _read_part(file: io.FileIO, most: int) -> memoryview:
-    """At most so many bytes."""
+    """Reads at most so many bytes."""
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):
         return memoryview(file.read(most) or b"")

@@ -149,7 +149,7 @@ class Decoding:
             return -1
 
     def _convention(self, cconv: CallingConvention, slots: Sequence[RegisterSlot] | None) -> int:
-        """Where a convention is among them; ``slots`` are None of an import's."""
+        """The place of a convention among them; ``slots`` are None of an import's."""
         key = cconv.text, slots is None
         place = self._convention_places.get(key)
         if place is None:

@@ -172,7 +172,7 @@ class _BodyCheck:
         _require_ordinal("import", callee & ~IMPORT_BIT, len(self._imports))
 
     def _check_registers(self, what: str, entries: Sequence[int], tags: Sequence[int]) -> None:
-        """Of a list that must hold what ``tags`` say."""
+        """Checks the registers of a list that must hold what ``tags`` say."""
         if len(entries) != len(tags):
             raise OutOfRangeError(f"{what} list has {len(entries)} entries, the convention needs {len(tags)}")
         for tag, entry in zip(tags, entries, strict=True):

@@ -63,7 +63,7 @@ def may_compute_sizes(module: ModuleTables, program: DecodedModule) -> bool:
 
 @once
 def _rules() -> npt.NDArray[np.uint8]:
-    """Of each opcode word whether it makes a module one that may compute sizes."""
+    """Whether each opcode word makes a module one that may compute sizes."""
     rules = np.zeros(len(OPCODE), np.uint8)
     rules[[*EXACT]] = _ALWAYS
     rules[[*SUMS, TRUNCATION]] = _WITH_ARGUMENTS

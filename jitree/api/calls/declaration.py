@@ -128,7 +128,7 @@ def signature_of(name: str, convention: CallingConvention, attrs: Mapping[str, s
 
 
 def _sized(signature: Signature, attrs: Mapping[str, str]) -> Signature:
-    """With what the compiler says about the size of the workspace."""
+    """The parameters with what the compiler says about the size of the workspace."""
     constant = _number(attrs.get(_TRANSIENTS_CONSTANT, ""))
     if constant is None:
         return signature._replace(measure=attrs.get(_TRANSIENTS_SIZE))

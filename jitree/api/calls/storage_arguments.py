@@ -53,7 +53,7 @@ def _in_place(value: Any, device: Device) -> Array:
 
 
 def donate(array: Array) -> Donation:
-    """For an argument of one call: the array is the program's from then on, which may use its memory for
+    """Marks an argument of one call: the array is the program's from then on, which may use its memory for
     something else if it was compiled so (``iree.abi.consume``). The caller cannot use it any more.
 
     INVALID_ARGUMENT for anything but a :class:`jitree.Array`.

@@ -32,8 +32,8 @@ Pairs = frozenset[tuple[int, int]]
 
 
 def updates_in_place(function: VmFunction) -> Pairs:
-    """Of which storage and argument a program only copies the one to the other, at its end: no command
-    follows that could see the difference, and none before it has to do with the storage.
+    """Pairs of storage and argument of which a program only copies the one to the other, at its end: no
+    command follows that could see the difference, and none before it has to do with the storage.
 
     All commands must be in the first block, and one command buffer: there they happen in order."""
     if not isinstance(function, BytecodeFunction):

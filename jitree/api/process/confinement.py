@@ -151,7 +151,7 @@ def _limit(kind: int, value: int) -> None:
 
 
 def _threads_of_all() -> int:
-    """Of the system, which the user's are among."""
+    """How many threads the system has, of all users."""
     with open("/proc/loadavg", "rb") as file:
         return int(file.read().split()[3].split(b"/")[1])
 

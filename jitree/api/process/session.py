@@ -102,7 +102,7 @@ class ProcessSession(Unique):
 
     @contextmanager
     def _entered(self, seconds: float | None) -> Iterator[None]:
-        """In the session alone, until the scope ends that this makes."""
+        """This thread has the session alone, until the scope ends that this makes."""
         gate = self._gate
         begun = gate.gate[CANCELS]
         if gate.lock._is_owned():  # type: ignore[attr-defined]

@@ -56,7 +56,7 @@ class Provider:
 
     @cached_property
     def key(self) -> bytes:
-        """Of the file in the cache."""
+        """The key of the file in the cache."""
         from jitree.codegen.image.keys import key_of
 
         return key_of(self.recipe)

@@ -49,8 +49,8 @@ def _folder() -> str:
 
 @cache
 def _absolute(path: str) -> str:
-    """Of a path that may be relative, for the rest of the process, which may change its current folder while
-    something is built."""
+    """Makes a path absolute that may be relative, for the rest of the process, which may change its current
+    folder while something is built."""
     return os.path.abspath(path)
 
 

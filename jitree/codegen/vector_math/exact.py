@@ -84,7 +84,7 @@ def expm1_exact(x: float) -> float:
 
 
 def tanh_exact(x: float) -> float:
-    """Of a positive number: d / (d + 2) where d is exp(2x) - 1."""
+    """tanh of a positive number: d / (d + 2) where d is exp(2x) - 1."""
     fraction, power = _exponential((f64(x) * 2.0, 0.0))
     d = _add((power - 1.0, 0.0), _scale(fraction, power))
     return _rounded(_divide(d, _add(d, (2.0, 0.0))), 1.0)
@@ -104,7 +104,7 @@ def log10_exact(x: float) -> float:
 
 
 def log10_wide(x: float) -> float:
-    """Of a positive binary64 number, within 0.51 units of the last place."""
+    """log10 of a positive binary64 number, within 0.51 units of the last place."""
     subnormal = x < SMALLEST_NORMAL
     exponent, f = split(choose(subnormal, x * TWO_POWER_54, x))
     exponent = exponent - choose(subnormal, 54.0, 0.0)
@@ -123,7 +123,7 @@ def log1p_exact(x: float) -> float:
 
 
 def erf_exact(x: float) -> float:
-    """Of a positive number up to 7: by the derivatives in the nearest multiple of a table's step."""
+    """erf of a positive number up to 7, by the derivatives in the nearest multiple of a table's step."""
     shifted = f64(x) * (1.0 / ERF_STEP) + ROUNDING_F64
     c = (shifted - ROUNDING_F64) * ERF_STEP
     h = f64(x) - c
@@ -149,12 +149,12 @@ def cos_exact(x: float) -> float:
 
 
 def atan_exact(x: float) -> float:
-    """Of a positive number."""
+    """atan of a positive number."""
     return atan2_exact(x, f32(1.0))
 
 
 def atan2_exact(y: float, x: float) -> float:
-    """Of a positive y."""
+    """atan2 of a positive y."""
     height, width = f64(y), f64(f32_of_bits(f32_to_bits(x) & 0x7FFFFFFF))
     steep = height > width
     angle = _angle(choose(steep, width, height), choose(steep, height, width))
@@ -164,7 +164,7 @@ def atan2_exact(y: float, x: float) -> float:
 
 
 def pow_exact(x: float, y: float) -> float:
-    """Of a positive x, for results that are neither infinite nor zero."""
+    """pow of a positive x, for results that are neither infinite nor zero."""
     exponent, f = split(f64(x))
     whole = f64(y) * exponent
     product = _scale(_multiply(_log1p((f, 0.0)), LOG2_E), f64(y))
@@ -221,7 +221,8 @@ def _exponents_logarithm(exponent: float) -> Pair:
 
 
 def _sine_and_cosine(x: float) -> tuple[Pair, Pair, int]:
-    """Of what is left of the magnitude of x without quarter turns, and these, as the low bits of a number."""
+    """Sine and cosine of what is left of the magnitude of x without quarter turns, and these, as the low bits
+    of a number."""
     turns, *others = products_of_quarter_turns(x)
     shifted = (turns + others[0]) + ROUNDING_F64
     left = exact_sum(turns - (shifted - ROUNDING_F64), others[0])

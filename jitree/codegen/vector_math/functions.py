@@ -217,13 +217,13 @@ def cos_f32(x: float) -> float:
 
 
 def sin_far(x: float) -> float:
-    """Of a large number."""
+    """sin of a large number."""
     value = _sine(*_turned_far(x))
     return _rounded(choose(x < 0.0, -value, value), sin_exact, x)
 
 
 def cos_far(x: float) -> float:
-    """Of a large number."""
+    """cos of a large number."""
     return _rounded(_cosine(*_turned_far(x)), cos_exact, x)
 
 
@@ -349,5 +349,5 @@ def magnitude(x: float) -> float:
 
 
 def with_sign_of(x: float, magnitude: float) -> float:
-    """Of a magnitude without a sign."""
+    """Gives a magnitude without a sign the sign of a number."""
     return f32_of_bits(f32_to_bits(magnitude) | (f32_to_bits(x) & SIGN))

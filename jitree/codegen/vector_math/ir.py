@@ -165,7 +165,7 @@ def _primitives(writer: _Writer) -> dict[str, Any]:
     """What the names that vector math imports stand for in a function that is being written."""
 
     def convert_to(kind: str, operation: str) -> Callable[[Any], _Value]:
-        """To a floating-point type; a value that has it already was rounded by its instruction."""
+        """Converts to a floating-point type; a value that has it already was rounded by its instruction."""
 
         def convert(x: Any) -> _Value:
             if not isinstance(x, _Value) or x.kind == kind:

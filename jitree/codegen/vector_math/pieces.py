@@ -146,7 +146,7 @@ def _chebyshev(degree: int) -> list[int]:
 
 
 def _tanh_series(centre: Fraction) -> list[int]:
-    """By y' = 1 - y**2."""
+    """The series of tanh, by y' = 1 - y**2."""
     decay = exponential(-2 * centre)
     terms = [(ONE - decay << BITS) // (ONE + decay)]
     for n in range(TERMS - 1):
@@ -156,7 +156,7 @@ def _tanh_series(centre: Fraction) -> list[int]:
 
 
 def _erf_series(centre: Fraction) -> list[int]:
-    """By y'' = -2 * x * y'."""
+    """The series of erf, by y'' = -2 * x * y'."""
     before, slope = 0, slope_of_error_function(centre)
     terms = [error_function(centre)]
     for n in range(TERMS - 1):

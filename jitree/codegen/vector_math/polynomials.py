@@ -91,12 +91,12 @@ def clamp(x: float, lowest: float, highest: float) -> float:
 
 
 def power_of_two(shifted: float) -> float:
-    """Of an integer from -1022 to 1023 to which ROUNDING_F64 was added."""
+    """2 to the power of an integer from -1022 to 1023 to which ROUNDING_F64 was added."""
     return f64_of_bits(i64(i64(f64_to_bits(shifted) + 1023) << 52))
 
 
 def biased_power_of_two(shifted: float) -> float:
-    """Of an integer from -1022 to 1023 to which BIASED_ROUNDING_F64 was added."""
+    """2 to the power of an integer from -1022 to 1023 to which BIASED_ROUNDING_F64 was added."""
     return f64_of_bits(i64(f64_to_bits(shifted) << 52))
 
 

@@ -97,7 +97,7 @@ def erf_rests() -> Sequence[float]:
 
 
 def error_function(x: Fraction) -> int:
-    """By Taylor's series."""
+    """erf by Taylor's series."""
     power = int(ONE * x)
     square, total, n = power * power >> BITS, 0, 0
     while power:
@@ -119,13 +119,13 @@ def exponential_rows() -> Rows:
 
 @functools.cache
 def sine_rows() -> Rows:
-    """Of sin(r) / r in r**2, the last first."""
+    """Coefficients of sin(r) / r in r**2, the last first."""
     return tuple(_pair((-1) ** n, math.factorial(2 * n + 1)) for n in range(15, -1, -1))
 
 
 @functools.cache
 def cosine_rows() -> Rows:
-    """Of cos(r) in r**2, the last first."""
+    """Coefficients of cos(r) in r**2, the last first."""
     return tuple(_pair((-1) ** n, math.factorial(2 * n)) for n in range(16, -1, -1))
 
 
@@ -169,7 +169,7 @@ def _two_over_root_pi() -> int:
 
 @functools.cache
 def _pi(precision: int) -> int:
-    """By Machin's formula."""
+    """Pi by Machin's formula."""
     guard = 16
     one = 1 << precision + guard
     return 4 * (4 * _inverse_tangent(5, one) - _inverse_tangent(239, one)) >> guard

@@ -44,7 +44,7 @@ class DeviceArray(ImplicitTransfer):
 
     @classmethod
     def of(cls, device: HalDevice, array: Array) -> DeviceArray:
-        """Of what a call has returned."""
+        """An array of what a call has returned."""
         made = cls.__new__(cls)
         made._device = device
         made._array = array
@@ -160,7 +160,7 @@ class DeviceArray(ImplicitTransfer):
 
 
 def _operands(value: Any) -> Any:
-    """Also of sequences of arrays."""
+    """Operands of an operation, also those in sequences of arrays."""
     return type(value)(map(as_operand, value)) if type(value) in (list, tuple) else as_operand(value)
 
 

@@ -57,7 +57,7 @@ def _allocators(value: Any) -> list[str]:
 
 
 def _device_number(value: Any) -> int:
-    """Of a number, or a row of :meth:`HalDriver.query_available_devices`."""
+    """The number of a device, given by its number or a row of :meth:`HalDriver.query_available_devices`."""
     return int(size(value["device_id"] if isinstance(value, dict) else value))
 
 
@@ -92,7 +92,7 @@ class HalDriver:
         *,
         device_info: Any = None,
     ) -> HalDevice:
-        """By the number of a device, or its row of :meth:`query_available_devices`. ``allocators`` change
+        """Makes a device by its number, or its row of :meth:`query_available_devices`. ``allocators`` change
         nothing: jitree's allocators keep and check memory in any case. NOT_FOUND for another number."""
         number = device_info if device_id is None else device_id
         if number is None:

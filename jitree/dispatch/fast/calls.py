@@ -90,7 +90,7 @@ def _emit_call_compiled(handler: Handler, record: str) -> None:
 
 
 def _emit_move(handler: Handler, entry: str, destination: str, values: str, refs: str) -> None:
-    """Of the register that an entry (tag, source) names into another frame."""
+    """Moves the register that an entry (tag, source) names into another frame."""
     tag = handler.load("i32", entry)
     source = handler.ordinal_at(handler.element("i32", entry, "1"))
     target = handler.ordinal_at(destination)

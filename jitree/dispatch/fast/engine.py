@@ -54,7 +54,8 @@ def _library() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 @once
 def _tick() -> int:
-    """For STATE.tick: how long the processor's ticks are, also if the thread is interrupted meanwhile."""
+    """The value of STATE.tick: how long the processor's ticks are, also if the thread is interrupted
+    meanwhile."""
     clock = _CLOCK(int(_library()[len(LIBRARY_FUNCTIONS)]))
     return sorted(_measured_tick(clock) for _ in range(3))[1]
 
@@ -146,7 +147,7 @@ def make_entry(run: Run, attach: Callable[[Machine], None], promote: Promote) ->
 
 
 def stay(machine: Machine, following: int) -> None:
-    """Of a tier from which nothing is promoted."""
+    """Promotes nothing."""
 
 
 class FastEngine:

@@ -165,7 +165,7 @@ class Handler(CheckedText):
         return self.let(f"getelementptr {kind}, ptr {base}, i64 {index}")
 
     def side_exit(self) -> str:
-        """Of a block that leaves the loop at the current instruction."""
+        """The label of a block that leaves the loop at the current instruction."""
         if not self._side_exit_label:
             self._side_exit_label = self.fresh("side_exit")
             base = self._base

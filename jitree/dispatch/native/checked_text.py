@@ -76,13 +76,13 @@ class CheckedText(FunctionText):
         raise NotImplementedError
 
     def spend_bytes(self, count: str) -> None:
-        """After an instruction on so many bytes or elements of buffers: the next branch or call looks at the
+        """Counts an instruction on so many bytes or elements of buffers: the next branch or call looks at the
         clock if they were many."""
         is_much = self.let(f"icmp ugt i64 {count}, {MUCH}")
         self.set_fuel(self.let(f"select i1 {is_much}, i64 1, i64 {self.fuel_left()}"))
 
     def spend_import(self) -> None:
-        """After a call of an import's machine code, which may take long."""
+        """Counts a call of an import's machine code, which may take long."""
         left = self.fuel_left()
         enough = self.let(f"icmp ugt i64 {left}, {_IMPORT_FUEL}")
         rest = self.let(f"sub i64 {left}, {_IMPORT_FUEL}")

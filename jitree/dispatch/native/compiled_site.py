@@ -94,7 +94,7 @@ class CompiledSite(Site):
 
 
 class QuickSite(CompiledSite):
-    """Where the plain handler does what cannot be done here."""
+    """A site where the plain handler does what cannot be done here."""
 
     def __init__(self, emitter: Emitter, instruction: SsaInstruction) -> None:
         super().__init__(emitter, instruction)

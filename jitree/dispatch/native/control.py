@@ -43,7 +43,7 @@ def _emit_leave(emitter: Emitter, block: Block, instruction: SsaInstruction) -> 
 
 
 def _emit_resume(emitter: Emitter, block: Block, instruction: SsaInstruction) -> None:
-    """To the place that STATE.pc says."""
+    """Goes to the place that STATE.pc says."""
     place = emitter.let(f"load i64, ptr {emitter.field('%state', STATE['pc'])}, align 8")
     code = emitter.let(f"ptrtoint ptr {emitter.module_pointer('code')} to i64")
     word = emitter.let(f"lshr i64 {emitter.let(f'sub i64 {place}, {code}')}, 2")

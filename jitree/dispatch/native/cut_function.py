@@ -144,7 +144,7 @@ class _CutNests:
             emitter.registers.update(instruction.changes)
 
     def _finish(self, writer: Writer) -> None:
-        """After the last guard: decides what runs, and writes the loops and effects in their order."""
+        """Decides, after the last guard, what runs, and writes the loops and effects in their order."""
         emitter = self._emitter
         start, end, going = self._decide(writer)
         emitter.raw(writer.taken())
@@ -205,7 +205,7 @@ class _CutNests:
         return _all(writer, conditions)
 
     def _range(self, writer: Writer, count: str) -> tuple[str, str]:
-        """Of the iterations of a loop, those of this part: an even share in units of the cut."""
+        """The iterations of a loop that this part runs: an even share in units of the cut."""
         unit = self._cut.unit
         rounded = writer.let(f"add i64 {writer.intrinsic('smax', 'i64', 1, [count, '0'])}, {unit - 1}")
         units = writer.let(f"udiv i64 {rounded}, {unit}")

@@ -154,7 +154,7 @@ class Emitter(CheckedText):
         self.defined(value)
 
     def defined(self, value: Value) -> None:
-        """To be called when a value has just been defined: what is known of a buffer is read at once."""
+        """The caller has just defined a value: what is known of a buffer is read at once."""
         if value in self.buffers:
             self._publish_buffer(value)
 

@@ -15,17 +15,17 @@ _ALIGNMENTS: Final = {"i32": 4, "f32": 4, "i64": 8, "f64": 8, "ref": 8}
 
 
 def enter_symbol(ordinal: int) -> str:
-    """Of the entry that runs a function whose frame has just been made."""
+    """The symbol of the entry that runs a function whose frame has just been made."""
     return f"enter.{ordinal}"
 
 
 def resume_symbol(ordinal: int) -> str:
-    """Of the entry that goes on in the middle of a function, at one of its places."""
+    """The symbol of the entry that goes on in the middle of a function, at one of its places."""
     return f"resume.{ordinal}"
 
 
 def tail_symbol(ordinal: int) -> str:
-    """Of the entry that goes on inside a nest: to its header, and from there as ``resume``."""
+    """The symbol of the entry that goes on inside a nest: to its header, and from there as ``resume``."""
     return f"tail.{ordinal}"
 
 

@@ -17,7 +17,7 @@ def _size(site: Site) -> str:
 
 
 def _slot(site: Site, condition: str, argument: object) -> tuple[str, str]:
-    """Of (list, index): the places of the slot's tag and bits, if a function of ``regs/access.py`` says that
+    """For (list, index) the places of the slot's tag and bits, if a function of ``regs/access.py`` says that
     the element can be accessed."""
     items, index = site.operand(0), site.wide(1)
     site.require(site.text.call(condition, items, index, str(argument)))

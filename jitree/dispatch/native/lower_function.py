@@ -98,7 +98,7 @@ def lower_block(emitter: Emitter, block: Block, callees: Callees) -> None:
 
 
 def _lower_entry(emitter: Emitter, block: Block) -> None:
-    """Where callees' frames would be; the fuel; values from the frame where execution resumes."""
+    """Writes where callees' frames would be; the fuel; values from the frame where execution resumes."""
     function = emitter.function
     emitter.do(f"%frame.next = getelementptr i8, ptr %frame, i64 {FRAME.size}")
     emitter.do(f"%values.next = getelementptr i8, ptr %values, i64 {4 * function.value_count}")

@@ -91,7 +91,7 @@ def done_label(header: Block) -> str:
 
 
 def nest_label(header: Block) -> str:
-    """Of the block that every edge from outside into a nest leads to."""
+    """The label of the block that every edge from outside into a nest leads to."""
     return f"nest{header.pc}"
 
 

@@ -114,7 +114,7 @@ class Block:
 
     @property
     def label(self) -> str:
-        """Of the block in LLVM IR, without ``%``."""
+        """The label of the block in LLVM IR, without ``%``."""
         return f"b{self.pc}" if self.pc != ENTRY_PC else "entry"
 
     def dominates(self, other: Block) -> bool:
@@ -143,7 +143,7 @@ class SsaLoop:
 
     @property
     def latches(self) -> list[Block]:
-        """Where its back edges come from."""
+        """The blocks that its back edges come from."""
         return [block for block in self.header.predecessors if block in self.blocks]
 
     @property

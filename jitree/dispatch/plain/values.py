@@ -22,7 +22,7 @@ def _checked_offset(machine: Machine, register: int, size: int) -> int:
 
 
 def _handlers(width: int) -> dict[str, Handler]:
-    """Of instructions on values of so many bits."""
+    """Handlers of instructions on values of so many bits."""
     bank, shift = BANKS[width]
     words, size = width // 32, width // 8
     literal = struct.Struct("<i" if width == 32 else "<q")

@@ -66,7 +66,7 @@ class TorchProvider(TransportProvider):
 
 
 def make_transport(provider: ChannelProvider | None) -> Transport:
-    """By the provider, or what this process was started by. Waits for all members.
+    """Makes a transport by the provider, or what this process was started by. Waits for all members.
 
     UNAVAILABLE where neither mpi4py nor torch is installed.
     """

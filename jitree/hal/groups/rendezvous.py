@@ -43,7 +43,7 @@ _MAGIC: Final = b"jitreeID"
 
 
 class EnvironmentProvider(ChannelProvider):
-    """For programs started by torchrun, mpirun, mpiexec or srun.
+    """Serves programs started by torchrun, mpirun, mpiexec or srun.
 
     The id goes from rank 0 to the others through a socket at ``JITREE_RENDEZVOUS``, else at MASTER_ADDR and
     after MASTER_PORT, else (jobs on one machine) at a local port that follows from the job's id.

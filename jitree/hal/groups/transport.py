@@ -46,7 +46,7 @@ class TransportProvider(ChannelProvider):
 
     @abc.abstractmethod
     def make_transport(self) -> Transport:
-        """For one more channel. Waits for all members."""
+        """Makes a transport for one more channel. Waits for all members."""
 
 
 class MpiTransport(Transport):
@@ -69,7 +69,7 @@ class MpiTransport(Transport):
             raise UnavailableError(f"a member of the group has failed; MPI says: {error}") from error
 
     def _wait(self, kind: Any, requests: list[Any]) -> None:
-        """By asking: MPI's own waits end in no time."""
+        """Waits by asking: MPI's own waits end in no time."""
         deadline, pause = time.monotonic() + self._timeout, _FIRST_PAUSE_SECONDS
         try:
             while not kind.Testall(requests):

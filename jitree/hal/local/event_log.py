@@ -48,7 +48,7 @@ class EventLog(Timings):
 
     @property
     def address(self) -> int:
-        """Of the LOG record."""
+        """The address of the LOG record."""
         return address_of(self._memory)
 
     def begin(self, mode: ProfilingMode) -> None:
@@ -124,7 +124,7 @@ class EventLog(Timings):
 
 
 def _names(executables: Iterable[LocalExecutable]) -> dict[int, str]:
-    """Of functions, by the address of their entry points."""
+    """Names of functions, by the address of their entry points."""
     names = {}
     for executable in executables:
         for ordinal in range(executable.function_count):

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
             """Called on the thread that reached the wait fence, which is not to be held up."""
 
     class Post(Protocol):
-        """Where operations wait for a thread."""
+        """A place where operations wait for a thread."""
 
         def withdraw(self, task: Operation) -> bool:
             """Takes a task back; True for the one caller that may run it then."""

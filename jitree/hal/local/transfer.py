@@ -59,7 +59,7 @@ def _write(write: Write) -> None:
 
 
 def _parts(length: int) -> Iterator[slice]:
-    """Of so many bytes; looks between them whether the operation is to end."""
+    """Parts of so many bytes; looks between them whether the operation is to end."""
     return ranges(length, PART, require_going_on)
 
 

@@ -32,14 +32,14 @@ class Task(Protocol):
 
 
 class Parking:
-    """Where a thread sleeps."""
+    """The place where a thread sleeps."""
 
     def __init__(self) -> None:
         self._descriptor = os.eventfd(0, os.EFD_CLOEXEC)
         self._ending = Ending(partial(os.close, self._descriptor))
 
     def wait(self) -> None:
-        """Until :meth:`wake`, which may have been called before."""
+        """Waits until :meth:`wake`, which may have been called before."""
         os.eventfd_read(self._descriptor)
 
     def wake(self) -> None:

@@ -21,8 +21,8 @@ FailureSink = Callable[[str], None]
 
 
 class CheckModule(RowModule):
-    """With a ``sink``, that is told of failed expectations; without one, the call in which they failed raises
-    them all when it ends."""
+    """A ``sink``, if there is one, is told of failed expectations; without one, the call in which they failed
+    raises them all when it ends."""
 
     name = "check"
     version = 0

@@ -57,7 +57,7 @@ def import_(
 def select(
     state: HalState, memory_types: int, usage: int, flags: int, candidates: Sequence[tuple[Device, int]]
 ) -> tuple[Device, int]:
-    """Where memory that several devices share is placed: with the first unless the host has a policy."""
+    """Chooses where memory is that several devices share: with the first unless the host has a policy."""
     if flags:
         raise InvalidArgumentError(f"allocator.select: unknown flags {flags:#x}")
     if not candidates:

@@ -72,7 +72,8 @@ class HalState:
         self._caches: dict[Device, ExecutableCache] = {}
 
     def host_memory(self) -> HostMemory:
-        """For an object that a program has made; where its memory is limited, so is this."""
+        """Memory of the host for an object that a program has made; where its memory is limited, so is
+        this."""
         from jitree.hal.allocator import HostMemory
 
         return HostMemory(self.devices[0].device_allocator.limited_charge if self.devices else None)

@@ -134,7 +134,7 @@ class ReadingProgram:
 
 
 def _kernels(module: BytecodeModule) -> Iterable[list[list[str]]]:
-    """Of each kernel, its names as words."""
+    """The names of each kernel, as words."""
     kernels: dict[bytes, list[list[str]]] = {}
     for segment in module.module.rodata:
         require_going_on()
@@ -157,7 +157,7 @@ def _sizes(words: Iterable[str]) -> tuple[int, ...]:
 
 
 def _products(sizes: tuple[int, ...]) -> set[int]:
-    """Of every choice of the sizes that are known."""
+    """The product of every choice of the sizes that are known."""
     products = {1}
     for size in sizes:
         products |= {product * size for product in products} if size else set()

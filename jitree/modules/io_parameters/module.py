@@ -28,7 +28,7 @@ _SHARING_IMMUTABLE: Final = int(BufferUsage.SHARING_IMMUTABLE)
 
 
 class ParametersState:
-    """Of one context."""
+    """The state of one context."""
 
     __slots__ = ("buffer_type", "program", "providers")
 

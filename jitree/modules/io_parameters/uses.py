@@ -186,7 +186,7 @@ class _ModuleUses:
 
 
 def find_uses(modules: list[BytecodeModule]) -> dict[Parameter, set[str]]:
-    """Of the parameters whose uses are all known, the names of the kernels that bind them."""
+    """The names of the kernels that bind each parameter whose uses are all known."""
     if sum(row.length for module in modules for row in module.module.functions) > _MOST_BYTES:
         return {}
     try:

@@ -27,7 +27,7 @@ TYPE_MASK: Final = 7
 
 
 class String(ctypes.Structure):
-    """Not terminated."""
+    """A text that is not terminated."""
 
     _fields_ = (("data", c_void_p), ("size", c_size_t))
 
@@ -69,7 +69,7 @@ class CDependency(ctypes.Structure):
 
 
 class Descriptor(ctypes.Structure):
-    """Of a ref type; its address is a multiple of 8."""
+    """The description of a ref type; its address is a multiple of 8."""
 
     _fields_ = (("destroy", c_void_p), ("name", String), ("counter", c_uint64))
 

@@ -84,7 +84,7 @@ class CallStack:
 
 
 def _free_storage(block: ctypes.Array[ctypes.c_char]) -> None:
-    """Of a stack that has ended in ``block``; where the library put it."""
+    """Frees the storage of a stack that has ended in ``block``; where the library put it."""
     stack = layout.Stack.from_buffer(block)
     if stack.owns_storage:
         free(stack.storage or 0)

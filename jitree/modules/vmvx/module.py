@@ -18,7 +18,7 @@ from jitree.modules.vmvx.packing import query_tile_sizes
 
 
 class VmvxModule(HostModule):
-    """Without state: one object serves all contexts."""
+    """It has no state: one object serves all contexts."""
 
     name = "vmvx"
     version = 0

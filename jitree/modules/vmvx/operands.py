@@ -40,7 +40,7 @@ _REASONS: Final[dict[int, tuple[type[StatusError], str]]] = {
 
 
 def product(left: int, right: int) -> int:
-    """Of numbers that are not negative; at most FAR."""
+    """The product of numbers that are not negative; at most FAR."""
     if left == 0 or right == 0:
         return 0
     if bit_length(left) + bit_length(right) > FAR_BITS:
@@ -49,7 +49,7 @@ def product(left: int, right: int) -> int:
 
 
 def reach(stride: int, size: int) -> int:
-    """From the first of some elements to the last."""
+    """Bytes from the first of some elements to the last."""
     return product(stride, size - 1) if stride >= 0 else -product(-stride, size - 1)
 
 

@@ -77,7 +77,7 @@ def generate() -> bytes:
 
 
 def _add(words: array[int], more: Sequence[int]) -> int:
-    """Where they are now."""
+    """Adds words; the place where they are now."""
     words.extend(more)
     return len(words) - len(more)
 
@@ -113,7 +113,7 @@ def _shape_keys() -> list[int]:
 
 
 def _loops() -> list[list[int]]:
-    """By shape: comparison and opcode each, and a 0."""
+    """Loops by shape: comparison and opcode each, and a 0."""
     found = []
     for shape in _shapes():
         rows = [(OPCODE[loop.compare], opcode) for loop, opcode in LOOP_OPCODE.items() if loop.shape == shape]

@@ -83,7 +83,7 @@ def call_method(python: Python, value: int, name: int) -> int:
 def pass_capsule(
     python: Python, record: CallRecord, argument: Argument, exchange: Exchange, value: int
 ) -> bool:
-    """By ``__dlpack__``. The capsule is not used up: its own end gives the tensor back."""
+    """Passes what ``__dlpack__`` gives. The capsule is not used up: its own end gives the tensor back."""
     arguments = stack(24)
     store64(arguments + 8, value)
     store64(arguments + 16, python.dlpack_version)

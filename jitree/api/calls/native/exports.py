@@ -76,7 +76,7 @@ def import_managed(managed: int, out: int, record: int) -> int:
 
 
 def current_work_stream(kind: int, number: int, out: int, record: int) -> int:
-    """On a GPU the legacy default stream: what is exported is there for work that follows on it."""
+    """Gives, on a GPU, the legacy default stream: what is exported is there for work that follows on it."""
     store64(out, 0)
     return 0
 

@@ -108,7 +108,7 @@ def call_by_record(python: Python, arguments: int, count: int, names: int, promp
 def call_in_order(
     python: Python, record: CallRecord, arguments: int, count: int, names: int, prompt: int
 ) -> int:
-    """With arguments that have names."""
+    """Makes a call with arguments that have names."""
     values = stack(8 * record.argument_count)
     if put_in_order(python, record, arguments, count, names, values):
         return call_through_gate(python, record, values, record.argument_count, prompt)
@@ -126,7 +126,7 @@ def call_in_order(
 
 
 def call_through_gate(python: Python, record: CallRecord, arguments: int, count: int, prompt: int) -> int:
-    """With the context's lock, if nothing of the context is running."""
+    """Makes a call with the context's lock, if nothing of the context is running."""
     if count != record.argument_count or load64(python.ended) != 0:
         return _SLOWLY
     if not enter_gate(python, record):
@@ -167,9 +167,9 @@ def leave_gate(python: Python, record: CallRecord, result: int) -> int:
 
 
 def call_directly(python: Python, record: CallRecord, arguments: int, prompt: int, awaited: int) -> int:
-    """With the lock held, and the machine of direct calls free. At ``awaited``, which holds 0, is the fence
-    then that is to be waited for when the lock has been given up, or a stream and the number of a
-    submission."""
+    """Makes a call, with the lock held and the machine of direct calls free. At ``awaited``, which holds 0,
+    is the fence then that is to be waited for when the lock has been given up, or a stream and the number of
+    a submission."""
     gate = record.gate
     state = record.state
     gate.ready = 0

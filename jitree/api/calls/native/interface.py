@@ -175,7 +175,7 @@ class Interface:
 
 
 def _addresses() -> dict[str, int]:
-    """Of functions and objects."""
+    """The addresses of functions and objects."""
     functions = {field: _address(getattr(ctypes.pythonapi, name)) for field, name in _FUNCTIONS.items()}
     table = _numpy_table()
     objects = {

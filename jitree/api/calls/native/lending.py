@@ -75,7 +75,8 @@ def pass_lent(python: Python, record: CallRecord, argument: Argument, exchange: 
 def pass_lent_capsule(
     python: Python, record: CallRecord, argument: Argument, exchange: Exchange, value: int
 ) -> bool:
-    """By ``__dlpack__``, which orders the device's stream itself. The capsule, not used up, is the owner."""
+    """Passes what ``__dlpack__`` gives, which orders the device's stream itself. The capsule, not used up, is
+    the owner."""
     stream = call(python.new_long, record.state.handle_pool.queue.stream.handle)
     if stream == 0:
         return False

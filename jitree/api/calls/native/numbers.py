@@ -108,7 +108,7 @@ def brain_of(bits: int) -> int:
 
 
 def rounded_shift(value: int, count: int) -> int:
-    """Without the lowest bits, rounded to the nearest, even of two."""
+    """A number without its lowest bits, rounded to the nearest, even of two."""
     return value + (1 << count - 1) - 1 + (value >> count & 1) >> count
 
 

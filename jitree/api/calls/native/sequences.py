@@ -60,7 +60,7 @@ def store_numbers(
 
 
 def length_of(python: Python, value: int) -> int:
-    """Of a list or tuple, -1 of anything else."""
+    """The length of a list or tuple; -1 for anything else."""
     cls = type_of(value)
     return call(python.length, value) if cls == python.list_type or cls == python.tuple_type else -1
 

@@ -121,7 +121,7 @@ class DirectCalls:
 
 
 def _refuse(value: object) -> None:
-    """Of arrays of another dtype there are none here."""
+    """Refuses arrays of another dtype: there are none here."""
 
 
 def interface() -> interfaces.Interface | None:

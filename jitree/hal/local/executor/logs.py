@@ -15,8 +15,8 @@ _EVENT_SIZE = EVENT.size
 
 @apart
 def begin_log(job: Job) -> int:
-    """When the job begins; 0 if nothing is recorded any more. The end of a profile waits for jobs that use
-    the log."""
+    """The time when the job begins; 0 if nothing is recorded any more. The end of a profile waits for jobs
+    that use the log."""
     log = job.log
     atomic_add(log.users, 1)
     if not log.events:

@@ -31,7 +31,7 @@ def is_to_end(job: Job, worker: int, now: int) -> bool:
 
 
 def is_to_end_now(job: Job) -> bool:
-    """For the thread that submitted the job."""
+    """Whether it is to end, for the thread that submitted the job."""
     return is_to_end(job, 0, ticks())
 
 

@@ -39,7 +39,7 @@ def dismiss(team: ThreadTeam) -> None:
 
 
 def spin(team: ThreadTeam, seen: int) -> None:
-    """Until there is something new, the workers are to end, or patience ends."""
+    """Looks until there is something new, the workers are to end, or patience ends."""
     since = ticks()
     for _ in range(MOST_LOOKS):
         if atomic_load(team.sequence) != seen or atomic_load(team.stop) != 0:

@@ -155,7 +155,8 @@ def chunk_size(team: ThreadTeam, row: Command, share: Share, units: int, even: i
 
 
 def least_cost(team: ThreadTeam) -> int:
-    """Of a chunk, in the measure of ENTRY_POINT.cost: half of what is worth sharing while a worker spins."""
+    """The least cost of a chunk, in the measure of ENTRY_POINT.cost: half of what is worth sharing while a
+    worker spins."""
     return team.spinning_ticks << 9
 
 

@@ -101,8 +101,8 @@ def bury(handle_pool: HandlePoolRecord, released: int) -> None:
 
 
 def free_entry(handle_pool: HandlePoolRecord, entry: Entry) -> None:
-    """For Python: as :func:`free`, also what it dropped before; entries of Python's that go with them are in
-    the record's list then. ``entry`` may be 0."""
+    """Does for Python what :func:`free` does, also what it dropped before; entries of Python's that go with
+    them are in the record's list then. ``entry`` may be 0."""
     bury(handle_pool, place_of(handle_pool) + HANDLE_POOL_RELEASED)
     if entry:
         free(handle_pool, entry, place_of(handle_pool) + HANDLE_POOL_RELEASED)

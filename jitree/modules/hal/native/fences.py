@@ -180,8 +180,8 @@ def fence_signal(state: State, values: int, refs: int, words: int) -> int:
 
 
 def queue_barrier(state: State, values: int, refs: int, words: int, flags: int) -> int:
-    """Also of operations that do nothing but keep order. ``flags`` is the number of an argument that has to
-    be 0; -1 = none has."""
+    """A barrier, or another operation that does nothing but keep order. ``flags`` is the number of an
+    argument that has to be 0; -1 = none has."""
     handle_pool = state.handle_pool
     queue = queue_of(handle_pool, reference(refs, words, 0))
     wait = reference(refs, words, 2)

@@ -94,14 +94,14 @@ def submit(
 
 
 def take_over(stream: StreamRecord) -> int:
-    """For Python, which is going to submit: 1 when the stream is its, 0 while machine code submits."""
+    """Asks for Python, which is going to submit: 1 when the stream is its, 0 while machine code submits."""
     if atomic_replace(stream.owner, OWNED_BY_CODE, OWNED_BY_PYTHON):
         return 1
     return 1 if atomic_load(stream.owner) == OWNED_BY_PYTHON else 0
 
 
 def hand_over(stream: StreamRecord) -> None:
-    """For Python, which has submitted what it had to."""
+    """Says for Python that it has submitted what it had to."""
     atomic_replace(stream.owner, OWNED_BY_PYTHON, OWNED_BY_CODE)
 
 

@@ -37,7 +37,7 @@ class Supplier:
     """The pools of one context, made when the fast paths are there and first needed."""
 
     def __init__(self, table: HandleTable | None, devices: Sequence[Device]) -> None:
-        """Without a table there will never be fast paths."""
+        """There will never be fast paths without a table."""
         self._table = table
         self._local = next((device for device in devices if device.queue_record()), None)
         self.is_local = self._local is not None
