@@ -62,7 +62,7 @@ class WorkerContext:
         self._refill()
         self.runs_parts = len(self._pool) == _SCRATCH_BUFFERS and self._machine.seen is None
         """Whether it can run parts of workgroups, which never leave machine code half done: where objects are
-        few, or somebody watches, they do."""
+        few, or a session watches calls, they do."""
 
     @property
     def address(self) -> int:

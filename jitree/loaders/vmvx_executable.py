@@ -60,7 +60,7 @@ class Workers(Ended):
         self._closed = False
         self._count = 1
         self._nanoseconds = 0
-        """Of processors, that kernels have taken."""
+        """Nanoseconds of processors that kernels have taken."""
         self._results = count(1)
         self.entries = array("q")
         """ENTRY_POINT records of the kernels."""

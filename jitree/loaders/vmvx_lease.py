@@ -20,7 +20,7 @@ from jitree.loaders.vmvx_images import SPANS
 from jitree.regs.layout import SCRATCH
 from jitree.regs.memory import Lender
 
-_WITHDRAW: Final = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)  # nobody extends a lease meanwhile
+_WITHDRAW: Final = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)  # no thread extends a lease meanwhile
 _HELD: Final = SCRATCH.word("held")
 _PAID: Final = SCRATCH.word("paid")
 _ROOM: Final = SCRATCH.word("room")
@@ -91,8 +91,9 @@ class Lease:
         return self._lender.convert(self, size, kept)
 
     def require_whole(self, parts: int) -> None:
-        """After a workgroup has left machine code, of which others run parts. Raises why it has no memory:
-        nobody can do it over, parts of it may be done. Of one that is not shared the VM says that."""
+        """Is called when a workgroup, of which other threads run parts, has left machine code. Raises why it
+        has no memory: it cannot be done over, as parts of it may be done. Where no other thread runs a part,
+        the VM raises that."""
         refused, self._record[_REFUSED] = self._record[_REFUSED], 0
         error, self._refusal = self._refusal, None
         if not refused or (parts <= 1 and isinstance(error, ResourceExhaustedError)):
