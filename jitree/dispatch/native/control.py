@@ -32,13 +32,13 @@ def _emit_table(emitter: Emitter, block: Block, instruction: SsaInstruction) -> 
 
 def _emit_fail(emitter: Emitter, block: Block, instruction: SsaInstruction) -> None:
     if not block.successors:
-        _emit_leave(emitter, block, instruction)
+        _emit_side_exit(emitter, block, instruction)
         return
     emitter.require(emitter.let(f"icmp eq i32 {operand(instruction.operands[0])}, 0"))
     _emit_br(emitter, block, instruction)
 
 
-def _emit_leave(emitter: Emitter, block: Block, instruction: SsaInstruction) -> None:
+def _emit_side_exit(emitter: Emitter, block: Block, instruction: SsaInstruction) -> None:
     emitter.jump(emitter.side_exit())
 
 
@@ -63,7 +63,7 @@ EMITTERS: Final[dict[str, Callable[[Emitter, Block, SsaInstruction], None]]] = {
     "cond_break": _emit_conditional,
     "br_table": _emit_table,
     "fail": _emit_fail,
-    "yield": _emit_leave,
+    "yield": _emit_side_exit,
     RESUME: _emit_resume,
 }
 """Emitters of terminators, ``return`` aside."""
