@@ -1,9 +1,10 @@
 """What ends collectives whose other members have ended or are late.
 
-On the GPU a collective waits for its members without end, and so does whoever waits for the GPU. So a thread
-of the device looks at the collectives in progress: at what NCCL knows of the group, and at the time. When a
-member is missing, it aborts the device's communicators, which lets the GPU go on. What is computed from there
-on is not what the program means: the device takes no more work, and all that was to come fails.
+On the GPU a collective waits for its members without end, and so do threads that wait for the GPU. So a
+thread of the device looks at the collectives in progress: at what NCCL knows of the group, and at the time.
+When a member is missing, it aborts the device's communicators, which lets the GPU go on. What the GPU
+computes from there on is not what the program means: the device takes no more work, and all that was to come
+fails.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class GroupWatch:
     @contextmanager
     def watched(self, communicators: frozenset[Communicator]) -> Iterator[None]:
         """What is submitted in the block are collectives. The caller holds the stream's lock."""
-        if not communicators:  # groups of one wait for nobody
+        if not communicators:  # a group of one waits for no member
             yield
             return
         stream = self._stream
@@ -112,7 +113,7 @@ class GroupWatch:
             self._failure = failure
             communicators = tuple(self._communicators)
         if api.lost is None:
-            api.lost = failure  # before the GPU goes on: nobody takes what it does then for results
+            api.lost = failure  # before the GPU goes on: what it does then is no result
         self._stream.share.record.hold(LOST)
         for communicator in communicators:
             communicator.abort()
