@@ -173,6 +173,7 @@ def _listing() -> CodeListing:
     return CodeListing(_PERF)
 
 
+@cache
 def _clear_cache() -> ctypes._NamedFuncPointer | None:
     if os.uname().machine in ("x86_64", "i686"):
         return None

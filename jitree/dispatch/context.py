@@ -163,12 +163,13 @@ class Context(Unique):
     def resolve(self, item: Import) -> Target | None:
         """What an import calls. NOT_FOUND unless it is optional, INVALID_ARGUMENT for a name without a dot,
         INTERNAL for another signature."""
-        module_name, name = split_name(item.full_name)
-        instance = self._find_module(module_name)
+        module_name, dot, name = item.full_name.partition(".")
+        instance = self._find_module(module_name) if dot else None
         if instance is not None:
             target = instance.target(name, item.cconv)
             if target is not None:
                 return target
+        split_name(item.full_name)  # which refuses a name without a dot
         if item.optional:
             return None
         if instance is None:

@@ -121,9 +121,9 @@ class HandleTable:
     """
 
     __slots__ = (
-        "__weakref__", "_addresses", "_aliases", "_bytes", "_free", "_is_draining", "_later", "_memory",
-        "_objects", "_traits", "base", "bounds", "capacity", "deferred", "extension", "handle_pool",
-        "i32", "i64", "is_halted", "machines", "ref_types",
+        "__weakref__", "_addresses", "_aliases", "_bytes", "_entries", "_free", "_is_draining", "_later",
+        "_memory", "_objects", "_traits", "base", "bounds", "capacity", "deferred", "extension",
+        "handle_pool", "i32", "i64", "is_halted", "machines", "ref_types",
     )  # fmt: skip
 
     def __init__(self, ref_types: RefTypes, capacity: int = CAPACITY, bounds: Bounds = UNBOUNDED) -> None:
@@ -137,6 +137,12 @@ class HandleTable:
         self.i32 = self._memory.i32
         self.i64 = self._memory.i64
         self._bytes = self._memory.array.data
+        entries = self._memory.array[: self.extension].reshape(-1, ENTRY.size)
+        self._entries: dict[str, npt.NDArray[Any]] = {
+            "i32": entries.view(np.int32),
+            "i64": entries.view(np.int64),
+        }
+        """A row for each entry, by type of the field."""
         self._objects: list[object] = []
         self._addresses: dict[int, int] = {}
         self._aliases: set[int] = set()
@@ -227,10 +233,8 @@ class HandleTable:
     ) -> npt.NDArray[np.int64]:
         """Writes fields of reserved entries: arrays, or what all have. Gives the entries' numbers."""
         numbers: npt.NDArray[np.int64] = handles - self.base >> 6
-        entries = self._entries()
         for field, values in fields.items():
-            width = np.int32 if ENTRY.types[field] == "i32" else np.int64
-            entries.view(width)[numbers, ENTRY.word(field)] = values
+            self._entries[ENTRY.types[field]][numbers, ENTRY.word(field)] = values
         return numbers
 
     def _extend(self) -> int:
@@ -374,7 +378,7 @@ class HandleTable:
         """Drops last references to objects that machine code frees or Python has not made; gives the rest."""
         handles = handles[handles != 0]
         numbers = handles - self.base >> 6
-        entries = self._entries().view(np.int32)
+        entries = self._entries["i32"]
         only = entries[numbers, _COUNT] == 1
         of_code = only & (entries[numbers, _OWNER] != OWNER_PYTHON)
         later, rest, unused = self._later, list[int](), list[int]()
@@ -395,10 +399,6 @@ class HandleTable:
             self.handle_pool.drop_all(handles[of_code])
             self.handle_pool.settle()
         return rest
-
-    def _entries(self) -> npt.NDArray[np.uint8]:
-        """A row of bytes for each entry."""
-        return self._memory.array[: self.extension].reshape(-1, ENTRY.size)
 
     def drain(self, state: memoryview) -> None:
         """Frees the entries that machine code released: the list in a STATE block (viewed as 64-bit words).

@@ -26,7 +26,6 @@ from jitree.vmfb.native.layout import (
 )
 from jitree.vmfb.program import DecodedFunctions, DecodedModule
 from jitree.vmfb.schema import FIRST_MOVING_VERSION, ModuleTables
-from jitree.vmfb.sizes import may_compute_sizes
 from jitree.vmfb.words import MULTIPLY_ADD, STRICT
 
 if TYPE_CHECKING:
@@ -40,6 +39,7 @@ _MOST_PARTS: Final = 16
 _CACHED_CONVENTIONS: Final = 1024
 _START, _END = (FUNCTION_ROW.word(field) for field in ("start", "end"))
 _TABLES: Final = DECODER.word("tables")
+_SIZED: Final = DECODER.word("sized")
 _RESULTS: Final = tuple(DECODER.word(field) for field in ("next_word", "instruction_count", "site_count"))
 
 
@@ -95,6 +95,11 @@ class Decoding:
     def accepted(self) -> int:
         """How many functions were accepted before the first that was not."""
         return int(np.argmin(self._rows[:, _END] > 0))
+
+    @property
+    def may_compute_sizes(self) -> bool:
+        """Whether a function of what came out may."""
+        return bool(self._record[_SIZED])
 
     def _result(self, field: str, count: int) -> npt.NDArray[np.int32]:
         first = (self._places[field] - self._places["marks"]) // 4
@@ -192,8 +197,8 @@ def decode_module(module: ModuleTables, arithmetic: str = STRICT) -> DecodedModu
         for function in module.functions[decoding.accepted :]:
             require_sound(module, function, signatures)
         raise InternalError(f"module '{module.name}' is refused, but no check of its functions says why")
-    if may_compute_sizes(module, program):
-        from jitree.vmfb.sizes import check_sizes
+    if decoding.may_compute_sizes and any(item.may_take_sizes for item in module.imports):
+        from jitree.vmfb.sizes import check_sizes  # which few modules take
 
         check_sizes(module, program)
     return program

@@ -113,6 +113,9 @@ class Dependency(NamedTuple):
     required: bool
 
 
+_MODULES_WITH_SIZES: Final = ("hal", "hal_inline", "hal_loader", "io_parameters")
+
+
 class Import(NamedTuple):
     """A function expected from another module; its index is the import ordinal."""
 
@@ -122,6 +125,11 @@ class Import(NamedTuple):
     """None when the file states no signature: resolution then skips the comparison."""
     attrs: dict[str, str]
     optional: bool
+
+    @property
+    def may_take_sizes(self) -> bool:
+        """Whether it is of a module whose functions are given sizes of memory."""
+        return self.full_name.partition(".")[0] in _MODULES_WITH_SIZES
 
 
 class Export(NamedTuple):

@@ -24,50 +24,13 @@ from jitree.base.scopes import require_going_on
 from jitree.vmfb.opcode_table import RESULT_SLOTS
 from jitree.vmfb.program import DecodedFunction, DecodedModule
 from jitree.vmfb.schema import ModuleTables
-from jitree.vmfb.words import BASE_OPCODE, OPCODE, TAG_VALUE32, TAG_VALUE64
+from jitree.vmfb.words import BASE_OPCODE, EXACT, OPCODE, SUMS, TAG_VALUE32, TAG_VALUE64, TRUNCATION
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from jitree.vmfb.cconv import RegisterSlot
     from jitree.vmfb.schema import ModuleTables
-
-
-MODULES: Final = ("hal", "hal_inline", "hal_loader", "io_parameters")
-_SUFFIX: Final = ".exact"
-EXACT: Final = {
-    OPCODE[name.removesuffix(_SUFFIX)]: opcode for name, opcode in OPCODE.items() if name.endswith(_SUFFIX)
-}
-"""Opcode word of the instruction that fails where the one with this opcode word wraps around."""
-SUMS: Final = {OPCODE[f"{name}.{kind}"] for name in ("add", "sub") for kind in ("i32", "i64")}
-TRUNCATION: Final = OPCODE["trunc.i64.i32"]
-_WITH_ARGUMENTS: Final = 1
-_ALWAYS: Final = 2
-
-
-def may_compute_sizes(module: ModuleTables, program: DecodedModule) -> bool:
-    """Whether a decoded module has to be decoded with :func:`check_sizes`. Initializers, which have no
-    arguments and count devices, need it only for products."""
-    if not any(row.full_name.partition(".")[0] in MODULES for row in module.imports):
-        return False
-    instructions = np.frombuffer(program.instruction_words, np.int32)
-    rules = _rules()[program.words[instructions]]
-    if rules.max(initial=0) == _ALWAYS:
-        return True
-    words, functions = instructions[rules == _WITH_ARGUMENTS], program.functions
-    have_arguments = functions.signatures.column(
-        [bool(item.argument_slots) for item in functions.signatures.distinct]
-    )
-    return bool(have_arguments[np.searchsorted(functions.ends, words, "right")].any())
-
-
-@once
-def _rules() -> npt.NDArray[np.uint8]:
-    """Whether each opcode word makes a module one that may compute sizes."""
-    rules = np.zeros(len(OPCODE), np.uint8)
-    rules[[*EXACT]] = _ALWAYS
-    rules[[*SUMS, TRUNCATION]] = _WITH_ARGUMENTS
-    return rules[_base_opcodes()]
 
 
 _WITH_MOVES: Final = {OPCODE[name] for name in ("br", "yield", "break")}
@@ -88,7 +51,7 @@ class WordBlock:
         self.place = place
         """Index of its first word in the program."""
         self.offset = offset
-        """Words from the start of the function to the block."""
+        """In words from the start of the function."""
         self.starts = starts[:-1]
         """Where each instruction but the last begins in ``words``."""
         self.words = words[: starts[-1]]
@@ -96,7 +59,7 @@ class WordBlock:
         """The words of the last one."""
         opcode = self.exit[0]
         self.moves = self.exit[3 : 3 + 3 * self.exit[2]] if opcode in _WITH_MOVES else []
-        """Moves of its only edge: (tag, source, destination) each."""
+        """Of its only edge: (tag, source, destination) each."""
         exit_word = offset + starts[-1]
         self.targets = [exit_word + displacement for displacement in _displacements(self.exit)]
         """Offsets of the blocks that its edges lead to."""
@@ -168,7 +131,7 @@ _PRODUCTS, _SUMS_TOO, _COUNT = range(3)
 Sized = dict[int, int]
 """Registers (value slots; of pairs the lower ones) that decide on a size, and what has to be exact."""
 Position = tuple[WordBlock, int]
-"""A block, and the instruction of it that comes next, counted in ``starts``."""
+"""In front of which instruction of a block, counted in ``starts``."""
 
 
 def check_sizes(module: ModuleTables, program: DecodedModule) -> None:
@@ -176,7 +139,7 @@ def check_sizes(module: ModuleTables, program: DecodedModule) -> None:
     sinks = {
         ordinal: _FIRST_COUNT.get(row.full_name)
         for ordinal, row in enumerate(module.imports)
-        if row.full_name.partition(".")[0] in MODULES
+        if row.may_take_sizes
     }
     _Flow(program, sinks).run()
 

@@ -83,3 +83,11 @@ STRICT: Final = "strict"
 ARITHMETICS: Final = (FUSED, STRICT)
 MULTIPLY_ADD: Final = {FUSED: OPCODE["fma.f32.fused"], STRICT: OPCODE["fma.f32"]}
 """The opcode word that ``fma.f32`` becomes."""
+
+_EXACT: Final = ".exact"
+EXACT: Final = {
+    OPCODE[name.removesuffix(_EXACT)]: opcode for name, opcode in OPCODE.items() if name.endswith(_EXACT)
+}
+"""Opcode word of the instruction that fails where the one with this opcode word wraps around."""
+SUMS: Final = {OPCODE[f"{name}.{kind}"] for name in ("add", "sub") for kind in ("i32", "i64")}
+TRUNCATION: Final = OPCODE["trunc.i64.i32"]

@@ -113,3 +113,25 @@ def test_branches_to_one_comparison_share_its_moves(compiled: Code) -> None:
     assert compare(module, compiled)
     program = decode_module(module)
     assert len(program.words) < 2 * len(module.bytecode)
+
+
+@pytest.mark.parametrize(
+    ("cconv", "lines", "expected"),
+    [
+        ("0ii_i", ["%i0 = add.i32 %i0, %i1"], True),
+        ("0v_i", ["%i0 = const.i32 1", "%i0 = add.i32 %i0, %i0"], False),
+        ("0v_i", ["%i0 = const.i32 1", "%i0 = mul.i32 %i0, %i0"], True),
+        ("0ii_i", ["%i0 = and.i32 %i0, %i1"], False),
+    ],
+)
+def test_which_functions_may_compute_sizes(
+    cconv: str, lines: list[str], expected: bool, compiled: Code
+) -> None:
+    """Sums of initializers, which have no arguments, count devices."""
+    module = Assembler("m").function("f", "0i_i", "return [%i0]")
+    module.function("g", cconv, "\n".join([*lines, "return [%i0]"]))
+    tables_of = read_module(Archive.open(module.build()))
+    for chosen in (compiled, code.interpreted()):
+        decoding = Decoding(tables_of, read_signatures(tables_of), FUSED)
+        assert decoding.run(chosen) is not None
+        assert decoding.may_compute_sizes == expected

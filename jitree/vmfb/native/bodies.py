@@ -10,6 +10,7 @@ from jitree.vmfb.native.fusing import fuse
 from jitree.vmfb.native.joining import join, words_so_far
 from jitree.vmfb.native.layout import (
     PREFIXED_SETS,
+    SIZES_ALWAYS,
     SPECIAL_CALL,
     SPECIAL_CALL_YIELDABLE,
     SPECIAL_NONE,
@@ -21,6 +22,7 @@ from jitree.vmfb.native.records import (
     FunctionRowRecord,
     OperandPlan,
     block_at,
+    convention_at,
     drafted,
     emit,
     halfword,
@@ -55,6 +57,8 @@ def decode_function(decoder: Decoder, row: FunctionRowRecord) -> bool:
             return False
     if decoder.block_count != row.block_count:
         return False
+    if decoder.sizes & SIZES_ALWAYS or (decoder.sizes != 0 and has_arguments(decoder)):
+        decoder.sized = 1
     row.start = words_so_far(decoder)
     first = decoder.instruction_count
     if not join(decoder):
@@ -62,6 +66,10 @@ def decode_function(decoder: Decoder, row: FunctionRowRecord) -> bool:
     row.end = words_so_far(decoder)
     fuse(decoder, first)
     return True
+
+
+def has_arguments(decoder: Decoder) -> bool:
+    return convention_at(decoder, decoder.convention).items > 0
 
 
 def begin(decoder: Decoder, row: FunctionRowRecord) -> None:
@@ -77,6 +85,7 @@ def begin(decoder: Decoder, row: FunctionRowRecord) -> None:
     decoder.next_moves = decoder.moves
     decoder.next_draft = decoder.draft
     decoder.draft_count = 0
+    decoder.sizes = 0
 
 
 def read_block(decoder: Decoder, marker: int) -> int:
@@ -96,6 +105,7 @@ def read_block(decoder: Decoder, marker: int) -> int:
             return REFUSED
         offset = at
         special = plan.special
+        decoder.sizes |= plan.sizes
         at += 1 if load8(decoder.body + at) < PREFIXED_SETS else 2
         if special == SPECIAL_NONE:
             note(decoder, offset)

@@ -52,6 +52,8 @@ DECODER: Final = Record(
     i64 draft_count
     i64 tags              # bytes: of the registers of a call
     i64 parts             # PART records of a superinstruction that is looked for
+    i64 sizes             # SIZES_* of the instructions of the current function
+    i64 sized             # what comes out: 1 if a function may compute sizes
     """,
 )
 
@@ -151,9 +153,15 @@ PLAN: Final = Record(
     u16 opcode            # word
     u16 since             # bytecode version
     u16 special           # SPECIAL_*
-    u16 count             # operands; their kinds follow, KIND_*
+    u8 count              # operands; their kinds follow, KIND_*
+    u8 sizes              # whether it may compute sizes: SIZES_*
     """,
 )
+
+SIZES_WITH_ARGUMENTS: Final = 1
+SIZES_ALWAYS: Final = 2
+"""Functions with this instruction may compute sizes: those that have arguments, or all. Initializers, which
+have none and count devices, do so only by products."""
 
 NODE: Final = Record(
     "node",

@@ -5,6 +5,7 @@ They come with the image. Only the builder and tests import this.
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -13,7 +14,7 @@ from jitree.vmfb.isa import BY_MNEMONIC, INSTRUCTIONS, SETS, Instruction, Operan
 from jitree.vmfb.native import layout, schema
 from jitree.vmfb.native.layout import COND_BR_KEYS, NODE, PLAN, TABLES
 from jitree.vmfb.superinstructions import LOOP_OPCODE, SHAPES, SUPERINSTRUCTIONS, Part
-from jitree.vmfb.words import BASE_OPCODE, OPCODE
+from jitree.vmfb.words import BASE_OPCODE, EXACT, OPCODE, SUMS, TRUNCATION
 
 SPECIAL: Final = {
     "br": layout.SPECIAL_BR,
@@ -85,8 +86,15 @@ def _add(words: array[int], more: Sequence[int]) -> int:
 def _plan(row: Instruction) -> list[int]:
     special = SPECIAL.get(row.mnemonic, layout.SPECIAL_NONE)
     kinds = [] if special else [_kind(row, operand) for operand in row.operands]
-    values = {"opcode": row.index, "since": row.since, "special": special, "count": len(kinds)}
-    return [*(values[field] for field in PLAN.offsets), *kinds]
+    plan = struct.pack("<3H2B", row.index, row.since, special, len(kinds), _size_rule(row.index))
+    assert len(plan) == PLAN.size
+    return [*array("H", plan), *kinds]
+
+
+def _size_rule(opcode: int) -> int:
+    if opcode in SUMS or opcode == TRUNCATION:
+        return layout.SIZES_WITH_ARGUMENTS
+    return layout.SIZES_ALWAYS if opcode in EXACT else 0
 
 
 def _kind(row: Instruction, operand: Operand) -> int:
