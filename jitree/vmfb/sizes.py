@@ -51,7 +51,7 @@ class WordBlock:
         self.place = place
         """Index of its first word in the program."""
         self.offset = offset
-        """In words from the start of the function."""
+        """Words from the start of the function to the block."""
         self.starts = starts[:-1]
         """Where each instruction but the last begins in ``words``."""
         self.words = words[: starts[-1]]
@@ -59,7 +59,7 @@ class WordBlock:
         """The words of the last one."""
         opcode = self.exit[0]
         self.moves = self.exit[3 : 3 + 3 * self.exit[2]] if opcode in _WITH_MOVES else []
-        """Of its only edge: (tag, source, destination) each."""
+        """Moves of its only edge: (tag, source, destination) each."""
         exit_word = offset + starts[-1]
         self.targets = [exit_word + displacement for displacement in _displacements(self.exit)]
         """Offsets of the blocks that its edges lead to."""
@@ -131,7 +131,7 @@ _PRODUCTS, _SUMS_TOO, _COUNT = range(3)
 Sized = dict[int, int]
 """Registers (value slots; of pairs the lower ones) that decide on a size, and what has to be exact."""
 Position = tuple[WordBlock, int]
-"""In front of which instruction of a block, counted in ``starts``."""
+"""A block, and the instruction of it that comes next, counted in ``starts``."""
 
 
 def check_sizes(module: ModuleTables, program: DecodedModule) -> None:
