@@ -14,64 +14,20 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from cases import Call, Case, check, peer_function, read_cases
-from comparison import alternate, row, summary
-
-import jitree
+from cases import DEVICE, NUMPY, compare, read_cases
+from comparison import summary
 
 FOLDER = Path(__file__).parent
 SUITE = FOLDER / "programs" / "call.json"
 PLOT = FOLDER / "plots" / "call.svg"
-SOURCES = ("device", "numpy")
-
-
-def peer_call(case: Case, device: str, source: str) -> Call:
-    """By iree.runtime."""
-    function, place = peer_function(case, device)
-    arguments = _placed(case, source, place)
-
-    def call() -> list[Any]:
-        results = function(*arguments)
-        return [
-            item.to_host() if hasattr(item, "to_host") else item
-            for item in (results if isinstance(results, tuple) else (results,))
-        ]
-
-    return call
-
-
-def own_call(case: Case, session: jitree.Session, source: str) -> Call:
-    """By jitree, in a new session."""
-    function = session.load(case.module)[case.function]
-    arguments = _placed(case, source, session.to_device)
-
-    def call() -> list[Any]:
-        results = function(*arguments)
-        return [np.asarray(item) for item in (results if isinstance(results, tuple) else (results,))]
-
-    return call
-
-
-def _placed(case: Case, source: str, place: Any) -> list[Any]:
-    return [
-        place(item) if source == "device" and isinstance(item, np.ndarray) else item
-        for item in case.arguments
-    ]
+SOURCES = (DEVICE, NUMPY)
 
 
 def measure(device: str, source: str, options: argparse.Namespace) -> dict[str, float]:
     """Ratio by program."""
-    ratios = {}
-    for case in read_cases(options.suite, options.only):
-        with jitree.Session(device=device, tier=options.tier) as session:
-            theirs, own = peer_call(case, device, source), own_call(case, session, source)
-            check(case, theirs, own)
-            peer_time, own_time = alternate([theirs, own], options.seconds)
-        ratios[case.name] = peer_time / own_time
-        print(row(case.name, peer_time, own_time), flush=True)
+    cases = read_cases(options.suite, options.only)
+    ratios = compare(cases, device, options.seconds, source, tier=options.tier)
     print(f"{device}, from {source}: {summary(list(ratios.values()))}", flush=True)
     return ratios
 

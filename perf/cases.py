@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from comparison import alternate, row
 
 import jitree
 
 _TYPES = {"f32": np.float32, "f64": np.float64, "i8": np.int8, "i32": np.int32, "i64": np.int64}
 
-Call = Callable[[], list[np.ndarray[Any, Any]]]
-"""Calls the program with arrays on the device and reads all results back."""
+DEVICE, NUMPY = "device", "numpy"
+"""Where arguments come from: arrays on the device, or numpy arrays."""
+Call = Callable[[], list[Any]]
+"""Calls the program and reads all results back."""
 
 
 @dataclass(frozen=True)
@@ -68,31 +71,63 @@ def peer_function(case: Case, device: str) -> tuple[Callable[..., Any], Callable
     return context.modules[name][case.function], partial(iree.runtime.asdevicearray, config.device)
 
 
-def peer_call(case: Case, device: str) -> Call:
+def peer_call(case: Case, device: str, source: str = DEVICE) -> Call:
     """By iree.runtime."""
     function, place = peer_function(case, device)
-    placed = [place(item) if isinstance(item, np.ndarray) else item for item in case.arguments]
+    arguments = _placed(case, source, place)
 
-    def call() -> list[np.ndarray[Any, Any]]:
-        results = function(*placed)
-        return [item.to_host() for item in (results if isinstance(results, tuple) else (results,))]
+    def call() -> list[Any]:
+        results = function(*arguments)
+        return [
+            item.to_host() if hasattr(item, "to_host") else item
+            for item in (results if isinstance(results, tuple) else (results,))
+        ]
 
     return call
 
 
-def own_call(case: Case, session: jitree.Session) -> Call:
+def own_call(case: Case, session: jitree.Session, source: str = DEVICE) -> Call:
     """By jitree, in a new session."""
     function = session.load(case.module)[case.function]
-    placed = [session.to_device(item) if isinstance(item, np.ndarray) else item for item in case.arguments]
+    arguments = _placed(case, source, session.to_device)
 
-    def call() -> list[np.ndarray[Any, Any]]:
-        results = function(*placed)
+    def call() -> list[Any]:
+        results = function(*arguments)
         return [np.asarray(item) for item in (results if isinstance(results, tuple) else (results,))]
 
     return call
+
+
+def _placed(case: Case, source: str, place: Callable[[Any], Any]) -> list[Any]:
+    return [
+        place(item) if source == DEVICE and isinstance(item, np.ndarray) else item for item in case.arguments
+    ]
 
 
 def check(case: Case, theirs: Call, own: Call) -> None:
     """Both give the same results."""
     for expected, actual in zip(theirs(), own(), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=2e-3, atol=2e-3, err_msg=case.name)
+
+
+def both_times(
+    case: Case, device: str, session: jitree.Session, seconds: float, source: str = DEVICE
+) -> list[float]:
+    """Seconds of a call by iree.runtime and by jitree, whose results agree."""
+    theirs, own = peer_call(case, device, source), own_call(case, session, source)
+    check(case, theirs, own)
+    return alternate([theirs, own], seconds)
+
+
+def compare(
+    cases: Iterable[Case], device: str, seconds: float, source: str = DEVICE, **options: Any
+) -> dict[str, float]:
+    """Prints a row for each case; how many times as long iree.runtime takes, by name. ``options``
+    are those of the sessions."""
+    ratios = {}
+    for case in cases:
+        with jitree.Session(device=device, **options) as session:
+            peer_time, own_time = both_times(case, device, session, seconds, source)
+        ratios[case.name] = peer_time / own_time
+        print(row(case.name, peer_time, own_time), flush=True)
+    return ratios

@@ -23,8 +23,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from cases import check, own_call, peer_call, read_cases
-from comparison import alternate, row, summary
+from cases import compare, own_call, read_cases
+from comparison import summary
 
 import jitree
 
@@ -34,16 +34,9 @@ _WARM_CALLS = 5
 _HOST_CALLS = 50
 
 
-def compare(options: argparse.Namespace) -> None:
-    ratios = []
-    for case in read_cases(options.suite, options.only):
-        with jitree.Session(device=options.device) as session:
-            theirs, own = peer_call(case, options.device), own_call(case, session)
-            check(case, theirs, own)
-            peer_time, own_time = alternate([theirs, own], options.seconds)
-        ratios.append(peer_time / own_time)
-        print(row(case.name, peer_time, own_time), flush=True)
-    print(f"{options.device}: {summary(ratios)}")
+def compare_all(options: argparse.Namespace) -> None:
+    ratios = compare(read_cases(options.suite, options.only), options.device, options.seconds)
+    print(f"{options.device}: {summary(list(ratios.values()))}")
 
 
 def host_times(options: argparse.Namespace) -> None:
@@ -106,7 +99,7 @@ def main() -> int:
     elif options.host:
         host_times(options)
     else:
-        compare(options)
+        compare_all(options)
     return 0
 
 

@@ -15,10 +15,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from cases import check, own_call, peer_call, read_cases
-from comparison import alternate, row, summary
-
-import jitree
+from cases import compare, read_cases
+from comparison import summary
 
 FOLDER = Path(__file__).parent
 SUITE = FOLDER / "programs" / "models.json"
@@ -27,14 +25,7 @@ PLOT = FOLDER / "plots" / "models.svg"
 
 def measure(device: str, options: argparse.Namespace) -> dict[str, float]:
     """Ratio by model."""
-    ratios = {}
-    for case in read_cases(options.suite, options.only):
-        with jitree.Session(device=device, tier=options.tier) as session:
-            theirs, own = peer_call(case, device), own_call(case, session)
-            check(case, theirs, own)
-            peer_time, own_time = alternate([theirs, own], options.seconds)
-        ratios[case.name] = peer_time / own_time
-        print(row(case.name, peer_time, own_time), flush=True)
+    ratios = compare(read_cases(options.suite, options.only), device, options.seconds, tier=options.tier)
     print(f"{device}: {summary(list(ratios.values()))}", flush=True)
     return ratios
 

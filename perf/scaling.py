@@ -20,8 +20,8 @@ import sys
 from pathlib import Path
 from statistics import median
 
-from cases import check, own_call, peer_call, read_cases
-from comparison import alternate, summary
+from cases import both_times, read_cases
+from comparison import summary
 
 import jitree
 from jitree.hal.local.topology import available_processors
@@ -39,14 +39,12 @@ def measure(threads: int, options: argparse.Namespace) -> Times:
     import iree.runtime
 
     iree.runtime.flags.parse_flags(f"--task_topology_group_count={threads}")
-    times: Times = {}
+    found: Times = {}
     for case in read_cases(options.suite, options.only):
         with jitree.Session(device=f"local-task://?threads={threads}", tier=options.tier) as session:
-            theirs, own = peer_call(case, "local-task"), own_call(case, session)
-            check(case, theirs, own)
-            peer_time, own_time = alternate([theirs, own], options.seconds)
-        times[case.name] = peer_time, own_time
-    return times
+            peer_time, own_time = both_times(case, "local-task", session, options.seconds)
+        found[case.name] = peer_time, own_time
+    return found
 
 
 def measure_apart(threads: int, options: argparse.Namespace) -> Times:
