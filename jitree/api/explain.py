@@ -27,8 +27,6 @@ from jitree.hal.command_buffer import CommandBuffer
 from jitree.hal.operations import Copy, Listener
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from jitree.api.calls.declaration import Parameter
     from jitree.hal.command_list import CommandList
     from jitree.hal.device import Device
@@ -103,9 +101,7 @@ class Explanation(Unique):
     def __enter__(self) -> Explanation:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
     def __str__(self) -> str:

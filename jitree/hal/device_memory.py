@@ -22,7 +22,7 @@ from jitree.hal.allocator import Allocator, AllocatorStatistics
 from jitree.hal.enums import BufferCompatibility
 
 if TYPE_CHECKING:
-    from types import FrameType, TracebackType
+    from types import FrameType
 
     from jitree.hal.buffer import Allocation, Buffer
 
@@ -102,9 +102,7 @@ class DeviceMemory(Unique):
         device.replace_device_allocator(_TrackingAllocator(self._own, self._note))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Memory that was allocated inside goes on being counted when it goes."""
         self._device.replace_device_allocator(self._own)
 

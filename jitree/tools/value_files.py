@@ -6,7 +6,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Final
 from zipfile import BadZipFile
 
@@ -41,9 +40,7 @@ class ValueFiles:
     def __enter__(self) -> ValueFiles:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         for file in self._open.values():
             file.close()
 
