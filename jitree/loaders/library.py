@@ -318,7 +318,9 @@ class Library:
                 f"the executable library was compiled for the {kind} sanitizer, which this process does not "
                 "run; compile without sanitizer"
             )
-        return self._strings([name], "the library")[0] if name else ""
+        if not name:
+            return ""
+        return str(self._memory.read_string(name, "the names of the library"), "utf-8", "replace")
 
     def _read_functions(self, environment: int) -> EntryTable:
         layout, count = self._layout, self._u32(_EXPORTS)

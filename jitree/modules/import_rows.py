@@ -7,6 +7,7 @@ Expressions of rows have functions for values of the VM.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
@@ -66,7 +67,8 @@ class ImportRow(NamedTuple):
         module, _, name = path.rpartition(".")
         if not module:
             return lambda state, first, *others: getattr(first, name)(*others)
-        function: Callable[..., Any] = getattr(import_module(f"{__package__}.{module}"), name)
+        file = f"{__package__}.{module}"
+        function: Callable[..., Any] = getattr(sys.modules.get(file) or import_module(file), name)
         return _rearranged(self.parameters, f"call({arguments}", function) if is_stated else function
 
 

@@ -381,19 +381,14 @@ class HandleTable:
         entries = self._entries["i32"]
         only = entries[numbers, _COUNT] == 1
         of_code = only & (entries[numbers, _OWNER] != OWNER_PYTHON)
-        later, rest, unused = self._later, list[int](), list[int]()
-        others = ~of_code
-        for address, number, last in zip(
-            handles[others].tolist(), numbers[others].tolist(), only[others].tolist(), strict=True
-        ):
-            if last and number in later:
-                del later[number]
-                unused.append(number)
-            else:
-                rest.append(address)
+        later, others = self._later, ~of_code
+        unused = [number for number in numbers[only & others].tolist() if number in later]
+        for number in unused:
+            del later[number]
         self._free += unused
         if unused:
             entries[unused] = 0
+        rest: list[int] = handles[others & (entries[numbers, _COUNT] > 0)].tolist()
         if self.handle_pool is not None and len(rest) + len(unused) < len(handles):
             entries[numbers[of_code], _COUNT] = 0
             self.handle_pool.drop_all(handles[of_code])

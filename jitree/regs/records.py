@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     """Performs the first import call of the call site with that number, for which no SiteCall is made yet."""
 
 _FUNCTION_WORDS = FUNCTION.size // 8
+_IMPORT_FUNCTION, _IMPORT_RESOLVED, _IMPORT_COMPILED = (
+    IMPORT.word(field) for field in ("function", "resolved", "compiled")
+)
 
 
 class FunctionRecord:
@@ -221,8 +224,8 @@ class ModuleRecord:
         self.resolved[ordinal] = True
         self.function_imports[ordinal] = callee
         begin = self._imports_at + ordinal * IMPORT.size // 8
-        self._memory[begin + IMPORT.word("function")] = callee.address if callee else 0
-        self._memory[begin + IMPORT.word("resolved")] = 1
+        self._memory[begin + _IMPORT_FUNCTION] = callee.address if callee else 0
+        self._memory[begin + _IMPORT_RESOLVED] = 1
 
     def link_native(self, ordinal: int, address: int) -> None:
         """Gives machine code for one of the module's own functions; it must stay where it is."""
@@ -232,7 +235,7 @@ class ModuleRecord:
     def link_compiled(self, ordinal: int, address: int) -> None:
         """Gives machine code for an import that is a host function; it must stay where it is."""
         begin = self._imports_at + ordinal * IMPORT.size // 8
-        self._memory[begin + IMPORT.word("compiled")] = address
+        self._memory[begin + _IMPORT_COMPILED] = address
 
     def copy_globals(self, other: ModuleRecord, table: HandleTable) -> None:
         """Takes over the globals of a module state of the same handle table: values copied, refs shared."""

@@ -225,7 +225,8 @@ def _static_provider(recipe: Recipe) -> Provider:
 
 def get(recipe: Recipe) -> Image | None:
     """As :meth:`Provider.get`, for an image that the process keeps: one of its name."""
-    return _static_provider(recipe).get()
+    found = _static_provider(recipe)
+    return found.image or found.get()
 
 
 def start(recipe: Recipe) -> None:
