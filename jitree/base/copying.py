@@ -50,7 +50,7 @@ def parts_of(array: npt.NDArray[Any]) -> Iterator[tuple[Any, ...]]:
         yield place
 
 
-def ranges(count: int, step: int, look: Callable[[], None] = require_going_on) -> Iterator[slice]:
+def ranges(count: int, step: int, look: Callable[[], object] = require_going_on) -> Iterator[slice]:
     """The parts of so many things, at most ``step`` in each. Looks before each of several."""
     for first in range(0, count, step):
         if count > step:

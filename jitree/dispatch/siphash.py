@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
+from jitree.base.copying import ranges
+
 _KEY: Final = struct.unpack("<QQ", bytes(range(16)))
+_PART: Final = 1 << 13
+"""Bytes, some milliseconds."""
 _MASK: Final = 0xFFFFFFFFFFFFFFFF
 
 
@@ -27,8 +32,15 @@ def _round(v0: int, v1: int, v2: int, v3: int) -> tuple[int, int, int, int]:
     return v0, v1, v2, v3
 
 
-def siphash(data: memoryview) -> int:
-    """The unsigned 64-bit hash of bytes under the key 00 01 … 0F."""
+def _absorbed(state: tuple[int, int, int, int], word: int) -> tuple[int, int, int, int]:
+    v0, v1, v2, v3 = state
+    v0, v1, v2, v3 = _round(*_round(v0, v1, v2, v3 ^ word))
+    return v0 ^ word, v1, v2, v3
+
+
+def siphash(data: memoryview, look: Callable[[], object]) -> int:
+    """The unsigned 64-bit hash of bytes under the key 00 01 … 0F. ``look`` is called every few milliseconds
+    and may end it."""
     k0, k1 = _KEY
     state = (
         k0 ^ 0x736F6D6570736575,
@@ -38,12 +50,10 @@ def siphash(data: memoryview) -> int:
     )
     whole = len(data) & ~7
     last = data[whole:].tobytes().ljust(7, b"\0") + bytes((len(data) & 0xFF,))
-    words = [*struct.unpack_from(f"<{whole // 8}Q", data), int.from_bytes(last, "little")]
-    for word in words:
-        v0, v1, v2, v3 = state
-        v0, v1, v2, v3 = _round(*_round(v0, v1, v2, v3 ^ word))
-        state = (v0 ^ word, v1, v2, v3)
-    v0, v1, v2, v3 = state
+    for part in ranges(whole, _PART, look):
+        for (word,) in struct.iter_unpack("<Q", data[part]):
+            state = _absorbed(state, word)
+    v0, v1, v2, v3 = _absorbed(state, int.from_bytes(last, "little"))
     state = (v0, v1, v2 ^ 0xFF, v3)
     for _ in range(4):
         state = _round(*state)

@@ -22,6 +22,9 @@ from jitree.regs.layout import (
 SLOT_SIZE = LIST_SLOT.size
 MEMMOVE = 8 * LIBRARY_FUNCTIONS.index("memmove")
 MEMCMP = 8 * LIBRARY_FUNCTIONS.index("memcmp")
+LONG_RANGE = 4 << 20
+"""Bytes. What is longer is left to Python, which looks between parts whether the call is to end. Not in
+kernels: a workgroup that leaves machine code goes on on the VM."""
 FILL_CHUNK = 4096
 """A fill copies what it has written so far, at most this much at a time: the source stays in cache."""
 
@@ -93,12 +96,17 @@ def has_range(available: int, offset: int, count: int) -> bool:
     return not below(available, offset) and not below(available - offset, count)
 
 
+def is_long(state: AccessState, length: int) -> bool:
+    """Whether a range of bytes is LONG_RANGE."""
+    return length > LONG_RANGE and state.scratch == 0
+
+
 def buffer_fill(
     state: AccessState, place: int, size: int, offset: int, count: int, value: int, shift: int
 ) -> bool:
     """Fills with elements of ``1 << shift`` bytes: writes one, then copies what is written to the bytes after
     it."""
-    if not has_range(size >> shift, offset, count):
+    if not has_range(size >> shift, offset, count) or is_long(state, count << shift):
         return False
     start, length, written = place + (offset << shift), count << shift, 1 << shift
     if count != 0:
@@ -122,7 +130,7 @@ def buffer_fill(
 def buffer_copy(
     state: AccessState, source: int, size: int, offset: int, target: int, room: int, into: int, length: int
 ) -> bool:
-    if not has_range(size, offset, length) or not has_range(room, into, length):
+    if not has_range(size, offset, length) or not has_range(room, into, length) or is_long(state, length):
         return False
     call(load64(state.math + MEMMOVE), target + into, source + offset, length)
     return True
@@ -135,6 +143,8 @@ def buffer_compare(
     """1 if the bytes are equal, else 0; -1 if it cannot be done."""
     if not has_range(lhs_size, lhs_offset, length) or not has_range(rhs_size, rhs_offset, length):
         return -1
+    if is_long(state, length):
+        return -1
     different = call_int(load64(state.math + MEMCMP), lhs + lhs_offset, rhs + rhs_offset, length)
     return 1 if different == 0 else 0
 
@@ -144,4 +154,4 @@ CALLED = (
     buffer_fill, buffer_copy, buffer_compare,
 )  # fmt: skip
 """What instructions call."""
-FUNCTIONS = (has_element, has_range, *CALLED)
+FUNCTIONS = (has_element, has_range, is_long, *CALLED)

@@ -55,6 +55,8 @@ TESTS = {
     ],
     "than the limits of its sandbox say": [
         "security/test_limits.py::test_memory",
+        "security/test_exact_memory.py::test_the_least_memory_is_the_same_in_every_call",
+        "loaders/test_vmvx_lease.py::test_the_least_memory",
         "security/test_limits.py::test_instructions",
         "security/test_limits.py::test_instructions_of_kernels_count",
         "security/test_limits.py::test_recursion",
@@ -64,6 +66,7 @@ TESTS = {
         "security/test_hostile.py::test_what_the_host_keeps_for_a_program_is_memory_of_it",
     ],
     "goes on when the time of its limits is over": [
+        "dispatch/test_long_ranges.py::test_they_end_between_parts",
         "security/test_hostile.py::test_endless_programs_end_in_time",
         "security/test_hostile.py::test_endless_kernels_end_in_time",
         "security/test_hostile_files.py::test_what_takes_long_to_load_ends_in_time",

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from jitree.base.copying import PART, ranges
 from jitree.dispatch.plain.calls import BANKS, Handler, new_buffer, reference_to
 from jitree.errors import OutOfRangeError, PermissionDeniedError
 from jitree.regs.buffer import VmBuffer
@@ -79,7 +80,10 @@ def _fill(dtype: str) -> Handler:
         offset = (i64[code[pc + 2] >> 1] & _U64) * width
         length = (i64[code[pc + 3] >> 1] & _U64) * width
         _check_range(buffer, offset, length)
-        buffer.data[offset : offset + length].view(dtype)[:] = bank(machine)[code[pc + 4] >> shift] & mask
+        data = buffer.data[offset : offset + length].view(dtype)
+        value = bank(machine)[code[pc + 4] >> shift] & mask
+        for part in ranges(len(data), PART // width, machine.require_running):
+            data[part] = value
         return pc + 5
 
     return fill
@@ -97,7 +101,9 @@ def buffer_clone(machine: Machine, pc: int) -> int:
     source, length = _buffer(machine, code[pc + 1]), machine.i64[code[pc + 3] >> 1] & _U64
     copied = _range(machine, pc + 2, source, length)
     copy = new_buffer(machine, length, code[pc + 4])
-    copy.data[:] = source.data[copied]
+    data = source.data[copied]
+    for part in ranges(length, PART, machine.require_running):
+        copy.data[part] = data[part]
     machine.set_ref(code[pc + 5], machine.table.wrap(copy))
     return pc + 6
 
@@ -114,7 +120,15 @@ def buffer_copy(machine: Machine, pc: int) -> int:
     source, target = _buffer(machine, code[pc + 1]), _writable(machine, code[pc + 3])
     length = machine.i64[code[pc + 5] >> 1] & _U64
     copied = _range(machine, pc + 2, source, length)
-    target.view[_range(machine, pc + 4, target, length)] = source.view[copied]
+    into = _range(machine, pc + 4, target, length)
+    firsts = range(0, length, PART)
+    if target.address + into.start > source.address + copied.start:
+        firsts = firsts[::-1]  # so what is overwritten has been copied
+    data, found = target.view[into], source.view[copied]
+    for first in firsts:
+        if length > PART:
+            machine.require_running()
+        data[first : first + PART] = found[first : first + PART]
     return pc + 6
 
 
@@ -123,7 +137,9 @@ def buffer_compare(machine: Machine, pc: int) -> int:
     lhs, rhs = _buffer(machine, code[pc + 1]), _buffer(machine, code[pc + 3])
     length = machine.i64[code[pc + 5] >> 1] & _U64
     left, right = _range(machine, pc + 2, lhs, length), _range(machine, pc + 4, rhs, length)
-    machine.i32[code[pc + 6]] = int(np.array_equal(lhs.data[left], rhs.data[right]))
+    one, other = lhs.data[left], rhs.data[right]
+    parts = ranges(length, PART, machine.require_running)
+    machine.i32[code[pc + 6]] = int(all(np.array_equal(one[part], other[part]) for part in parts))
     return pc + 7
 
 
@@ -132,7 +148,8 @@ def buffer_hash(machine: Machine, pc: int) -> int:
 
     code, i64 = machine.code, machine.i64
     buffer = _buffer(machine, code[pc + 1])
-    result = siphash(buffer.view[_range(machine, pc + 2, buffer, i64[code[pc + 3] >> 1] & _U64)])
+    hashed = buffer.view[_range(machine, pc + 2, buffer, i64[code[pc + 3] >> 1] & _U64)]
+    result = siphash(hashed, machine.require_running)
     i64[code[pc + 4] >> 1] = result - (1 << 64) if result >> 63 else result
     return pc + 5
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Final
+from types import FunctionType
+from typing import Any, Final
 
+from jitree.base.scopes import require_going_on
 from jitree.codegen.elements import Words
 from jitree.modules.vmvx import elementwise, matmul, packing
 from jitree.modules.vmvx.elementwise import Element, Kernel
 
+_STEP: Final = 1024
+"""Numbers that Python computes between two looks, some milliseconds at most."""
 Instructions = Callable[[str], Element]
 """Gives what an instruction is written as: a function, or what stands for its machine code."""
 
@@ -50,7 +54,20 @@ def in_python() -> dict[tuple[str, str], Kernel]:
         *compiled(function, matmul.MOST_IN_PYTHON),
         *(elementwise.binary(divide, Words) for divide in divisions),
     )
-    return dict(zip(NAMES, made, strict=True))
+    return dict(zip(NAMES, map(_looking, made), strict=True))
+
+
+def _looking(kernel: Any) -> Kernel:
+    """The same, whose loops look whether what the thread does is to end."""
+    code, names = kernel.__code__, {**kernel.__globals__, "range": _looking_range}
+    return FunctionType(code, names, kernel.__name__, kernel.__defaults__, kernel.__closure__)
+
+
+def _looking_range(*bounds: int) -> Iterator[int]:
+    numbers = range(*bounds)
+    for first in range(0, len(numbers), _STEP):
+        require_going_on()
+        yield from numbers[first : first + _STEP]
 
 
 def compiled(instruction: Instructions, most: int) -> list[Kernel]:
