@@ -3,9 +3,11 @@
 python perf/serving.py --clients=200 --seconds=60
 
 First as many requests as are answered, then Poisson arrivals at 70 % of that rate, with a reload in the
-middle of each. The server runs on the first of this process's processors, the clients on the others. The time
-of a reply is from the system call that sends the request to the arrival at the client's socket, as the kernel
-notes it: what clients do before and after is not in it.
+middle of each. The server runs on that of this process's processors which others use least, the clients on
+the others. The time of a reply is from the system call that sends the request to the arrival at the client's
+socket, as the kernel notes it: what clients do before and after is not in it. On a machine that is shared,
+other programs take time of the server's processor: figures of the seconds in which they took less than a
+twentieth of it are printed apart.
 """
 
 from __future__ import annotations
@@ -22,12 +24,14 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 import jitree
 
@@ -35,6 +39,9 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 _ARRIVED = getattr(socket, "SO_TIMESTAMPNS", 35)
 _TIME = struct.Struct("=qq")
 _SECOND = 1_000_000_000
+_TICKS = os.sysconf("SC_CLK_TCK")
+_QUIET = 0.05
+"""Of a processor: others may use so much."""
 
 
 def now() -> int:
@@ -93,6 +100,8 @@ class Load:
             classify = session.load(EXAMPLES / "digits" / "digits.llvm-cpu.vmfb").classify
             self._right = [np.array(classify(image)) for image in images]
         self.times: list[int] = []
+        self.ends: list[int] = []
+        """When each reply was taken."""
         self._replies: list[tuple[int, bytes]] = []
 
     def _waits(self) -> Iterator[int]:
@@ -121,6 +130,7 @@ class Load:
                     answer = client.receive()
                     if answer is not None:
                         self.times.append(answer[0])
+                        self.ends.append(now())
                         self._replies.append((client.asked, answer[1]))
                         client.asked, client.due = -1, max(client.due, begun) + next(waits)
                         heapq.heappush(idle, (client.due if self._between else now(), key.data))
@@ -141,16 +151,84 @@ class Load:
         return {"failed": failed, "crossed": crossed}
 
 
-def load(port: int, clients: int, seconds: float, rate: float | None, processors: set[int]) -> dict[str, Any]:
+Times = npt.NDArray[np.int64]
+
+
+def load(
+    port: int, clients: int, seconds: float, rate: float | None, processors: set[int]
+) -> tuple[dict[str, Any], Times, Times]:
+    """Figures; the time that each reply took, and the second in which it came."""
     os.sched_setaffinity(0, processors)
     work = Load(port, clients, seconds, rate)
     began, taken = time.process_time(), work.run()
-    p50, p99 = (np.percentile(work.times, [50, 99]) / 1e6).tolist()
     used = (time.process_time() - began) / taken
-    return {
-        "replies": len(work.times), "a second": len(work.times) / taken, **work.counted(),
-        "p50 ms": p50, "p99 ms": p99, "ratio": p99 / p50, "clients' processor": used,
+    times = np.array(work.times)
+    figures = {
+        "replies": len(times), "a second": len(times) / taken, **work.counted(), **spread(times),
+        "clients' processor": used,
     }  # fmt: skip
+    return figures, times, np.array(work.ends) // _SECOND
+
+
+def spread(times: Times) -> dict[str, float]:
+    p50, p99 = (np.percentile(times, [50, 99]) / 1e6).tolist()
+    return {"p50 ms": p50, "p99 ms": p99, "ratio": p99 / p50}
+
+
+class Neighbours(Thread):
+    """Finds out in which seconds others leave a processor to a process."""
+
+    def __init__(self, processor: int, process: int) -> None:
+        super().__init__(daemon=True)
+        self._processor = processor
+        self._own = Path(f"/proc/{process}/stat")
+        self.others: dict[int, float] = {}
+        """The part of the processor that others had, by second."""
+
+    def run(self) -> None:
+        before = self._read()
+        while True:
+            second = now() // _SECOND
+            time.sleep((second + 1) - now() / _SECOND)
+            found = self._read()
+            if found is None or before is None:
+                return
+            self.others[second] = (found[0] - before[0] - found[1] + before[1]) / _TICKS
+            before = found
+
+    def _read(self) -> tuple[int, int] | None:
+        """Ticks of the processor that were used, and those of the process."""
+        try:
+            own = self._own.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            return None
+        return busy()[self._processor], int(own[11]) + int(own[12])
+
+    def figures(self, times: Times, seconds: Times) -> dict[str, float]:
+        known = [second for second in np.unique(seconds).tolist() if second in self.others]
+        quiet = [second for second in known if self.others[second] < _QUIET]
+        chosen = times[np.isin(seconds, quiet)]
+        return {"seconds": len(quiet), "of": len(known)} | (spread(chosen) if len(chosen) else {})
+
+
+def busy() -> dict[int, int]:
+    """Ticks that each processor was used for, by whomever, or kept from this machine."""
+    lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
+    rows = {line[0][3:]: [int(word) for word in line[1:9]] for line in lines if line[0].startswith("cpu")}
+    idle = (3, 4)
+    return {
+        int(name): sum(ticks for place, ticks in enumerate(row) if place not in idle)
+        for name, row in rows.items()
+        if name
+    }
+
+
+def quietest(processors: Iterable[int]) -> int:
+    """That which others use least, as far as a second shows."""
+    before = busy()
+    time.sleep(1)
+    after = busy()
+    return min(processors, key=lambda processor: after[processor] - before[processor])
 
 
 def reloaded(port: int, after: float) -> int:
@@ -166,20 +244,24 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=60)
     options = parser.parse_args()
-    first, *others = sorted(os.sched_getaffinity(0))
+    processors = os.sched_getaffinity(0)
+    first = quietest(processors)
     command = [sys.executable, str(EXAMPLES / "serving" / "serve.py"), "--port=0", "--device=local-sync"]
     command = ["taskset", "--cpu-list", str(first), *command]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         port = int(server.stdout.readline().rpartition(":")[2])
+        neighbours = Neighbours(first, server.pid)
+        neighbours.start()
         with multiprocessing.get_context("spawn").Pool(1) as pool, ThreadPoolExecutor(1) as thread:
 
             def measured(name: str, rate: float | None) -> dict[str, Any]:
                 reload = thread.submit(reloaded, port, options.seconds / 2)
-                arguments = port, options.clients, options.seconds, rate, set(others or [first])
-                figures = pool.apply(load, arguments)
+                arguments = port, options.clients, options.seconds, rate, processors - {first} or {first}
+                figures, times, seconds = pool.apply(load, arguments)
                 figures["failed"] += reload.result() != 200
-                print(name, {what: round(value, 2) for what, value in figures.items()}, flush=True)
+                for row, values in ((name, figures), ("  quiet: ", neighbours.figures(times, seconds))):
+                    print(row, {what: round(value, 2) for what, value in values.items()}, flush=True)
                 return figures
 
             full = measured("full load:", None)

@@ -43,6 +43,13 @@ class Models:
         self.batcher = Batcher(classify, size=64, delay=0.002, waiting=waiting, timeout=timeout)
         self.streams = Streams(DecoderEngine(self.sessions[1]), waiting=waiting, timeout=timeout)
 
+    async def warm(self) -> None:
+        """What first calls do beyond others, such as importing, is done for no request."""
+        await self.batcher(np.zeros((8, 8), np.float32))
+        async with self.streams(("a", 2)) as stream:
+            async for _ in stream:
+                pass
+
     async def drain(self) -> None:
         """Answers what was accepted, and closes the sessions."""
         await asyncio.gather(self.batcher.drain(), self.streams.drain())
@@ -75,6 +82,9 @@ class Application:
             await self._live(receive, send)
         elif scope["type"] == "http":
             await self._answer(scope, receive, send)
+
+    async def warm(self) -> None:
+        await self._models.warm()
 
     async def drain(self) -> None:
         """Returns when all requests are answered and the answers sent; more are refused with 503."""
@@ -153,8 +163,9 @@ class Application:
 
     async def _reload(self, body: bytes, reply: Reply) -> None:
         async with self._reloading:
-            old = self._models
-            self._models = await asyncio.to_thread(Models, *self._options)
+            new, old = await asyncio.to_thread(Models, *self._options), self._models
+            await new.warm()
+            self._models = new
             draining = asyncio.create_task(old.drain())
             self._draining.add(draining)
             draining.add_done_callback(self._draining.discard)
@@ -179,6 +190,7 @@ class Client:
     def __init__(self, receive: Receive) -> None:
         self.has_left = False
         self._receive = receive
+        self._working: asyncio.Task[Any] | None = None
 
     async def body(self) -> bytes:
         """INVALID_ARGUMENT for more than is taken, ConnectionError of a client that leaves."""
@@ -195,7 +207,7 @@ class Client:
 
     async def __aenter__(self) -> None:
         self._working = asyncio.current_task()
-        self._leaving = asyncio.create_task(self._watch())
+        self._leaving: asyncio.Task[None] | None = asyncio.create_task(self._watch())
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -205,9 +217,11 @@ class Client:
             self._working.cancel()
 
     async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> bool:
-        self._leaving.cancel()
+        leaving, self._leaving = self._leaving, None  # else it and its error are a circle of garbage
+        assert leaving is not None
+        leaving.cancel()
         try:
-            await asyncio.wait((self._leaving,))
+            await asyncio.wait((leaving,))
         except asyncio.CancelledError:
             if not self.has_left:
                 raise

@@ -184,27 +184,35 @@ class Batcher(Admission):
         kind = tuple((array.dtype, array.shape if self._fill is None else array.ndim) for array in arrays)
         seconds = self._seconds(timeout)
         self._admit(self._in_flight)
-        request = _Request(arrays, kind, asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        request = _Request(arrays, kind, loop)
         self._requests.append(request)
         if len(self._requests) in (1, self.size):  # others change nothing for the task that waits for a batch
             self._news.set()
+        timer = None if seconds is None else loop.call_later(seconds, self._end_late, request, seconds)
         try:
-            async with asyncio.timeout(seconds) as limit:
-                return await request.answer
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            self.metrics["late"] += 1
-            raise DeadlineExceededError(f"the request was not answered within {seconds} s") from None
+            return await request.answer
         except asyncio.CancelledError:
             self.metrics["cancelled"] += 1
+            request.answer.cancel()
+            self._forget(request)
             raise
         finally:
-            if not request.answer.done() or request.answer.cancelled():
-                request.answer.cancel()
-                if request in self._requests:
-                    self._requests.remove(request)
-                    self._left()
+            if timer is not None:
+                timer.cancel()
+
+    def _end_late(self, request: _Request, seconds: float) -> None:
+        if not request.answer.done():
+            self.metrics["late"] += 1
+            late = DeadlineExceededError(f"the request was not answered within {seconds} s")
+            request.answer.set_exception(late)
+            self._forget(request)
+
+    def _forget(self, request: _Request) -> None:
+        """It is not computed any more, if it waits."""
+        if request in self._requests:
+            self._requests.remove(request)
+            self._left()
 
     async def _work(self) -> None:
         while True:
