@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, Literal, overload
 
 from jitree.base.arguments import shown
+from jitree.base.available_memory import available_memory
 from jitree.base.endings import Unique
 from jitree.errors import (
     InvalidArgumentError,
@@ -327,9 +328,3 @@ def require_memory(label: str, size: int) -> None:
             f"keeping the tensors of {label} takes {size} bytes of memory and {available} are left; "
             "let them go to a file (path=), keep statistics, or tap fewer dispatches"
         )
-
-
-def available_memory() -> int:
-    """Bytes that the system can still give."""
-    with open("/proc/meminfo", "rb") as file:
-        return next(int(line.split()[1]) << 10 for line in file if line.startswith(b"MemAvailable"))

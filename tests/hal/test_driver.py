@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from jitree.base.cgroups import allowed
 from jitree.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
@@ -23,7 +24,7 @@ from jitree.hal.driver import Driver, DriverRegistry, DriverRow, all_drivers, pa
 from jitree.hal.executable import Executable, ExecutableCache, ExecutableLoader, ExecutableParameters
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local.task import TaskDevice
-from jitree.hal.local.topology import available_processors, cgroup_quota, parse_parameters
+from jitree.hal.local.topology import available_processors, parse_parameters, quota_v1, quota_v2
 from jitree.hal.null.device import NullDriver, NullExecutable
 
 
@@ -185,11 +186,11 @@ def test_cgroup_quota(tmp_path: Path, membership: str, files: dict[str, str], ex
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
     (tmp_path / "membership").write_text(membership)
-    assert cgroup_quota(tmp_path / "cgroup", tmp_path / "membership") == expected
+    assert allowed("cpu", quota_v1, quota_v2, tmp_path / "cgroup", tmp_path / "membership") == expected
 
 
 def test_cgroup_quota_without_proc(tmp_path: Path) -> None:
-    assert cgroup_quota(tmp_path, tmp_path / "nothing") is None
+    assert allowed("cpu", quota_v1, quota_v2, tmp_path, tmp_path / "nothing") is None
 
 
 # Queries.

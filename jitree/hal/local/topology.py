@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.arguments import integer
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 MAXIMUM_WORKERS: Final = 64
 DEFAULT_SPIN_MICROSECONDS: Final = 20
 """How long a worker looks for more work before it parks; measured best between 20 and 50."""
-_CGROUP_ROOT: Final = "/sys/fs/cgroup"
-_CGROUP_MEMBERSHIP: Final = "/proc/self/cgroup"
 
 
 class Topology(NamedTuple):
@@ -72,57 +70,22 @@ def check_threads(count: int) -> int:
 def available_processors() -> int:
     """Processors this process may use: its affinity, limited by the quota of its cgroup (rounded up)."""
     count = len(os.sched_getaffinity(0))
-    from pathlib import Path  # 3 ms to import: not for devices without workers
+    from jitree.base import cgroups  # 3 ms to import: not for devices without workers
 
-    quota = cgroup_quota(Path(_CGROUP_ROOT), Path(_CGROUP_MEMBERSHIP))
+    quota = cgroups.allowed("cpu", quota_v1, quota_v2)
     if quota is not None:
         count = min(count, max(1, -int(-quota // 1)))
     return max(1, count)
 
 
-def cgroup_quota(root: Path, membership: Path) -> float | None:
-    """Processors' worth of time the cgroup (version 1 or 2) and its parents allow; None without a limit."""
-    try:
-        lines = membership.read_text().splitlines()
-    except OSError:
-        return None
-    limits: list[float] = []
-    for line in lines:
-        fields = line.split(":", 2)
-        if len(fields) != 3:
-            continue
-        controllers, path = fields[1].split(","), fields[2].strip("/")
-        if controllers == [""]:
-            limits += _quotas(root, path, _quota_v2)
-        elif "cpu" in controllers:
-            for folder in (",".join(controllers), "cpu"):
-                limits += _quotas(root / folder, path, _quota_v1)
-    return min(limits, default=None)
-
-
-def _quotas(root: Path, path: str, read: Callable[[Path], float | None]) -> list[float]:
-    """Limits of the cgroup and its parents. Inside a container the path may not exist: then only the root
-    counts."""
-    group = root / path
-    found = []
-    while True:
-        try:
-            quota = read(group)
-        except (OSError, ValueError):
-            quota = None
-        if quota is not None:
-            found.append(quota)
-        if group in (root, root.parent) or root not in group.parents:
-            return found
-        group = group.parent
-
-
-def _quota_v2(group: Path) -> float | None:
+def quota_v2(group: Path) -> float | None:
+    """Processors' worth of time that a group allows."""
     quota, period = (group / "cpu.max").read_text().split()
     return None if quota == "max" else int(quota) / int(period)
 
 
-def _quota_v1(group: Path) -> float | None:
+def quota_v1(group: Path) -> float | None:
+    """As :func:`quota_v2`."""
     quota = int((group / "cpu.cfs_quota_us").read_text())
     return None if quota <= 0 else quota / int((group / "cpu.cfs_period_us").read_text())
 
