@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import _thread
 import math
+import sys
 from array import array as words
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import numpy as np
 
-from jitree.api.calls.transfers import ImplicitTransfer, to_numpy
+from jitree.api.calls.transfers import CALLER, ImplicitTransfer, keep_interrupt, to_numpy
 from jitree.errors import FailedPreconditionError, StatusCode, StatusError, folded
 from jitree.hal.buffer import BufferView
 from jitree.types import ENCODING_DENSE, ElementType, element_type
@@ -286,6 +287,9 @@ class Array(ImplicitTransfer):
             return self._implicitly().data
         except ValueError as error:
             raise BufferError(f"memoryviews cannot hold {self.dtype} elements") from error
+        except BaseException as error:
+            keep_interrupt(error, sys._getframe(CALLER))
+            raise
 
     @folded
     def __dlpack__(

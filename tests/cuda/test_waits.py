@@ -118,3 +118,30 @@ def test_what_ends_a_wait(
         release.cancel()
         fake.release()
         assert np.array_equal(wait(session), expected)
+
+
+def test_numpy_does_not_lose_an_interrupt(fake: FakeDriver, session: Session) -> None:
+    """From Python 3.12 on numpy asks for a buffer, drops whatever that raises, and asks for an array."""
+    session.load(LENDING)
+    array = session.to_device(2 * X)
+    fake.hold()
+    release = threading.Timer(LONG, fake.release)
+    release.start()
+    interrupts = 0
+    by_signal(session)
+    for method, arguments in ((array.__buffer__, (0,)), (array.__array__, ())):
+        try:  # one instruction calls both, as that does which calls np.asarray
+            method(*arguments)
+        except KeyboardInterrupt:
+            interrupts += 1
+    assert interrupts == 2 and release.is_alive()
+    release.cancel()
+    fake.release()
+    assert np.array_equal(np.asarray(array), 2 * X)
+    other = session.to_device(3 * X)
+    fake.hold()
+    by_signal(session)
+    with pytest.raises(KeyboardInterrupt):
+        other.__buffer__(0)
+    fake.release()
+    assert np.array_equal(other.__array__(), 3 * X), "elsewhere it is not raised again"

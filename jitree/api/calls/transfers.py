@@ -5,8 +5,10 @@ from __future__ import annotations
 import abc
 import ctypes
 import math
+import sys
 from collections.abc import Callable
 from functools import partial
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -36,6 +38,7 @@ class ImplicitTransfer(NDArrayOperatorsMixin):
 
     @folded
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        raise_interrupt(sys._getframe(CALLER))
         host = self._implicitly()
         wanted = host.dtype if dtype is None else np.dtype(dtype)
         if wanted == host.dtype and not copy:
@@ -55,6 +58,27 @@ class ImplicitTransfer(NDArrayOperatorsMixin):
 def as_operand(value: Any) -> Any:
     """What numpy computes with in place of an array on a device."""
     return value._implicitly() if isinstance(value, ImplicitTransfer) else value
+
+
+_interrupts: list[tuple[BaseException, tuple[int, int]]] = []
+"""What a signal handler has raised in ``__buffer__`` last, and where the caller was."""
+CALLER: Final = 2
+"""Frames from a folded method to its caller's."""
+
+
+def keep_interrupt(error: BaseException, caller: FrameType | None) -> None:
+    """``__buffer__`` raises it. From Python 3.12 on numpy asks that first, drops whatever it raises (numpy's
+    ``_array_from_array_like``) and asks ``__array__``."""
+    if caller is not None and not isinstance(error, Exception):
+        _interrupts[:] = [(error, (id(caller), caller.f_lasti))]
+
+
+def raise_interrupt(caller: FrameType | None) -> None:
+    """``__array__`` is called: raises what ``__buffer__`` did for the same instruction of the caller."""
+    if _interrupts and caller is not None:
+        error, place = _interrupts.pop()
+        if place == (id(caller), caller.f_lasti):
+            raise error
 
 
 DEVICE_LOCAL: Final = int(MemoryType.DEVICE_LOCAL)
