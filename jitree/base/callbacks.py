@@ -208,7 +208,7 @@ def _table() -> _Table:
 
 def revive() -> None:
     """Makes callbacks work again after one has failed: Python ends a generator that it enters where its stack
-    of calls is full. Who makes an error of a callback's failure calls this."""
+    of calls is full. Code that makes an error of a callback's failure calls this."""
     _table().revive()
 
 

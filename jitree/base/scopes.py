@@ -1,10 +1,10 @@
 """Why what a thread or a task does is to end before it has: a deadline, a session that was cancelled, a task
 that an event loop is to end.
 
-Code that takes long looks here now and then (:func:`require_going_on`). Who ends something says so first and
-rings then: machine code compares the number of rings each time that its fuel is used up, and has Python look
-when it has changed, or when a deadline passes (:mod:`jitree.base.due`). A thread that sleeps is woken by what
-it has left with the scope that it is in.
+Code that takes long looks here now and then (:func:`require_going_on`). A thread that ends something says so
+first and rings then: machine code compares the number of rings each time that its fuel is used up, and has
+Python look when it has changed, or when a deadline passes (:mod:`jitree.base.due`). A thread that sleeps is
+woken by what it has left with the scope that it is in.
 """
 
 from __future__ import annotations

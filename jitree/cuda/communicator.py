@@ -39,7 +39,7 @@ class Communicator:
             self._library.attempt("ncclCommAbort", self.handle)
 
     def release(self) -> None:
-        """Its work is done. Other members take part, who may have ended: it does not wait long for them."""
+        """Its work is done. Other members take part, which may have ended: it does not wait long for them."""
         if self._end():
             try:
                 is_final = wait_looking(self._finalize, _FINAL_SECONDS)

@@ -56,7 +56,7 @@ class DeferredOperation:
         self.timepoints: Sequence[Timepoint] = ()
 
     def announce(self) -> None:
-        """Makes it known to those who wait for the signal fence, and to the deadline."""
+        """Makes it known to threads that wait for the signal fence, and to the deadline."""
         if self.signal is not None:
             for semaphore, value in self.signal.timepoints:
                 semaphore.expect(value, self)

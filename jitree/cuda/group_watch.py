@@ -120,7 +120,7 @@ class GroupWatch:
         self._stream.fail(failure)
 
     def _watch(self) -> None:
-        """On a thread, as long as collectives are in progress."""
+        """Runs on a thread, as long as collectives are in progress."""
         while True:
             with self._lock:
                 if not self._flights:

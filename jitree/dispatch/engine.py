@@ -1,4 +1,4 @@
-"""The contract of tiers: who runs the instructions of a call; and calls that cannot complete yet."""
+"""The contract of tiers, which run the instructions of a call; and calls that cannot complete yet."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jitree.hal.buffer import Allocation, Buffer
 
     class Borrower(Protocol):
-        """Who borrows blocks of an allocator and hands them out itself."""
+        """Borrows blocks of an allocator and hands them out itself."""
 
         @property
         def counts(self) -> Sequence[int]:
@@ -226,7 +226,7 @@ class HostMemory:
 
 
 class LendingAllocator(Allocator):
-    """Lends blocks of memory to those who hand them out without asking for each."""
+    """Lends blocks of memory to borrowers, which hand them out without asking for each."""
 
     def __init__(self) -> None:
         self.borrowers: WeakSet[Borrower] = WeakSet()

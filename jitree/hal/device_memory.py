@@ -1,7 +1,8 @@
-"""What is allocated on a device, and who asked for it.
+"""What is allocated on a device, and which functions and lines asked for it.
 
-Totals are counted always. Who asked is known of memory that is allocated while :class:`DeviceMemory` is
-entered: the device has another allocator then, which asks the device's own and looks at Python's stack.
+Totals are counted always. The functions and lines are known of memory that is allocated while
+:class:`DeviceMemory` is entered: the device has another allocator then, which asks the device's own and looks
+at Python's stack.
 """
 
 from __future__ import annotations

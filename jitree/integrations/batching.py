@@ -44,7 +44,7 @@ def contained(function: Callable[..., T], *arguments: Any) -> T:
 
 
 class Admission(Unique):
-    """Who may wait: as many requests as there is room for, until no more are taken."""
+    """Lets as many requests wait as there is room for, until no more are taken."""
 
     def __init__(self, waiting: int, timeout: float | None) -> None:
         if waiting < 1:

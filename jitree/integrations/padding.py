@@ -99,7 +99,7 @@ class PaddedFunction:
         return self._cut(self._by_size[size](*given), end - start, size)
 
     def _items(self, rows: Sequence[Rows], count: int) -> list[Rows]:
-        """Of a function that takes one row, without the axis."""
+        """Calls a function that takes one row without the axis, for each row."""
         function = self.functions[0]
         made = [_results(function(*items)) for items in zip(*rows, strict=True)]
         if not made:

@@ -346,7 +346,7 @@ class Library:
         return EntryTable.with_columns(names, codes, environment, memory, constants, bindings, flags)
 
     def _read_attributes(self, count: int) -> Sequence[npt.NDArray[np.int64]]:
-        """Of each function the local memory, constants, bindings and ENTRY_*."""
+        """The local memory, constants, bindings and ENTRY_* of each function."""
         layout, size = self._layout, self._layout.attributes_size
         unknown = np.full(count, _UNKNOWN, np.int64)
         address = self._pointer(_ATTRIBUTES)

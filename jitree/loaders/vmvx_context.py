@@ -66,7 +66,7 @@ class WorkerContext:
 
     @property
     def address(self) -> int:
-        """Of the CONTEXT record."""
+        """The address of the CONTEXT record."""
         return self._record.buffer_info()[0]
 
     @property

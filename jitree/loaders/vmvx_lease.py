@@ -2,7 +2,7 @@
 
 Machine code counts by itself: a worker context holds bytes of the limit, takes some for each buffer
 (:func:`jitree.dispatch.native.side_exits.is_paid`) and gets them back when a workgroup is over. What it lacks
-Python adds. Who needs memory elsewhere takes back what no buffer uses.
+Python adds. An allocation elsewhere takes back what no buffer uses.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Lease:
 
     @property
     def address(self) -> int:
-        """Of the record."""
+        """The address of the record."""
         return self._record.buffer_info()[0]
 
     @property

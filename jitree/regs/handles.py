@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         def connect(self, handle_pool: ObjectPool) -> None: ...
 
     class ObjectPool(Protocol):
-        """Who gives machine code the means to make objects of a table, and knows what it has made."""
+        """Gives machine code the means to make objects of a table, and knows what it has made."""
 
         @property
         def record(self) -> int:

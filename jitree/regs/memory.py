@@ -65,7 +65,7 @@ def _free(size: int) -> object:
 
 
 class Lessee(Protocol):
-    """Who has bytes of a limit on memory in advance, of which it uses some."""
+    """Has bytes of a limit on memory in advance, of which it uses some."""
 
     held: int
     """All of them."""
@@ -75,7 +75,7 @@ class Lessee(Protocol):
 
 
 class Lender(Protocol):
-    """Who limits memory."""
+    """Limits memory."""
 
     def extend(self, lessee: Lessee, size: int) -> None:
         """Lets it hold so many bytes more. RESOURCE_EXHAUSTED."""

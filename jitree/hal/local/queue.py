@@ -158,7 +158,7 @@ class Operation:
         self._report(failure)
 
     def announce(self) -> None:
-        """Makes it known to those who wait for the signal fence: the submitter goes on before it has run.
+        """Makes it known to threads that wait for the signal fence: the submitter goes on before it has run.
 
         RESOURCE_EXHAUSTED for more of them than the memory of a sandbox has room for."""
         if self.queue.charge is not None:

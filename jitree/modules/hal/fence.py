@@ -98,7 +98,7 @@ class FenceWait:
             raise
 
     def _fail(self, failure: errors.StatusError) -> None:
-        """Without its frames, which refer to this wait."""
+        """Keeps a failure without its frames, which refer to this wait."""
         self._failure = failure.with_traceback(None)
 
     def _remaining(self) -> float | None:
