@@ -71,6 +71,25 @@ def test_what_has_changed_is_imported_anew(copy: Path) -> None:
     assert run(copy, "import jitree; jitree.Session; print(jitree.api.session.CHANGED)") == "True\n"
 
 
+def test_modules_say_what_they_lack_and_make_what_they_promise(copy: Path) -> None:
+    with (copy / "types.py").open("a") as file:
+        file.write("\ndef __getattr__(name):\n    return name.upper()\n")
+    program = """
+import jitree
+jitree.Session
+from jitree.api import session
+from jitree import types
+missing = not hasattr(session, "__path__") and not hasattr(session, "nothing")
+try:
+    from jitree.api.session import nothing
+except ImportError as error:
+    print(type(types.__loader__).__name__, missing, types.made, str(error).partition(" (")[0])
+"""
+    run(copy, program)
+    said = run(copy, program)
+    assert said == "_Loader True MADE cannot import name 'nothing' from 'jitree.api.session'\n"
+
+
 @pytest.mark.parametrize("damage", ["cut", "other", "empty", "moved"])
 def test_a_file_that_does_not_fit_is_not_used(copy: Path, damage: str) -> None:
     run(copy, LOADERS)
