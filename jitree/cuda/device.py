@@ -41,7 +41,8 @@ from jitree.hal.enums import (
 )
 from jitree.hal.exchange import HostTransfers
 from jitree.hal.fence import Fence
-from jitree.hal.objects import Channel
+from jitree.hal.groups.known import KnownChannels
+from jitree.hal.objects import Channel, ChannelProvider
 from jitree.hal.operations import Transfer
 from jitree.hal.profiling import Profiler
 from jitree.hal.semaphore import Semaphore
@@ -87,6 +88,7 @@ class CudaDevice(Ended, Device):
         self._own_allocator.relieve = self._replays.drop_idle
         self._queue = CudaQueue(self.stream, uri)
         self._groups = GroupWatch(self.stream, collective_timeout)
+        self._channels: KnownChannels[Channel] = KnownChannels()
         self._timed: CudaTimings | None = None
         self._is_ended = False
         _devices.add(self)
@@ -159,10 +161,15 @@ class CudaDevice(Ended, Device):
         count: int,
         flags: int = 0,
     ) -> Channel:
+        """Programs make a channel in each call: what is asked for again is the same one."""
         recording.unrepeatable("a channel is made")
-        provider = self.channel_provider
         stated = queue_affinity, identifier, group, rank, count, flags
-        return create_channel(self.context, self._groups, *stated, provider)
+        make = partial(create_channel, self.context, self._groups, *stated, self.channel_provider)
+        return self._channels.get(stated, make)
+
+    def replace_channel_provider(self, provider: ChannelProvider | None) -> None:
+        super().replace_channel_provider(provider)
+        self._channels.clear()
 
     def create_command_buffer(
         self, modes: int, categories: int, queue_affinity: int = -1, binding_capacity: int = 0
@@ -318,6 +325,7 @@ class CudaDevice(Ended, Device):
         self._is_ended = True
         self._queue.close()
         self._completion.close()
+        self._channels.clear()
         with suppress(StatusError):  # a driver that has gone has nothing left to give back
             release_abandoned()
             with self.stream.lock:

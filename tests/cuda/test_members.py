@@ -61,6 +61,7 @@ def test_a_group_of_one(fake: FakeDriver, device: CudaDevice, monkeypatch: pytes
     with Session(device=device) as session:
         run_member(session, 0, 1)
     assert [name for name, _ in library.calls].count("ncclAllReduce") == 3
+    assert len(library.members) == 1  # joining takes half a second, and programs ask for it in each call
 
 
 class ThreadProvider(ChannelProvider):

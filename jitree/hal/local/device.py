@@ -8,7 +8,7 @@ import os
 from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from jitree.errors import InvalidArgumentError, NotFoundError
 from jitree.hal import watchdog
@@ -17,7 +17,7 @@ from jitree.hal.driver import DEFAULT_OPTIONS, DeviceInfo, DeviceOptions, Driver
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import NOT_LOGGED
-from jitree.hal.local.queue import CallerExecutor, LocalQueue
+from jitree.hal.local.queue import WAITS, CallerExecutor, LocalQueue
 from jitree.hal.local.queue_record import UNSUPPORTED, WATCHED
 from jitree.hal.profiling import Profiler
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from jitree.hal.executable import ExecutableLoader
     from jitree.hal.fence import Fence
     from jitree.hal.groups.channel import LocalChannel
+    from jitree.hal.groups.known import KnownChannels
     from jitree.hal.local.command_buffer import LocalCommandBuffer
     from jitree.hal.local.event_log import EventLog
     from jitree.hal.objects import Channel, ChannelProvider
@@ -65,10 +66,6 @@ class LocalDriver(Driver):
             raise NotFoundError(f"driver '{self.name}' has no device {device_id}; there is one, with id 0")
 
 
-_WAITS: Final = 1 << 40
-"""What a list costs that waits for other members, in nanoseconds: not the time of the thread that submits."""
-
-
 class LocalDevice(Device):
     """A device that computes with this machine's processors on host memory."""
 
@@ -85,7 +82,6 @@ class LocalDevice(Device):
         self._log: EventLog | None = None
         self._charge: Charge | None = None
         """Counts memory of the host that programs have by what they record and submit."""
-        self._channels: dict[str | None, LocalChannel] = {}
         watchdog.start_from_environment()
         for queue in self._queues:
             if watchdog.current is not None:
@@ -136,15 +132,21 @@ class LocalDevice(Device):
         there is one of each name."""
         from jitree.hal.groups.channel import create_channel
 
-        if (known := self._channels.get(group)) is None:
-            known = create_channel(identifier, flags, self.channel_provider)
-            self._channels[group] = known
+        make = partial(create_channel, identifier, flags, self.channel_provider)
+        known = self._channels().get(group, make)
         known.check_member(rank, count)
         return known
 
     def replace_channel_provider(self, provider: ChannelProvider | None) -> None:
         super().replace_channel_provider(provider)
-        self._channels.clear()
+        self._channels().clear()
+
+    def _channels(self) -> KnownChannels[LocalChannel]:
+        """Loaded when first used: few programs have channels."""
+        from jitree.hal.groups.known import KnownChannels
+
+        known: KnownChannels[LocalChannel] = self.__dict__.setdefault("_known_channels", KnownChannels())
+        return known
 
     # Queue operations.
 
@@ -206,7 +208,7 @@ class LocalDevice(Device):
         addresses, lengths = commands.bind(table)
         command_buffer.mark_submitted()
         work = partial(execute, queue_affinity, BoundCommands(commands, addresses, lengths, kept))
-        cost = _WAITS if commands.collectives else self._cost(queue_affinity, command_buffer, lengths)
+        cost = WAITS if commands.collectives else self._cost(queue_affinity, command_buffer, lengths)
         self._queue(queue_affinity).submit("execute", wait, signal, work, cost)
 
     def queue_failed(self, queue_affinity: int, signal: Fence | None, fail: Callable[[], None]) -> None:

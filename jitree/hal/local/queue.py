@@ -40,6 +40,7 @@ from jitree.hal.profiling import Profiler
 from jitree.hal.semaphore import Timepoint, describe_missing, pending_producers
 
 if TYPE_CHECKING:
+    from jitree.hal.local.waiter import Waiter
     from jitree.hal.producer import Producer
     from jitree.hal.watching import Watchdog
 
@@ -276,6 +277,8 @@ class Operation:
 
 
 UNKNOWN_COST: Final = -1
+WAITS: Final = 1 << 40
+"""What work costs that waits for other members of a group, in nanoseconds: not the time of its thread."""
 _MEMORY: Final = 2048
 """Bytes that an operation has which waits, with its work."""
 _POINT: Final = 192
@@ -422,10 +425,29 @@ def run_on_this_thread(operation: Operation) -> None:
 
 
 class CallerExecutor:
-    """Runs everything on the thread that submits it or that reaches its wait fence."""
+    """Runs everything on the thread that submits it or that reaches its wait fence; but what waits for others
+    does not keep an event loop from its turns."""
+
+    def __init__(self) -> None:
+        self._waiter: Waiter | None = None
 
     def start(self, operation: Operation) -> StatusError | None:
-        return operation.execute()
+        if operation.cost != WAITS or not scopes.runs_here():
+            return operation.execute()
+        operation.announce()
+        self._start_apart(operation)
+        return None
 
     def start_deferred(self, operation: Operation) -> None:
-        run_on_this_thread(operation)
+        if operation.cost == WAITS and scopes.runs_here():
+            self._start_apart(operation)
+        else:
+            run_on_this_thread(operation)
+
+    def _start_apart(self, operation: Operation) -> None:
+        from jitree.hal.local.waiter import Waiter
+
+        waiter = self._waiter
+        if waiter is None or waiter.process != os.getpid():
+            waiter = self._waiter = Waiter()
+        waiter.add(operation)

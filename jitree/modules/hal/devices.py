@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
+from jitree.base import scopes
+from jitree.dispatch.engine import Pending
 from jitree.errors import PermissionDeniedError, StatusError
 from jitree.hal.enums import MemoryAccess, names
 from jitree.hal.fence import Fence
@@ -28,9 +32,10 @@ def channel_create(
     group: VmBuffer | None,
     rank: int,
     count: int,
-) -> Channel:
-    """-1 and null: from the host's environment."""
-    return device.create_channel(
+) -> Channel | Pending:
+    """-1 and null: from the host's environment. Waits for other members, on an event loop beside it."""
+    make = partial(
+        device.create_channel,
         queue_affinity,
         None if identifier is None else bytes(identifier),
         None if group is None else text(group),
@@ -38,6 +43,49 @@ def channel_create(
         count,
         flags,
     )
+    if not scopes.runs_here():
+        return make()
+    from jitree.hal import recording
+
+    recording.unrepeatable("a channel is made")
+    joining = Joining(make)
+    return Pending(joining.wait, joining.resume, joining.awaitable)
+
+
+class Joining:
+    """Making a channel on any thread."""
+
+    def __init__(self, make: Callable[[], Channel]) -> None:
+        self._make = make
+        self._made: Channel | None = None
+        self._failure: StatusError | None = None
+
+    def wait(self, timeout: float | None) -> bool:
+        """Other members decide how long it takes, and the limits of the device."""
+        try:
+            self._made = self._make()
+        except StatusError as error:
+            self._failure = error
+        return True
+
+    async def awaitable(self) -> None:
+        """On a thread that does not keep the event loop from ending."""
+        import asyncio
+        from concurrent.futures import Future
+        from contextvars import copy_context  # the wait ends with the scope of the task
+        from threading import Thread
+
+        done = Future[bool]()
+        done.set_running_or_notify_cancel()  # the thread goes on when the task does not
+        work = partial(copy_context().run, lambda: done.set_result(self.wait(None)))
+        Thread(target=work, name="jitree joins a group", daemon=True).start()
+        await asyncio.wrap_future(done)
+
+    def resume(self) -> Channel:
+        if self._failure is not None:
+            raise self._failure
+        assert self._made is not None
+        return self._made
 
 
 def file_from_memory(

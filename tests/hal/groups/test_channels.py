@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import signal
@@ -32,6 +33,8 @@ from jitree.hal.command_buffer import Collective
 from jitree.hal.groups.channel import GroupTransport, LocalChannel
 from jitree.hal.groups.collectives import LocalCall, _move, _perform
 from jitree.hal.groups.providers import MpiProvider, make_transport
+from jitree.hal.groups.transport import Transport
+from jitree.hal.local.interrupts import require_going_on
 from jitree.hal.objects import ChannelProvider
 from jitree.hal.observing import DeviceStep, Observer
 from jitree.hal.operations import Listener
@@ -416,3 +419,62 @@ def test_why_a_group_was_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.distributed", torch.distributed)
     with pytest.raises(CancelledError, match="member 1 of 2 joins a group"):
         make_transport(Cancelled())
+
+
+class _LateProvider(SocketProvider):
+    """Its group is there when it is told so."""
+
+    def __init__(self, rank: int, sockets: Sequence[socket.socket | None]) -> None:
+        super().__init__(rank, sockets)
+        self.is_there = threading.Event()
+
+    def make_transport(self) -> Transport:
+        while not self.is_there.wait(0.01):
+            require_going_on()
+        return super().make_transport()
+
+
+@pytest.mark.parametrize("uri", ["local-sync", "local-task"])
+def test_an_event_loop_has_its_turns_while_others_are_late(uri: str) -> None:
+    """While members join, and while they come to a collective."""
+    table = sockets_of(2)
+    provider = _LateProvider(0, table[0])
+    has_come = threading.Event()
+    ones = np.ones(1024, np.float32)
+
+    def other() -> None:
+        with jitree.Session("local-sync") as session:
+            session.device.replace_channel_provider(SocketProvider(1, table[1]))
+            module = session.load(PROGRAM)
+            for _ in range(2):
+                assert has_come.wait(60)
+                has_come.clear()
+                module.all_reduce(ones)
+
+    async def turns(call: asyncio.Task[Any], event: threading.Event) -> Any:
+        for _ in range(20):  # a loop that is held up waits for an event that it is to set
+            await asyncio.sleep(0.005)
+        assert not call.done()
+        event.set()
+        return await call
+
+    async def member() -> None:
+        with jitree.Session(uri) as session:
+            session.device.replace_channel_provider(provider)
+            all_reduce = session.load(PROGRAM).all_reduce
+            with pytest.raises(DeadlineExceededError):
+                await all_reduce.async_(ones, timeout=0.05)
+            call = asyncio.ensure_future(all_reduce.async_(ones))
+            await asyncio.sleep(0)
+            call.cancel()
+            call = asyncio.ensure_future(all_reduce.async_(ones))
+            has_come.set()
+            made = [await turns(call, provider.is_there)]
+            call = asyncio.ensure_future(all_reduce.async_(ones))
+            made.append(await turns(call, has_come))
+            assert [np.asarray(array)[0] for array in made] == [2, 2]
+
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(other)
+        asyncio.run(asyncio.wait_for(member(), 60))
+        running.result(60)
