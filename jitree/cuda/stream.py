@@ -329,17 +329,11 @@ class Stream:
     def watch(self) -> None:
         """Has the completion thread retire what has been submitted so far, once it is done."""
         with self.lock:
-            if self._watched == self.tick or self.tick == self.completed:
+            tick = self.tick
+            if tick != self.completed:
+                self._watch(tick)
                 return
-            self._watched = self.tick
-            try:
-                self.context.enter()
-                self._flush_batch()
-                event = self.mark()
-            except StatusError as error:
-                self.fail(error)
-                return
-            self._completion.watch(self, self.tick, event)
+        self.retire(tick)  # machine code has waited
 
     def synchronize(self) -> None:
         """Waits on this thread for everything submitted so far; the GIL is released meanwhile.
@@ -467,6 +461,19 @@ class Stream:
         except StatusError:
             self.api.check_alive()
 
+    def _watch(self, tick: int) -> None:
+        if self._watched == tick:
+            return
+        self._watched = tick
+        try:
+            self.context.enter()
+            self._flush_batch()
+            event = self.mark()
+        except StatusError as error:
+            self.fail(error)
+            return
+        self._completion.watch(self, tick, event)
+
     def _wait_a_moment(self, deadline: float | None) -> None:
         """The thread that holds the lock may be waiting for the device without end."""
         now = time.monotonic()
@@ -479,8 +486,8 @@ class Stream:
             self.lock.release()
         if self._has_ended:
             return
-        is_done = until > now and self.share.is_done_in_a_moment(tick)
-        while not is_done and tick > self.completed:
+        is_done = tick <= self.completed or (until > now and self.share.is_done_in_a_moment(tick))
+        while not is_done:
             is_done = self.api.stream_is_idle(self.handle)
             if time.monotonic() >= until or self.share.is_connected:
                 break

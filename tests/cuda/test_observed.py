@@ -89,7 +89,7 @@ def test_nothing_but_single_launches_while_something_looks(fake: FakeDriver, dev
         assert fake.count("cuGraphLaunch") > graphs
 
 
-@pytest.mark.parametrize("piece", [8, 32, 1 << 20])
+@pytest.mark.parametrize("piece", [32, 64, 1 << 20])
 def test_whole_tensors(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
     monkeypatch.setattr(tensors, "_PIECE", piece)
     with session.tap(SECOND, "tensors") as kept:

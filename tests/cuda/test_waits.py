@@ -19,8 +19,9 @@ from jitree.api.calls.native import image as calls_image
 from jitree.codegen import image
 from jitree.cuda.device import CudaDevice
 from jitree.dispatch.fast.engine import LOOP
-from jitree.errors import DeadlineExceededError
+from jitree.errors import DeadlineExceededError, StatusCode
 from jitree.hal import semaphore
+from jitree.hal.fence import Fence
 from jitree.hal.local import executor
 from jitree.modules.hal.native import RECIPE
 from tests.cuda.fake import FakeDriver
@@ -30,6 +31,7 @@ X = np.arange(8, dtype=np.float32)
 LONG = 20.0
 """Seconds that the device works, if nothing ends the test before."""
 SOON = 0.05
+TIMEOUT = 20.0
 
 
 @pytest.fixture(autouse=True)
@@ -145,3 +147,24 @@ def test_numpy_does_not_lose_an_interrupt(fake: FakeDriver, session: Session) ->
         other.__buffer__(0)
     fake.release()
     assert np.array_equal(other.__array__(), 3 * X), "elsewhere it is not raised again"
+
+
+@pytest.mark.parametrize("look", ["wait", "callback", "poll"])
+def test_what_machine_code_has_waited_for_is_done(fake: FakeDriver, look: str) -> None:
+    """It counts what is done in the STREAM record, and signals nothing."""
+    with CudaDevice(fake, 0) as device:
+        fake.hold()
+        stream, called = device.stream, threading.Event()
+        buffer = device.device_allocator.allocate(0x30, 0, 64)
+        done = Fence.create(device)
+        device.queue_fill(-1, None, done, buffer, 0, 64, 5, 1)
+        fake.release()
+        stream.share.completed = stream.tick
+        if look == "wait":
+            assert done.wait(TIMEOUT) == StatusCode.OK
+        elif look == "poll":
+            assert done.query() == StatusCode.OK
+        else:
+            ((semaphore, value),) = done.timepoints
+            semaphore.on_reached(value, lambda failure: called.set())
+            assert called.wait(TIMEOUT)
