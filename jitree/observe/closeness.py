@@ -67,7 +67,7 @@ class FarElement(NamedTuple):
 
 
 class Closeness(NamedTuple):
-    """Of two tensors."""
+    """How near two tensors are."""
 
     size: int
     """Elements."""
@@ -78,7 +78,7 @@ class Closeness(NamedTuple):
     """Relative to the second one."""
     max_ulp: float
     rms: float
-    """Of all differences."""
+    """The root mean square of all differences."""
     first: FarElement | None
     """The first element that is not near."""
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jitree.observe.tensors import ObservedDispatch, ObservedTensor
 
 ELSEWHERE: Final = "no dispatch (constants, parameters, copies or the host)"
-"""As what made a tensor."""
+"""What made a tensor, where no dispatch did."""
 UNKNOWN_ORDER: Final = "order unknown"
 _EXPLAINED: Final = {
     UNKNOWN_ORDER: "values do not tell whether both have their elements in one order, so the two that are "
@@ -40,7 +40,7 @@ class Compared(NamedTuple):
     number: int
     names: tuple[str, str]
     ordinals: tuple[int | None, int | None]
-    """Of the dispatches."""
+    """The ordinals of the dispatches."""
     operand: str
     """``output 0``"""
     type: str

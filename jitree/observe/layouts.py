@@ -22,7 +22,7 @@ _STEP: Final = 0x9E3779B1
 _TILES: Final = (1, 2, 3, 4, 6, 7, 8, 12, 14, 16, 24, 32, 64, 128)
 _NEAR: Final = 1e-3
 MANY: Final = 0.5
-"""Of the samples that are not zero: so many are near where they are counterparts."""
+"""The part of the samples that are not zero which is near where they are counterparts."""
 MOST: Final = 0.9
 """… and so many only there: layouts that are alike have some elements in one place."""
 _ALIKE: Final = 0.98
@@ -33,7 +33,7 @@ Shape = tuple[int, ...]
 
 
 class MatrixLayout(NamedTuple):
-    """Of the last two dimensions of a tensor."""
+    """The layout of the last two dimensions of a tensor."""
 
     tile: tuple[int, int]
     is_transposed: bool

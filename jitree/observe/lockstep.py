@@ -37,7 +37,7 @@ class Arrival:
 
 
 class Meeting:
-    """Where two calls meet; ``compare`` is called while both wait, one at a time."""
+    """A place where two calls meet; ``compare`` is called while both wait, one at a time."""
 
     def __init__(self, compare: Compare) -> None:
         self._compare = compare

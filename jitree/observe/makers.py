@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Makers(Onlooker):
-    """Of a call. What is copied was made by what made it where it comes from."""
+    """What made the tensors of a call. What is copied was made by what made it where it comes from."""
 
     def __init__(self) -> None:
         self._writes: list[tuple[Extent, ObservedDispatch | None]] = []

@@ -69,7 +69,7 @@ class Onlooker(abc.ABC):
 
 
 class Observation(Listener):
-    """Of one session. Onlookers come and go; it listens while there are any."""
+    """Observes one session. Onlookers come and go; it listens while there are any."""
 
     def __init__(self, invoker: Invoker, devices: Sequence[Device]) -> None:
         self._devices = devices
@@ -263,7 +263,7 @@ class Observation(Listener):
 
 
 class _Submission(Unique, Observer):
-    """Of one submission."""
+    """Observes one submission."""
 
     def __init__(self, observation: Observation, origin: CallOrigin, first: int) -> None:
         self._observation = observation

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jitree.hal.observing import Look
 
 RUN: Final[CodeType] = Invoker._run.__code__
-"""On the stack wherever a call goes on, on any thread: a generator's frame is one for the whole call."""
+"""Code that is on the stack wherever a call goes on: a generator's frame is one for the whole call."""
 _IMPORT: Final[CodeType] = call_import.__code__
 
 
@@ -30,13 +30,13 @@ class ObservedCall:
 
     def __init__(self, number: int, function: str, arguments: tuple[Any, ...]) -> None:
         self.number = number
-        """From 0, in the order in which calls first submit something."""
+        """The number of the call, from 0, in the order in which calls first submit something."""
         self.function = function
         """``module.function`` as Python called it."""
         self.arguments = arguments
         """What the program got; only while the first of its submissions is looked at."""
         self.look: Look = memory
-        """At them."""
+        """Looks at the memory."""
         self.dispatches = 0
         """Submitted so far."""
 
@@ -62,7 +62,7 @@ class Origins:
         """Calls so far."""
 
     def find(self) -> CallOrigin | None:
-        """Of what this thread is submitting; None if another session does it."""
+        """The origin of what this thread is submitting; None if another session does it."""
         location, call_site, call = "", "", None
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and not (call_site and call):

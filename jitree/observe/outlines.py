@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 _SAMPLES: Final = 64
 _NEAR: Final = 0.02
-"""Of the size of the samples: tensors that are nearer are the same one."""
+"""The part of the samples' size within which two tensors are the same one."""
 _SAME: Final = 1e-3
-"""Of the size of figures that are the same but for rounding, where elements have four bytes and more."""
+"""The part of their size by which figures differ that are the same but for rounding, from four bytes on."""
 _ROUNDED: Final = 5 / 16
 """How near tensors are that differ by rounding: 10**-5 of the largest; 10**-2 where elements are short."""
 _ROUNDED_SHORT: Final = 2 / 16
 _FEWEST: Final = 8
 _MOST: Final = 2 / 3
-"""Of the samples that are not zero, and at least ``_FEWEST``, agree where only a part of a tensor departs."""
+"""The part of the samples that are not zero, at least ``_FEWEST``, that agree where a part departs."""
 _MOVED: Final = 1 / 8
-"""Of the samples: where more of the same elements lie elsewhere the order is another one."""
+"""The part of the samples: where more of the same elements lie elsewhere, the order is another one."""
 _SHOWN: Final = 12
 """Dispatches that are suspected, in a message."""
 _ENDS: Final = 8
@@ -54,7 +54,7 @@ class Sketch(NamedTuple):
     """One output of a dispatch."""
 
     ordinal: int
-    """Of the dispatch."""
+    """The ordinal of the dispatch."""
     output: int
     name: str
     type: str
@@ -66,7 +66,7 @@ class Sketch(NamedTuple):
     bag: int = 0
     """A hash of the elements that are not zero in any order: of a tensor in another layout, with padding."""
     figures: Figures | None = None
-    """Of the same elements, where they are near; None of others than finite floats."""
+    """Figures of the same elements, where they are near; None for others than finite floats."""
     sources: tuple[int, ...] = ()
     """Ordinals of the dispatches that made what it is made of."""
     what: str = DISPATCH
@@ -157,7 +157,7 @@ class Figures(NamedTuple):
 
 
 class Outline(Onlooker):
-    """Of a call: what its dispatches make, in their order."""
+    """The outline of a call: what its dispatches make, in their order."""
 
     def __init__(self) -> None:
         self._sketches: dict[tuple[int, int], Sketch] = {}
@@ -200,7 +200,7 @@ def _sources(dispatch: ObservedDispatch, ordinal: int) -> tuple[int, ...]:
 
 
 def digest(array: Array) -> bytes:
-    """Of the elements, whatever their type."""
+    """A digest of the elements, whatever their type."""
     state = blake2b(digest_size=16)
     for piece in split((array.reshape(-1),)):
         state.update(np.ascontiguousarray(piece).view(np.uint8).data)
@@ -449,5 +449,5 @@ def _finite_length(sketch: Sketch) -> float:
 
 
 def _length(sketch: Sketch) -> float:
-    """Of the samples as a vector: of two that are near, nearly the same."""
+    """The length of the samples as a vector: of two that are near, nearly the same."""
     return float("nan") if sketch.samples is None else float(np.sqrt(np.square(sketch.samples).sum()))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 BY: Final = ("dispatch", "function", "import", "call site", "device operation")
 _WORTH_TELLING: Final = 0.05
-"""Of the calls' time."""
+"""The least part of the calls' time that a table tells of."""
 _MODE: Final = ProfilingMode.QUEUE_OPERATIONS | ProfilingMode.DISPATCH_COUNTERS
 
 Interval = tuple[int, int]
@@ -123,7 +123,7 @@ class Profile(Unique):
 
     @property
     def measurements(self) -> tuple[tuple[Device, Measurement], ...]:
-        """Of the devices."""
+        """The measurements of the devices."""
         return tuple(self._measured)
 
     def restrict(self, is_chosen: Callable[[Device, Measurement], bool]) -> None:
@@ -298,7 +298,7 @@ def span(measured: Measurement) -> Interval:
 
 
 def merged(intervals: Iterable[Interval]) -> list[Interval]:
-    """In order, without overlaps."""
+    """Intervals in order, without overlaps."""
     found: list[Interval] = []
     for begun, ended in sorted(intervals):
         if found and begun <= found[-1][1]:

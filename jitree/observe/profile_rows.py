@@ -13,7 +13,7 @@ from jitree.hal.observing import DISPATCH
 from jitree.observe.export_names import parse
 
 _CONTRACTIONS: Final = ("matmul", "matvec", "vecmat", "mmt4d", "conv", "dot", "contract")
-"""In the names of dispatches that multiply and add once in each iteration of their loops."""
+"""Words in names of dispatches that multiply and add once in each iteration of their loops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class ProfileRow:
     median: float
     worst: float
     share: float
-    """Of the time of all calls."""
+    """The part of the time of all calls."""
     bytes: int | None = None
-    """Of the memory that dispatches were bound to, at most what they moved; of transfers what they moved."""
+    """Bytes that dispatches were bound to, at most what they moved; what transfers moved."""
     gigabytes_per_second: float | None = None
     gigaflops: float | None = None
     """Billions of additions and multiplications in a second, where the name of a dispatch says how many."""
@@ -39,13 +39,13 @@ class ProfileRow:
     gaps: float | None = None
     """Between the commands of executions."""
     device: float | None = None
-    """In calls: what devices worked for them."""
+    """Seconds that devices worked for calls."""
     python: float | None = None
-    """In calls: imports that Python makes, without what devices do there."""
+    """Seconds of calls in imports that Python makes, without what devices do there."""
     bytecode: float | None = None
-    """In calls: the rest: bytecode, arguments and results."""
+    """Seconds of calls in the rest: bytecode, arguments and results."""
     location: str | None = None
-    """Of a dispatch or a function: its first line in the source, where the module says it."""
+    """The first line of a dispatch or a function in the source, where the module says it."""
 
 
 _COLUMNS: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
@@ -145,7 +145,7 @@ class Durations:
         return ProfileRow(name, round(self._count), total / 1e9, median(times) / 1e9, max(times) / 1e9, share)
 
     def command(self, name: str, kind: str, whole: int) -> ProfileRow:
-        """Of a dispatch, or a transfer in a command buffer."""
+        """The row of a dispatch, or of a transfer in a command buffer."""
         row, total = self.row(name, whole), max(self._total, 1)
         row = replace(row, bytes=round(self.bytes), threads=self.busy / total)
         if self.bytes:

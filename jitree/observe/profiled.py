@@ -81,7 +81,7 @@ class CallNotes(abc.ABC):
     def __init__(self) -> None:
         self.imports: list[ProfiledImport] = []
         self.places: dict[str, str] = {}
-        """Of functions that were called, where the source says it; when it has stopped."""
+        """The places of functions that were called, once it has stopped."""
         self.before: Callable[[str, int], bool] | None = None
         """Is told of each call and when it begins; whether that took a moment."""
 
@@ -117,4 +117,4 @@ class Noted(NamedTuple):
     imports: tuple[ProfiledImport, ...]
     measurements: tuple[tuple[Device, Measurement], ...]
     places: dict[str, str]
-    """Of dispatches and functions, in the source."""
+    """The places of dispatches and functions in the source."""

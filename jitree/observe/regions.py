@@ -179,9 +179,9 @@ def _in_a_row(binding: int, extent: Extent, kind: TensorKind | None) -> Observed
 
 
 ELEMENTS_NAMED: Final = "name, element type only"
-"""As the source of a type."""
+"""A source of types: the name says the element type only."""
 SCRATCH: Final = "memory of the call, written by something else than what is known"
-"""As what made a tensor."""
+"""What made a tensor in memory of the call that no known work has written."""
 
 
 def inputs_of(

@@ -96,7 +96,7 @@ class Samples:
         self.timed, self.all = timed.total(), every.total()
 
     def weight(self, call: ProfiledCall) -> float:
-        """Of how many calls it tells; 0 where it was not timed."""
+        """How many calls it tells of; 0 where it was not timed."""
         return self._weights[call.function] if self._is_timed(call) else 0.0
 
     def weighed(self, measurements: Sequence[Measurement]) -> Iterator[Measurement]:

@@ -16,7 +16,7 @@ from jitree.observe.tensors import VALUE, ObservedDispatch, ObservedTensor
 from jitree.types import element_type_of
 
 _SHOWN: Final = "shown"
-"""As the source of a type."""
+"""The source of a type that a peer has shown."""
 _NOWHERE: Final = CallOrigin(None, "", "")
 
 

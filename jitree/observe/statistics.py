@@ -22,7 +22,8 @@ BINS: Final = 16
 
 
 class Statistics(NamedTuple):
-    """Of the finite elements, but for what counts the others. Without any finite element numbers are nan."""
+    """Statistics of the finite elements, but for what counts the others. Without any finite element numbers
+    are nan."""
 
     shape: tuple[int, ...]
     type: str

@@ -61,7 +61,7 @@ class Selection(Unique):
         self._module = module
         self._function = function
         self.names: dict[str, None] = {}
-        """Of all dispatches that were there to select from."""
+        """The names of all dispatches that were there to select from."""
         self._functions: dict[str, None] = {}
         """… that were called, modules and functions."""
         self._last = 0

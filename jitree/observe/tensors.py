@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from jitree.types import ElementType
 
 GUESSED: Final = "guess: as the inputs"
-"""As the source of a type: nothing says it, and all inputs have one."""
+"""The source of a type that nothing says, where all inputs have one."""
 ALIKE: Final = "guess: as all other tensors"
 """… nothing says it, and all tensors whose types are known have one."""
 UNKNOWN: Final = "unknown"
-"""As the source of a type: the tensor is shown as bytes."""
+"""The source of a type that is not known: the tensor is shown as bytes."""
 DECLARED: Final = "declared"
 """… the function that was called declares it."""
 GIVEN: Final = "given"
@@ -123,13 +123,13 @@ class ObservedTensor(Unique):
 
     @property
     def array_shape(self) -> tuple[int, ...]:
-        """Of ``array``."""
+        """The shape of ``array``."""
         kind = self.kind
         return (self._elements[1],) if kind is None or not has_elements(kind.element) else kind.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of ``array``: bytes where the type is unknown, or numpy has none for it."""
+        """The dtype of ``array``: bytes where the type is unknown, or numpy has none for it."""
         kind = self.kind
         return (
             np.dtype(np.uint8) if kind is None or not has_elements(kind.element) else dtype_of(kind.element)

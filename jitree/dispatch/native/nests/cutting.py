@@ -138,9 +138,9 @@ class _Cutter:
         self._scratch = scratch
         self._level = level
         self._needs: dict[Value, Digit | None] = {}
-        """Of what buffers a part reads the elements; None: of all."""
+        """The digit by which a part reads the elements of a buffer; None: it reads all."""
         self._own: dict[Value, Digit | None] = {}
-        """Of the program's buffers that the last nest stores to: the digit that is the part's."""
+        """The digit that is the part's, of each buffer of the program that the last nest stores to."""
         self._rooms: list[tuple[int, Polynomial]] = []
 
     def cut(self) -> Cut | None:

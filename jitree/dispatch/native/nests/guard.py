@@ -136,7 +136,7 @@ class Guard:
         return self._writer.let(f"icmp sgt i64 {self._polynomial(polynomial, 'i64')}, 0")
 
     def write_empty(self) -> None:
-        """Of a nest that a loop without iterations is in."""
+        """Writes a nest that a loop without iterations is in."""
         self._require_small(())
         self._extents()
         self._go_on_if_all(self._writer.context.deopt)

@@ -20,9 +20,9 @@ from jitree.dispatch.native.nests.transpose import interleaved, part_columns
 from jitree.dispatch.native.nests.writer import Writer
 
 PANEL_BYTES: Final = 8 << 10
-"""Of all panels of a nest. As many are asked for ahead: more at a time wait for each other."""
+"""Bytes of all panels of a nest. As many are asked for ahead: more at a time wait for each other."""
 LINE_BYTES: Final = 64
-"""Of a cache."""
+"""Bytes of a line of the cache."""
 
 
 class DepthBlock(NamedTuple):

@@ -107,7 +107,7 @@ class PolynomialReader:
         return value.block not in self._loop.blocks
 
     def is_invariant(self, value: Value) -> bool:
-        """From outside the nest, or computed from such values alone."""
+        """Whether a value is from outside the nest, or computed from such values alone."""
         if value.block not in self._loop.blocks or value in self.hoisted:
             return True
         known = self._invariant.get(value)
@@ -242,7 +242,8 @@ class PolynomialReader:
         return _UNBOUNDED if count is None else max(count - 1, 0)
 
     def _division(self, operation: str, polynomial: Polynomial, divisor: Polynomial) -> Polynomial | None:
-        """Of ``divisor * quotient + rest`` with a rest from 0 to the divisor, nothing negative."""
+        """What a division gives of ``divisor * quotient + rest``, with a rest from 0 to the divisor and
+        nothing negative."""
         quotient, rest = polynomial.divided(divisor)
         if self._range(polynomial)[0] < 0 or not self._is_rest(rest, divisor):
             return None

@@ -36,10 +36,10 @@ class ElementAccess:
     """``i8 i16 i32 f32 i64 f64``"""
     buffer: Value
     index: Polynomial
-    """Of the element, over counters and values from outside."""
+    """The index of the element, over counters and values from outside."""
     predicate: Predicate
     position: int
-    """In the body."""
+    """The position in the body."""
     computed: tuple[tuple[Value, int], ...] = ()
     """What is added to the index for each element, and its factors (``computed.py``); of loads alone."""
 
@@ -60,12 +60,12 @@ class Structure:
     outermost: Level
     """The whole outermost loop, also where it is split."""
     levels: tuple[Level, ...]
-    """From the outermost to the innermost."""
+    """Levels from the outermost to the innermost."""
     loads: dict[Value, ElementAccess]
     """By result."""
     stores: tuple[ElementAccess, ...]
     choices: dict[Value, tuple[Literal, Value, Value]]
-    """Of a parameter where two branches meet: the condition, its value if that holds, and if not."""
+    """By parameter where two branches meet: the condition, its value if that holds, and if not."""
     conditions: dict[Value, Polynomial]
     """What is compared in predicates, where it is a polynomial."""
 

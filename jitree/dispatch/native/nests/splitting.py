@@ -43,7 +43,7 @@ def add_level(reader: PolynomialReader, loop: SsaLoop, level: Level) -> None:
 
 
 def _digits(bound: Polynomial, divisors: Sequence[Polynomial]) -> Iterator[Polynomial]:
-    """Of the divisors, from the largest, those that divide the one before without a rest."""
+    """The divisors, from the largest, that divide the one before without a rest."""
     for divisor in sorted(divisors, key=_size, reverse=True)[: _MOST_LEVELS - 1]:
         if divisor != bound and not bound.divided(divisor)[1].terms:
             yield divisor
