@@ -11,8 +11,9 @@ import jitree
 from jitree.base import scopes
 from jitree.codegen import image
 from jitree.errors import CancelledError, DeadlineExceededError, ResourceExhaustedError, StatusError
-from jitree.modules.vmvx import long_products, native
-from jitree.modules.vmvx.kernels import in_python
+from jitree.modules.vmvx import elementwise, long_products, native
+from jitree.modules.vmvx.kernels import NAMES, in_python
+from jitree.modules.vmvx.operands import call
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.layout import ENTRY
 from jitree.regs.memory import Bytes, zeroed
@@ -52,7 +53,7 @@ def test_parts_give_the_same_bits(shape: tuple[int, ...], most: int, monkeypatch
             monkeypatch.setattr(long_products, "MOST_IN_PYTHON", most)
         if limit == "MOST_COMPILED" and np.prod(shape[:6]) <= most:
             continue
-        long_products.compute(kernel, CCONV, parted)
+        long_products.compute("mmt4d", kernel, CCONV, parted)
         assert bytes(parted[6]) == bytes(whole[6])
 
 
@@ -105,3 +106,35 @@ def test_rows_that_all_are_the_same_end_in_time(tier: str) -> None:
         for _ in range(2):
             with pytest.raises(DeadlineExceededError, match="the limit on time"):
                 function()
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("name", ["add.2d.f32", "exp.2d.f32", "copy.2d.x8", "fill.2d.x32", "divs.2d.i32"])
+@pytest.mark.parametrize("sizes", [(7, 90), (700, 1), (1, 650)])
+def test_pieces_of_elements_give_the_same_bits(
+    name: str, sizes: tuple[int, int], compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image.wait(native.RECIPE)
+    if not compiled:
+        monkeypatch.setattr(native, "address", lambda name, cconv: None)
+    cconv = next(cconv for known, cconv in NAMES if known == name)
+    stride = sizes[1] + 2
+    length = 4 * (sizes[0] * stride + 5)
+    rng = np.random.default_rng(3)
+    inputs = [rng.integers(1, 120, length, np.uint8).tobytes() for _ in range(3)]
+    found = []
+    for most in (1 << 20, 64):
+        buffers = iter([VmBuffer.alias(bytearray(data)) for data in inputs])
+        kernel = in_python()[name, cconv]
+        given: list[Any] = [17] if name.startswith("fill") else []
+        for _ in range(cconv.partition("_")[0].count("r")):
+            given += [last := next(buffers), 3, stride, *([] if name.startswith("fill") else [1])]
+        for module in (elementwise, long_products):
+            monkeypatch.setattr(module, "MOST_ELEMENTS", most)
+        pieces = list(long_products.pieces((*given, *sizes)))
+        assert (len(pieces) > 3) is (most == 64)
+        monkeypatch.setitem(kernel.__globals__, "MOST_ELEMENTS", most)
+        if not call("f", kernel, cconv, (*given, *sizes)):
+            long_products.compute(name, kernel, cconv, (*given, *sizes))
+        found.append(bytes(last))
+    assert found[0] == found[1] != inputs[len(inputs) - 1]

@@ -7,7 +7,7 @@ from typing import Final
 
 from jitree.codegen.elements import Bytes, ElementMemory, Floats, Halves, Longs, Words
 from jitree.codegen.numbers import i32, require_unsigned_division, signed_quotient
-from jitree.modules.vmvx.operands import OK, readable, writable
+from jitree.modules.vmvx.operands import LONG, MOST_ELEMENTS, OK, readable, writable
 from jitree.regs.counting import Entry
 
 WORD = Words.width
@@ -51,6 +51,8 @@ def binary(element: Element, kind: type[ElementMemory]) -> Kernel:
             status = writable(2, out, width, out_offset, out_stride0, out_stride1, size0, size1, 1)
         if status != OK or size1 == 0:
             return status
+        if size0 * size1 > MOST_ELEMENTS:
+            return LONG
         lhs_address = lhs.address + width * lhs_offset
         rhs_address = rhs.address + width * rhs_offset
         out_address = out.address + width * out_offset
@@ -80,6 +82,8 @@ def unary(element: Element, kind: type[ElementMemory]) -> Kernel:
             status = writable(1, out, width, out_offset, out_stride0, out_stride1, size0, size1, 1)
         if status != OK or size1 == 0:
             return status
+        if size0 * size1 > MOST_ELEMENTS:
+            return LONG
         address = operand.address + width * offset
         out_address = out.address + width * out_offset
         for row in range(size0):
@@ -101,6 +105,8 @@ def fill(value: int, out: Entry, offset: int, stride: int, size0: int, size1: in
     status = writable(0, out, WORD, offset, stride, 1, size0, size1, 1)
     if status != OK or size1 == 0:
         return status
+    if size0 * size1 > MOST_ELEMENTS:
+        return LONG
     address = out.address + WORD * offset
     for row in range(size0):
         result = Words(address + WORD * stride * row)

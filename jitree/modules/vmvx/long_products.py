@@ -1,10 +1,11 @@
-"""Products of matrices that take long, in parts: between these the thread looks whether it is to end."""
+"""Kernels that take long, in parts: between these the thread looks whether it is to end."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 
@@ -12,14 +13,51 @@ from jitree.base.scopes import require_going_on
 from jitree.errors import ResourceExhaustedError
 from jitree.modules.vmvx import native
 from jitree.modules.vmvx.matmul import ACCUMULATE, MOST_COMPILED, MOST_IN_PYTHON
-from jitree.modules.vmvx.operands import OK
+from jitree.modules.vmvx.operands import MOST_ELEMENTS, OK
 from jitree.regs.counting import Entry
 from jitree.regs.layout import ENTRY, KIND_BUFFER
 from jitree.regs.memory import address_of, zeroed
 
+_OPERAND: Final = 4
+"""Arguments for one: the buffer, where it begins, its strides."""
 
-def compute(kernel: Callable[..., int], cconv: str, arguments: Sequence[Any]) -> None:
-    """What ``kernel`` has found to be right but long; by machine code if it is too long for that, too."""
+
+def compute(name: str, kernel: Callable[..., int], cconv: str, arguments: Sequence[Any]) -> None:
+    """Does what ``kernel`` has found to be right but long."""
+    if name == "mmt4d":
+        _multiply(kernel, cconv, arguments)
+        return
+    find = native.address(name, cconv)
+    address = 0 if find is None else find()
+    call = _by_machine_code(address, cconv) if address else partial(_in_python, kernel)
+    for part in pieces(arguments):
+        call(part)
+
+
+def _in_python(kernel: Callable[..., int], arguments: Sequence[Any]) -> None:
+    kernel(*arguments)
+
+
+def pieces(arguments: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """Arguments of functions of elements, of at most MOST_ELEMENTS each and in their order."""
+    *operands, size0, size1 = arguments
+    value = operands[:-3] if len(operands) == _OPERAND else []  # of a fill, whose columns have no stride
+    places = [*operands[len(value) :], *(1 for _ in value)]
+    columns = min(size1, MOST_ELEMENTS)
+    rows = max(1, MOST_ELEMENTS // size1)
+    for i in range(0, size0, rows):
+        for j in range(0, size1, columns):
+            require_going_on()
+            shifted: list[Any] = []
+            for at in range(0, len(places), _OPERAND):
+                buffer, offset, stride0, stride1 = places[at : at + _OPERAND]
+                shifted += (buffer, offset + i * stride0 + j * stride1, stride0, stride1)
+            used = shifted[: len(shifted) - len(value)]
+            yield *value, *used, min(rows, size0 - i), min(columns, size1 - j)
+
+
+def _multiply(kernel: Callable[..., int], cconv: str, arguments: Sequence[Any]) -> None:
+    """By machine code if it is too long for Python, too."""
     *_, m, n, k, tile_m, tile_n, tile_k, _ = arguments
     find = native.address("mmt4d", cconv)
     address = find() if find is not None and m * n * k * tile_m * tile_n * tile_k > MOST_COMPILED else 0

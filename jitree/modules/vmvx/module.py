@@ -41,4 +41,4 @@ def _call(name: str, cconv: str, state: object, *arguments: object) -> None:
     if not call(name, kernel, cconv, arguments):
         from jitree.modules.vmvx.long_products import compute
 
-        compute(kernel, cconv, arguments)
+        compute(name, kernel, cconv, arguments)

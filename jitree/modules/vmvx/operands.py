@@ -21,6 +21,8 @@ OPERAND = 8
 """One more for each operand before the one that is meant."""
 LONG = 3 * OPERAND
 """Nothing is wrong, but it takes so long that it has to be done in parts."""
+MOST_ELEMENTS = 1 << 20
+"""That are computed at once, some milliseconds in machine code."""
 SIZE_LIMIT = 1 << 32
 STRIDE_MINIMUM = -(1 << 31)
 FAR_BITS = 57
