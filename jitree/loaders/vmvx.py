@@ -68,6 +68,7 @@ class VmvxLoader(ExecutableLoader):
         with error_context(f"loading an executable of format '{parameters.format}'"):
             # A copy: the archive that the executable lies in may be closed or written to.
             data = bytes(parameters.data)
+            file = parameters.data if self._bounds.limited_charge is None else None
             executable = BytecodeModule.load(data, "executable", self._arithmetic)
             rows = _entry_points(executable.module, parameters.layouts)
             _check_constants(executable.module, len(parameters.constants))
@@ -77,7 +78,7 @@ class VmvxLoader(ExecutableLoader):
             create = partial(
                 Worker, executable, self._modules, names, parameters.constants, on_vm, self._bounds
             )
-            compiled = _compiled(tier, executable, rows, create, self._bounds.builds)
+            compiled = _compiled(tier, executable, rows, create, self._bounds.builds, file)
             places = partial(kernel_places, executable.module)
             workers = Workers(create, compiled, _usual_binding_counts(rows))
             loaded = VmvxExecutable(executable.name, rows, workers, compiled, places)
@@ -103,7 +104,9 @@ def _compiled(
     rows: Sequence[EntryPoint],
     create: Callable[[], Worker],
     builds: Builds | None,
+    file: memoryview | None,
 ) -> CompiledKernels | None:
+    """``file``: the executable in its program's file, if kernels may keep copies of constants."""
     exports = kernels(executable.module)
     ordinals = [export.ordinal for export in exports]
     if tier not in _COMPILING or not ordinals:
@@ -113,6 +116,7 @@ def _compiled(
     from jitree.loaders.vmvx_context import WorkerContext
     from jitree.loaders.vmvx_layout import MAXIMUM_BINDINGS
     from jitree.loaders.vmvx_native import CompiledKernels
+    from jitree.loaders.vmvx_packed import packed_constants
 
     def alone(ordinal: int) -> image.Provider:
         return image.provider(vmvx_images.recipe(executable, [ordinal]), builds)
@@ -120,8 +124,10 @@ def _compiled(
     def hot(ordinal: int) -> image.Provider:
         return image.provider(vmvx_images.hot_recipe(executable, ordinal), builds)
 
+    packed = None if file is None else packed_constants(file)
+
     def context() -> WorkerContext:
-        return WorkerContext(create(), binding_count)
+        return WorkerContext(create(), binding_count, packed)
 
     counts = (row.binding_count for row in rows)
     binding_count = max((MAXIMUM_BINDINGS if count is None else count for count in counts), default=0)

@@ -21,6 +21,7 @@ from jitree.hal.local.executor.records import KernelDispatch
 from jitree.loaders.vmvx_arguments import Grid, KernelArguments, read_grid, read_span
 from jitree.loaders.vmvx_layout import CONTEXT, SCRATCH_MARK
 from jitree.loaders.vmvx_lease import Lease
+from jitree.loaders.vmvx_packed import PackedConstants
 from jitree.loaders.vmvx_worker import Worker, job_failure
 from jitree.regs.layout import COUNT_UNLIMITED, ENTRY, FRAME, SLOW_DONE, SLOW_LOOK, STATE
 from jitree.regs.machine import Machine
@@ -43,9 +44,11 @@ _LINK: Final = ENTRY.word("link")
 class WorkerContext:
     """A thread has it that sets ``busy`` in its record. In :meth:`finish` Python has it from machine code."""
 
-    def __init__(self, worker: Worker, binding_count: int) -> None:
-        """``worker`` becomes the context's own; its module has kernels, of which none has more bindings."""
+    def __init__(self, worker: Worker, binding_count: int, packed: PackedConstants | None = None) -> None:
+        """``worker`` becomes the context's own; its module has kernels, of which none has more bindings.
+        ``packed``: where they keep copies of constants."""
         self.worker = worker
+        self._packed = packed
         table = self._table = worker.context.table
         table.is_halted = lambda: interrupts.watch(job_failure(record[CONTEXT.word("dispatch")]))()
         self._machine = Machine(table, worker.context.invoker.functions)
@@ -163,7 +166,7 @@ class WorkerContext:
     def _settle(self) -> None:
         """The scratch buffers that are in use become such as the VM makes, the others are dropped."""
         table, unused = self._table, self._lease.free
-        self._lease.begin(0, 0, 0)
+        self._lease.begin(0, 0, 0, 0)
         while unused:
             following = table.i64[((unused - table.base) >> 3) + _LINK]
             self._drop(unused)
@@ -185,7 +188,8 @@ class WorkerContext:
             table.set_word(handle, "usage", SCRATCH_MARK)
             table.set_word(handle, "link", head)
             head = handle
-        self._lease.begin(head, self._memory.address, SCRATCH_SIZE)
+        packed = 0 if self._packed is None else self._packed.address
+        self._lease.begin(head, self._memory.address, SCRATCH_SIZE, packed)
 
     def _drop_pool(self) -> None:
         """Frees the handles of scratch buffers. Those that the program has kept are its own from now on, and

@@ -22,6 +22,7 @@ from jitree.regs.memory import Lender
 
 _WITHDRAW: Final = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)  # no thread extends a lease meanwhile
 _HELD: Final = SCRATCH.word("held")
+_PACKED: Final = SCRATCH.word("packed")
 _PAID: Final = SCRATCH.word("paid")
 _ROOM: Final = SCRATCH.word("room")
 _REFUSED: Final = SCRATCH.word("refused")
@@ -48,9 +49,10 @@ class Lease:
         """The first handle that no buffer uses, 0 = none."""
         return self._record[SCRATCH.word("free")]
 
-    def begin(self, free: int, memory: int, size: int) -> None:
-        """No buffer is in use: there are handles from ``free`` on, and memory."""
+    def begin(self, free: int, memory: int, size: int, packed: int) -> None:
+        """No buffer is in use: there are handles from ``free`` on, memory, and a PACKED record or 0."""
         self._record[:4] = array("q", (free, memory, memory + size, 0))
+        self._record[_PACKED] = packed
 
     @property
     def held(self) -> int:

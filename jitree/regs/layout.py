@@ -72,6 +72,7 @@ SCRATCH: Final = Record(
     i64 owner             # the Python object that the record belongs to
     i64 part              # which part of a workgroup runs
     i64 refused           # 1 when `lend` has given nothing
+    i64 packed            # address of the PACKED record of the program's constants, 0 = none
     """,
 )
 """Memory for `buffer.alloc` in compiled functions whose buffers die with them. An allocation takes an entry,
@@ -79,6 +80,20 @@ which is a `vm.buffer` of count 0 that may be read and written, sets address, le
 bytes. The owner of the record takes the entries back from STATE.released, and their bytes to `room`, which
 others may set to 0 at any time. In parts of a workgroup but the first, buffers are copies, not counted."""
 SCRATCH_ALIGNMENT: Final = 64
+
+PACKED: Final = Record(
+    "packed constants",
+    """
+    i64 start             # address of the constants
+    i64 size              # of them, in bytes
+    i64 distance          # from a constant to its copy
+    i64 marks             # address of an i32 for each PACKED_LINE bytes of constants
+    i64 room              # bytes that may still be copied
+    """,
+)
+"""Copies of constants in the order in which vectors need them, each in a place as far from the constant as
+any other. Machine code makes them (`dispatch/native/packed_text.py`)."""
+PACKED_LINE: Final = 64
 
 PATIENT: Final = 0
 """A value of STATE.prompt: the host waits for the call anyway."""

@@ -75,7 +75,11 @@ class KernelText(Text):
 
 def compiled(text: KernelText, bounds: Bounds = UNBOUNDED) -> VmvxExecutable:
     """With machine code in place, made in this process: workgroups can be cut however small they are."""
-    executable = load(text.module(), "native", bounds=bounds)
+    return with_code(load(text.module(), "native", bounds=bounds))
+
+
+def with_code(executable: VmvxExecutable) -> VmvxExecutable:
+    """An executable that has been loaded, with machine code in place."""
     with patch.object(cutting, "LEAST_WORK", 0):
         compile_here(executable)
     return executable

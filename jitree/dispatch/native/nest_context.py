@@ -6,6 +6,7 @@ from typing import Protocol
 
 from jitree.base.records import NamedTuple
 from jitree.dispatch.native.emitter import Emitter, Registers
+from jitree.dispatch.native.packed_text import TEXT
 from jitree.dispatch.native.prelude import BYTES
 from jitree.dispatch.native.ssa import Block, SsaFunction, SsaLoop, Value, operand
 from jitree.dispatch.semantics import SEMANTICS
@@ -67,6 +68,11 @@ class NestContext:
     def buffer(self, value: Value) -> NestBuffer:
         """A reference from outside whose elements are read or written."""
         return NestBuffer(*(self._emitter.buffer(value, extent) for extent in ("address", "length", "room")))
+
+    def packed(self, first: str, depth: int, blocks: int) -> str:
+        """How far copies of constants are from them, 0: there is none (``packed_text.py``)."""
+        self.define(TEXT)
+        return f"call fastcc i64 @vm.packed(ptr %state, ptr {first}, i64 {depth}, i64 {blocks})"
 
     def stopped(self) -> str:
         """Label to go to in the middle of the nest when the call is to end, and nothing goes on."""

@@ -44,6 +44,12 @@ class Body:
         self._ahead: Body | None = None
         if plan.ahead is not None:
             self._ahead = Body(writer, structure, reader, plan.ahead, dependence, places, invariants)
+        self.alternative: Body | None = None
+        """For the plan's alternative."""
+        if plan.alternative is not None:
+            self.alternative = Body(
+                writer, structure, reader, plan.alternative, dependence, places, invariants
+            )
 
     def invariant(self, value: Value) -> str:
         """A scalar that does not change in the nest. First asked for in front of it, constants aside."""
@@ -203,6 +209,8 @@ class Body:
             return memory.load_panel(region, access, offsets)
         if value in self._plan.transposed and region.squares and region.mask is None:
             return memory.load_column(region, access, self._plan.transposed[value], offsets)
+        if value in self._plan.prepacked:
+            return memory.load_prepacked(region, access, offsets, self._mask(region, predicate, offsets))
         return memory.load_lanes(access, pointer, self._mask(region, predicate, offsets))
 
     def _distance(self, region: NestRegion, access: ElementAccess, offsets: Offsets) -> NestOperand:

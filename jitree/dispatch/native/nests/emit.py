@@ -1,31 +1,28 @@
-"""Writes a nest: the guard, then its loops in the order of the plan.
+"""Writes the loops of a nest in the order of the plan.
 
 Every loop is written with its condition at the end: the guard has found that it runs at least once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.body import Body
-from jitree.dispatch.native.nests.dependence import Dependence
-from jitree.dispatch.native.nests.guard import Guard
 from jitree.dispatch.native.nests.looks import Looks
-from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets, Places
+from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets
 from jitree.dispatch.native.nests.panels import DepthBlock, Panels
 from jitree.dispatch.native.nests.plan import Plan
-from jitree.dispatch.native.nests.polynomials import Polynomial
-from jitree.dispatch.native.nests.reading import Level, PolynomialReader
+from jitree.dispatch.native.nests.reading import Level
 from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
 from jitree.dispatch.native.nests.windows import iterations
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
 
 if TYPE_CHECKING:
-    from jitree.dispatch.native.nest_context import NestContext
+    pass
 
 Counters = dict[Level, str]
 _PAIR: Final = 2
@@ -54,55 +51,6 @@ class _Tile(NamedTuple):
     and computes what the one before does, too."""
     block: DepthBlock | None = None
     """The part of the last reduction that it runs over; None: all."""
-
-
-def emit_nest(
-    context: NestContext, structure: Structure, reader: PolynomialReader, plan: Plan, dependence: Dependence
-) -> str:
-    """The text of the nest's blocks after the label that the context's owner writes."""
-    writer = Writer(context)
-    body = Body(writer, structure, reader, plan, dependence, Places(), {})
-    if any(level.extent is not None and (level.extent or 0) < 1 for level in structure.levels):
-        Guard(writer, structure, reader, plan, body).write_empty()
-    else:
-        for value in dependence.invariants:
-            body.invariant(value)
-        Guard(writer, structure, reader, plan, body).write()
-        NestLoops(writer, structure, plan, body, dependence.weight).write()
-    writer.jump(context.done)
-    writer.label(context.done)
-    writer.jump(context.exit)
-    return writer.text()
-
-
-class BegunNest:
-    """A nest whose guard is written in one block, and whose loops are written later, in another."""
-
-    def __init__(
-        self, context: NestContext, structure: Structure, reader: PolynomialReader, plan: Plan,
-        dependence: Dependence, rooms: Sequence[Polynomial],
-    ) -> None:  # fmt: skip
-        """``rooms`` are to be positive for it to run in parts."""
-        self.writer = Writer(context)
-        self._structure = structure
-        self._plan = plan
-        self._weight = dependence.weight
-        self._body = Body(self.writer, structure, reader, plan, dependence, Places(), {})
-        for value in dependence.invariants:
-            self._body.invariant(value)
-        guard = Guard(self.writer, structure, reader, plan, self._body)
-        self.fits, self.runs = guard.gather()
-        """Whether it may run; whether it has iterations."""
-        self.rooms = [guard.positive(room) for room in rooms]
-        self.ranges = guard.ranges
-
-    def extent(self, level: Level) -> str:
-        """The number of its iterations."""
-        return self._body.places.extents[level]
-
-    def loops(self, part: LoopRange | None) -> None:
-        """The loops; ``part`` is what they run, None: all."""
-        NestLoops(self.writer, self._structure, self._plan, self._body, self._weight, part).write()
 
 
 class NestLoops:

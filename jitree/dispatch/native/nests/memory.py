@@ -38,6 +38,8 @@ class Places:
     """Factors of counters in indices, in elements."""
     pointers: dict[ElementAccess, str] = field(default_factory=dict)
     """The element that an access touches when all counters are 0, without what is computed."""
+    distance: str = ""
+    """In bytes, from constants to their copies."""
     bounded: set[Value] = field(default_factory=set)
     """Computed parts of indices that the guard has found to be small."""
 
@@ -202,6 +204,22 @@ class Memory:
         pointer = writer.let(f"getelementptr {kind}, ptr {base}, i64 {number}")
         text = writer.let(f"load {self._vector(access, plan.lanes)}, ptr {pointer}, align 1")
         return NestOperand(self.extended(access, text, plan.lanes), plan.lanes)
+
+    def load_prepacked(
+        self, region: NestRegion, access: ElementAccess, offsets: Offsets, mask: str | None
+    ) -> NestOperand:
+        """A column of a block of rows, out of the block's copy."""
+        writer, lanes, along = self._writer, self._plan.lanes, self._plan.reductions[-1]
+        block = NestRegion({**region.counters, along: "0"}, None, squares=False)
+        first = self.pointer(block, access, {**offsets, along: 0})
+        copy = writer.let(f"getelementptr i8, ptr {first}, i64 {self.places.distance}")
+        column = writer.let(f"add i64 {region.counters[along]}, {offsets.get(along, 0)}")
+        kind, number = ELEMENT_LLVM[access.element], writer.let(f"mul i64 {column}, {lanes}")
+        pointer = writer.let(f"getelementptr {kind}, ptr {copy}, i64 {number}")
+        if mask is not None:
+            return NestOperand(self._masked_load(pointer, access, mask, lanes), lanes)
+        vector = self._vector(access, lanes)
+        return NestOperand(writer.let(f"load {vector}, ptr {pointer}, align 1{writer.context.access}"), lanes)
 
     def store(
         self, region: NestRegion, access: ElementAccess, text: str, offsets: Offsets, mask: str | None

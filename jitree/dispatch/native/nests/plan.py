@@ -16,9 +16,11 @@ from typing import Final
 
 from jitree.dispatch.native.nests.dependence import FUNCTION_WEIGHT, Dependence
 from jitree.dispatch.native.nests.polynomials import Polynomial
+from jitree.dispatch.native.nests.prepacked import is_packable
 from jitree.dispatch.native.nests.reading import Level, Split
 from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
 from jitree.dispatch.native.nests.registers import accumulators, copies
+from jitree.dispatch.native.packed_text import LANES
 from jitree.dispatch.native.ssa import Value
 
 MAXIMUM_VECTORS: Final = 4
@@ -68,6 +70,8 @@ class Plan:
     """Loads of rows along this loop that become columns in registers."""
     packed: tuple[Value, ...]
     """Loads along the last reduction that become rows of panels in memory (``panels.py``)."""
+    prepacked: tuple[Value, ...]
+    """Loads of constants that are read from copies (``../packed_text.py``)."""
     block: int
     """Iterations of the last reduction that run for all tiles along the tiled loop before the next ones do,
     while what they share is in the first-level cache; 0: all, or as many as panels have room for."""
@@ -76,6 +80,8 @@ class Plan:
     iterations of the last reduction."""
     is_window: bool
     """The reductions have few iterations, which are all written out (``windows.py``)."""
+    alternative: Plan | None
+    """How it runs where loads that this one transposes are constants with copies."""
     in_order: bool
     """Each access happens as the program has it, so nothing need be known about overlaps."""
     injective: dict[ElementAccess, Order] = field(default_factory=dict)
@@ -93,7 +99,7 @@ def make_plan(structure: Structure, splits: Sequence[Split], dependence: Depende
 
 
 def _in_order(structure: Structure) -> Plan:
-    return Plan(structure.levels, None, None, (), 1, 1, 1, 1, {}, {}, (), 0, None, False, True)
+    return Plan(structure.levels, None, None, (), 1, 1, 1, 1, {}, {}, (), (), 0, None, False, None, True)
 
 
 class _Planner:
@@ -150,12 +156,16 @@ class _Planner:
             accumulators=accumulators,
             transposed=transposed,
             packed=packed,
+            prepacked=(),
             block=0 if packed or steps > 1 else self._block(vector, tiled, vectors * lanes, together),
             ahead=None,
             is_window=not (packed or transposed) and self._is_window(vector, vectors * together),
+            alternative=None,
             in_order=False,
             injective=injective,
         )
+        if vector is not None and along in self._reductions and len(transposed) == 1:
+            plan = replace(plan, alternative=self._prepacked(plan, vector))
         if vector is not None or not self._reductions or self._dependence.weight < FUNCTION_WEIGHT:
             return plan
         lanes = self._lanes()
@@ -297,6 +307,24 @@ class _Planner:
             return False
         vectors = self._vectors(vector, tiled, _count(vector) // lanes)
         return _count(tiled) > self._copies(tiled, vectors, 1)
+
+    def _prepacked(self, plan: Plan, vector: Level) -> Plan | None:
+        """The plan where the transposed load is a constant with a copy."""
+        (value,) = plan.transposed
+        load = self._structure.loads[value]
+        if plan.lanes != LANES or not is_packable(
+            load, self._dependence.place(load), vector, plan.reductions
+        ):
+            return None
+        vectors = self._vectors(vector, plan.tiled, _count(vector) // plan.lanes)
+        return replace(
+            plan,
+            transposed={},
+            prepacked=(value,),
+            steps=1,
+            vectors=vectors,
+            copies=self._copies(plan.tiled, vectors, 1),
+        )
 
     def _block(self, vector: Level | None, tiled: Level | None, width: int, together: int) -> int:
         """As many iterations of the one reduction as the cache has room for what tiles share in them; 0 where

@@ -33,8 +33,9 @@ class Context:
 
     deopt, done, exit, prefix, access = "deopt", "done", "exit", "n", ""
 
-    def __init__(self, live_outs: list[Value]) -> None:
+    def __init__(self, live_outs: list[Value], distance: int) -> None:
         self.live_outs = live_outs
+        self.distance = distance
         self.entry: list[str] = []
         self.module: dict[str, None] = {}
         self.slots: dict[Value, int] = {}
@@ -69,6 +70,9 @@ class Context:
     def stopped(self) -> str:
         return "stopped"
 
+    def packed(self, first: str, depth: int, blocks: int) -> str:
+        return f"add i64 {self.distance}, 0"
+
     def math(self, mnemonic: str) -> str:
         function = getattr(ctypes.CDLL(None), str(SEMANTICS[mnemonic].math_function))
         address = ctypes.cast(function, ctypes.c_void_p).value
@@ -91,10 +95,11 @@ def own_machine() -> Any:
 class Compiled:
     """The machine code of a nest."""
 
-    def __init__(self, nest: Nest) -> None:
+    def __init__(self, nest: Nest, distance: int = 0) -> None:
+        """``distance``: from constants to their copies; 0: there are none."""
         self.nest = nest
         counter = nest.loop.header.parameters[0]
-        self._context = Context([counter])
+        self._context = Context([counter], distance)
         text = nest.emit(self._context)  # type: ignore[arg-type]
         entry = "\n".join(self._context.entry)
         self.text = f"""{chr(10).join(self._context.module)}

@@ -248,8 +248,10 @@ def test_random_chains(
         value = text.index(0, *zip(at, factors, strict=True), (argument(0), 9))
         for step in steps:
             value = STEPS[step](text, value)
-        place = text.index(2000, (value, sign), (at[1], 1))
+        place = text.index(131_500, (value, sign), (at[1], 1))
         text.store("f32", 0, text.index(0, (at[0], counts[1]), (at[1], 1)), text.load("f32", 1, place))
 
-    memory = [np.random.default_rng(0).normal(0, 1, 8192).astype(np.float32).view(np.uint8) for _ in "0123"]
+    memory = [
+        np.random.default_rng(0).normal(0, 1, 1 << 18).astype(np.float32).view(np.uint8) for _ in "0123"
+    ]
     check(program([Level(count) for count in counts], body), (workgroup,), memory)

@@ -1,0 +1,150 @@
+"""Kernels that copy constants of their program's file: the same bits as of the VM, and only where bytes stay
+as they are."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jitree.dispatch.native.nests import cutting
+from jitree.hal.executable import ExecutableParameters
+from jitree.loaders.vmvx import FORMAT, VmvxLoader
+from jitree.loaders.vmvx_executable import VmvxExecutable
+from jitree.loaders.vmvx_packed import MOST_COPIED, PackedConstants, packed_constants
+from jitree.regs.memory import Bounds
+from tests.hal.native_kernels import aligned
+from tests.loaders.cut_programs import KernelText, run_parts, run_whole, with_code
+from tests.loaders.vmvx_programs import load
+
+VECTOR, MATRIX, OUT = 3, 4, 5
+ROWS, DEPTH, GROUPS = 64, 80, 3
+SIZE = 4 * ROWS * DEPTH * GROUPS
+
+
+def product() -> KernelText:
+    """out[64 g + n] = sum over k of vector[k] * matrix[64 g + n, k]"""
+    text = KernelText(3)
+    group = text.workgroup()
+    first = text.op("mul.i64", group, text.constant(ROWS))
+    zero = text.pair()
+    text.lines.append(f"{zero} = const.f32.zero")
+    text.loops([ROWS], lambda at: text.store("f32", OUT, text.index(first, (at[0], 1)), zero))
+
+    def body(at: list[str]) -> None:
+        row = text.index(first, (at[0], 1))
+        one = text.load("f32", VECTOR, at[1])
+        other = text.load("f32", MATRIX, text.index(0, (row, DEPTH), (at[1], 1)))
+        text.store("f32", OUT, row, text.op("fma.f32", one, other, text.load("f32", OUT, row)))
+
+    text.loops([ROWS, DEPTH], body)
+    return text
+
+
+def program() -> tuple[bytes, int]:
+    """A file: an executable of so many bytes, and constants after it."""
+    code = product().module().build()
+    code += bytes(-len(code) % 4)
+    random = np.random.default_rng(0)
+    return code + random.normal(0, 1, SIZE // 4 + 16).astype(np.float32).tobytes(), len(code)
+
+
+def executable(file: object, size: int, bounds: Bounds | None = None) -> VmvxExecutable:
+    data = memoryview(file)[:size].toreadonly()  # type: ignore[arg-type]
+    loader = VmvxLoader((), "native") if bounds is None else VmvxLoader((), "native", bounds)
+    return with_code(loader.try_load(ExecutableParameters(FORMAT, data, ())))
+
+
+def matrix_in(file: object, size: int) -> np.ndarray:
+    """The constants, from a line of the cache on."""
+    elements: np.ndarray = np.frombuffer(file, np.uint8)  # type: ignore[call-overload]
+    at = size + -(elements.ctypes.data + size) % 64
+    return elements[at : at + SIZE]
+
+
+def copied(loaded: VmvxExecutable) -> int:
+    assert loaded._compiled is not None
+    (packed,) = {context._packed for context in loaded._compiled._contexts.values()}
+    return 0 if packed is None else packed.copied
+
+
+def results(loaded: VmvxExecutable, matrix: np.ndarray, parts: int = 0) -> bytes:
+    vector = aligned(np.linspace(-1, 1, DEPTH, dtype=np.float32))
+    out = aligned(np.zeros(ROWS * GROUPS, np.float32))
+    if parts:
+        run_parts(loaded, GROUPS, (), [vector, matrix, out], parts)
+    else:
+        run_whole(loaded, GROUPS, (), [vector, matrix, out])
+    return out.tobytes()
+
+
+@pytest.fixture
+def mapped(tmp_path: Path) -> tuple[mmap.mmap, int]:
+    data, size = program()
+    path = tmp_path / "program.bin"
+    path.write_bytes(data)
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), size
+
+
+def test_calls_before_and_after(mapped: tuple[mmap.mmap, int]) -> None:
+    for file, size in (mapped, program()):
+        matrix = matrix_in(file, size)
+        expected = results(load(product().module(), "plain"), matrix)
+        loaded = executable(file, size)
+        assert results(loaded, matrix) == expected and copied(loaded) == 0
+        assert results(loaded, matrix) == expected and copied(loaded) == SIZE
+        assert results(loaded, matrix) == expected
+        elsewhere = aligned(matrix)
+        assert results(loaded, elsewhere) == expected and copied(loaded) == SIZE
+
+
+def test_parts(monkeypatch: pytest.MonkeyPatch, mapped: tuple[mmap.mmap, int]) -> None:
+    monkeypatch.setattr(cutting, "LEAST_WORK", 0)
+    file, size = mapped
+    matrix, loaded = matrix_in(file, size), executable(file, size)
+    expected = results(loaded, matrix)
+    for _ in range(10):
+        for parts in (1, 2, 3, 4):
+            assert results(loaded, matrix, parts) == expected
+    assert copied(loaded) == SIZE
+
+
+def test_bytes_that_may_change() -> None:
+    """Nothing of them is kept from one call to the next."""
+    data, size = program()
+    memory = mmap.mmap(-1, len(data))
+    memory[:] = data
+    for file in (bytearray(data), memory):
+        matrix, loaded = matrix_in(file, size), executable(file, size)
+        for _ in range(8):
+            matrix.view(np.float32)[:] += 1
+            assert results(loaded, matrix) == results(load(product().module(), "plain"), matrix)
+        assert copied(loaded) == 0
+
+
+def test_limits_count_all_memory(mapped: tuple[mmap.mmap, int]) -> None:
+    file, size = mapped
+    matrix, loaded = matrix_in(file, size), executable(file, size, Bounds(charge=lambda size: size))
+    for _ in range(8):
+        results(loaded, matrix)
+    assert copied(loaded) == 0
+
+
+def test_which_files() -> None:
+    assert packed_constants(memoryview(bytes(1000))[10:20]) is not None
+    assert packed_constants(memoryview(bytearray(1000)).toreadonly()) is None
+    frozen = np.zeros(1000, np.uint8)
+    frozen.flags.writeable = False
+    assert packed_constants(frozen.data) is None
+
+
+def test_the_record() -> None:
+    """Constants begin at a line, and so do their copies."""
+    for size in (1, 63, 64, 1000, 100_000):
+        packed = PackedConstants(memoryview(bytes(size)))
+        start, length, distance, marks, room = packed._record
+        assert start % 64 == 0 and (start + distance) % 64 == 0 and 0 <= length <= size
+        assert marks >= start + distance + length and room == MOST_COPIED and packed.copied == 0
