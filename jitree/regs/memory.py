@@ -3,12 +3,12 @@ may have of everything, where a session limits it."""
 
 from __future__ import annotations
 
-import ctypes
 import mmap
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import numpy as np
 
+from jitree.base.memory import address_of as address_of
 from jitree.base.records import NamedTuple
 
 if TYPE_CHECKING:
@@ -23,14 +23,6 @@ _NO_RESERVE: Final = getattr(mmap, "MAP_NORESERVE", 0)
 """Only pages that are written count; missing from the mmap module of some platforms."""
 
 Bytes: TypeAlias = "npt.NDArray[np.uint8]"
-
-
-def address_of(array: npt.NDArray[Any]) -> int:
-    """The address of an array's first element."""
-    flags = array.flags
-    if flags.writeable and flags.c_contiguous and array.size:
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
-    return int(array.__array_interface__["data"][0])  # which takes three times as long
 
 
 def zeroed(length: int, alignment: int = 64) -> Bytes:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from jitree.base.memory import address_of
 from jitree.errors import InternalError, StatusError
 from jitree.vmfb.cconv import TAGS, CallingConvention, RegisterSlot, Span, parse
 from jitree.vmfb.module import read_signatures
@@ -50,20 +51,21 @@ class Decoding:
         self._module = module
         self._signatures = signatures
         self._conventions = array("i")
-        self._convention_places: dict[tuple[str, bool], int] = {}
+        self._function_places: dict[str, int] = {}
+        self._import_places: dict[str, int] = {}
         self._rows = self._function_rows()
-        imports = np.array([self._import_convention(item.cconv) for item in module.imports], np.int32)
+        imports = np.array([self._import_convention(item.cconv or "") for item in module.imports], np.int32)
         conventions = np.frombuffer(self._conventions or b"", np.int32)
         bytecode = np.array(module.bytecode, np.uint8)  # a copy: it must not change meanwhile
         self._owned = imports, conventions, bytecode
         self._places = self._make_room()
         fields = {
-            "bytecode": _address(bytecode),
-            "functions": _address(self._rows),
+            "bytecode": address_of(bytecode),
+            "functions": address_of(self._rows),
             "function_count": len(signatures),
-            "imports": _address(imports),
+            "imports": address_of(imports),
             "import_count": len(imports),
-            "conventions": _address(conventions),
+            "conventions": address_of(conventions),
             "honours_moves": module.bytecode_version[0] >= FIRST_MOVING_VERSION,
             "version": module.bytecode_version[0],
             "multiply_add": MULTIPLY_ADD[arithmetic],
@@ -78,7 +80,7 @@ class Decoding:
     def run(self, code: Code) -> DecodedModule | None:
         """What comes out; None if the functions are not accepted."""
         self._record[_TABLES] = code.tables
-        if not code.decode(_address(self._record)):
+        if not code.decode(address_of(self._record)):
             return None
         end, instructions, sites = (int(self._record[word]) for word in _RESULTS)
         return DecodedModule(
@@ -130,7 +132,7 @@ class Decoding:
         ends = [*accumulate(size + 7 & -8 for size in sizes.values())]
         self._room = np.empty(ends[-1] // 4, np.int32)
         self._room[: longest + 1] = 0  # the marks
-        first = _address(self._room)
+        first = address_of(self._room)
         return dict(zip(sizes, (first, *(first + end for end in ends)), strict=False))
 
     def _function_rows(self) -> npt.NDArray[np.int32]:
@@ -147,23 +149,32 @@ class Decoding:
             rows[:, FUNCTION_ROW.word(field)] = signatures.column(values)
         return rows
 
-    def _import_convention(self, text: str | None) -> int:
-        try:
-            return self._convention(parse(text or ""), None)
-        except StatusError:  # an import without calls need not be readable
-            return -1
-
-    def _convention(self, cconv: CallingConvention, slots: Sequence[RegisterSlot] | None) -> int:
-        """The place of a convention among them; ``slots`` are None of an import's."""
-        key = cconv.text, slots is None
-        place = self._convention_places.get(key)
+    def _import_convention(self, text: str) -> int:
+        place = self._import_places.get(text)
         if place is None:
-            place = self._convention_places[key] = len(self._conventions)
-            self._conventions.extend(_encoded(cconv, tuple(slots or ())))
+            encoded = _encoded_import(text)
+            place = self._import_places[text] = len(self._conventions) if encoded else -1
+            self._conventions.extend(encoded)
+        return place
+
+    def _convention(self, cconv: CallingConvention, slots: Sequence[RegisterSlot]) -> int:
+        """The place of a function's convention among them."""
+        place = self._function_places.get(cconv.text)
+        if place is None:
+            place = self._function_places[cconv.text] = len(self._conventions)
+            self._conventions.extend(_encoded(cconv, slots))
         return place
 
 
 @lru_cache(maxsize=_CACHED_CONVENTIONS)
+def _encoded_import(text: str) -> Sequence[int]:
+    """As :func:`_encoded`, of an import; nothing if it cannot be read: one without calls need not be."""
+    try:
+        return _encoded(parse(text), ())
+    except StatusError:
+        return ()
+
+
 def _encoded(cconv: CallingConvention, slots: Sequence[RegisterSlot]) -> list[int]:
     """A CONVENTION record and all that follows it."""
     items: list[int] = []
@@ -176,10 +187,6 @@ def _encoded(cconv: CallingConvention, slots: Sequence[RegisterSlot]) -> list[in
     slots_at = results_at + len(cconv.result_tags)
     header = [len(cconv.arguments), len(cconv.result_tags), results_at, slots_at]
     return [*header, *items, *cconv.result_tags, *(slot for _, slot in slots)]
-
-
-def _address(memory: npt.NDArray[np.generic]) -> int:
-    return int(memory.__array_interface__["data"][0])
 
 
 def decode_module(module: ModuleTables, arithmetic: str = STRICT) -> DecodedModule:

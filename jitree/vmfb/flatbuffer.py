@@ -8,10 +8,11 @@ which also makes this several times faster than unpacking each field.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
+from jitree.base.memory import address_of
 from jitree.errors import InvalidArgumentError
 from jitree.vmfb.native.code import compiled, interpreted
 from jitree.vmfb.native.layout import COLUMN_READER
@@ -27,11 +28,12 @@ _SHARING = 8
 class FlatBuffer:
     """The bytes of one FlatBuffer, without size prefix. Positions are byte offsets into ``data``."""
 
-    __slots__ = ("_budget", "_halves", "_signed", "_texts", "_vtables", "_words", "data", "length")
+    __slots__ = ("_budget", "_halves", "_signed", "_texts", "_vtables", "_words", "address", "data", "length")
 
     def __init__(self, data: memoryview) -> None:
         self.data = data
         self.length = len(data)
+        self.address = address_of(np.frombuffer(data, np.uint8))
         self._words = data[: self.length & ~3].cast("I")
         self._signed = data[: self.length & ~3].cast("i")
         self._halves = data[: self.length & ~1].cast("H")
@@ -220,15 +222,10 @@ def columns_of(parent: Table, slot: int, columns: npt.NDArray[np.int32]) -> npt.
     first, count = parent.vector(slot, 4) or (0, 0)
     values = np.zeros((len(columns), count), np.int64)
     buffer = parent.buffer
-    content = np.frombuffer(buffer.data, np.uint8)
     record = np.zeros(COLUMN_READER.size // 8, np.int64)
     record[:_INPUTS] = (
-        _address(content), buffer.length, first, count, _address(columns), len(columns), _address(values),
+        buffer.address, buffer.length, first, count, address_of(columns), len(columns), address_of(values),
     )  # fmt: skip
-    if not (compiled() or interpreted()).read_columns(_address(record)):
+    if not (compiled() or interpreted()).read_columns(address_of(record)):
         buffer.fail(first, "what has been verified has changed since")
     return values
-
-
-def _address(memory: npt.NDArray[Any]) -> int:
-    return int(memory.__array_interface__["data"][0])

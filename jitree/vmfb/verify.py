@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from jitree.base.memory import address_of
 from jitree.errors import InvalidArgumentError
 from jitree.vmfb.native.code import compiled, interpreted
 from jitree.vmfb.native.layout import FINDING, VERIFIER
@@ -51,16 +52,16 @@ def _findings(flatbuffer: memoryview, most: int) -> list[list[int]]:
     findings = np.zeros((most, FINDING.size // 8), np.int64)
     record = np.zeros(VERIFIER.size // 8, np.int64)
     values = {
-        "data": content.__array_interface__["data"][0],
+        "data": address_of(content),
         "length": len(content),
         "tables": code.tables,
         "budget": _SHARING * len(content) + _SLACK,
-        "findings": findings.__array_interface__["data"][0],
+        "findings": address_of(findings),
         "most": most,
     }
     for name, value in values.items():
         record[VERIFIER.word(name)] = value
-    count = code.verify(record.__array_interface__["data"][0])
+    count = code.verify(address_of(record))
     return findings.view(np.int32)[:count].tolist()  # type: ignore[no-any-return]
 
 

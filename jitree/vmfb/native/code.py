@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from jitree.base.memory import address_of
 from jitree.base.records import NamedTuple
 from jitree.codegen import image
 from jitree.codegen.image import Recipe
@@ -46,7 +47,9 @@ def compiled() -> Code | None:
         ready = image.get(RECIPE)
         if ready is not None:
             decode, verify, read_columns = (_FUNCTION(ready.addresses[name]) for name in _ENTRIES)
-            _code = Code(decode, verify, read_columns, _address(ready.notes), ready)
+            _code = Code(
+                decode, verify, read_columns, address_of(np.frombuffer(ready.notes, np.uint8)), ready
+            )
     return _code
 
 
@@ -60,10 +63,6 @@ def interpreted() -> Code:
         lambda address: bodies.decode(records.Decoder(address)),
         lambda address: checking.verify(records.Verifier(address)),
         lambda address: columns.read_columns(records.ColumnReader(address)),
-        _address(content),
+        address_of(np.frombuffer(content, np.uint8)),
         content,
     )
-
-
-def _address(data: bytes) -> int:
-    return int(np.frombuffer(data, np.uint8).__array_interface__["data"][0])
