@@ -80,11 +80,20 @@ class VmvxLoader(ExecutableLoader):
             )
             compiled = _compiled(tier, executable, rows, create, self._bounds.builds, file)
             places = partial(kernel_places, executable.module)
-            workers = Workers(create, compiled, _usual_binding_counts(rows))
+            workers = Workers(create, compiled, _usual_binding_counts(rows), _starter(on_vm))
             loaded = VmvxExecutable(executable.name, rows, workers, compiled, places)
             if tier == _WAITS:
                 loaded.require_compiled()
             return loaded
+
+
+def _starter(engine: str | Engine | None) -> Callable[[], Engine] | None:
+    """What runs the initialiser of workers after the first; None: what runs kernels."""
+    if engine is None or isinstance(engine, str):
+        return None
+    from jitree.dispatch.plain.counting import CountingEngine
+
+    return engine.beside if isinstance(engine, CountingEngine) else None
 
 
 def _usual_binding_counts(rows: Sequence[EntryPoint]) -> list[int]:

@@ -23,6 +23,7 @@ from jitree.loaders.library import EntryPoint, EntryTable, TabledExecutable
 from jitree.loaders.vmvx_worker import Worker, job_failure
 
 if TYPE_CHECKING:
+    from jitree.dispatch.engine import Engine
     from jitree.loaders.vmvx_native import CompiledKernels
 
 _ENTRY_WORDS: Final = ENTRY_POINT.size // 8
@@ -45,15 +46,19 @@ class Workers(Ended):
 
     def __init__(
         self,
-        create: Callable[[], Worker],
+        create: Callable[..., Worker],
         compiled: CompiledKernels | None,
         binding_counts: Iterable[int] = (),
+        starter: Callable[[], Engine] | None = None,
     ) -> None:
-        """``binding_counts``: of the dispatches that will come."""
+        """``binding_counts``: of the dispatches that will come. ``starter`` gives what runs the initialiser
+        of workers after the first, where that is not what runs kernels."""
         self._create_worker = create
         self._compiled = None if compiled is None else ref(compiled)
         self._idle: SimpleQueue[Worker] = SimpleQueue()
         first = self._create()
+        if starter is not None:
+            self._create_worker = lambda: create(starter=starter())
         first.prepare(binding_counts)
         self._idle.put(first)
         self._failures: dict[int, BaseException] = {}

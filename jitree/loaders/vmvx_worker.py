@@ -64,13 +64,15 @@ class Worker:
         constants: Sequence[int],
         tier: str | Engine | None,
         bounds: Bounds = UNBOUNDED,
+        starter: Engine | None = None,
     ) -> None:
-        """Links the executable's module to ``modules`` and runs its initialiser; statuses as of
-        :meth:`Context.register`."""
+        """Links the executable's module to ``modules`` and runs its initialiser, by ``starter`` if there is
+        one; statuses as of :meth:`Context.register`."""
         self.promotion = Promotion()
         engine = self.promotion.engine() if tier == "auto" else tier
         self.context = Context(RefTypes(), tier=engine, bounds=bounds)
-        self.engine = self.context.invoker.engine = MeasuredEngine(self.context.invoker.engine)
+        self.engine = MeasuredEngine(self.context.invoker.engine)
+        self.context.invoker.engine = starter or self.engine
         self.context.invoker.watch_call = watcher_of_calls()
         self._functions = [f"{executable.name}.{name}" for name in entries]
         self._calls: dict[int, GridCall] = {}
@@ -85,6 +87,7 @@ class Worker:
             if constants:
                 words = VmBuffer.alias(struct.pack(f"<{len(constants)}I", *constants))
                 self.context.invoke(self.context.lookup(f"{executable.name}.{SET_CONSTANTS}"), (words,))
+            self.context.invoker.engine = self.engine
         except BaseException:
             self.context.close()
             raise

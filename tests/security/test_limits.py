@@ -272,3 +272,15 @@ def test_instructions_are_those_of_kernels_however_threads_share_them(spans: tup
             executor.require_native_executor().execute(commands, *commands.bind(()))
     assert visits.sum() == 24
     assert engine.executed == 24 * len([line for line in COUNT.splitlines() if line.strip()])
+
+
+def test_instructions_of_initialisers_are_those_of_the_first_thread() -> None:
+    """Others have what it has before they take part in a kernel, and take as many for themselves."""
+    engine = CountingEngine(100)
+    module = kernels().function("__init", "0v_v", "%i0 = const.i32 1\n" * 50 + "return []")
+    with engine.counted():
+        executable = load(module, engine)
+        begun = engine.executed
+        worker = executable._workers._create()
+    assert begun == engine.executed == 51
+    assert worker.context.invoker.engine is worker.engine

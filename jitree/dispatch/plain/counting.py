@@ -37,6 +37,11 @@ class CountingEngine:
         self._calls = 0
         self._lock = allocate_lock()
 
+    def beside(self) -> CountingEngine:
+        """For what has run before: another thread's part of a kernel begins as the first one did. It has the
+        same limit for itself, else the count would be another one on each number of threads."""
+        return CountingEngine(self._limit)
+
     @contextmanager
     def counted(self) -> Iterator[None]:
         """The limit is that of what runs inside; calls that overlap share it."""
