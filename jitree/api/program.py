@@ -21,6 +21,7 @@ from jitree.api.program_files import (
     require_file,
     unpacked,
 )
+from jitree.api.resources import in_order
 from jitree.api.session import Session
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError, error_context
@@ -42,7 +43,7 @@ class Program:
     def __init__(
         self,
         *sources: Source,
-        device: str | Iterable[str] | None = None,
+        device: str | Iterable[str] | Mapping[str, str] | None = None,
         parameters: str | os.PathLike[str] | Sequence[Any] | Mapping[str, Any] = (),
         embed: bool = False,
         **options: Any,
@@ -222,7 +223,7 @@ def _device_names(device: Any) -> str | tuple[str, ...] | None:
         return device
     if isinstance(device, Device):
         raise InvalidArgumentError(f"device: a Device belongs to its process; name it, as '{device.uri}'")
-    return listed("device", "URIs", device, str)
+    return listed("device", "URIs", in_order(device), str)
 
 
 def _archives(parameters: Any) -> tuple[ProgramFile, ...]:
@@ -332,7 +333,7 @@ def _described(session: Session) -> Program:
 
 
 def _uris(made: Any) -> tuple[str, ...]:
-    devices = [made] if isinstance(made, Device) else made
+    devices = [made] if isinstance(made, Device) else in_order(made)
     return tuple(item.uri if isinstance(item, Device) else item for item in devices)
 
 

@@ -126,7 +126,7 @@ class Resources(Unique):
         raise UnavailableError(f"no device can be created; {'; '.join(reasons)}")
 
 
-DeviceChoice = str | Device | Sequence[str | Device] | None
+DeviceChoice = str | Device | Sequence[str | Device] | Mapping[str, str | Device] | None
 
 
 def open_devices(
@@ -137,7 +137,7 @@ def open_devices(
     sandbox: Sandbox | None,
     zero_memory: bool,
 ) -> tuple[Device, ...]:
-    """The devices of a choice; those that are created are added to ``owned``."""
+    """The devices of a choice, of a mapping in its order; those that are created are added to ``owned``."""
     if choice is None and sandbox is None:
         created = instance.create_default_device(loaders=loaders)
         owned.append(created)
@@ -147,7 +147,7 @@ def open_devices(
     if isinstance(choice, (str, Device)) or not isinstance(choice, Iterable):
         choice = [choice]
     devices = []
-    for item in listed("device", "URIs or Devices", choice):
+    for item in listed("device", "URIs or Devices", in_order(choice)):
         if not isinstance(item, (str, Device)):
             raise InvalidArgumentError(f"device: expected a URI or a Device but got {describe(item)}")
         if sandbox is not None:
@@ -163,6 +163,11 @@ def open_devices(
     if not devices:
         raise InvalidArgumentError("device: a session needs at least one device")
     return tuple(devices)
+
+
+def in_order(choice: Iterable[Any]) -> Iterable[Any]:
+    """The devices of a list, or of a mapping, whose names are for who reads it: programs know numbers."""
+    return choice.values() if isinstance(choice, Mapping) else choice
 
 
 def _prepared(device: Device, zero_memory: bool) -> Device:

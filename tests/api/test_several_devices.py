@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
 import pytest
 
 import jitree
+from jitree import Program, Session
+from jitree.errors import InvalidArgumentError
 from jitree.hal.device import Device
 from tests.api.direct import X, direct, needs_machine_code
 from tests.api.programs import PROGRAMS
@@ -83,3 +86,15 @@ def test_functions_in_python_get_arrays_with_their_devices() -> None:
         session.load(program, custom)
         assert session["m.f"](moved).device is session.devices[1]
         assert seen == [session.devices[1]]
+
+
+def test_a_mapping_is_a_list_with_names() -> None:
+    names = {"first": "local-sync", "second": "local-task"}
+    program = Program(PROGRAM, device=names)
+    assert program == Program(PROGRAM, device=list(names.values()))
+    with Session(device=names) as session:
+        assert [device.id for device in session.devices] == list(names.values())
+        session.load(PROGRAM)
+        assert [device.id for device in pickle.loads(pickle.dumps(session)).devices] == list(names.values())
+    with pytest.raises(InvalidArgumentError, match="URI"):
+        Session(device={"first": 3})  # type: ignore[dict-item]
