@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from jitree.base.records import NamedTuple
 from jitree.compare.lone_dispatch import CapturedDispatch
 from jitree.hal.observing import DISPATCH
 from jitree.observe.observation import Onlooker
@@ -25,9 +26,19 @@ _LARGEST: Final = 64 << 20
 """Bytes of memory of a dispatch that is run alone."""
 
 
+class ConstantReader(NamedTuple):
+    """The dispatch that reads an element."""
+
+    dispatch: ObservedDispatch
+    operand: str
+    """The element's place among what it reads: ``input 1``; empty if that is not known."""
+    type: str
+    coordinate: tuple[int, ...]
+
+
 def first_reader(
     function: Function, inputs: Sequence[Any], ordinal: int, binding: int, place: range
-) -> ObservedDispatch | None:
+) -> ConstantReader | None:
     """The first dispatch, from that of a number on, that reads bytes at a ``place`` of what is bound to that
     one as ``binding``. None if it is not found: none does, or more memory is bound than is copied."""
     reader = _ConstantReader(function, ordinal, binding, place)
@@ -44,7 +55,7 @@ class _ConstantReader(Onlooker):
         self._place = place
         self._address = 0
         self._number: int | None = None
-        self.found: ObservedDispatch | None = None
+        self.found: ConstantReader | None = None
 
     def is_about(self, step: DeviceStep, ordinal: int | None) -> None:
         if step.kind != DISPATCH or ordinal is None or ordinal < self._first or self._number is not None:
@@ -72,7 +83,16 @@ class _ConstantReader(Onlooker):
 
     def looks_at(self, dispatch: ObservedDispatch) -> None:
         if self._number is not None and dispatch.ordinal == self._number:
-            self.found = self.found or dispatch
+            self.found = self.found or self._reader(dispatch)
+
+    def _reader(self, dispatch: ObservedDispatch) -> ConstantReader:
+        for number, tensor in enumerate(dispatch.inputs):
+            place, kind = self._address - tensor.extent[0], tensor.kind
+            if kind is not None and not tensor.origin and 0 <= place < kind.byte_length:
+                element = place * 8 // kind.element.bits
+                coordinate = tuple(map(int, np.unravel_index(element, kind.shape)))
+                return ConstantReader(dispatch, f"input {number}", tensor.type, coordinate)
+        return ConstantReader(dispatch, "", "", ())
 
 
 def _differ(expected: Sequence[Any], found: Sequence[Any], block: int, changed: Any) -> bool:

@@ -177,23 +177,27 @@ def _aligned(
 
 def _name_reader(found: Difference, comparison: Comparison, one: ProgramSide, inputs: Sequence[Any]) -> None:
     """Where a constant departs and all that is made agrees: which dispatch reads the element."""
-    first, place = found.first, comparison.constant_place
-    if first is None or first is not comparison.constants or place is None or first.ordinal is None:
+    first, where = found.first, comparison.constant_place
+    if first is None or first is not comparison.constants or where is None or first.ordinal is None:
         return
     from jitree.compare.constant_readers import first_reader
 
     with one.open() as function:
-        reader = first_reader(function, inputs, first.ordinal, *place)
+        reader = first_reader(function, inputs, first.ordinal, *where)
     if reader is None:
         found.first = first._replace(reason=f"{first.reason}; it is bound here; its reader is not known")
         return
+    dispatch = reader.dispatch
     found.first = first._replace(
-        dispatch=reader.name,
-        other=reader.name,
-        ordinals=(reader.ordinal, reader.ordinal),
+        dispatch=dispatch.name,
+        other=dispatch.name,
+        ordinals=(dispatch.ordinal, dispatch.ordinal),
         reason=f"{first.reason}; this dispatch reads it",
-        location=reader.location,
+        location=dispatch.location,
     )
+    if reader.operand:
+        place = first.place._replace(coordinate=reader.coordinate)
+        found.first = found.first._replace(operand=reader.operand, type=reader.type, place=place)
 
 
 def _pinned(

@@ -281,7 +281,8 @@ class Comparison:
                 )  # fmt: skip
                 size = (len(place.bits[0]) - 2) // 2
                 number = int(np.ravel_multi_index(place.coordinate, pair[2])) if pair and pair[2] else 0
-                self.constant_place = left.binding, range(number * size, (number + 1) * size)
+                begin = (left.offset or 0) + number * size
+                self.constant_place = left.binding, range(begin, begin + size)
                 return
 
 

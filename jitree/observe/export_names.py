@@ -85,6 +85,26 @@ class ExportName(NamedTuple):
         batch, (m, n, k, rows, columns, depth) = self.loops[:-6], self.loops[-6:]
         return (*batch, m, k, rows, depth), (*batch, n, k, columns, depth), (*batch, m, n, rows, columns)
 
+    @property
+    def factors(self) -> list[TensorKind]:
+        """The two operands of a product of matrices; none of other operations."""
+        tiles, loops = self._tiles, self.loops
+        if not self.types or "like" in self.operation or "quantized" in self.operation:
+            return []
+        elements = self.types[:2] if len(self.types) > 2 else (self.types[0], self.types[0])
+        if tiles is not None:
+            shapes: tuple[tuple[int, ...], ...] = tiles[:2]
+        elif "matmul" in self.operation and len(loops) >= 3:
+            *batch, rows, columns, depth = loops
+            shapes = (*batch, rows, depth), (*batch, depth, columns)
+        elif "matvec" in self.operation and len(loops) == 2:
+            shapes = loops, loops[1:]
+        elif "vecmat" in self.operation and len(loops) == 2:
+            shapes = loops[1:], loops[::-1]
+        else:
+            return []
+        return [TensorKind(element, shape) for element, shape in zip(elements, shapes, strict=True)]
+
     def flat_output(self, extent: Extent, limit: int) -> TensorKind | None:
         """A result without a shape, which lies there or in a few bytes more, up to ``limit``: elements in a
         row, of the last type."""

@@ -23,6 +23,7 @@ from jitree.hal.observing import DISPATCH, DeviceStep, Extent, Observer, memory,
 from jitree.hal.operations import Listener
 from jitree.observe.changes import Digest
 from jitree.observe.export_names import TensorKind, parse
+from jitree.observe.factors import place_factors
 from jitree.observe.origins import CallOrigin, ObservedCall, Origins
 from jitree.observe.regions import (
     PlacedTensor,
@@ -34,7 +35,7 @@ from jitree.observe.regions import (
     outputs_of,
     overlaps,
 )
-from jitree.observe.tensors import ALIKE, ARGUMENT, DECLARED, ObservedDispatch, ObservedTensor, kind_of
+from jitree.observe.tensors import ALIKE, ARGUMENT, DECLARED, READ, ObservedDispatch, ObservedTensor, kind_of
 
 if TYPE_CHECKING:
     from jitree.dispatch.invocation import Invoker
@@ -196,7 +197,7 @@ class Observation(Listener):
             for tensor in dispatch.outputs:
                 tensor.origin = _origin(dispatch)
                 self._regions.put(PlacedTensor(tensor.extent, tensor.kind, tensor.source, tensor.origin))
-        dispatch.bound = partial(self._bound, step, dispatch.outputs)
+        dispatch.bound = partial(self._bound, step, dispatch)
         try:
             for onlooker in onlookers:
                 onlooker.looks_at(dispatch)
@@ -205,12 +206,13 @@ class Observation(Listener):
             for tensor in (*dispatch.inputs, *dispatch.outputs):
                 tensor.end()
 
-    def _bound(self, step: DeviceStep, outputs: Sequence[ObservedTensor]) -> Sequence[ObservedTensor]:
+    def _bound(self, step: DeviceStep, dispatch: ObservedDispatch) -> Sequence[ObservedTensor]:
+        known = [*dispatch.outputs, *(tensor for tensor in dispatch.inputs if tensor.offset is not None)]
         return [
             ObservedTensor(binding, *region, step.look)
             for binding, operand in enumerate(step.operands)
             for region in self._regions.inside(operand)
-            if not any(overlaps(region.extent, output.extent) for output in outputs)
+            if not any(overlaps(region.extent, tensor.extent) for tensor in known)
         ]
 
     def _writes_of(self, step: DeviceStep, changes: Sequence[Extent]) -> list[Extent]:
@@ -237,6 +239,7 @@ class Observation(Listener):
             tensor.changes = changes
         dispatch.outputs = tuple(outputs)
         dispatch.inputs = tuple(inputs_of(operands, outputs, name, types, self._regions))
+        place_factors(dispatch.inputs, outputs, operands, name, step.constants)
         if not name.types:
             for tensor in dispatch.inputs:
                 tensor.guess_element(self._regions.elements, ALIKE)
@@ -280,7 +283,7 @@ class _Submission(Unique, Observer):
 
 
 _MOVED: Final = {
-    "read": "a read of constants or parameters",
+    "read": READ,
     "update": "an update with data of the program",
     "fill": "a fill",
 }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from jitree.base.records import NamedTuple
 from jitree.observe.changes import LINE
 from jitree.observe.export_names import ExportName, TensorKind, fits, flat
-from jitree.observe.tensors import DECLARED, GIVEN, NAMED, UNKNOWN, ObservedTensor
+from jitree.observe.tensors import DECLARED, ELEMENTS_NAMED, GIVEN, NAMED, UNKNOWN, ObservedTensor
 
 if TYPE_CHECKING:
     from jitree.hal.observing import Extent
@@ -178,8 +178,6 @@ def _in_a_row(binding: int, extent: Extent, kind: TensorKind | None) -> Observed
     return ObservedTensor(binding, extent, kind, UNKNOWN if kind is None else ELEMENTS_NAMED, "")
 
 
-ELEMENTS_NAMED: Final = "name, element type only"
-"""A source of types: the name says the element type only."""
 SCRATCH: Final = "memory of the call, written by something else than what is known"
 """What made a tensor in memory of the call that no known work has written."""
 

@@ -38,10 +38,14 @@ GIVEN: Final = "given"
 """… the user says it."""
 NAMED: Final = "name"
 """… the export's name says it, and lengths agree."""
+ELEMENTS_NAMED: Final = "name, element type only"
+"""… the export's name says what the elements are."""
 
 
 VALUE: Final = "value"
 """The word before the ordinal of what is no dispatch, but was shown by another runtime."""
+READ: Final = "a read of constants or parameters"
+"""As the origin of a tensor."""
 ARGUMENT: Final = "argument "
 """Before a number, as the origin of a tensor."""
 
@@ -93,6 +97,8 @@ class ObservedTensor(Unique):
         self.binding = binding
         """Number of the dispatch's binding that it lies in."""
         self.extent = extent
+        self.offset: int | None = None
+        """Bytes before it in a block of constants that the binding is; None of other tensors."""
         self.kind = kind
         """None where only the bytes are known."""
         self.source = source

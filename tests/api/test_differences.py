@@ -115,7 +115,8 @@ def test_which_dispatch_reads_a_constant_is_found(tmp_path: Path) -> None:
         d = jitree.diff(*sides, inputs=[np.full((4, 16), 1e-9, np.float32)])
         assert d.first is not None and d.first.ordinal == 2 * layer and "_matmul_" in d.first.dispatch
         if d.first.operand == "input 1":
-            assert d.first.coordinate == (256 * layer + 16 * row + column,)
+            assert d.first.coordinate == ((row, column) if layer else (16 * row + column,))
+            assert d.first.type == ("16x16xf32" if layer else "768xf32")
             assert d.first.reason.endswith("this dispatch reads it")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from jitree.observe.export_names import parse
+from jitree.observe.factors import place_factors
 from jitree.observe.regions import PlacedTensor, Regions, inputs_of, outputs_of
 
 
@@ -78,3 +79,31 @@ def test_names_of_exports(name: str, outputs: str, inputs: str) -> None:
     assert set(outputs.split()) <= set(map(str, parsed.outputs))
     assert set(inputs.split()) <= set(map(str, parsed.inputs))
     assert bool(parsed.outputs) is bool(outputs)
+
+
+@pytest.mark.parametrize(
+    ("name", "constants", "expected"),
+    [
+        ("f_dispatch_0_matmul_4x8x32_f32", (512, 4096), (12288, "32x8xf32", 4096)),
+        ("f_dispatch_0_mmt4d_1x2x32x4x4x1_f32", (0, 512, 4096), (12288, "2x32x4x1xf32", 4096)),
+        ("f_dispatch_0_matmul_4x8x32_f32", (512,), (8192, "2048xf32", None)),
+        ("f_dispatch_0_matmul_4x8x32_f32", (512, 4096, 64), (8192, "2048xf32", None)),
+        ("f_dispatch_0_matmul_4x8x32_f32", (512, 8000), (8192, "2048xf32", None)),
+        ("f_dispatch_0_matmul_4x8x32_f32", (512, 100), (8192, "2048xf32", None)),
+        ("f_dispatch_0_matmul_like_4x8x32_f32", (512, 4096), (8192, "2048xf32", None)),
+        ("f_dispatch_0_elementwise_4x8_f32", (512, 4096), (8192, "2048xf32", None)),
+    ],
+)
+def test_the_part_of_a_block_of_constants(
+    name: str, constants: Sequence[int], expected: tuple[int, str, int | None]
+) -> None:
+    """Where a number of the dispatch says it that is no place of another tensor, and fits."""
+    operands = [(4096, 1024), (8192, 8192), (4096, 1024)]
+    parsed, regions = parse(name), Regions()
+    kind = parse("f_dispatch_0_elementwise_4x32_" + parsed.types[0].name).outputs[0]
+    regions.put(PlacedTensor((4608, kind.byte_length), kind, "name", "before (dispatch 3)"))
+    outputs = outputs_of(operands, [(4096, 128)], parsed, {}, regions)
+    inputs = inputs_of(operands, outputs, parsed, {}, regions)
+    place_factors(inputs, outputs, operands, parsed, constants)
+    assert inputs[0].extent[0] == 4608
+    assert (inputs[1].extent[0], inputs[1].type, inputs[1].offset) == expected

@@ -413,6 +413,18 @@ def test_what_reads_of_constants_put_somewhere_is_named(offset: int) -> None:
         assert "constants" in session.finite_check.first_read
 
 
+def test_a_weight_among_all_constants_is_named_by_its_row_and_column() -> None:
+    data = bytearray((PROGRAMS / "packed.vmfb").read_bytes())
+    weights = (PROGRAMS / "packed.mlir").read_text().split('"0x')[2].split('"')[0]
+    place = data.index(bytes.fromhex(weights)) + 4 * (16 * 2 + 7)
+    data[place : place + 4] = np.float32("nan").tobytes()
+    with Session("local-sync", check_finite=True) as session:
+        module = session.load(bytes(data))
+        np.asarray(module[next(iter(module))](np.ones((4, 16), np.float32)))
+        assert session.finite_check is not None
+        assert "(dispatch 2) reads nan at (2, 7) " in session.finite_check.first_read
+
+
 def test_arguments_that_are_refused() -> None:
     with Session("local-sync", check_finite="inputs") as session:
         session.load(SEEN)

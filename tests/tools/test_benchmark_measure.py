@@ -77,7 +77,7 @@ def test_repetitions_keep_the_number_of_iterations_of_the_first() -> None:
 
 def test_warm_up_time() -> None:
     call = Call()
-    measure(call.benchmark(), MeasuringPlan(Duration(iterations=1), warmup_seconds=0.01))
+    measure(call.benchmark(), MeasuringPlan(Duration(iterations=1), warmup_seconds=0.2))
     assert call.count > 2
 
 
