@@ -15,6 +15,7 @@ import sys
 from _frozen_importlib import ModuleSpec
 from _frozen_importlib_external import MAGIC_NUMBER, SourceFileLoader, cache_from_source
 from contextlib import suppress
+from mmap import ACCESS_READ, mmap
 from types import CodeType, ModuleType
 from typing import Final
 
@@ -102,17 +103,16 @@ def _file() -> str:
 
 def _read(file: str) -> dict[str, Entry]:
     """What the file has; nothing if it is another interpreter's, of another place, or not there."""
-    try:
-        with open(file, "rb", buffering=0) as opened:
-            content = opened.read()
-    except OSError:
-        return {}
     start = MAGIC_NUMBER + os.fsencode(_PACKAGE) + b"\0"
-    if not content.startswith(start):
-        return {}
+    entries: dict[str, Entry] = {}
     try:
-        entries: dict[str, Entry] = marshal.loads(memoryview(content)[len(start) :])
-    except (EOFError, ValueError, TypeError):
+        # It is mapped, not read: 330 new pages would take longer than what it saves. Who writes it anew
+        # replaces it.
+        with open(file, "rb", buffering=0) as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as content:
+            if content.find(start, 0, len(start)) == 0:
+                with memoryview(content) as view, view[len(start) :] as marshalled:
+                    entries = marshal.loads(marshalled)
+    except (OSError, EOFError, ValueError, TypeError):  # ValueError: it is empty, too
         return {}
     return entries
 
