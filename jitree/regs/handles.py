@@ -95,6 +95,8 @@ _LINK: Final = ENTRY.word("link")
 _RELEASED: Final = STATE.word("released")
 _ENTRY_WORDS: Final = ENTRY.size // 4
 _POISON: Final = bytes(ENTRY.size)
+_MANY: Final = 1 << 12
+"""References that may be to the same objects, which is worth a look."""
 _FEW: Final = 8
 """References that are quicker dropped one by one."""
 assert KIND_FREE == 0
@@ -379,6 +381,11 @@ class HandleTable:
         handles = handles[handles != 0]
         numbers = handles - self.base >> 6
         entries = self._entries["i32"]
+        if len(handles) > _MANY:  # all but one of those to one object
+            repeats = np.bincount(numbers)
+            numbers = np.flatnonzero(repeats)
+            entries[numbers, _COUNT] -= (repeats[numbers] - 1).astype(np.int32)
+            handles = self.base + (numbers << 6)
         only = entries[numbers, _COUNT] == 1
         of_code = only & (entries[numbers, _OWNER] != OWNER_PYTHON)
         later, others = self._later, ~of_code

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from jitree.base.arguments import integer, natural, shown
+from jitree.base.copying import ranges
 from jitree.base.endings import Ending, Unique
 from jitree.errors import (
     FailedPreconditionError,
@@ -51,6 +52,8 @@ MAXIMUM_CAPACITY: Final = 1 << 26
 machine's memory with it."""
 
 _WORDS: Final = LIST_SLOT.size // 8
+_FEW_WORDS: Final = 256  # quicker looked at one by one
+PART_SIZE: Final = 1 << 18  # elements that are made or dropped at once, in some milliseconds
 _ADDRESS, _LENGTH, _ELEMENT_TYPE, _CAPACITY = map(ENTRY.word, ("address", "length", "element_type", "rank"))
 _INTEGER_BITS: Final = {LIST_I8: 8, LIST_I16: 16, LIST_I32: 32, LIST_I64: 64}
 _NAMES: Final = {code: name for name, code in VALUE_TYPE_CODES.items()} | {LIST_VARIANT: "?"}
@@ -119,8 +122,12 @@ def _new_slots(capacity: int) -> npt.NDArray[np.int64]:
 
 
 def _handles(slots: memoryview) -> list[int]:
-    words = slots.tolist()
-    return [bits for tag, bits in zip(words[::2], words[1::2], strict=True) if tag == LIST_REF and bits]
+    if len(slots) <= _FEW_WORDS:
+        words = slots.tolist()
+        return [bits for tag, bits in zip(words[::2], words[1::2], strict=True) if tag == LIST_REF and bits]
+    tags, bits = np.asarray(slots).reshape(-1, _WORDS).T
+    found: list[int] = bits[(tags == LIST_REF) & (bits != 0)].tolist()
+    return found
 
 
 _NO_WORDS: Final = np.zeros(0, np.int64).data
@@ -287,9 +294,6 @@ class VmList(Unique):
         """Whether elements may be references."""
         return self.element_type > 0 or self.element_type in (LIST_VARIANT, LIST_REF)
 
-    def _handles(self, start: int) -> list[int]:
-        return _handles(self.words[start * _WORDS : self.size * _WORDS])
-
     # -- size --------------------------------------------------------------------------------------
 
     def reserve(self, capacity: int, bounds: Bounds = UNBOUNDED) -> None:
@@ -313,20 +317,34 @@ class VmList(Unique):
         if self._held is not None:
             self._held.words = self.words
 
-    def resize(self, size: int) -> None:
-        """New slots are zero, null or (variant) empty; dropped ones release what they held."""
+    def resize(self, size: int, look: Callable[[], object] = bool) -> None:
+        """New slots are zero, null or (variant) empty; dropped ones release what they held. ``look`` may end
+        it between parts of many elements: none of the new are there then, or some are dropped."""
         size = natural("size", size)
         if size > self.capacity:
             self.reserve(max(size, min(2 * self.capacity, MAXIMUM_CAPACITY)))
-        dropped: list[int] = []
-        if size < self.size:
-            dropped = self._handles(size) if self.table is not None else []
+        for part in ranges(size - self.size, PART_SIZE, look):
+            self._clear(self.size + part.start, self.size + part.stop)
+        self.size = max(size, self.size)
+        self._publish()
+        while size < self.size:
+            self._shrink(max(size, self.size - PART_SIZE))
+            if size < self.size:
+                look()
+
+    def _clear(self, first: int, last: int) -> None:
+        """Makes slots those of new elements."""
+        slots = np.asarray(self.words)[first * _WORDS : last * _WORDS]
+        slots[:] = 0
+        if self.element_type != LIST_VARIANT:
+            slots[::_WORDS] = LIST_REF if self.element_type > 0 else self.element_type
+
+    def _shrink(self, size: int) -> None:
+        slots = self.words[size * _WORDS : self.size * _WORDS]
+        dropped = _handles(slots) if self.table is not None and self.holds_references else []
+        if self._objects:
             self._objects = {index: obj for index, obj in self._objects.items() if index < size}
-        first, last = min(size, self.size) * _WORDS, max(size, self.size) * _WORDS
-        slots = np.asarray(self.words)
-        slots[first:last] = 0
-        if size > self.size and self.element_type != LIST_VARIANT:
-            slots[first:last:_WORDS] = LIST_REF if self.element_type > 0 else self.element_type
+        np.asarray(slots)[:] = 0
         self.size = size
         self._publish()
         if self.table is not None:

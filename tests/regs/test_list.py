@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
+from jitree.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.handles import HandleTable
-from jitree.regs.layout import KIND_BUFFER, LIST_EMPTY, LIST_I32, LIST_I64, LIST_REF
+from jitree.regs.layout import KIND_BUFFER, LIST_EMPTY, LIST_I32, LIST_I64, LIST_REF, LIST_VARIANT
 from jitree.regs.list import VmList
 from jitree.regs.ref_types import RefTypes
 
@@ -131,3 +131,43 @@ def test_slots_say_what_they_hold() -> None:
     variants = VmList(capacity=5)
     variants.resize(1)
     assert (variants.tag(0), variants.capacity) == (LIST_EMPTY, 5)
+
+
+def test_many_references_to_few_objects_are_dropped() -> None:
+    table = HandleTable(RefTypes())
+    objects = [VmBuffer(8) for _ in range(3)]
+    items = VmList(LIST_REF)
+    for index in range(10_000):
+        items.append(objects[index % 3])
+    table.wrap(items)
+    handles = [table.wrap(item) for item in objects]
+    before = table.live_count
+    items.resize(2)
+    assert [table.count(each) for each in handles] == [2, 2, 1]
+    table.release(handles[2])
+    assert table.live_count == before - 1
+    items.resize(0)
+    assert [table.count(each) for each in handles[:2]] == [1, 1]
+
+
+@pytest.mark.parametrize("kind", [LIST_REF, LIST_VARIANT, LIST_I64])
+def test_resizing_ends_between_parts(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jitree.regs.list.PART_SIZE", 10)
+    looks: list[None] = []
+
+    def look() -> None:
+        looks.append(None)
+        if len(looks) == 2:
+            raise CancelledError("as a deadline does")
+
+    items = VmList(kind)
+    with pytest.raises(CancelledError):
+        items.resize(35, look)
+    assert len(items) == 0
+    items.resize(35)
+    looks.clear()
+    with pytest.raises(CancelledError):
+        items.resize(1, look)
+    assert len(items) == 15
+    items.resize(100)
+    assert len(items) == 100 and (kind != LIST_I64 or [*items] == [0] * 100)

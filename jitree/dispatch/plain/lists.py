@@ -39,7 +39,7 @@ def list_size(machine: Machine, pc: int) -> int:
 
 def list_resize(machine: Machine, pc: int) -> int:
     code = machine.code
-    _list(machine, code[pc + 1]).resize(machine.i32[code[pc + 2]] & _U32)
+    _list(machine, code[pc + 1]).resize(machine.i32[code[pc + 2]] & _U32, machine.require_running)
     return pc + 3
 
 
