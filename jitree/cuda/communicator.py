@@ -45,6 +45,8 @@ class Communicator:
                 is_final = wait_looking(self._finalize, _FINAL_SECONDS)
             except StatusError:
                 is_final = False
+            except RuntimeError:  # the interpreter exits, and starts no more threads
+                is_final = self._finalize()
             self._context.enter()
             self._library.attempt("ncclCommDestroy" if is_final else "ncclCommAbort", self.handle)
 

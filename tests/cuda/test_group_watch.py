@@ -6,7 +6,7 @@ import ctypes
 import gc
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -211,3 +211,17 @@ def test_the_end_does_not_wait_for_members_that_have_ended(
     gc.collect()
     communicator.release_abandoned()
     assert library.aborted == [1] and not library.destroyed
+
+
+def test_the_end_of_the_interpreter_has_no_threads(
+    member: CudaDevice, library: FakeNccl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(function: Callable[[], bool], seconds: float) -> bool:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    member.create_channel(-1, None, None, -1, -1)
+    member.replace_channel_provider(None)
+    gc.collect()
+    monkeypatch.setattr(communicator, "wait_looking", start)
+    communicator.release_abandoned()
+    assert library.destroyed == [1]
