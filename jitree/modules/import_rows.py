@@ -68,7 +68,10 @@ class ImportRow(NamedTuple):
         if not module:
             return lambda state, first, *others: getattr(first, name)(*others)
         file = f"{__package__}.{module}"
-        function: Callable[..., Any] = getattr(sys.modules.get(file) or import_module(file), name)
+        there = sys.modules.get(file)
+        if there is None or getattr(there.__spec__, "_initializing", False):  # by another thread
+            there = import_module(file)
+        function: Callable[..., Any] = getattr(there, name)
         return _rearranged(self.parameters, f"call({arguments}", function) if is_stated else function
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -9,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jitree import Session
+from jitree import Session, modules
 from jitree.errors import InternalError, InvalidArgumentError, NotFoundError
 from jitree.hal.buffer import BufferView
 from jitree.hal.executable import ExecutableParameters
@@ -44,6 +47,30 @@ def test_a_module_that_imports_all_of_them_links() -> None:
     module.function("f", "0v_v", "return")
     with Session("null", tier="plain") as session:
         assert session.load(module.build()).names == ("f",)
+
+
+def test_a_function_of_a_module_that_another_thread_imports(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is waited for: two programs may be loaded at once."""
+    (tmp_path / "slowly.py").write_text(
+        "import time\ntime.sleep(0.5)\ndef first(state): return ANSWER\nANSWER = 42\n"
+    )
+    monkeypatch.setattr(modules, "__path__", [*modules.__path__, str(tmp_path)])
+    row = ImportRow("hal", "first", "0v_i", "", "", "", "slowly.first")
+    found = list[int]()
+
+    def find() -> None:
+        found.append(row.implementation()(None))
+
+    threads = [threading.Thread(target=find) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.1)
+    for thread in threads:
+        thread.join()
+    monkeypatch.delitem(sys.modules, f"{modules.__name__}.slowly")
+    assert found == [42, 42]
 
 
 def test_versions_names_and_conventions_that_do_not_exist() -> None:
