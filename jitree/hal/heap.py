@@ -45,6 +45,8 @@ _READ: Final = int(MemoryAccess.READ)
 
 _KEPT_LIMIT: Final = 256 << 20
 """Bytes of free blocks that the pool keeps; what comes back beyond that goes to the system."""
+_LARGE: Final = 4 << 20
+"""Bytes that take a millisecond or more to clear."""
 _FINE_LIMIT: Final = 1024
 """Up to here size classes are multiples of 64 bytes, above four to a doubling: at most a quarter is lost."""
 
@@ -280,10 +282,11 @@ class HeapAllocator(LendingAllocator):
                 self._require_room(self._limit, size)
             blocks = self._free.get(capacity)
             if blocks:
-                self._kept -= capacity
-                block = blocks.pop()
+                block = blocks[-1]
                 if self.is_zeroed:
-                    block[2].fill(0)
+                    _clear(block[2])
+                blocks.pop()
+                self._kept -= capacity
             else:
                 block = self._reserve(capacity, size)
             self._accounting.allocated(memory_type, size)
@@ -313,6 +316,17 @@ class HeapAllocator(LendingAllocator):
         if self._kept + capacity <= self._kept_limit:
             self._free.setdefault(capacity, []).append(block)
             self._kept += capacity
+
+
+def _clear(memory: np.ndarray[Any, Any]) -> None:
+    """Zeroes memory; if that is much, the thread looks meanwhile whether what it does is to end."""
+    if memory.nbytes < _LARGE:
+        memory.fill(0)
+        return
+    from jitree.base.copying import parts_of  # few programs have so much
+
+    for part in parts_of(memory):
+        memory[part] = 0
 
 
 def _new_block(capacity: int, size: int, make: Callable[..., np.ndarray[Any, Any]]) -> HeapBlock:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from jitree import Session
+from jitree.base import scopes
+from jitree.base.copying import PART
 from jitree.codegen import image
-from jitree.errors import ResourceExhaustedError
+from jitree.errors import CancelledError, ResourceExhaustedError
 from jitree.hal.heap import HeapAllocator
 from jitree.modules.hal.native import RECIPE
 from tests.modules.hal_programs import BUFFERS, DEVICE, DEVICE_LOCAL, NULL, ROWS, USAGE, Program
@@ -98,3 +100,17 @@ def test_what_is_elsewhere_counts_until_it_ends() -> None:
     del charge
     assert allocator.allocate(0, 0, 100).byte_length == 100
     assert HeapAllocator().charge(1 << 50) is None
+
+
+def test_clearing_a_large_block_ends_with_its_call() -> None:
+    """The block stays for the next one, which gets it cleared."""
+    allocator = HeapAllocator(is_zeroed=True)
+    allocator.allocate(0, 0, 3 * PART).host_array()[:] = 7
+    kept = allocator.kept_bytes
+    with scopes.Scope() as scope:
+        scope.end(CancelledError("as a deadline does"))
+        with pytest.raises(CancelledError):
+            allocator.allocate(0, 0, 3 * PART)
+    assert kept == allocator.kept_bytes >= 3 * PART
+    assert not allocator.allocate(0, 0, 3 * PART).host_array().any()
+    assert allocator.kept_bytes == kept
