@@ -158,7 +158,9 @@ def main() -> None:
     parser.add_argument("--node", type=int, default=8)
     options = parser.parse_args()
     compiling = 0.0
-    package = [path for path in (ROOT / "jitree").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    package = [
+        path for path in (ROOT / "jitree").rglob("*") if path.is_file() and path.parent.name != "__pycache__"
+    ]
     print(f"the package: {sum(path.stat().st_size for path in package)} bytes")
     with tempfile.TemporaryDirectory() as name:
         for target in ("llvm-cpu", "vmvx"):
