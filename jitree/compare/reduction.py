@@ -60,6 +60,7 @@ def reduce(
     what is wrong. ``against``: another build, device or runtime that is right; without one the call fails, or
     makes a value that is not finite. Other arguments as of :func:`jitree.diff`.
 
+    Of a value that is not finite and that no dispatch made, the one that reads it first is written.
     FAILED_PRECONDITION where nothing is wrong, or no dispatch is what fails.
     """
     parameters, inputs = tuple(parameters), arguments_of(inputs)
@@ -94,5 +95,9 @@ def _wrong(function: Function, inputs: Sequence[Any]) -> tuple[int, str]:
         since = f", after {progress.last}" if progress.last else ""
         what = error if isinstance(error, StatusError) else f"{type(error).__name__}: {error}"
         raise FailedPreconditionError(f"reduce: the call fails in no dispatch{since}: {what}") from error
-    why = check.first_read or "the call does not fail, and all that it makes is finite"
-    raise FailedPreconditionError(f"reduce: no dispatch is wrong: {why}; compare it (against=, --against)")
+    if check.first_reader is not None:
+        return check.first_reader, f"no dispatch makes what is not finite: {check.first_read}"
+    raise FailedPreconditionError(
+        "reduce: no dispatch is wrong: the call does not fail, and all that it makes is finite; compare it "
+        "(against=, --against)"
+    )

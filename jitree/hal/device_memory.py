@@ -66,15 +66,7 @@ class DeviceMemory(Unique):
     def __init__(self, device: Tracked) -> None:
         self._device = device
         self._own: Allocator = device.device_allocator
-        statistics = self._own.statistics
-        self.live: int = statistics.host.live + statistics.device.live
-        """Bytes that buffers have. As all totals, those of the moment when this was made."""
-        self.peak: int = statistics.host.peak + statistics.device.peak
-        """The most that they had at one time since the device was made, at most."""
-        self.allocated: int = statistics.host.allocated + statistics.device.allocated
-        """Bytes so far."""
-        self.reserved: int = self._own.reserved
-        """Bytes that were taken from the system, or the driver, so far."""
+        self._count()
         self.tracked_peak = 0
         """The most that was used at one time of what was allocated in the ``with`` block."""
         self._tracked = 0
@@ -82,6 +74,18 @@ class DeviceMemory(Unique):
         """Memory may go while a thread has it."""
         self._sums: dict[tuple[str, str], _Sums] = {}
         self._kept: dict[ref[Allocation], tuple[_Sums, int]] = {}
+
+    def _count(self) -> None:
+        statistics = self._own.statistics
+        self.live: int = statistics.host.live + statistics.device.live
+        """Bytes that buffers have. As all totals, those of the moment when this was made, or when its
+        ``with`` block ended."""
+        self.peak: int = statistics.host.peak + statistics.device.peak
+        """The most that they had at one time since the device was made, at most."""
+        self.allocated: int = statistics.host.allocated + statistics.device.allocated
+        """Bytes so far."""
+        self.reserved: int = self._own.reserved
+        """Bytes that were taken from the system, or the driver, so far."""
 
     @property
     def rows(self) -> tuple[MemoryRow, ...]:
@@ -106,6 +110,7 @@ class DeviceMemory(Unique):
     def __exit__(self, *exception: object) -> None:
         """Memory that was allocated inside goes on being counted when it goes."""
         self._device.replace_device_allocator(self._own)
+        self._count()
 
     def _note(self, allocation: Allocation) -> None:
         size, place = allocation.byte_length, asking()

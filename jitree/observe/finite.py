@@ -121,12 +121,14 @@ class FiniteCheck(Onlooker):
         self._refuses_arguments = INPUTS in names
         self.first_read: str = ""
         """What first read a value that is not finite and that no dispatch made."""
+        self.first_reader: int | None = None
+        """The number of that dispatch in the call."""
 
     def types(self, dispatch: ObservedDispatch) -> Types:
         return {}
 
     def begins(self, call: ObservedCall) -> None:
-        self.first_read = ""
+        self.first_read, self.first_reader = "", None
         if self._refuses_arguments:
             for number, value in enumerate(call.arguments):
                 _require_finite(number, value, call)
@@ -140,8 +142,9 @@ class FiniteCheck(Onlooker):
                 if fault is None or not tensor.has_changed(fault.coordinate):
                     continue
                 spread = self._spread(dispatch, check, tensor)
+                if spread and not self.first_read:
+                    self.first_read, self.first_reader = spread, dispatch.ordinal
                 if spread:
-                    self.first_read = self.first_read or spread
                     continue
                 raise _made(dispatch, number, fault)
 

@@ -34,6 +34,15 @@ def test_totals(session: Session) -> None:
     assert session.device.memory().live == before.live and session.device.uri in str(after)
 
 
+def test_totals_are_those_of_the_end_of_the_block(session: Session) -> None:
+    with session.device.memory() as memory:
+        before = memory.live
+        kept = session.to_device(np.ones(1000, np.float32))
+    assert kept.shape == (1000,)
+    assert memory.live == before + 4000 == sum(row.live for row in memory.rows) + before
+    assert str(memory).startswith(f"{session.device.uri}: {memory.live} bytes live")
+
+
 def test_results_that_are_kept_have_function_and_line(session: Session) -> None:
     function = session[NAME]
     for _ in range(6):

@@ -303,6 +303,10 @@ def test_calls_that_are_reduced(tmp_path: Path) -> None:
     assert np.isnan(alone.run()[0]).any() and alone.statistics()[0].nans == 32
     fine = command("reduce", CHAIN, *flags, "--input=4x8xf32=1")
     assert fine.code == 1 and "FAILED_PRECONDITION; reduce: no dispatch is wrong" in fine.stderr
+    given = command("reduce", CHAIN, *flags, "--input=4x8xf32=nan")
+    assert given.code == 0 and "no dispatch makes what is not finite" in given.stdout, given.stderr
+    assert "(dispatch 0) reads nan at (0, 0)" in given.stdout
+    assert np.isnan(jitree.LoneDispatch.load(tmp_path / "saved" / "a").run()[0]).any()
     failing = command("reduce", CHAIN, *flags, "--input=4x7xf32=1")
     assert failing.code == 1 and "the call fails in no dispatch: INVALID_ARGUMENT; " in failing.stderr
     assert "--save=FOLDER" in command("reduce", CHAIN, *flags[:2]).stderr

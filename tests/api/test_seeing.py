@@ -391,6 +391,7 @@ def test_a_dispatch_does_not_read_what_it_writes() -> None:
         outputs=[made],
         bound=tuple,
         label="f (dispatch 3)",
+        ordinal=3,
         location="",
     )
     check = FiniteCheck(["nan"])
