@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from jitree.codegen.vector_math import ir, registers
+from jitree.codegen.vector_math import functions, ir, registers
 from jitree.dispatch.semantics import SEMANTICS
 from tests import exact_functions
 from tests.dispatch.vector_functions import LANES, Array, Wide, compiled, plain_target
@@ -125,6 +125,22 @@ def test_correct_rounding(mnemonic: str) -> None:
     rows = zip(*(column.tolist() for column in arguments), strict=True)
     expected = np.array([_correct(mnemonic, row) for row in rows], np.float32)
     _assert_same_bits(arguments, compiled(mnemonic)(*arguments), expected)
+
+
+def test_subnormal_powers_are_rarely_computed_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That takes a thousand times as long, and sigmoids of numbers near 100 are full of them."""
+    arguments = [np.linspace(-104.4, -87.3, 64 * LANES, dtype=np.float32)]
+    expected = np.array([_correct("exp.f32", (x,)) for x in arguments[0].tolist()], np.float32)
+    _assert_same_bits(arguments, compiled("exp.f32")(*arguments), expected)
+    exactly: list[float] = []
+
+    def exp_exact(x: float) -> float:
+        exactly.append(x)
+        return _exact("exp.f32", (x,))
+
+    monkeypatch.setattr(functions, "exp_exact", exp_exact)
+    _assert_same_bits(arguments, _plain("exp.f32", arguments), expected)
+    assert len(exactly) <= 3
 
 
 @pytest.mark.parametrize("mnemonic", UNARY)

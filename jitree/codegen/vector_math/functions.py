@@ -130,7 +130,13 @@ def exp_f32(x: float) -> float:
     reduced, power = _reduced_exponent(f64(clamp(x, EXP_LOWEST, EXP_HIGHEST)))
     value = exp_reduced(reduced, power)
     subnormal = (x < EXP_OF_NORMAL) & (x > EXP_LOWEST)
-    return rarely(_nearly_between(value) | subnormal, exp_exact, (x,), f32(value))
+    return rarely(_nearly_between(value) | subnormal, exp_carefully, (x,), f32(value))
+
+
+def exp_carefully(x: float) -> float:
+    """Where the value above might be rounded wrongly, or to fewer digits than a normal number has."""
+    reduced, power = _reduced_exponent(f64(clamp(x, EXP_LOWEST, EXP_HIGHEST)))
+    return _rounded(exp_reduced(reduced, power), exp_exact, x)
 
 
 def expm1_f32(x: float) -> float:
