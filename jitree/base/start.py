@@ -32,7 +32,7 @@ Entry = tuple[str, str, bool, tuple[int, int], CodeType]
 
 class _Module(ModuleType):
     """A module that says what it lacks without composing a message. Each ``from module import name`` asks
-    for ``__path__``, and a plain module takes 5,000 instructions for an error that nobody reads."""
+    for ``__path__``, and a plain module takes 5,000 instructions for an error that the import drops."""
 
     __getattribute__ = object.__getattribute__
 

@@ -21,7 +21,7 @@ class PackedConstants:
 
     def __init__(self, constants: memoryview) -> None:
         """RESOURCE_EXHAUSTED if the address space has no room."""
-        self._constants = constants  # nobody closes the file before
+        self._constants = constants  # keeps the file open
         elements = np.frombuffer(constants, np.uint8)
         begin: int = elements.__array_interface__["data"][0]
         start = -(-begin // PACKED_LINE) * PACKED_LINE
