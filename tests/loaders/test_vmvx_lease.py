@@ -186,7 +186,7 @@ def test_parts_have_copies_that_are_not_counted(finishes: list[int]) -> None:
 
 
 def test_a_first_part_without_memory_fails() -> None:
-    """Others may have done theirs, of a result that is its own argument: so no thread can do the workgroup over."""
+    """Other threads may have done their parts, and where the result is an argument no part can be repeated."""
     allocator, bounds = limited(SUMS)
     executable = compiled(PRODUCT.text(), bounds)
     buffer = allocator.allocate(0, 0, 1)
