@@ -186,7 +186,7 @@ def test_parts_have_copies_that_are_not_counted(finishes: list[int]) -> None:
 
 
 def test_a_first_part_without_memory_fails() -> None:
-    """Other threads may have done their parts, and where the result is an argument no part can be repeated."""
+    """Other threads may have done their parts; where the result is an argument, none can be repeated."""
     allocator, bounds = limited(SUMS)
     executable = compiled(PRODUCT.text(), bounds)
     buffer = allocator.allocate(0, 0, 1)
