@@ -148,13 +148,15 @@ class CallRecorder(CallNotes):
                     break
             frame = frame.f_back
         begun = perf_counter_ns()
-        if self.before is not None and self.before(function, begun):
+        if self.before is not None and self.before(function, thread, begun):
             begun = perf_counter_ns()
         try:
             return work(*arguments, **named)
         finally:
             ended = perf_counter_ns()
             _calling.discard(thread)
+            if self.after is not None:
+                self.after(thread)
             note += begun, ended
             note[0] = len(note)
             self._notes += note

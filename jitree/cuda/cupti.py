@@ -29,6 +29,8 @@ _BUFFER: Final = 4 << 20
 _FORCED: Final = 1
 """CUPTI_ACTIVITY_FLAG_FLUSH_FORCED"""
 _READINGS: Final = 5
+_DRIFT: Final = 2e-3
+"""By how much two clocks of nanoseconds may differ: more than the system's is adjusted by (5e-4)."""
 _KIND: Final = struct.Struct("<I")
 RECORDS: Final = {
     KERNEL: struct.Struct("<16xQQ8xI4xIiii28xI8xQ"),
@@ -66,14 +68,34 @@ class DriverCall(NamedTuple):
     """The lower half of its number."""
 
 
+class Clock(NamedTuple):
+    """CUPTI's clock, by what it and ours show at two moments. It counts nanoseconds, unless another tool of
+    the process has given CUPTI a clock of another unit, as torch.profiler does for good."""
+
+    begun: tuple[int, int]
+    """CUPTI's time, and ours."""
+    ended: tuple[int, int]
+
+    @property
+    def unit(self) -> float:
+        """Nanoseconds of ours that are one of CUPTI's."""
+        (begun, own_begun), (ended, own_ended) = self
+        unit = (own_ended - own_begun) / max(ended - begun, 1)
+        return 1 if abs(unit - 1) < _DRIFT else unit
+
+    def own(self, time: int) -> int:
+        """The time of our clock for one of CUPTI's."""
+        theirs, own = self.ended
+        return own + round((time - theirs) * self.unit)
+
+
 class Records(NamedTuple):
     """What CUPTI has told."""
 
     work: list[Work]
     launches: dict[int, DriverCall]
     """By number."""
-    offset: int
-    """Nanoseconds from CUPTI's clock to ours."""
+    clock: Clock
     dropped: int
 
 
@@ -101,6 +123,7 @@ class Tracer:
         self._users = 0
         self._recording = 0
         """How many of them have not paused."""
+        self._begun = 0, 0
         self._memory: dict[int, ctypes.Array[ctypes.c_uint64]] = {}
         self._complete: list[tuple[int, int]] = []
         """Address and length."""
@@ -115,6 +138,8 @@ class Tracer:
             if not self._recording and any(cupti.cuptiActivityEnable(kind) for kind in _KINDS):
                 self._disable()
                 return False
+            if not self._users:
+                self._begun = self._times()
             self._users += 1
             self._recording += 1
             return True
@@ -138,7 +163,7 @@ class Tracer:
         """All records since the first of its present users began. The user that stops has paused, and the
         device of that user is idle."""
         with self._lock:
-            offset = self._offset()
+            clock = Clock(self._begun, self._times())
             self._cupti.cuptiActivityFlushAll(_FORCED)
             work, launches = list[Work](), dict[int, DriverCall]()
             for address, length in self._complete:
@@ -150,21 +175,21 @@ class Tracer:
                 self._complete = []
             dropped = ctypes.c_size_t()
             self._cupti.cuptiActivityGetNumDroppedRecords(None, 0, ctypes.byref(dropped))
-            return Records(work, launches, offset, dropped.value)
+            return Records(work, launches, clock, dropped.value)
 
     def _disable(self) -> None:
         for kind in _KINDS:
             self._cupti.cuptiActivityDisable(kind)
 
-    def _offset(self) -> int:
-        """The distance of both clocks, from the closest of several readings."""
+    def _times(self) -> tuple[int, int]:
+        """The time of CUPTI's clock and of ours, from the closest of several readings."""
         readings, stamp = [], ctypes.c_uint64()
         for _ in range(_READINGS):
             before = now()
             self._cupti.cuptiGetTimestamp(ctypes.byref(stamp))
             after = now()
-            readings.append((after - before, (before + after) // 2 - stamp.value))
-        return min(readings)[1]
+            readings.append((after - before, stamp.value, (before + after) // 2))
+        return min(readings)[1:]
 
     # -- called by CUPTI, on any thread ------------------------------------------------------------------
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from jitree.cuda.cupti import OWN_KERNELS, Records, tracer
+from jitree.errors import StatusError
 from jitree.hal.local.queue_record import PROFILED
 from jitree.hal.observing import DISPATCH
 from jitree.hal.profiling import DISPATCHES, OPERATION, CostlyTimings, Measurement, ProfilingMode, now
@@ -66,15 +68,16 @@ class CudaTimings(CostlyTimings):
             self._stream.share.record.hold(PROFILED)
 
     def pause(self) -> None:
-        self._stream.finish()
         if self._is_paused:
+            self._stream.finish()
             return
         self._is_paused = True
         if self._tracer is not None:
-            self._tracer.pause()
-        else:
-            self._stream.measures = 0
-            self._stream.share.record.release(PROFILED)
+            self._stop_tracing(self._tracer)
+            return
+        self._stream.finish()
+        self._stream.measures = 0
+        self._stream.share.record.release(PROFILED)
 
     def end(self) -> None:
         self.pause()
@@ -93,29 +96,44 @@ class CudaTimings(CostlyTimings):
         """CUPTI knows nothing of the child."""
         self._tracer, self._is_paused = None, True
 
+    def _stop_tracing(self, tracer: Tracer) -> None:
+        """Between submissions: ends of kernels that are running would be as late as CUPTI's next flush."""
+        stream = self._stream
+        stream.finish()  # what was promised is signalled without the lock
+        with stream.lock:
+            stream.take()
+            stream.context.enter()
+            with suppress(StatusError):  # the next wait has it, too
+                stream.flush()
+                if stream.tick != stream.completed:
+                    stream.api.synchronize_stream(stream.handle)
+            tracer.pause()
+            stream.end()
+
     def _measurements(self, records: Records, sizes: Mapping[Kernel, int]) -> Iterator[Measurement]:
         """For each call of the driver what it has launched, from its first beginning to its last end, and
         each kernel and transfer."""
-        ordinal, offset = self._stream.context.ordinal, records.offset
+        ordinal, own = self._stream.context.ordinal, records.clock.own
         threads = {identity & _LOWER_HALF: identity for identity in (*self.callers, *sys._current_frames())}
         spans: dict[int, tuple[str, int, int]] = {}
         for work in records.work:
-            if work.device != ordinal or work.begun + offset < self._begun:
+            begun, ended = own(work.begun), own(work.ended)
+            if work.device != ordinal or begun < self._begun:
                 continue
             launch = records.launches.get(work.launch)
-            submitted = launch.begun + offset if launch is not None else 0
+            submitted = own(launch.begun) if launch is not None else 0
             thread = threads.get(launch.thread, 0) if launch is not None else 0
             size = work.bytes or sizes.get((work.name, work.grid), 0)
             shown = OWN_KERNELS.get(work.name, work.name)
             yield Measurement(
-                shown, work.begun + offset, work.ended - work.begun, work.kind, submitted, thread,
+                shown, begun, ended - begun, work.kind, submitted, thread,
                 job=work.launch, worker=work.stream, bytes=size,
             )  # fmt: skip
             name = "execute" if work.kind == DISPATCH or work.launch in spans else work.kind
-            _, begun, ended = spans.get(work.launch, ("", work.begun, work.ended))
-            spans[work.launch] = name, min(begun, work.begun), max(ended, work.ended)
+            _, first, last = spans.get(work.launch, ("", begun, ended))
+            spans[work.launch] = name, min(first, begun), max(last, ended)
         for number, (name, begun, ended) in spans.items():
             launch = records.launches.get(number)
-            submitted = launch.begun + offset if launch is not None else 0
+            submitted = own(launch.begun) if launch is not None else 0
             thread = threads.get(launch.thread, 0) if launch is not None else 0
-            yield Measurement(name, begun + offset, ended - begun, OPERATION, submitted, thread, job=number)
+            yield Measurement(name, begun, ended - begun, OPERATION, submitted, thread, job=number)

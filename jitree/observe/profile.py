@@ -59,7 +59,7 @@ class Profile(Unique):
                 from jitree.observe import sampling
 
                 self._sampler = sampling.Sampler(costly)
-                notes.before = self._sampler.before
+                notes.before, notes.after = self._sampler.before, self._sampler.after
         except BaseException:
             self.stop()
             raise

@@ -82,8 +82,10 @@ class CallNotes(abc.ABC):
         self.imports: list[ProfiledImport] = []
         self.places: dict[str, str] = {}
         """The places of functions that were called, once it has stopped."""
-        self.before: Callable[[str, int], bool] | None = None
-        """Is told of each call and when it begins; whether that took a moment."""
+        self.before: Callable[[str, int, int], bool] | None = None
+        """Is told of each call, its thread and when it begins; whether that took a moment."""
+        self.after: Callable[[int], None] | None = None
+        """Is told of the thread whose call has ended, if ``before`` is told of calls."""
 
     @property
     @abc.abstractmethod

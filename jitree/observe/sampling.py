@@ -22,6 +22,8 @@ _WINDOW: Final = 1_000_000
 _PAUSE: Final = 49
 """How many times as long others are not: to open and close a window takes some ms with CUPTI, and kernels of
 some us take twice their time."""
+_LONGEST: Final = 1_000_000_000
+"""Nanoseconds for which a window waits for the ends of calls that are timed."""
 
 
 class Sampler:
@@ -32,42 +34,56 @@ class Sampler:
         self._lock = allocate_lock()
         self._functions = set[str]()
         """Those of which a call was timed."""
-        self._opened = perf_counter_ns()
+        self._timed = set[int]()
+        """Threads whose calls have begun in the window, and have not ended."""
+        self._opening = self._opened = perf_counter_ns()
+        """When the window, or the last one, began to open, and was open."""
         self._next = self._opened + _WINDOW
         """When to close an open window, or to open the next."""
         self._is_open = True
         self._windows: list[tuple[int, int]] = []
 
-    def before(self, function: str, at: int) -> bool:
+    def before(self, function: str, thread: int, at: int) -> bool:
         """A call begins; whether a window has been opened or closed, which takes a moment."""
         if at < self._next and (self._is_open or function in self._functions):
             if self._is_open:
                 self._functions.add(function)
+                self._timed.add(thread)
+            return False
+        if self._is_open and self._timed and at < self._opened + _LONGEST:
             return False
         if self._lock.acquire(blocking=False):  # else another thread is at it
             try:
-                self._change(at, function)
+                self._change(at, function, thread)
             finally:
                 self._lock.release()
         return True
 
-    def _change(self, at: int, function: str) -> None:
+    def after(self, thread: int) -> None:
+        """The thread's call has ended."""
+        self._timed.discard(thread)
+
+    def _change(self, at: int, function: str, thread: int) -> None:
         if self._is_open:
             self._close(at)
             at = perf_counter_ns()
             if function in self._functions:
-                self._next = at + _PAUSE * (at - self._opened)
+                self._next = at + _PAUSE * (at - self._opening)
                 return
+        self._opening = at
         for each in self._timings:
             each.resume()
         self._functions.add(function)
-        self._opened, self._is_open, self._next = at, True, perf_counter_ns() + _WINDOW
+        self._timed.add(thread)
+        self._opened = perf_counter_ns()
+        self._is_open, self._next = True, self._opened + _WINDOW
 
     def _close(self, at: int) -> None:
         self._is_open = False
         for each in self._timings:
             each.pause()
         self._windows.append((self._opened, at))
+        self._timed.clear()
 
     def stop(self, callers: Collection[int]) -> None:
         """``callers``: threads that have made calls."""

@@ -54,9 +54,10 @@ class Calls:
 
     def make(self, function: str, count: int) -> None:
         for _ in range(count):
-            self.sampler.before(function, self.time)
+            self.sampler.before(function, 1, self.time)
             begun, ended = self.time, self.time + CALL
             self.time = ended + 1000
+            self.sampler.after(1)
             self.calls.append(ProfiledCall(function, [], 1, begun, ended))
             self.timed.append(self.timings.works)
             if self.timings.works:
@@ -100,3 +101,29 @@ def test_calls_that_are_timed_in_part_do_not_count(monkeypatch: pytest.MonkeyPat
     calls.calls.append(ProfiledCall("f", [], 2, begun, calls.time))
     calls.work("dispatch of the long one", begun, 2)
     assert calls.sums() == {"dispatch of f": pytest.approx(101)}
+
+
+def test_threads_whose_calls_are_longer_than_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The calls of two threads overlap: a window that closed at its time would have no whole call."""
+    calls, long = Calls(monkeypatch), 12 * CALL
+    running: dict[int, tuple[int, bool]] = {}
+    for number in range(400):
+        thread = 1 + number % 2
+        if thread in running:
+            begun, was_timed = running.pop(thread)
+            calls.sampler.after(thread)
+            calls.calls.append(ProfiledCall("f", [], thread, begun, calls.time))
+            if was_timed and calls.timings.works:
+                calls.work("dispatch of f", begun, thread)
+        calls.sampler.before("f", thread, calls.time)
+        running[thread] = calls.time, calls.timings.works
+        calls.time += long // 2
+    sums = calls.sums()
+    assert sums == {"dispatch of f": pytest.approx(398)} and calls.timings.changes > 4
+
+
+def test_a_call_without_end_does_not_keep_a_window_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Calls(monkeypatch)
+    calls.sampler.before("without end", 2, calls.time)
+    calls.make("f", 10_000)
+    assert not all(calls.timed[-2000:])

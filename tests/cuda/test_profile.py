@@ -4,6 +4,7 @@ GPU."""
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from itertools import count
 from time import perf_counter_ns
@@ -123,6 +124,43 @@ def test_two_devices_and_two_profiles(library: FakeCupti, fake: FakeDriver, sess
             library.add(KERNEL, begun, begun + 10, 0, 1, 1, 1, 1, 2, name=SECOND)
     assert [row.name for row in inner.rows] == [FIRST]
     assert {row.name for row in outer.rows} == {FIRST, SECOND}
+
+
+def test_a_clock_of_another_unit(library: FakeCupti, session: Session) -> None:
+    """torch.profiler gives CUPTI the processor's counter for good: profiles after it had no kernels."""
+    library.ticks = 3
+    with session.profile() as profile:
+        session["module.scale"](X, X)
+        time.sleep(0.01)  # else what the readings are off by is seen
+        begun = perf_counter_ns() * 3 + CLOCK
+        library.add(KERNEL, begun, begun + 6000, 0, 1, 1, 1, 1, 7, name=FIRST)
+    (row,) = profile.rows
+    assert row.name == FIRST and row.total * 1e9 == pytest.approx(2000, rel=0.01)
+    (begins,) = {measured.start for _, measured in profile.measurements if measured.kind == "dispatch"}
+    assert begins == pytest.approx((begun - CLOCK) // 3, abs=100_000)
+
+
+def test_records_are_taken_between_submissions(
+    library: FakeCupti, fake: FakeDriver, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUPTI keeps those of kernels that run while it is flushed; their ends are those of the next flush."""
+    disable, running = library.cuptiActivityDisable, list[int]()
+    entered, others = threading.Event(), threading.Thread(target=session["module.scale"], args=(X, X))
+
+    def disabled(kind: int) -> int:
+        if not entered.is_set():
+            entered.set()
+            launched = fake.count("cuLaunchKernel")
+            others.start()
+            others.join(0.2)
+            running.append(fake.count("cuLaunchKernel") - launched)
+        return disable(kind)
+
+    monkeypatch.setattr(library, "cuptiActivityDisable", disabled)
+    with session.profile():
+        session["module.scale"](X, X)
+    others.join()
+    assert running == [0] and fake.count("cuLaunchKernel")
 
 
 @pytest.mark.parametrize("is_there", [False, True])
