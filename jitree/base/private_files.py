@@ -134,7 +134,8 @@ def _check_path(path: str) -> None:
     """Checks everything on a path, from the root folder down: what passed stays as it is while the rest is
     looked at, since no other user can change it."""
     prefix = "/"
-    for part in os.path.join(os.getcwd(), path).split("/"):
+    whole = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)  # there may be no current folder
+    for part in whole.split("/"):
         prefix = os.path.join(prefix, part)
         status = os.lstat(prefix)
         if stat.S_ISLNK(status.st_mode):

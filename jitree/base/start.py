@@ -126,11 +126,13 @@ def _keep(finder: _Finder, file: str, is_there: bool) -> None:
 
 
 def write(file: str) -> None:
-    """Writes the file, in one step."""
+    """Writes the file, in one step. It is code: whatever the umask, no other user may write it, nor read it
+    who may not read the sources."""
     part = f"{file}.{os.getpid()}"
-    opened = open(part, "xb")  # first: most of what can fail
+    mode = os.stat(_NAMES).st_mode & 0o644
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)  # first: most of what can fail
     try:
-        with opened, open(_NAMES, encoding="ascii") as names:
+        with open(descriptor, "wb") as opened, open(_NAMES, encoding="ascii") as names:
             entries = {name: _entry(name) for name in names.read().split()}
             opened.write(MAGIC_NUMBER + os.fsencode(_PACKAGE) + b"\0" + marshal.dumps(entries))
         os.replace(part, file)

@@ -112,3 +112,16 @@ def test_a_folder_that_may_not_be_written_to(copy: Path) -> None:
     file.mkdir()  # root may write anywhere
     assert run(copy, LOADERS).split() == []
     assert [*file.parent.glob("start.*.bin.*")] == [], "nothing is left behind"
+
+
+def test_only_its_user_may_write_it(copy: Path) -> None:
+    before = os.umask(0)
+    try:
+        run(copy, LOADERS)
+    finally:
+        os.umask(before)
+    assert file_of(copy).stat().st_mode & 0o777 == 0o644
+    (copy / "base" / "start.txt").chmod(0o600)
+    file_of(copy).unlink()
+    run(copy, LOADERS)
+    assert file_of(copy).stat().st_mode & 0o777 == 0o600

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import jitree
 from jitree.codegen import image
 from jitree.codegen.image import cache
 from jitree.codegen.image.flat import FlatImage, Recipe
 from jitree.codegen.image.keys import key_of
 from jitree.errors import UnavailableError
+from tests.security.programs import VMVX
 
 KEY = bytes(range(32))
 
@@ -40,7 +42,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "home").mkdir()
     (tmp_path / "temporary").mkdir()
     (tmp_path / "temporary").chmod(0o1777)
-    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "temporary"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     return tmp_path / "home"
 
 
@@ -53,6 +55,42 @@ def test_no_cache_is_in_the_current_folder(
     monkeypatch.setenv("HOME", "relative")
     assert cache.directory() == tmp_path / "temporary" / f"jitree-{os.geteuid()}"
     assert not Path("relative").exists()
+
+
+def test_no_cache_is_in_the_current_folder_where_no_other_can_be_written(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in containers that are read-only but for the folder of the program."""
+    home.chmod(0o777)
+    monkeypatch.chdir(tmp_path)
+    for temporary in ("/proc/nothing", ".", "temporary"):
+        monkeypatch.setenv("TMPDIR", temporary)
+        monkeypatch.setattr(cache, "_TEMPORARY", ("/proc/not there",))
+        assert cache.directory() == Path(f"/proc/not there/jitree-{os.geteuid()}")
+        monkeypatch.setattr(cache, "_TEMPORARY", ("/proc/not there", str(tmp_path / "temporary")))
+        assert cache.directory() == tmp_path / "temporary" / f"jitree-{os.geteuid()}"
+    assert not [*tmp_path.glob("jitree*")]
+
+
+def test_programs_run_where_nothing_can_be_written(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.chmod(0o777)
+    monkeypatch.setenv("TMPDIR", "/proc/nothing")
+    monkeypatch.setattr(cache, "_TEMPORARY", ("/proc",))
+    with jitree.Session("local-sync") as session:
+        assert session.load(VMVX).classify(np.zeros((8, 8), np.float32)).shape == (10,)
+
+
+def test_a_current_folder_that_is_gone(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    cache.write("name", b"data")
+    assert cache.read("name") == b"data"
+    monkeypatch.setenv("JITREE_CACHE_DIR", "relative")
+    assert cache.read("name") is None
+    with pytest.raises(FileNotFoundError):
+        cache.write("name", b"data")
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])

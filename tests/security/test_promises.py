@@ -83,10 +83,13 @@ TESTS = {
         "codegen/test_image_trust.py::test_an_image_that_others_can_write_is_a_miss",
         "codegen/test_image_trust.py::test_a_folder_that_others_can_write_is_refused",
         "base/test_private_files.py::test_what_belongs_to_another_user_is_a_miss",
+        "base/test_start.py::test_only_its_user_may_write_it",
     ],
     "current folder": [
         "codegen/test_image_isolation.py::test_files_of_the_current_folder_are_not_run",
         "codegen/test_image_isolation.py::test_packages_of_the_current_folder",
+        "codegen/test_image_trust.py::test_no_cache_is_in_the_current_folder",
+        "codegen/test_image_trust.py::test_no_cache_is_in_the_current_folder_where_no_other_can_be_written",
     ],
     "wrong result, or one that depends": [
         "dispatch/test_random_programs.py",

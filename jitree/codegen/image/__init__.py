@@ -78,7 +78,7 @@ class Provider:
         if not self.settled:
             self._look(self._background_niceness)
             if self.failure is not None:
-                text = printable(f"jitree: no {self.recipe.title}: {self.failure}")
+                text = printable(f"jitree: goes without {self.recipe.title}: {self.failure}")
                 warnings.warn(text, RuntimeWarning, stacklevel=2)
         return self.image
 

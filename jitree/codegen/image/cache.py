@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LOCK_SUFFIX: Final = ".lock"
 LOG_SUFFIX: Final = ".log"
 """Ending of the file beside an image that is built; the log of a failed build stays."""
-
+_TEMPORARY: Final = ("/tmp", "/var/tmp", "/usr/tmp")
 
 _chosen: str | None = None
 
@@ -30,7 +30,7 @@ _chosen: str | None = None
 def choose_directory(path: str | os.PathLike[str]) -> None:
     """The folder for the rest of the process, whatever the environment says."""
     global _chosen
-    _chosen = os.path.abspath(path)
+    _chosen = _absolute(os.fspath(path))
 
 
 def directory() -> Path:
@@ -50,8 +50,11 @@ def _folder() -> str:
 @cache
 def _absolute(path: str) -> str:
     """Makes a path absolute that may be relative, for the rest of the process, which may change its current
-    folder while something is built."""
-    return os.path.abspath(path)
+    folder while something is built. Where there is no current folder any more, a read or write says so."""
+    try:
+        return os.path.abspath(path)
+    except FileNotFoundError:
+        return path
 
 
 @cache
@@ -61,11 +64,17 @@ def _default_folder() -> str:
     path = os.path.join(base, "jitree")
     if base and _is_usable(path):
         return path
-    import tempfile  # 5 ms, for the rare case only
-
-    path = os.path.join(tempfile.gettempdir(), f"jitree-{os.geteuid()}")
+    path = os.path.join(_temporary_folder(), f"jitree-{os.geteuid()}")
     _is_usable(path)  # if it is not, a read or write of a file there says why
     return path
+
+
+def _temporary_folder() -> str:
+    """As `tempfile` finds it, which however takes the current folder where no other can be written, and fails
+    without that: files of the current folder are not to be run, and programs run without a cache, too."""
+    stated = [os.environ.get(name, "") for name in ("TMPDIR", "TEMP", "TMP")]
+    folders = [folder for folder in (*stated, *_TEMPORARY) if os.path.isabs(folder)]
+    return next((folder for folder in folders if os.access(folder, os.W_OK | os.X_OK)), _TEMPORARY[0])
 
 
 def _is_usable(path: str) -> bool:
