@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import jitree
@@ -22,7 +23,7 @@ from jitree.hal.local import executor
 from jitree.modules.hal.native import RECIPE
 from tests.cuda.fake import FakeDriver
 from tests.cuda.programs import LENDING, LENDING_ASYNC, PROGRAM_KERNELS
-from tests.cuda.test_lending import warm
+from tests.cuda.test_lending import Tensor, warm
 
 X = np.arange(8, dtype=np.float32)
 PACKAGE = str(Path(jitree.__file__).parent)
@@ -101,15 +102,65 @@ def test_an_awaited_call_waits_a_moment_before_it_is_called_back(
 class PlainProducer:
     """Another library's array in host memory, with the Python protocol of DLPack only."""
 
+    def __init__(self, array: npt.NDArray[np.float32] = X) -> None:
+        self.array = array
+
     def __dlpack__(self, **options: Any) -> Any:
-        return X.__dlpack__(**options)
+        return self.array.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return X.__dlpack_device__()
+        return self.array.__dlpack_device__()
+
+
+@pytest.mark.parametrize("array", [X, np.repeat(X, 2)[::2], X[::-1]], ids=["dense", "steps", "reversed"])
+@pytest.mark.parametrize("kind", [PlainProducer, np.asarray])
+def test_arrays_of_the_host_go_to_the_device_without_python(
+    session: Session, kind: Callable[..., Any], array: npt.NDArray[np.float32]
+) -> None:
+    add, x, value = session.load(LENDING).add, session.to_device(X), kind(array)
+    warm(add, x, value)
+    result, called = functions_of(lambda: add(x, value))
+    assert not called and np.array_equal(np.asarray(result), X + array)
+    with pytest.raises(jitree.errors.InvalidArgumentError):
+        add(x, kind(array[:7]))
+    assert np.array_equal(np.asarray(add(x, value)), X + array)
+
+
+def test_small_arrays_of_one_call_go_to_the_device_together(fake: FakeDriver, session: Session) -> None:
+    """Each as it is: they lie side by side, and results over one of them keep no other."""
+    add, arrays = session.load(LENDING).add, [X, X + 8]
+    pairs: list[list[Any]] = [arrays, [X.tolist(), PlainProducer(X + 8)], [X[::-1], (X + 8).tolist()]]
+    for pair in pairs:
+        warm(add, *pair)
+        fake.calls.clear()
+        result = add(*pair)
+        assert fake.count("cuGraphLaunch") == 2, "the arrays, and the program"
+        first, second = (getattr(value, "array", value) for value in pair)
+        assert np.array_equal(np.asarray(result), np.add(first, second))
+    live = session.context.table.live_count
+    for _ in range(100):
+        add(*arrays)
+    assert session.context.table.live_count <= live
+    with pytest.raises(jitree.errors.InvalidArgumentError):
+        add(X, X[:7])
+    assert np.array_equal(np.asarray(add(*arrays)), 2 * X + 8)
+
+
+@pytest.mark.parametrize("size", [1 << 10, 1 << 16, 1 << 20])
+def test_arrays_are_placed_on_the_device_by_machine_code(session: Session, size: int) -> None:
+    """Many in a row, for none of which anybody waits."""
+    add, elements = session.load(LENDING).add, np.arange(size // 4, dtype=np.float32)
+    warm(add, X, X)
+    placed = [session.to_device(elements + index) for index in range(100)]
+    assert all(array._view is None for array in placed[-50:]), "Python has made none of them"
+    for index, array in enumerate(placed):
+        assert np.array_equal(np.asarray(array), elements + index)
 
 
 def test_calls_left_to_python_keep_machine_code(session: Session) -> None:
-    add, x, producer = session.load(LENDING).add, session.to_device(X), PlainProducer()
-    warm(add, x, producer)
+    add, x = session.load(LENDING).add, session.to_device(X)
+    odd = Tensor(x, device_kind=13)
+    warm(add, x, odd)
     direct = add._direct
-    assert np.array_equal(np.asarray(add(x, producer)), 2 * X) and add._direct is direct
+    result, called = functions_of(lambda: add(x, odd))
+    assert called and np.array_equal(np.asarray(result), 2 * X) and add._direct is direct

@@ -229,6 +229,9 @@ def test_tensors_of_the_host_are_copied(fake: FakeDriver, session: Session) -> N
     assert set(fake.names()) <= SUBMITS
     tensor.array[:] = 0
     assert np.array_equal(np.asarray(result), 2 * X)
+    odd = kind(X, data=None)
+    assert np.array_equal(np.asarray(add(odd, array)), 2 * X), "Python finds nothing wrong with it"
+    assert odd.described
 
 
 def test_a_wrong_shape_of_a_lent_array_is_named(session: Session) -> None:

@@ -5,7 +5,7 @@ What is not in its usual form is left to the slow path, which converts it or say
 
 from __future__ import annotations
 
-from jitree.api.calls.native.copies import has_stream, pass_ndarray
+from jitree.api.calls.native.copies import pass_ndarray
 from jitree.api.calls.native.device_arrays import pass_handle, pass_kept, pass_owned
 from jitree.api.calls.native.donations import give_up_donations, is_alone, pass_donated
 from jitree.api.calls.native.exchange import exchange_of, pass_foreign
@@ -25,6 +25,8 @@ from jitree.api.calls.native.overlaps import are_apart
 from jitree.api.calls.native.python import drop, invoke_with, type_of
 from jitree.api.calls.native.records import Argument, CallRecord, Ndarray, Python
 from jitree.api.calls.native.sequences import pass_numbers
+from jitree.api.calls.native.uploads import drop_joined, send_joined
+from jitree.api.calls.native.views import has_stream
 from jitree.codegen.primitives import apart, call, load64
 from jitree.codegen.record import place_of
 
@@ -33,6 +35,16 @@ _ARGUMENT_SIZE = ARGUMENT.size
 
 def pass_arguments(python: Python, record: CallRecord, arguments: int) -> bool:
     """Whether all have been put into their registers. If not an exception may be set."""
+    is_passed = pass_each(python, record, arguments)
+    if record.shared:
+        if is_passed:
+            is_passed = send_joined(python, record)
+        else:
+            drop_joined(record)
+    return is_passed and give_up_donations(python, record, arguments)
+
+
+def pass_each(python: Python, record: CallRecord, arguments: int) -> bool:
     argument = Argument(record.arguments)
     for _ in range(record.argument_count):
         value = load64(arguments + 8 * argument.position)
@@ -41,7 +53,7 @@ def pass_arguments(python: Python, record: CallRecord, arguments: int) -> bool:
         argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
     if record.workspace != 0 and not is_alone(record, record.workspace):
         return False
-    return are_apart(record) and give_up_donations(python, record, arguments)
+    return are_apart(record)
 
 
 def pass_argument(python: Python, record: CallRecord, argument: Argument, value: int) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from jitree.api.calls.native.copies import fits, has_stream, pass_elements
+from jitree.api.calls.native.copies import pass_elements
 from jitree.api.calls.native.layout import CAPSULE_CONTEXT_AT, MAXIMUM_RANK
 from jitree.api.calls.native.lending import pass_neighbours
 from jitree.api.calls.native.owners import handle_of
 from jitree.api.calls.native.python import drop, invoke_with, is_true, retained
 from jitree.api.calls.native.records import Argument, CallRecord, Owners, Python
+from jitree.api.calls.native.views import fits, has_stream
 from jitree.codegen.primitives import apart, call, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.records import Entry

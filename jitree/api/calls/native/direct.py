@@ -24,6 +24,7 @@ from jitree.api.calls.native.layout import (
     ARGUMENT,
     CALL,
     MAXIMUM_RANK,
+    MOST_SHARED,
     PASS_ARRAY,
     PASS_BF16,
     PASS_BITS,
@@ -73,6 +74,8 @@ _KINDS: Final = {"i": PASS_I32, "I": PASS_I64, "f": PASS_F32, "F": PASS_F64, "r"
 _FRAME_VALUES: Final = FRAME.word("values")
 _FRAME_REFS: Final = FRAME.word("refs")
 _WRITE: Final = int(MemoryAccess.WRITE)
+_FEWEST_SHARING: Final = 2
+"""Arrays that a function takes, if they are to share an upload."""
 _NARROW: Final = {"f16": PASS_F16, "bf16": PASS_BF16}
 
 
@@ -121,7 +124,7 @@ def direct_call(
         "argument_count": count, "arguments": arguments.buffer_info()[0],
         "result_count": len(signature.results), "results": results.buffer_info()[0],
         "signal": rows.signal() if signature.fences else 0, "rewrites": int(rows.rewrites),
-        "workspace": rows.workspace,
+        "workspace": rows.workspace, "staging": rows.staging(arguments),
     }  # fmt: skip
     objects = {
         "device": function.device, "deferred": table.deferred, "order": function.order,
@@ -229,6 +232,16 @@ class _Rows:
         if not self._copies:
             raise Unsuitable
         return self._refs + 8 * self._slots[-1][1]
+
+    def staging(self, arguments: array[int]) -> int:
+        """The address of memory where the elements of small arrays of one call are put together, 0 where that
+        gains nothing."""
+        first, width = ARGUMENT.word("dtype"), ARGUMENT.size // 8
+        count = sum(map(bool, arguments[first::width]))
+        if self._is_local or count < _FEWEST_SHARING:
+            return 0
+        self.kept.append(memory := array("b", bytes(MOST_SHARED)))
+        return memory.buffer_info()[0]
 
     def _keep(self, value: object) -> int:
         """The address of an object that lasts as long as the records."""

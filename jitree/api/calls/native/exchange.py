@@ -8,7 +8,7 @@ slow path, whatever the other library says of it.
 from __future__ import annotations
 
 from jitree.api.calls.native.arrays import over_memory
-from jitree.api.calls.native.copies import SCATTERED, new_copy, refuse, scatter
+from jitree.api.calls.native.copies import SCATTERED, new_copy, scatter
 from jitree.api.calls.native.layout import (
     EXCHANGE,
     MAXIMUM_EXCHANGES,
@@ -19,6 +19,7 @@ from jitree.api.calls.native.layout import (
 )
 from jitree.api.calls.native.python import drop, forgets_error, is_false
 from jitree.api.calls.native.records import Argument, CallRecord, Exchange, Python, Tensor, VersionedTensor
+from jitree.api.calls.native.views import refuse
 from jitree.codegen.primitives import call, call_int, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.records import Entry
@@ -84,17 +85,35 @@ def pass_capsule(
     python: Python, record: CallRecord, argument: Argument, exchange: Exchange, value: int
 ) -> bool:
     """Passes what ``__dlpack__`` gives. The capsule is not used up: its own end gives the tensor back."""
-    arguments = stack(24)
-    store64(arguments + 8, value)
-    store64(arguments + 16, python.dlpack_version)
-    names = exchange.names
-    capsule = call(python.call_method, python.dlpack_name, arguments + 8, 1 | OFFSET_FLAG, names)
+    capsule = host_capsule(python, exchange, value)
     if capsule == 0:
         return False
     tensor = tensor_of(python, capsule)
     is_passed = bool(tensor) and pass_tensor(python, record, argument, tensor)
     drop(python, capsule)
     return is_passed
+
+
+def host_capsule(python: Python, exchange: Exchange, value: int) -> int:
+    """What ``__dlpack__`` gives of an array in host memory. 0 with an exception set."""
+    arguments = stack(24)
+    store64(arguments + 8, value)
+    store64(arguments + 16, python.dlpack_version)
+    return call(python.call_method, python.dlpack_name, arguments + 8, 1 | OFFSET_FLAG, exchange.names)
+
+
+def device_kind(python: Python, value: int) -> int:
+    """TENSOR.device_kind as ``__dlpack_device__`` tells it, -1 where it does not. An exception may be set
+    then."""
+    device = call_method(python, value, python.dlpack_device_name)
+    if device == 0:
+        return -1
+    kind = -1
+    number = call(python.get_item, device, 0)
+    if number != 0:
+        kind = call(python.long_value, number, stack(4))
+    drop(python, device)
+    return kind
 
 
 def tensor_of(python: Python, capsule: int) -> Tensor:
@@ -129,15 +148,22 @@ def copied(python: Python, argument: Argument, tensor: Tensor, view: Entry, is_d
     if is_dense:
         call(python.copy_memory, view.address, data, view.length)
         return True
-    strides = stack(8 * MAXIMUM_RANK)
-    for index in range(argument.rank):
-        store64(strides + 8 * index, load64(tensor.strides + 8 * index) * argument.item_size)
-    source = over_memory(python, argument.dtype, argument.rank, tensor.shape, strides, data, python.none)
+    source = elements_of_tensor(python, argument, tensor)
     if source == 0:
         return False
     is_copied = scatter(python, argument.dtype, argument, tensor.shape, view, source)
     drop(python, source)
     return is_copied
+
+
+def elements_of_tensor(python: Python, argument: Argument, tensor: Tensor) -> int:
+    """A numpy array over the elements of a tensor in host memory, of any strides; its rank is that of the
+    argument. 0 without an exception if it fails."""
+    strides = stack(8 * MAXIMUM_RANK)
+    for index in range(argument.rank):
+        store64(strides + 8 * index, load64(tensor.strides + 8 * index) * argument.item_size)
+    data = tensor.data + tensor.byte_offset
+    return over_memory(python, argument.dtype, argument.rank, tensor.shape, strides, data, python.none)
 
 
 def is_row_major(tensor: Tensor) -> bool:

@@ -6,10 +6,10 @@ results have released it. Python makes the buffer object of an entry when Python
 
 from __future__ import annotations
 
-from jitree.api.calls.native.copies import describe, fits, view_size, write_shape
 from jitree.api.calls.native.layout import NDARRAY_PLAIN
 from jitree.api.calls.native.python import drop, invoke_with, invoke_with_number, is_true
 from jitree.api.calls.native.records import Argument, CallRecord, Ndarray, Python
+from jitree.api.calls.native.views import describe, fits, view_size, write_shape
 from jitree.codegen.primitives import call, stack, store64
 from jitree.codegen.record import place_of
 from jitree.hal.enums import MemoryAccess, MemoryType

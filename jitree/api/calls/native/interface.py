@@ -18,6 +18,7 @@ from jitree.api.calls.native.layout import DTYPE, MAXIMUM_DTYPES, PYTHON
 from jitree.api.calls.native.objects import c_function, is_known, new_capsule, slot_offsets
 from jitree.api.calls.native.producers import (
     DLPACK,
+    DLPACK_DEVICE,
     NAMES,
     OLD_STREAM_NAMES,
     STREAM_NAMES,
@@ -182,7 +183,8 @@ def _addresses() -> dict[str, int]:
         "none": None, "true": True, "false": False, "exception_type": Exception,
         "int_type": int, "float_type": float, "list_type": list, "tuple_type": tuple,
         "array_type": Array, "function_type": Function, "ndarray_type": np.ndarray,
-        "donation_type": Donation, "out_name": OUT, "dlpack_name": DLPACK, "dlpack_names": NAMES,
+        "donation_type": Donation, "out_name": OUT, "dlpack_name": DLPACK,
+        "dlpack_device_name": DLPACK_DEVICE, "dlpack_names": NAMES,
         "dlpack_version": VERSION, "stream_names": STREAM_NAMES, "old_stream_names": OLD_STREAM_NAMES,
     }  # fmt: skip
     return {

@@ -76,6 +76,7 @@ PYTHON: Final = Record(
     i64 donation_array      # offset of the slot in a Donation
     i64 out_name            # "out"
     i64 dlpack_name         # "__dlpack__"
+    i64 dlpack_device_name  # "__dlpack_device__"
     i64 dlpack_names        # the names of its arguments, ("max_version",)
     i64 stream_names        # on a GPU: ("stream", "max_version"),
     i64 old_stream_names    # and before DLPack 1.0: ("stream",)
@@ -159,6 +160,11 @@ EXPORTS: Final = Record(
 )
 """What the exchange interface of device arrays needs."""
 
+LARGEST_UPLOADED: Final = 1 << 20
+"""Bytes that machine code copies to a device by pinned memory; more is left to Python, and to the driver."""
+MOST_SHARED: Final = 4096
+"""Bytes of small arrays of one call that go to a device together."""
+
 MAXIMUM_RETURNED: Final = 1020
 OWNERS: Final = Record(
     "owners",
@@ -216,6 +222,9 @@ CALL: Final = Record(
     i64 rewrites            # 1 = the program writes to arrays of a device that the host may have read
     i64 lent                # handles of the call's memory of other libraries, linked in their extensions
     i64 producer            # the stream of another library that the device's now comes after
+    i64 staging             # address of MOST_SHARED bytes for small arrays that go to a device together, or 0
+    i64 shared              # the storage that these share there, 0 = there are none yet
+    i64 shared_size         # bytes of it that they take
     i64 keep_lent           # Python function: has such a handle keep its owner for longer than the call
     i64 wait_for_submission # waits for a submission, whose number it is given
     i64 hold                # gives a blank entry that keeps a numpy array; 0 = none is written in place

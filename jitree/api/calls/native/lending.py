@@ -8,10 +8,12 @@ an object of the handle, which keeps the owner from then on.
 
 from __future__ import annotations
 
-from jitree.api.calls.native.copies import describe, fits, pass_uploaded, view_size
 from jitree.api.calls.native.exchange import (
     OFFSET_FLAG,
+    device_kind,
+    elements_of_tensor,
     has_elements,
+    host_capsule,
     is_row_major,
     tensor_of,
 )
@@ -25,6 +27,8 @@ from jitree.api.calls.native.layout import (
 from jitree.api.calls.native.owners import handle_of
 from jitree.api.calls.native.python import drop, invoke_with_number, is_done, is_true, retained
 from jitree.api.calls.native.records import Argument, CallRecord, Exchange, Owners, Python, Tensor
+from jitree.api.calls.native.uploads import pass_gathered, pass_uploaded
+from jitree.api.calls.native.views import describe, fits, view_size
 from jitree.codegen.primitives import call, call_int, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.hal.command_layout import BINDING_ALIGNMENT
@@ -60,13 +64,11 @@ def pass_lent(python: Python, record: CallRecord, argument: Argument, exchange: 
     tensor = Tensor(stack(_TENSOR_SIZE))
     if call_int(exchange.describe, value, place_of(tensor)) != 0 or call(python.error_occurred) != 0:
         return False
-    if not is_declared(argument, tensor):
-        return False
     if tensor.device_kind == TENSOR_ON_HOST:
-        data = tensor.data + tensor.byte_offset
-        return pass_uploaded(python, record, argument, tensor.shape, data)
+        return pass_from_host(python, record, argument, tensor)
     return (
-        is_here(record, tensor)
+        is_declared(argument, tensor)
+        and is_here(record, tensor)
         and follows_producer(record, exchange, tensor)
         and lend(python, record, argument, tensor, value)
     )
@@ -76,7 +78,12 @@ def pass_lent_capsule(
     python: Python, record: CallRecord, argument: Argument, exchange: Exchange, value: int
 ) -> bool:
     """Passes what ``__dlpack__`` gives, which orders the device's stream itself. The capsule, not used up, is
-    the owner."""
+    the owner. Of arrays in host memory it is not asked for a stream, which many refuse."""
+    kind = device_kind(python, value)
+    if kind == TENSOR_ON_HOST:
+        return pass_host_capsule(python, record, argument, exchange, value)
+    if kind != TENSOR_ON_CUDA:
+        return False
     stream = call(python.new_long, record.state.handle_pool.queue.stream.handle)
     if stream == 0:
         return False
@@ -97,6 +104,35 @@ def pass_lent_capsule(
         and lend(python, record, argument, tensor, capsule)
     )
     drop(python, capsule)
+    return is_passed
+
+
+def pass_host_capsule(
+    python: Python, record: CallRecord, argument: Argument, exchange: Exchange, value: int
+) -> bool:
+    capsule = host_capsule(python, exchange, value)
+    if capsule == 0:
+        return False
+    tensor = tensor_of(python, capsule)
+    is_on_host = bool(tensor) and tensor.device_kind == TENSOR_ON_HOST
+    is_passed = is_on_host and pass_from_host(python, record, argument, tensor)
+    drop(python, capsule)
+    return is_passed
+
+
+def pass_from_host(python: Python, record: CallRecord, argument: Argument, tensor: Tensor) -> bool:
+    """The elements of a tensor in host memory, which go to the device by its stream. An exception may be set
+    if not."""
+    if not is_of_argument(argument, tensor) or tensor.data == 0:
+        return False
+    if is_row_major(tensor):
+        data = tensor.data + tensor.byte_offset
+        return pass_uploaded(python, record, argument, tensor.shape, data)
+    source = elements_of_tensor(python, argument, tensor)
+    if source == 0:
+        return False
+    is_passed = pass_gathered(python, record, argument, tensor.shape, source)
+    drop(python, source)
     return is_passed
 
 
@@ -137,9 +173,14 @@ def follows_neighbour(record: CallRecord, source: Entry) -> bool:
 
 def is_declared(argument: Argument, tensor: Tensor) -> bool:
     """Whether a tensor is of the declared type and shape, without gaps."""
+    return is_of_argument(argument, tensor) and is_row_major(tensor)
+
+
+def is_of_argument(argument: Argument, tensor: Tensor) -> bool:
+    """Whether a tensor is of the declared type and shape, of any strides."""
     if tensor.type != argument.tensor_type or (tensor.rank != 0 and tensor.shape == 0):
         return False
-    return fits(argument, tensor.rank, tensor.shape) and is_row_major(tensor)
+    return fits(argument, tensor.rank, tensor.shape)
 
 
 def is_here(record: CallRecord, tensor: Tensor) -> bool:

@@ -20,6 +20,7 @@ from jitree.api.calls.native.layout import EXCHANGE, MAXIMUM_EXCHANGES
 from jitree.base import dlpack
 
 DLPACK: Final = sys.intern("__dlpack__")
+DLPACK_DEVICE: Final = sys.intern("__dlpack_device__")
 NAMES: Final = ("max_version",)
 STREAM_NAMES: Final = ("stream", "max_version")
 OLD_STREAM_NAMES: Final = ("stream",)

@@ -33,6 +33,7 @@ class CallRecord(MemoryRecord, layout=CALL):
     gate: GateRecord
     state: State
     lent: Entry
+    shared: Entry
 
 
 class Dtype(MemoryRecord, layout=DTYPE):

@@ -5,11 +5,13 @@ Only numbers that every element type has a plain way for: others, and what does 
 
 from __future__ import annotations
 
-from jitree.api.calls.native.copies import SCATTERED, fits, has_stream, new_copy, pass_uploaded, refuse
+from jitree.api.calls.native.copies import SCATTERED, new_copy
 from jitree.api.calls.native.layout import FLOAT_AT, MAXIMUM_RANK, NO_NUMBERS, PASS_F64, PASS_I64
 from jitree.api.calls.native.numbers import float_of, rounded
 from jitree.api.calls.native.python import type_of
 from jitree.api.calls.native.records import Argument, CallRecord, Python
+from jitree.api.calls.native.uploads import pass_uploaded
+from jitree.api.calls.native.views import fits, has_stream, refuse
 from jitree.codegen.primitives import call, load32, load64, quotient, stack, store8, store64
 from jitree.codegen.record import place_of
 

@@ -12,7 +12,14 @@ from jitree.api.calls.native import interface as interfaces
 from jitree.api.calls.native.direct import DirectCall, Unsuitable, copies_to, direct_call, fill, records
 from jitree.api.calls.native.image import RECIPE
 from jitree.api.calls.native.keeper import Keeper
-from jitree.api.calls.native.layout import ARGUMENT, CALL, MAXIMUM_RANK, PASS_ARRAY, RESULT
+from jitree.api.calls.native.layout import (
+    ARGUMENT,
+    CALL,
+    LARGEST_UPLOADED,
+    MAXIMUM_RANK,
+    PASS_ARRAY,
+    RESULT,
+)
 from jitree.api.calls.transfers import WRAP_MINIMUM, native_row
 from jitree.base.elements import is_packed
 from jitree.codegen import image
@@ -38,6 +45,8 @@ class DirectCalls:
         self._keeper: Keeper | None = None
         self._pattern: DirectCall | None = None
         """A call of any function of the session."""
+        self._most = WRAP_MINIMUM - 1
+        """Bytes of an array that is always copied."""
         self._device = device
         self._calls: dict[tuple[object, int], DirectCall | None] = {}
         if device.device_allocator.limited_charge is not None:
@@ -72,6 +81,7 @@ class DirectCalls:
             self._copies = copies_to(self._device, invoker.table)
             if self._device.shared_stream is not None and self._copies:
                 keeper.pattern = prepared
+                self._most = LARGEST_UPLOADED
             self._pattern = prepared
         return True, prepared
 
@@ -87,7 +97,7 @@ class DirectCalls:
 
     def place(self, elements: npt.NDArray[Any]) -> Array | None:
         """A copy of an array on the device; None for what is not copied in this way."""
-        if self._pattern is None or elements.nbytes >= WRAP_MINIMUM:
+        if self._pattern is None or elements.nbytes > self._most:
             return None
         key = elements.dtype, elements.ndim
         try:
@@ -113,7 +123,7 @@ class DirectCalls:
         }])  # fmt: skip
         result = records(RESULT, [{"kind": PASS_ARRAY, "place": place, "view_kind": self._view_kind}])
         fill(words, CALL, {
-            "run": 0, "signal": 0, "workspace": 0, "ref_count": 1,
+            "run": 0, "signal": 0, "workspace": 0, "staging": 0, "ref_count": 1,
             "argument_count": 1, "arguments": argument.buffer_info()[0],
             "result_count": 1, "results": result.buffer_info()[0],
         })  # fmt: skip
