@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final, Self
-from weakref import ref
+from weakref import WeakSet, ref
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from jitree.base.memory import require_listing
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.hal import checks, enums
 from jitree.hal.buffer import Buffer, no_device
-from jitree.hal.executable import ExecutableCache, ExecutableLoader
+from jitree.hal.executable import Executable, ExecutableCache, ExecutableLoader
 from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.operations import QueueOperations
@@ -93,6 +93,8 @@ class Device(Unique, QueueOperations):
         self.loaders = list(loaders)
         """Asked in this order; loaders may be added, for caches created later."""
         self.profiler = profiler
+        self.executables: WeakSet[Executable] = WeakSet()
+        """Those that its caches have prepared and that are still there."""
 
     def __repr__(self) -> str:
         return f"<hal.device {self.uri}>"
@@ -188,7 +190,7 @@ class Device(Unique, QueueOperations):
         return Event(queue_affinity, flags)
 
     def create_executable_cache(self, identifier: str = "") -> ExecutableCache:
-        return ExecutableCache(identifier, self.loaders)
+        return ExecutableCache(identifier, self.loaders, self.executables.add)
 
     def import_file(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from _thread import RLock
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import ref
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from jitree.hal.buffer import Allocation, Buffer
+    from jitree.hal.executable import Executable
 
 _IMPORT: Final = call_import.__code__
 _PYTHON: Final = "(Python)"
@@ -57,6 +58,9 @@ class Tracked(Protocol):
     uri: str
     device_allocator: Allocator
 
+    @property
+    def executables(self) -> Iterable[Executable]: ...
+
     def replace_device_allocator(self, allocator: Allocator) -> None: ...
 
 
@@ -86,6 +90,9 @@ class DeviceMemory(Unique):
         """Bytes so far."""
         self.reserved: int = self._own.reserved
         """Bytes that were taken from the system, or the driver, so far."""
+        self.copied: int = sum(executable.copied for executable in tuple(self._device.executables))
+        """Bytes of copies of constants in another order, which programs keep for speed and give up where
+        memory is short. Other totals do not have them."""
 
     @property
     def rows(self) -> tuple[MemoryRow, ...]:
@@ -130,7 +137,8 @@ class DeviceMemory(Unique):
 
     def __str__(self) -> str:
         totals = f"{self.live} bytes live, {self.peak} at most, {self.allocated} allocated so far"
-        lines = [f"{self._device.uri}: {totals}, {self.reserved} reserved"]
+        copies = f", {self.copied} of copies of constants" if self.copied else ""
+        lines = [f"{self._device.uri}: {totals}, {self.reserved} reserved{copies}"]
         lines += [
             f"  {row.live} bytes live ({row.live_count} of {row.allocations}), {row.allocated} allocated: "
             f"{row.function}, called from {row.call_site}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 from weakref import WeakSet
 
@@ -71,6 +71,11 @@ class Executable(abc.ABC):
     """What it was made of; set by the cache that loads it."""
     charge: object = None
     """What counts its memory, in a session with limits."""
+
+    @property
+    def copied(self) -> int:
+        """Bytes of copies of the program's constants that it keeps for speed."""
+        return 0
 
     @property
     @abc.abstractmethod
@@ -170,8 +175,15 @@ def prepared_executables() -> tuple[Executable, ...]:
 class ExecutableCache:
     """Asks loaders in order; what it prepares can be used on the device it was created for."""
 
-    def __init__(self, identifier: str, loaders: Sequence[ExecutableLoader]) -> None:
+    def __init__(
+        self,
+        identifier: str,
+        loaders: Sequence[ExecutableLoader],
+        note: Callable[[Executable], object] | None = None,
+    ) -> None:
+        """``note`` is called with each executable that it prepares."""
         self.identifier = identifier
+        self._note = note
         self._loaders = tuple(loaders)
 
     def can_prepare_format(self, format: str) -> bool:
@@ -197,6 +209,8 @@ class ExecutableCache:
             if parameters.layouts:
                 executable.layouts = parameters.layouts
             _prepared.add(executable)
+            if self._note is not None:
+                self._note(executable)
             executable.parameters = parameters
             return executable
         if cause is not None:

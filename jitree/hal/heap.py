@@ -333,6 +333,10 @@ def _new_block(capacity: int, size: int, make: Callable[..., np.ndarray[Any, Any
     try:
         memory = make(capacity + ALIGNMENT, np.uint8)
     except (MemoryError, ValueError, OverflowError) as error:
+        from jitree.base import spare_memory  # few programs come here
+
+        if isinstance(error, MemoryError) and spare_memory.give_up_for(capacity):
+            return _new_block(capacity, size, make)
         raise ResourceExhaustedError(f"cannot allocate {size} bytes of host memory") from error
     address: int = memory.ctypes.data
     return (address + ALIGNMENT - 1) & -ALIGNMENT, capacity, memory

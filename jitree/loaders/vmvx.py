@@ -21,7 +21,6 @@ from jitree.vmfb.schema import Export, FunctionRow, ModuleTables
 from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
-    from jitree.codegen.image.builds import Builds
     from jitree.dispatch.engine import Engine
     from jitree.loaders.vmvx_native import CompiledKernels
 
@@ -68,7 +67,6 @@ class VmvxLoader(ExecutableLoader):
         with error_context(f"loading an executable of format '{parameters.format}'"):
             # A copy: the archive that the executable lies in may be closed or written to.
             data = bytes(parameters.data)
-            file = parameters.data if self._bounds.limited_charge is None else None
             executable = BytecodeModule.load(data, "executable", self._arithmetic)
             rows = _entry_points(executable.module, parameters.layouts)
             _check_constants(executable.module, len(parameters.constants))
@@ -78,13 +76,19 @@ class VmvxLoader(ExecutableLoader):
             create = partial(
                 Worker, executable, self._modules, names, parameters.constants, on_vm, self._bounds
             )
-            compiled = _compiled(tier, executable, rows, create, self._bounds.builds, file)
+            compiled = _compiled(tier, executable, rows, create, self._bounds, self._file(parameters.data))
             places = partial(kernel_places, executable.module)
             workers = Workers(create, compiled, _usual_binding_counts(rows), _starter(on_vm))
             loaded = VmvxExecutable(executable.name, rows, workers, compiled, places)
             if tier == _WAITS:
                 loaded.require_compiled()
             return loaded
+
+    def _file(self, data: memoryview) -> memoryview | None:
+        """An executable in its program's file, if kernels may keep copies of constants: not where memory is
+        counted and nothing counts theirs."""
+        is_counted = self._bounds.limited_charge is not None
+        return None if is_counted and self._bounds.lender is None else data
 
 
 def _starter(engine: str | Engine | None) -> Callable[[], Engine] | None:
@@ -112,7 +116,7 @@ def _compiled(
     executable: BytecodeModule,
     rows: Sequence[EntryPoint],
     create: Callable[[], Worker],
-    builds: Builds | None,
+    bounds: Bounds,
     file: memoryview | None,
 ) -> CompiledKernels | None:
     """``file``: the executable in its program's file, if kernels may keep copies of constants."""
@@ -125,24 +129,23 @@ def _compiled(
     from jitree.loaders.vmvx_context import WorkerContext
     from jitree.loaders.vmvx_layout import MAXIMUM_BINDINGS
     from jitree.loaders.vmvx_native import CompiledKernels
-    from jitree.loaders.vmvx_packed import packed_constants
+    from jitree.loaders.vmvx_packed import PackedConstants, copies_for
 
     def alone(ordinal: int) -> image.Provider:
-        return image.provider(vmvx_images.recipe(executable, [ordinal]), builds)
+        return image.provider(vmvx_images.recipe(executable, [ordinal]), bounds.builds)
 
     def hot(ordinal: int) -> image.Provider:
-        return image.provider(vmvx_images.hot_recipe(executable, ordinal), builds)
+        return image.provider(vmvx_images.hot_recipe(executable, ordinal), bounds.builds)
 
-    packed = None if file is None else packed_constants(file)
-
-    def context() -> WorkerContext:
+    def context(packed: PackedConstants | None) -> WorkerContext:
         return WorkerContext(create(), binding_count, packed)
 
     counts = (row.binding_count for row in rows)
     binding_count = max((MAXIMUM_BINDINGS if count is None else count for count in counts), default=0)
-    everything = image.provider(vmvx_images.recipe(executable, ordinals), builds)
+    everything = image.provider(vmvx_images.recipe(executable, ordinals), bounds.builds)
     names = [f"{executable.name}.{export.name}" for export in exports]
-    return CompiledKernels(everything, alone, hot, ordinals, names, context)
+    copies = None if file is None else copies_for(file, bounds.lender)
+    return CompiledKernels(everything, alone, hot, ordinals, names, context, copies)
 
 
 def _entry_points(module: ModuleTables, layouts: Sequence[PipelineLayout]) -> list[EntryPoint]:

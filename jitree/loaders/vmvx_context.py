@@ -13,12 +13,14 @@ from array import array
 from typing import Final
 from weakref import ref
 
+from jitree.codegen import image
 from jitree.dispatch.fast.engine import raise_failure
 from jitree.dispatch.native.engine import attach
 from jitree.errors import error_context
 from jitree.hal.local import interrupts
 from jitree.hal.local.executor.records import KernelDispatch
 from jitree.loaders.vmvx_arguments import Grid, KernelArguments, read_grid, read_span
+from jitree.loaders.vmvx_images import SPANS
 from jitree.loaders.vmvx_layout import CONTEXT, SCRATCH_MARK
 from jitree.loaders.vmvx_lease import Lease
 from jitree.loaders.vmvx_packed import PackedConstants
@@ -39,6 +41,7 @@ _UNCOUNTED: Final = COUNT_UNLIMITED + (COUNT_UNLIMITED >> 1)
 _ADDRESS: Final = ENTRY.word("address")
 _LENGTH: Final = ENTRY.word("length")
 _LINK: Final = ENTRY.word("link")
+_LET_GO: Final = ctypes.PYFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 
 
 class WorkerContext:
@@ -49,6 +52,7 @@ class WorkerContext:
         ``packed``: where they keep copies of constants."""
         self.worker = worker
         self._packed = packed
+        self._reads_copies = packed is not None
         table = self._table = worker.context.table
         table.is_halted = lambda: interrupts.watch(job_failure(record[CONTEXT.word("dispatch")]))()
         self._machine = Machine(table, worker.context.invoker.functions)
@@ -80,6 +84,18 @@ class WorkerContext:
     def reached(self) -> int:
         """The number of the first part of a workgroup that is not complete."""
         return self._record[CONTEXT.word("reached")]
+
+    def let_go(self) -> bool:
+        """See :class:`~jitree.loaders.vmvx_packed.Reader`. A thread that has the context may read copies
+        until its span is over."""
+        self._reads_copies = False
+        spans = image.get(SPANS)
+        if self._packed is not None and (
+            spans is None or not _LET_GO(spans.addresses["let_go"])(self.address)
+        ):
+            return False
+        self._packed = None
+        return True
 
     def close(self) -> None:
         """Closes the worker's context too; no thread may be in it."""
@@ -188,7 +204,7 @@ class WorkerContext:
             table.set_word(handle, "usage", SCRATCH_MARK)
             table.set_word(handle, "link", head)
             head = handle
-        packed = 0 if self._packed is None else self._packed.address
+        packed = self._packed.address if self._reads_copies and self._packed is not None else 0
         self._lease.begin(head, self._memory.address, SCRATCH_SIZE, packed)
 
     def _drop_pool(self) -> None:

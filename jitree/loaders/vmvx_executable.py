@@ -194,6 +194,12 @@ class _Function:
             return self.fail(error, dispatch, workgroup)
         return self.run(dispatch, workgroup) if result is None else result
 
+    def look(self) -> int:
+        """Looks what memory is left."""
+        if self._compiled is not None:
+            self._compiled.look_at_memory()
+        return 0
+
     def finish(self, dispatch: int, workgroup: int, context: int) -> int:
         """Runs the rest of a workgroup that left machine code, where that is not what its first part does."""
         assert self._compiled is not None
@@ -216,6 +222,10 @@ def _slow_path(environment: int, dispatch: int, workgroup: int) -> int:
     return _function(environment).slow_path(dispatch, workgroup)
 
 
+def _look(environment: int, dispatch: int, workgroup: int) -> int:
+    return _function(environment).look()
+
+
 def _finish(environment: int, dispatch: int, workgroup: int, context: int) -> int:
     return _function(environment).finish(dispatch, workgroup, context)
 
@@ -231,6 +241,7 @@ def _fail(error: BaseException, environment: int, dispatch: int, workgroup: int,
 
 _RUN: Final = Callback(_run, 3, _fail, _UNFINISHED)
 _SLOW_PATH: Final = Callback(_slow_path, 3, _fail, _UNFINISHED)
+_LOOK: Final = Callback(_look, 3, _fail, _UNFINISHED)
 _FINISH: Final = Callback(_finish, 4, _fail, _UNFINISHED)
 _RUN_ADDRESS, _SLOW_PATH_ADDRESS, _FINISH_ADDRESS = (
     _RUN.address,
@@ -271,7 +282,11 @@ class VmvxExecutable(TabledExecutable):
         )  # fmt: skip
         workers.entries = self._entries
         if compiled is not None:
-            compiled.serve(self._entries)
+            compiled.serve(self._entries, _LOOK.address)
+
+    @property
+    def copied(self) -> int:
+        return 0 if self._compiled is None else self._compiled.copied
 
     def places(self, ordinal: int) -> list[str]:
         return [] if self._places is None else self._places(ordinal)

@@ -26,11 +26,14 @@ CONTEXTS: Final = Record(
     "vmvx worker contexts",
     """
     i64 count
+    i64 interval          # ticks between two looks at the memory that is left; 0: nobody needs them
+    i64 due               # when the next one is; 0 before the first span
+    i64 look              # address of the C function that looks
     i64 first             # address of a CONTEXT record; count of them follow
     """,
 )
 """The worker contexts of one executable: ``count`` grows when another one is complete, up to
-MAXIMUM_CONTEXTS."""
+MAXIMUM_CONTEXTS. The C function takes and returns what those of ENVIRONMENT do."""
 
 MAXIMUM_BINDINGS: Final = 64
 CONTEXT: Final = Record(

@@ -23,6 +23,7 @@ from jitree.hal.local.executor.records import KernelDispatch, KernelEntry
 from jitree.loaders.vmvx_context import WorkerContext
 from jitree.loaders.vmvx_images import SPANS
 from jitree.loaders.vmvx_layout import CONTEXTS, MAXIMUM_CONTEXTS, symbol
+from jitree.loaders.vmvx_packed import Copies, PackedConstants
 from jitree.loaders.vmvx_records import KernelEnvironment
 from jitree.loaders.vmvx_worker import job_failure
 
@@ -52,12 +53,13 @@ class CompiledKernels(Ended):
         hot: Callable[[int], image.Provider],
         ordinals: Sequence[int],
         names: Sequence[str],
-        create_context: Callable[[], WorkerContext],
+        create_context: Callable[[PackedConstants | None], WorkerContext],
+        copies: Copies | None = None,
     ) -> None:
         """``alone`` gives the image of one kernel, which is there sooner than that of all; ``hot`` the one
         for workers in the middle of it. ``ordinals`` are those of the kernels' functions in the module, in
-        the order of the executable's entries, ``names`` what they are called. Nothing happens until
-        :meth:`serve`."""
+        the order of the executable's entries, ``names`` what they are called; ``copies``: of constants, which
+        contexts may read. Nothing happens until :meth:`serve`."""
         self._provider = provider
         self._alone = cache(lambda ordinal: alone(ordinals[ordinal]))
         self._hot = cache(lambda ordinal: NativeModule(hot(ordinals[ordinal])))
@@ -67,6 +69,7 @@ class CompiledKernels(Ended):
         self._nanoseconds = [0] * len(ordinals)
         """That each kernel has run on the VM."""
         self._create_context = create_context
+        self._copies = copies
         self._records: array[int] | None = None
         self._adding, self._publishing = threading.Lock(), threading.Lock()
         self._contexts: dict[int, WorkerContext] = {}
@@ -90,14 +93,28 @@ class CompiledKernels(Ended):
         return self._table.buffer_info()[0]
 
     @property
+    def copied(self) -> int:
+        """Bytes of copies of constants."""
+        return 0 if self._copies is None else self._copies.kept
+
+    def look_at_memory(self) -> None:
+        """Has copies of constants given up where memory is short. Threads that run kernels call it now and
+        then."""
+        if self._copies is not None:
+            self._copies.look()
+
+    @property
     def ready(self) -> bool:
         """Whether all kernels that can be compiled run as machine code."""
         return self._ready
 
-    def serve(self, records: array[int]) -> None:
-        """``records`` are the ENTRY_POINT records to change over; uses what is in the cache already. Begins
+    def serve(self, records: array[int], look: int = 0) -> None:
+        """``records`` are the ENTRY_POINT records to change over, ``look`` the address of a C function that
+        calls :meth:`look_at_memory` (CONTEXTS); uses what is in the cache already. Begins
         to compile if the VM has no machine code yet: one workgroup would take it longer."""
         self._records = records
+        if self._copies is not None:
+            self._copies.watch(self._table, look)
         self._use_all(self._provider.get() if image.get(LOOP) is None else self._provider.find())
 
     def start(self) -> None:
@@ -190,9 +207,16 @@ class CompiledKernels(Ended):
             count = len(self._contexts)
             if count == MAXIMUM_CONTEXTS:
                 return False
-            context = self._create_context()
+            context = self._new_context()
             self._contexts[context.address] = context
             self._table[CONTEXTS.word("first") + count] = context.address
             with self._publishing:  # orders the stores for threads that see the count
                 self._table[CONTEXTS.word("count")] = count + 1
         return True
+
+    def _new_context(self) -> WorkerContext:
+        copies = self._copies
+        context = self._create_context(None if copies is None else copies.constants)
+        if copies is not None:
+            copies.add(context)
+        return context

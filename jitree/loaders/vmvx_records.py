@@ -14,6 +14,7 @@ class KernelEnvironment(MemoryRecord, layout=ENVIRONMENT):
 
 class Contexts(MemoryRecord, layout=CONTEXTS):
     count: Atomic
+    due: Atomic
 
 
 class WorkerContextRecord(MemoryRecord, layout=CONTEXT):

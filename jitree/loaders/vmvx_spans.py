@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jitree.codegen.atomics import atomic_add, atomic_load, atomic_replace, atomic_store
 from jitree.codegen.primitives import call, call_int, load64, quotient, remainder, stack_address
+from jitree.codegen.processor import ticks
 from jitree.codegen.record import place_of
 from jitree.hal.local.executor.records import KernelDispatch, Workgroup
 from jitree.loaders.vmvx_layout import (
@@ -59,7 +60,18 @@ def run_span(environment: KernelEnvironment, dispatch: KernelDispatch, group: Wo
             group.first = first
             return call_int(environment.run, place_of(environment), place_of(dispatch), place_of(group))
     atomic_store(context.busy, 0)
+    if result == 0 and environment.contexts.interval != 0 and is_due(environment.contexts, ticks()):
+        look = environment.contexts.look
+        return call_int(look, place_of(environment), place_of(dispatch), place_of(group))
     return result
+
+
+def is_due(contexts: Contexts, now: int) -> bool:
+    """Whether this thread is to look what memory is left. The first interval begins with the first span."""
+    due = atomic_load(contexts.due)
+    if now < due or not atomic_replace(contexts.due, due, now + contexts.interval):
+        return False
+    return due != 0
 
 
 def finish(
@@ -138,6 +150,15 @@ def recycle(context: WorkerContextRecord) -> None:
     if scratch.lend != 0 and scratch.part == 0:
         scratch.paid -= size
         atomic_add(scratch.room, size)
+
+
+def let_go(context: WorkerContextRecord) -> int:
+    """Has a worker context read no copies of constants from now on: 1; 0 while a thread has it."""
+    if not atomic_replace(context.busy, 0, 1):
+        return 0
+    context.state.scratch.packed = 0
+    atomic_store(context.busy, 0)
+    return 1
 
 
 def withdraw(scratch: KernelScratch) -> None:

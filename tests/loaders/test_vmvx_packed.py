@@ -13,7 +13,7 @@ from jitree.dispatch.native.nests import cutting
 from jitree.hal.executable import ExecutableParameters
 from jitree.loaders.vmvx import FORMAT, VmvxLoader
 from jitree.loaders.vmvx_executable import VmvxExecutable
-from jitree.loaders.vmvx_packed import MOST_COPIED, PackedConstants, packed_constants
+from jitree.loaders.vmvx_packed import MOST_COPIED, PackedConstants, copies_for
 from jitree.regs.memory import Bounds
 from tests.hal.native_kernels import aligned
 from tests.loaders.cut_programs import KernelText, run_parts, run_whole, with_code
@@ -64,12 +64,6 @@ def matrix_in(file: object, size: int) -> np.ndarray:
     return elements[at : at + SIZE]
 
 
-def copied(loaded: VmvxExecutable) -> int:
-    assert loaded._compiled is not None
-    (packed,) = {context._packed for context in loaded._compiled._contexts.values()}
-    return 0 if packed is None else packed.copied
-
-
 def results(loaded: VmvxExecutable, matrix: np.ndarray, parts: int = 0) -> bytes:
     vector = aligned(np.linspace(-1, 1, DEPTH, dtype=np.float32))
     out = aligned(np.zeros(ROWS * GROUPS, np.float32))
@@ -94,11 +88,11 @@ def test_calls_before_and_after(mapped: tuple[mmap.mmap, int]) -> None:
         matrix = matrix_in(file, size)
         expected = results(load(product().module(), "plain"), matrix)
         loaded = executable(file, size)
-        assert results(loaded, matrix) == expected and copied(loaded) == 0
-        assert results(loaded, matrix) == expected and copied(loaded) == SIZE
+        assert results(loaded, matrix) == expected and loaded.copied == 0
+        assert results(loaded, matrix) == expected and loaded.copied == SIZE
         assert results(loaded, matrix) == expected
         elsewhere = aligned(matrix)
-        assert results(loaded, elsewhere) == expected and copied(loaded) == SIZE
+        assert results(loaded, elsewhere) == expected and loaded.copied == SIZE
 
 
 def test_parts(monkeypatch: pytest.MonkeyPatch, mapped: tuple[mmap.mmap, int]) -> None:
@@ -109,7 +103,7 @@ def test_parts(monkeypatch: pytest.MonkeyPatch, mapped: tuple[mmap.mmap, int]) -
     for _ in range(10):
         for parts in (1, 2, 3, 4):
             assert results(loaded, matrix, parts) == expected
-    assert copied(loaded) == SIZE
+    assert loaded.copied == SIZE
 
 
 def test_bytes_that_may_change() -> None:
@@ -122,23 +116,23 @@ def test_bytes_that_may_change() -> None:
         for _ in range(8):
             matrix.view(np.float32)[:] += 1
             assert results(loaded, matrix) == results(load(product().module(), "plain"), matrix)
-        assert copied(loaded) == 0
+        assert loaded.copied == 0
 
 
-def test_limits_count_all_memory(mapped: tuple[mmap.mmap, int]) -> None:
+def test_memory_that_is_counted_elsewhere(mapped: tuple[mmap.mmap, int]) -> None:
     file, size = mapped
     matrix, loaded = matrix_in(file, size), executable(file, size, Bounds(charge=lambda size: size))
     for _ in range(8):
         results(loaded, matrix)
-    assert copied(loaded) == 0
+    assert loaded.copied == 0
 
 
 def test_which_files() -> None:
-    assert packed_constants(memoryview(bytes(1000))[10:20]) is not None
-    assert packed_constants(memoryview(bytearray(1000)).toreadonly()) is None
+    assert copies_for(memoryview(bytes(1000))[10:20], None) is not None
+    assert copies_for(memoryview(bytearray(1000)).toreadonly(), None) is None
     frozen = np.zeros(1000, np.uint8)
     frozen.flags.writeable = False
-    assert packed_constants(frozen.data) is None
+    assert copies_for(frozen.data, None) is None
 
 
 def test_the_record() -> None:
@@ -147,4 +141,5 @@ def test_the_record() -> None:
         packed = PackedConstants(memoryview(bytes(size)))
         start, length, distance, marks, room = packed._record
         assert start % 64 == 0 and (start + distance) % 64 == 0 and 0 <= length <= size
-        assert marks >= start + distance + length and room == MOST_COPIED and packed.copied == 0
+        assert marks >= start + distance + length and room == length and packed.copied == 0
+    assert PackedConstants(memoryview(bytes(MOST_COPIED + 4096))).most_copied == MOST_COPIED

@@ -11,7 +11,7 @@ import pytest
 from jitree.codegen import image
 from jitree.hal.command_layout import DISPATCH, WORKGROUP
 from jitree.hal.local.executor.records import KernelDispatch, Workgroup
-from jitree.loaders import vmvx_workgroups
+from jitree.loaders import vmvx_spans, vmvx_workgroups
 from jitree.loaders.vmvx_images import SPANS
 from jitree.loaders.vmvx_layout import (
     CONTEXT,
@@ -38,6 +38,7 @@ from jitree.regs.layout import ENTRY, SCRATCH, STATE
 
 Steps = list[tuple[int, int]]
 Run = Callable[[int, int, int], int]
+_LET_GO = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 FAILING = 13
 """The workgroup that the VM cannot finish."""
 
@@ -69,9 +70,10 @@ class Memory:
         self.dispatch.lengths = self._array(array("q", (6, 7)))
         self.group.local_memory, self.group.local_size, self.group.processor = 8192, 100, 3
         self.contexts = [self._context() for _ in range(2)]
-        table = array("q", (2, *(self._place(context) for context in self.contexts)))
-        assert CONTEXTS["first"] == 8
+        table = array("q", (2, 0, 0, 0, *(self._place(context) for context in self.contexts)))
+        assert CONTEXTS["first"] == 32
         self.environment.contexts = Contexts(self._array(table))
+        self.environment.contexts.look = self._callback(self._look, ctypes.c_int32, 3)
         for name, function in (("run", self._run), ("slow_path", self._slow_path)):
             setattr(self.environment, name, self._callback(function, ctypes.c_int32, 3))
         self.environment.finish = self._callback(self._finish, ctypes.c_int32, 4)
@@ -120,6 +122,10 @@ class Memory:
     def _run(self, environment: int, dispatch: int, group: int) -> int:
         self.events.append(("run", self.group.first, self.group.last, *map(self._busy, self.contexts)))
         return -3
+
+    def _look(self, environment: int, dispatch: int, group: int) -> int:
+        self.events.append(("look", *map(self._busy, self.contexts)))
+        return 6
 
     def _slow_path(self, environment: int, dispatch: int, group: int) -> int:
         self.events.append(("slow_path", self.group.first))
@@ -235,6 +241,42 @@ def test_parts_that_leave_are_never_the_vms(run: Run) -> None:
     assert memory.run(run, 0, 30)[0] == 0
     finished = [event[1:4] for event in memory.events if isinstance(event, tuple) and event[0] == "finish"]
     assert finished == [(number // 3, 0, 0) for number in range(8)]
+
+
+@pytest.mark.parametrize("run", [in_python, as_machine_code])
+def test_spans_look_at_memory_when_it_is_due(run: Run) -> None:
+    """The context is given back before. The first interval begins with the first span."""
+    memory = Memory([(DONE, 30)] * 4)
+    contexts = memory.environment.contexts
+    looks = []
+    for due, interval in ((0, 0), (0, 1 << 60), (1, 1 << 60), (1 << 62, 1 << 60)):
+        memory.events.clear()
+        table = (ctypes.c_int64 * 4).from_address(memory._place(contexts))
+        table[CONTEXTS.word("due")], table[CONTEXTS.word("interval")] = due, interval
+        result = memory.run(run, 0, 30)[0]
+        looks.append((result, ("look", 0, 0) in memory.events, table[CONTEXTS.word("due")] > 1 << 60))
+    assert looks == [(0, False, False), (0, False, True), (6, True, True), (0, False, True)]
+
+
+def test_a_span_that_fails_does_not_look() -> None:
+    memory = Memory([(LEFT, FAILING)])
+    table = (ctypes.c_int64 * 4).from_address(memory._place(memory.environment.contexts))
+    table[CONTEXTS.word("due")], table[CONTEXTS.word("interval")] = 1, 1
+    assert memory.run(as_machine_code, 0, 30)[0] == 9 and ("look", 0, 0) not in memory.events
+
+
+def test_contexts_let_go_of_copies_where_no_thread_has_them() -> None:
+    code = image.wait(SPANS).addresses["let_go"]
+    for let_go in (lambda context: vmvx_spans.let_go(WorkerContextRecord(context)), _LET_GO(code)):
+        memory = Memory([])
+        context = memory.contexts[0]
+        place = memory._place(context)
+        context.state.scratch.packed = 4096
+        busy = ctypes.c_int64.from_address(place)
+        busy.value = 1
+        assert (let_go(place), busy.value, context.state.scratch.packed) == (0, 1, 4096)
+        busy.value = 0
+        assert (let_go(place), busy.value, context.state.scratch.packed) == (1, 0, 0)
 
 
 def test_the_image_does_not_depend_on_what_was_compiled_before() -> None:
