@@ -43,7 +43,7 @@ _NON_BLOCKING: Final = 0x1
 """Does not wait for the legacy default stream, which other libraries use."""
 _LASTING_STREAMS: Final = (1, 2)
 """The legacy default stream and that of the thread: numbers that are always valid."""
-_MOMENT: Final = 2e-3
+_MOMENT: Final = 20e-3
 """Seconds that a thread asks for the stream in a loop. After that it is called back, which takes 50 us more,
 and hears of signals, deadlines and ``cancel`` meanwhile."""
 _SHORTEST_PATIENCE: Final = 1e-3
@@ -486,10 +486,11 @@ class Stream:
             self.lock.release()
         if self._has_ended:
             return
-        is_done = tick <= self.completed or (until > now and self.share.is_done_in_a_moment(tick))
+        is_done = tick <= self.completed
         while not is_done:
-            is_done = self.api.stream_is_idle(self.handle)
-            if time.monotonic() >= until or self.share.is_connected:
+            is_done = until > now and self.share.is_done_in_a_moment(tick)
+            is_done = is_done or self.api.stream_is_idle(self.handle)
+            if time.monotonic() >= until:
                 break
             time.sleep(0)
         if is_done:

@@ -28,8 +28,8 @@ _NOT_READY = 600
 """CUDA_ERROR_NOT_READY of cuda.h."""
 _GLANCE = 32
 """Queries of a stream: some 20 us. Small work takes no longer, and to be called back takes twice that."""
-_MOMENT = 4096
-"""Some 3 ms. What waits for longer does so in Python, where signals, deadlines and ``cancel`` end it."""
+_MOMENT = 8192
+"""Some 4 to 6 ms. What waits for longer does so in Python, where signals, deadlines and ``cancel`` end it."""
 
 
 def is_reached(handle_pool: HandlePoolRecord, fence: Entry) -> bool:
