@@ -87,7 +87,7 @@ class CudaCommandBuffer(ListCommandBuffer):
             if not stream.share.is_connected:
                 return None
             stream.context.enter()
-            return make_graphs(stream.context, self.made_plan(), self.commands.tables)
+            return make_graphs(stream, self.made_plan(), self.commands.tables)
 
     def bind(self, table: BindingTable) -> Bound:
         """Resolves the binding table of a submission; errors as ``CommandBuffer.check_table``."""

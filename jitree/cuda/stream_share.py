@@ -6,11 +6,12 @@ import ctypes
 import itertools
 import time
 from array import array
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet, finalize
 
 from jitree.cuda.kernels import BYTES_PER_BLOCK, MAXIMUM_BLOCKS
-from jitree.errors import UnimplementedError
+from jitree.errors import InternalError, UnimplementedError
 from jitree.hal import watchdog
 from jitree.hal.buffer import UNTOLD
 from jitree.hal.local.queue_record import UNSUPPORTED, WATCHED, QueueRecord
@@ -34,9 +35,12 @@ _refuse: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda _: 1)
 """In place of cuStreamQuery, so that machine code leaves waiting to Python."""
 _neighbours: Final = array("q", bytes(8 * MOST_NEIGHBOURS))
 """Addresses of STREAM records by place."""
-_OWNER, _TICK, _COMPLETED, _BATCHED, _PROGRAM, _LAUNCHED, _LENDS, _QUERY = (
-    STREAM.word(field)
-    for field in ("owner", "tick", "completed", "batched", "program", "launched", "lends", "query")
+_WORDS: Final = (
+    "owner", "tick", "completed", "batched", "program", "launched", "lends", "failed", "launch_kernel",
+    "query",
+)  # fmt: skip
+_OWNER, _TICK, _COMPLETED, _BATCHED, _PROGRAM, _LAUNCHED, _LENDS, _FAILED, _LAUNCH_KERNEL, _QUERY = map(
+    STREAM.word, _WORDS
 )
 
 
@@ -81,6 +85,8 @@ class StreamShare:
             self._driver = {field: context.api.address(name) for field, name in _FUNCTIONS.items()}
         except UnimplementedError:
             return False
+        with suppress(UnimplementedError):  # before CUDA 11.8
+            values["launch_kernel"] = context.api.address("cuLaunchKernelEx")
         for field, value in (values | self._driver).items():
             self._words[STREAM.word(field)] = value
         return True
@@ -137,6 +143,11 @@ class StreamShare:
         self._words[_QUERY] = self._driver["query"]
 
     @property
+    def launches_kernels(self) -> bool:
+        """Whether machine code can launch kernels without a graph."""
+        return bool(self._words[_LAUNCH_KERNEL])
+
+    @property
     def is_connected(self) -> bool:
         """Whether there is machine code that submits."""
         return self._code is not None
@@ -149,8 +160,12 @@ class StreamShare:
                 time.sleep(0)
 
     def count(self) -> int:
-        """Counts a submission of Python's, whose the stream is from now on."""
+        """Counts a submission of Python's, whose the stream is from now on. INTERNAL if the last one of
+        machine code has been made in part: it must not be made again."""
         self.take()
+        if self._words[_FAILED]:
+            self._words[_FAILED] = 0
+            raise InternalError("the driver refused a launch in the middle of a command list")
         self._words[_TICK] += 1
         return self._words[_TICK]
 

@@ -34,12 +34,14 @@ STREAM: Final = Record(
     i64 set_current       # addresses of functions of the driver: cuCtxSetCurrent
     i64 launch_graph      # cuGraphLaunch
     i64 set_node          # cuGraphExecKernelNodeSetParams
+    i64 launch_kernel     # cuLaunchKernelEx; 0 = there is none
     i64 query             # cuStreamQuery
     i64 record_event      # cuEventRecord
     i64 wait_for_event    # cuStreamWaitEvent
     i64 event             # that is recorded when the stream is to wait for another one
     i64 ordinal           # of the device, as other libraries number it
     i64 lends             # 1 = machine code has used memory of other libraries
+    i64 failed            # 1 = a list has entered the stream in part, and its next launch was refused
     i64 block_bytes       # that a thread block of a fill or copy moves at a time
     i64 most_blocks       # of a fill or copy
     i64 neighbours        # address of the addresses of such records by place; 0 = none, or closed
@@ -65,6 +67,8 @@ PROGRAM: Final = Record(
     i64 firsts            # address of the i64 number of each launch's first word, and of that after all
     i64 instances         # address of two INSTANCE records
     i64 latest            # offset there of the one that was launched last
+    i64 chains            # address of two CHAIN records
+    i64 latest_chain      # offset there of the one that was launched last
     """,
 )
 """Command lists that differ in addresses, lengths, constants and grids only. What differs are the words of a
@@ -105,6 +109,36 @@ KERNEL_NODE: Final = Record(
 """CUDA_KERNEL_NODE_PARAMS_v2 of cuda.h."""
 assert KERNEL_NODE.size == 72
 
+CHAIN: Final = Record(
+    "chain",
+    """
+    i64 words             # address of the words of its last run, where the driver reads parameters
+    i64 launches          # address of a LAUNCH record for each launch
+    """,
+)
+"""For launches one by one, which the device begins with while others are still prepared."""
+
+LAUNCH: Final = Record(
+    "launch",
+    """
+    u32 x                 # blocks
+    u32 y
+    u32 z
+    u32 block_x           # threads
+    u32 block_y
+    u32 block_z
+    u32 shared_memory
+    u32 padding
+    i64 stream
+    i64 attributes        # address of attributes
+    i64 attribute_count
+    i64 function
+    i64 parameters        # address of the addresses of the parameters
+    """,
+)
+"""CUlaunchConfig of cuda.h, up to ``attribute_count``; function and parameters are arguments of their own."""
+assert LAUNCH.offsets["function"] == 56
+
 BUCKETS: Final = 64
 """Words of a table of programs: addresses of the first ones, by the low bits of ``hash``."""
 
@@ -115,6 +149,7 @@ class StreamGraphs(NamedTuple):
     launch_count: int
     firsts: int
     instances: int
+    chains: int
     kept: object
     """What lives as long as machine code knows of it."""
 

@@ -9,6 +9,7 @@ the device as on a real one. Calls that need a context fail without one current 
 from __future__ import annotations
 
 import ctypes
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ _POISONED = 1 << 20
 """Bytes of an allocation that hold something recognisable at first."""
 _OK = CUresult.CUDA_SUCCESS
 _LAZY_QUERIES = 3
+_EARLY_LAUNCH = 6
+"""CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION"""
 
 
 @dataclass(frozen=True)
@@ -414,12 +417,31 @@ class FakeDriver(FakeModules, FakeGraphs):
         parameters: int,
         extra: int,
     ) -> Any:
-        if 0 in (grid_x, grid_y, grid_z):
+        self._launch(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), stream, parameters)
+        return (_OK,)
+
+    def _launch(
+        self,
+        function: int,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        stream: int,
+        parameters: int,
+    ) -> None:
+        if 0 in grid:
             raise Fault(CUresult.CUDA_ERROR_INVALID_VALUE)
         name = self.function_names[int(function)]
         words = self.read_parameters(name, parameters)
-        grid, block = (grid_x, grid_y, grid_z), (block_x, block_y, block_z)
         self.enqueue(stream, lambda: self.run_kernel(name, words, grid, block))
+
+    @driver_call
+    def cuLaunchKernelEx(self, configuration: int, function: int, parameters: int, extra: int) -> Any:
+        x, y, z, block_x, block_y, block_z, *_ = struct.unpack("8I", ctypes.string_at(configuration, 32))
+        stream, attributes, count = struct.unpack("QQI", ctypes.string_at(configuration + 32, 20))
+        for number in range(count):
+            kind, value = struct.unpack("I4xi", ctypes.string_at(attributes + 72 * number, 12))
+            assert (kind, value) == (_EARLY_LAUNCH, 1)
+        self._launch(function, (x, y, z), (block_x, block_y, block_z), stream, parameters)
         return (_OK,)
 
     @driver_call

@@ -134,7 +134,7 @@ def test_small_arrays_of_one_call_go_to_the_device_together(fake: FakeDriver, se
         warm(add, *pair)
         fake.calls.clear()
         result = add(*pair)
-        assert fake.count("cuGraphLaunch") == 2, "the arrays, and the program"
+        assert fake.count("cuLaunchKernelEx") == 2, "the arrays, and the program"
         first, second = (getattr(value, "array", value) for value in pair)
         assert np.array_equal(np.asarray(result), np.add(first, second))
     live = session.context.table.live_count

@@ -33,7 +33,7 @@ from tests.cuda.test_exchange import Producer
 
 Vector = npt.NDArray[np.float32]
 X = np.arange(8, dtype=np.float32)
-SUBMITS = {"cuCtxSetCurrent", "cuGraphLaunch", "cuGraphExecKernelNodeSetParams", "cuStreamQuery"}
+SUBMITS = {"cuCtxSetCurrent", "cuLaunchKernelEx", "cuStreamQuery"}
 """What machine code calls."""
 
 

@@ -81,12 +81,12 @@ def test_nothing_but_single_launches_while_something_looks(fake: FakeDriver, dev
         session.load(STATELESS)
         for _ in range(5):
             scaled(session)
-        graphs, launches = fake.count("cuGraphLaunch"), fake.count("cuLaunchKernel")
+        by_code, launches = fake.count("cuLaunchKernelEx"), fake.count("cuLaunchKernel")
         with session.tap(FIRST):
             scaled(session)
-        assert fake.count("cuGraphLaunch") == graphs and fake.count("cuLaunchKernel") >= launches + 2
+        assert fake.count("cuLaunchKernelEx") == by_code and fake.count("cuLaunchKernel") >= launches + 2
         scaled(session)
-        assert fake.count("cuGraphLaunch") > graphs
+        assert fake.count("cuLaunchKernelEx") > by_code
 
 
 @pytest.mark.parametrize("piece", [32, 64, 1 << 20])

@@ -7,7 +7,7 @@ from jitree.codegen.record import MemoryRecord
 from jitree.hal.command_layout import PATCH, SLOT
 from jitree.hal.local.executor.records import Functions, List, ThreadTeam
 from jitree.hal.local.queue_record import QUEUE
-from jitree.hal.stream_record import INSTANCE, PROGRAM, SHAPE, STREAM
+from jitree.hal.stream_record import CHAIN, INSTANCE, LAUNCH, PROGRAM, SHAPE, STREAM
 from jitree.modules.hal.native.layout import HANDLE_POOL, RECORDING
 from jitree.regs.counting import Entry as Entry
 from jitree.regs.layout import STATE
@@ -54,9 +54,18 @@ class ProgramRecord(MemoryRecord, layout=PROGRAM):
     next: ProgramRecord
     shapes: Shape
     instances: InstanceRecord
+    chains: ChainRecord
 
 
 class InstanceRecord(MemoryRecord, layout=INSTANCE):
+    pass
+
+
+class ChainRecord(MemoryRecord, layout=CHAIN):
+    launches: LaunchRecord
+
+
+class LaunchRecord(MemoryRecord, layout=LAUNCH):
     pass
 
 

@@ -32,9 +32,11 @@ from jitree.hal.stream_record import (
     SUBMITTING,
 )
 from jitree.modules.hal.native.buffers import take_storage
+from jitree.modules.hal.native.chains import CHAIN_SIZE, launch_singly
 from jitree.modules.hal.native.entries import STATE_RELEASED, release
 from jitree.modules.hal.native.layout import POOL_COUNT
 from jitree.modules.hal.native.records import (
+    ChainRecord,
     Entry,
     HandlePoolRecord,
     InstanceRecord,
@@ -53,6 +55,8 @@ _MASK = 0xFFFFFFFF
 _PRIME = 0x01000193
 _FEW_PART = 4
 """Changing so much of a graph's launches is little."""
+_MOST_PART = 2
+"""Launches one by one begin sooner where more of a graph's would have to be changed."""
 UNKNOWN = -1
 """Stands for the grid of a node whose grid is not known."""
 
@@ -249,6 +253,8 @@ def launch(stream: StreamRecord, program: ProgramRecord, words: int) -> bool:
     """Whether everything has entered the stream; else nothing has."""
     if call_int(stream.set_current, stream.context) != 0:
         return False
+    if stream.launch_kernel != 0 and is_for_once(program, words):
+        return launch_singly(stream, program, words)
     offset = nearest(program, words)
     instance = InstanceRecord(place_of(program.instances) + offset)
     if not change(stream, program, instance, words):
@@ -257,21 +263,37 @@ def launch(stream: StreamRecord, program: ProgramRecord, words: int) -> bool:
     return call_int(stream.launch_graph, instance.executable, stream.handle) == 0
 
 
+def is_for_once(program: ProgramRecord, words: int) -> bool:
+    """Whether to launch one by one: a launch alone, and where most differ from both graphs' and from those of
+    the last two times that this was so. To change a graph takes as long, and the device waits meanwhile."""
+    if program.launch_count == 1:
+        return True
+    most = quotient(program.launch_count, _MOST_PART)
+    graph = program.instances
+    chain = program.chains
+    return (
+        differences(program, graph.words, words) > most
+        and differences(program, InstanceRecord(place_of(graph) + INSTANCE_SIZE).words, words) > most
+        and differences(program, chain.words, words) > most
+        and differences(program, ChainRecord(place_of(chain) + CHAIN_SIZE).words, words) > most
+    )
+
+
 def nearest(program: ProgramRecord, words: int) -> int:
     """The offset of the graph to change: of the one with fewer differences if these are few, else of the one
     that was not launched last. So lists whose addresses take turns have a graph each."""
-    first = differences(program, program.instances, words)
+    instance = program.instances
+    first = differences(program, instance.words, words)
     if first == 0:
         return 0
-    second = differences(program, InstanceRecord(place_of(program.instances) + INSTANCE_SIZE), words)
+    second = differences(program, InstanceRecord(place_of(instance) + INSTANCE_SIZE).words, words)
     if lesser(first, second) * _FEW_PART > program.launch_count:
         return INSTANCE_SIZE - program.latest
     return 0 if first <= second else INSTANCE_SIZE
 
 
-def differs(program: ProgramRecord, instance: InstanceRecord, words: int, number: int) -> bool:
+def differs(program: ProgramRecord, last: int, words: int, number: int) -> bool:
     """Whether a launch has other words than in the last run."""
-    last = instance.words
     place = 8 * load64(program.firsts + 8 * number)
     end = 8 * load64(program.firsts + 8 * number + 8)
     while place < end:
@@ -281,11 +303,11 @@ def differs(program: ProgramRecord, instance: InstanceRecord, words: int, number
     return False
 
 
-def differences(program: ProgramRecord, instance: InstanceRecord, words: int) -> int:
+def differences(program: ProgramRecord, last: int, words: int) -> int:
     """How many launches have other words than in the last run."""
     count = 0
     for number in range(program.launch_count):
-        if differs(program, instance, words, number):
+        if differs(program, last, words, number):
             count += 1
     return count
 
@@ -307,7 +329,7 @@ def take_words(program: ProgramRecord, instance: InstanceRecord, words: int, num
 def change(stream: StreamRecord, program: ProgramRecord, instance: InstanceRecord, words: int) -> bool:
     """Changes the launches of a graph that have other words."""
     for number in range(program.launch_count):
-        if differs(program, instance, words, number):
+        if differs(program, instance.words, words, number):
             grid = take_words(program, instance, words, number)
             node = load64(instance.nodes + 8 * number)
             structure = instance.structures + NODE_SIZE * number
