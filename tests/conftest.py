@@ -24,6 +24,14 @@ def quick_collections() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def prepared_calls() -> None:
+    """Machine code calls each function from its third call on."""
+    from tests.api.direct import prepare_calls  # not before the environment is set
+
+    prepare_calls()
+
+
 def pytest_configure() -> None:
     """Code that has changed since images were shipped is tested with images of its own, in the cache. Failed
     tests show where in the package."""

@@ -7,51 +7,17 @@ second when all results are there. They return at once.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX
 from jitree.api.calls.donations import arrays_of
 from jitree.api.calls.tensor_packing import ArrayTransfer, pending_view
 from jitree.api.calls.transfers import copy_to_device
+from jitree.api.calls.waiting import await_work, await_work_async
 from jitree.api.function import Function
-from jitree.base.scopes import Scope
 from jitree.dispatch.gate import CANCELS
-from jitree.errors import CancelledError, StatusError, folded
+from jitree.errors import StatusError, folded
 from jitree.hal.fence import Fence
-
-if TYPE_CHECKING:
-    from jitree.dispatch.invocation import Invoker
-
-
-def await_work(invoker: Invoker, begun: int, signal: Fence, after: Fence | None = None) -> None:
-    """Waits for the work of a call, which began with those cancellations. If the call is to end, its work
-    ends first, but not what it comes ``after``."""
-    if signal.is_reached():
-        return
-    with Scope() as scope:
-        try:
-            invoker.is_ended_by(scope, begun)
-            signal.wait()
-        except StatusError as error:
-            signal.stop(error, after)
-            raise
-        finally:
-            invoker.waiting.pop(scope, None)
-
-
-async def await_work_async(invoker: Invoker, begun: int, signal: Fence, after: Fence | None = None) -> None:
-    """As :func:`await_work`, on an event loop."""
-    with Scope() as scope:
-        try:
-            await invoker.is_ended_by(scope, begun).watched(signal)
-        except StatusError as error:
-            await signal.stop_async(error, after)
-            raise
-        except BaseException:  # the task was cancelled
-            signal.interrupt(CancelledError("the call was cancelled"), after)
-            raise
-        finally:
-            invoker.waiting.pop(scope, None)
 
 
 class AsynchronousFunction(Function):

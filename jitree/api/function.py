@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import time
-from importlib import import_module
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
@@ -64,20 +63,11 @@ class Watcher(abc.ABC):
     def passes(self, packed: Sequence[object]) -> None: ...
 
 
-_PARTS: Final = dict(enumerate((
-    "api.calls.overlaps", "api.calls.donations", "api.asynchronous", "api.calls.native.layout",
-    "api.calls.native.objects", "base.dlpack", "api.calls.native.producers", "api.calls.native.interface",
-    "api.calls.number_packing", "api.calls.list_packing", "api.calls.native.rest", "api.calls.native.direct",
-    "api.calls.native.keeper", "api.calls.native.session",
-), 4))  # fmt: skip
-"""What direct calls need, by the calls after which it is imported where these are put off. Each file imports
-earlier ones. After one more call the last of them loads the machine code."""
-_POSTPONED: Final = {2: 3, 3: max(_PARTS) + 2}
-"""The calls after which direct calls are prepared, and to which one that is put off when the call takes long.
-Programs do things once in their second call, too."""
-_LONG_SECONDS: Final = 0.0002
-"""Preparing direct calls takes 4 ms, once, and saves some 20 us a call and a dispatch. Of a function that
-computes for longer than this, none of the first calls is to take several times as long as the others."""
+PREPARED_AFTER: Final = 2
+"""How many calls are made before direct calls are prepared: many functions are called once."""
+_PREPARING_SECONDS: Final = 0.0001
+_PREPARING_SHARE: Final = 0.125
+"""About how long each call then prepares them, at least, and of its own time."""
 
 
 class _PythonSignature:
@@ -116,9 +106,9 @@ class Function(Remade):
     """
 
     __slots__ = (
-        "__weakref__", "_argument_count", "_calls", "_context", "_device", "_direct", "_direct_after",
-        "_is_settled", "_packers", "_session", "_sizes", "_storing", "_updates", "_vm_function", "_watcher",
-        "devices", "order", "signature", "unpackers",
+        "__weakref__", "_argument_count", "_calls", "_context", "_device", "_direct", "_is_settled",
+        "_packers", "_session", "_sizes", "_storing", "_updates", "_vm_function", "_watcher", "devices",
+        "order", "signature", "unpackers",
     )  # fmt: skip
 
     __signature__ = _PythonSignature()
@@ -137,7 +127,6 @@ class Function(Remade):
         """The DirectCall by which machine code calls it. Another thread may be in such a call."""
         self._calls = 0
         """Those made the slow path."""
-        self._direct_after = min(_POSTPONED)
         self._is_settled = False
         """Whether machine code calls it, or never will."""
         self._watcher: Watcher | None = None
@@ -255,8 +244,8 @@ class Function(Remade):
             raise self._in_call(error) from None
 
     def call_slowly(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """A call of any kind. From the third one on machine code makes those that it can
-        (:mod:`jitree.api.calls`); where calls take long it begins later."""
+        """A call of any kind. After some of them machine code makes those that it can
+        (:mod:`jitree.api.calls.preparation`)."""
         if self._watcher is not None:
             return self._watcher.call(self._call_once, arguments, named)
         if self._is_settled:
@@ -268,16 +257,13 @@ class Function(Remade):
 
     def _have_called(self, begun: float) -> None:
         """A call was made the slow path; ``begun`` is the thread's time when it began."""
-        self._calls = calls = self._calls + 1  # other threads count, too: it is looked at once
-        later = _POSTPONED.get(calls)
-        if later is not None and time.thread_time() - begun > _LONG_SECONDS:
-            self._direct_after = later
-        if calls < self._direct_after:
-            if calls in _PARTS:
-                import_module(f"jitree.{_PARTS[calls]}")
-            elif calls - 1 in _PARTS:
-                import_module(f"jitree.{_PARTS[calls - 1]}").interface()
-        elif self.invoker.watch_call is None and self.invoker.engine.entry is not None:
+        self._calls += 1
+        if self._calls < PREPARED_AFTER or self.invoker.watch_call or self.invoker.engine.entry is None:
+            return
+        from jitree.api.calls.preparation import is_prepared
+
+        seconds = max(_PREPARING_SECONDS, _PREPARING_SHARE * (time.thread_time() - begun))
+        if is_prepared(seconds):
             self._is_settled, self._direct = self._session.call_by_machine_code(self)
 
     def _call_once(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -298,7 +284,7 @@ class Function(Remade):
         if watcher is not None and not isinstance(watcher, Watcher):
             raise InvalidArgumentError(f"watch: {shown(watcher)} makes no calls")
         if (watcher is None) is not (self._watcher is None):
-            self._watcher, self._direct_after = watcher, min(_POSTPONED)
+            self._watcher = watcher
             self.leave_machine_code()
         self._watcher = watcher
 

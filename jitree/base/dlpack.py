@@ -13,6 +13,16 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from jitree.base.dlpack_names import (
+    CODES,
+    KINDS,
+    LAZY_ATTRIBUTE,
+    LAZY_COMPLEX,
+    LAZY_METHOD,
+    NAME,
+    UNSIGNED,
+    VERSIONED_NAME,
+)
 from jitree.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -20,31 +30,11 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from jitree.types import ElementType
-
 CPU_DEVICE: Final = (1, 0)
 """(kDLCPU, 0)"""
 
-_UNSIGNED: Final = 1
-_CODES: Final = {
-    "bfloat16": 4,
-    "float8_e4m3fn": 10,
-    "float8_e4m3fnuz": 11,
-    "float8_e5m2": 12,
-    "float8_e5m2fnuz": 13,
-    "float8_e8m0fnu": 14,
-}
-"""Type codes of dlpack.h 1.1 by name in ml_dtypes."""
-_NAMES: Final = {code: name for name, code in _CODES.items()}
-_KINDS: Final = {"i": 0, "u": _UNSIGNED, "f": 2, "c": 5, "b": 6}
-"""Type codes by ``numpy.dtype.kind``."""
-_LETTERS: Final = {code: kind for kind, code in _KINDS.items()}
-_ONE_LANE: Final = 1 << 16
-
-
-NAME: Final = b"dltensor"
-VERSIONED_NAME: Final = b"dltensor_versioned"
-"""Names of capsules that have not been used yet."""
+_NAMES: Final = {code: name for name, code in CODES.items()}
+_LETTERS: Final = {code: kind for kind, code in KINDS.items()}
 
 
 class DLTensor(ctypes.Structure):
@@ -178,12 +168,6 @@ _Take = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
 _StreamOf = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)
 _functions: Final[WeakKeyDictionary[type, ExchangeFunctions | None]] = WeakKeyDictionary()
 
-LAZY_ATTRIBUTE: Final = "requires_grad"
-LAZY_METHOD: Final = "is_neg"
-LAZY_COMPLEX: Final = "is_conj"
-"""What libraries call it when an array is more than its memory: it takes part in a derivation, or its
-elements are the negative or the conjugates of what lies there. The functions in C do not look."""
-
 
 def has_elements(value: Any) -> bool:
     """Whether the array's memory holds its elements, and nothing else is to know of them."""
@@ -192,13 +176,6 @@ def has_elements(value: Any) -> bool:
         or (hasattr(value, LAZY_METHOD) and value.is_neg())
         or (hasattr(value, LAZY_COMPLEX) and value.is_conj())
     )
-
-
-def tensor_type(row: ElementType) -> int | None:
-    """The word of a tensor that has the type of its elements, None for types that DLPack does not have."""
-    dtype = row.dtype
-    code = _CODES.get(row.numpy_name, _KINDS.get(dtype.kind))
-    return None if code is None else code | dtype.itemsize << 11 | _ONE_LANE
 
 
 def dtype_of(tensor: DLTensor) -> np.dtype[Any]:
@@ -228,7 +205,7 @@ def _tensor(capsule: Any) -> Any:
 
 def export(array: npt.NDArray[Any], **options: Any) -> Any:
     """A capsule over an array's memory; ``options`` as of ``__dlpack__``. BufferError when numpy cannot."""
-    code = _CODES.get(array.dtype.name)
+    code = CODES.get(array.dtype.name)
     if code is None:
         return array.__dlpack__(**options)
     capsule = array.view(f"u{array.dtype.itemsize}").__dlpack__(**options)
@@ -270,7 +247,7 @@ class _Exchange:
             require_memory(tensor.data, tensor.shape[: tensor.rank])
         if tensor is not None and tensor.code in _NAMES and tensor.lanes == 1:
             self.name = _NAMES[tensor.code]
-            tensor.code = _UNSIGNED
+            tensor.code = UNSIGNED
         return capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:

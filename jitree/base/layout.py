@@ -19,17 +19,18 @@ class Record:
         self.name = name
         self.offsets: dict[str, int] = {}
         self.types: dict[str, str] = {}
-        self._words: dict[str, int] = {}
         position = 0
         for line in fields.strip().splitlines():
             kind, field = line.split(None, 2)[:2]
-            kind, _, count = kind.partition("*")
+            count = 1
+            if kind not in _SIZES:
+                kind, _, digits = kind.partition("*")
+                count = int(digits)
             size = _SIZES[kind]
-            position = (position + size - 1) // size * size
+            position += -position % size
             self.offsets[field] = position
             self.types[field] = kind
-            self._words[field] = position // min(size, 8)
-            position += size * int(count or 1)
+            position += size * count
         self.size = (position + 7) // 8 * 8
 
     def packer(self) -> struct.Struct:
@@ -41,4 +42,4 @@ class Record:
 
     def word(self, field: str) -> int:
         """Index of the field in a view of the record as integers of the field's own width."""
-        return self._words[field]
+        return self.offsets[field] // min(_SIZES[self.types[field]], 8)

@@ -1,4 +1,4 @@
-"""The code of all files that a first result takes, in one file.
+"""The code of all files that a first result takes, and the calls after it, in one file.
 
 Python finds, opens and checks each file of a package by itself, 60 us a file, and makes the names in each
 anew. So what it keeps of them in ``__pycache__`` stands there once more, together
@@ -21,13 +21,15 @@ from typing import Final
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _NAMES: Final = os.path.join(os.path.dirname(__file__), "start.txt")
-"""Lists the modules; `tests/test_layers.py` compares it with what a first result imports."""
+"""Lists the modules of a first result, and after an empty line those of the calls after it;
+`tests/test_layers.py` compares both with what is imported."""
 _SUFFIX: Final = ".bin"
 _MAKER: Final = "__getattr__"
 """What a plain module asks for names that it lacks."""
 
-Entry = tuple[str, str, bool, tuple[int, int], CodeType]
-"""File of the source and of its code, whether it is a package, age and size of the source, the code."""
+Entry = tuple[str, str, bool, tuple[int, int], CodeType | bytes]
+"""File of the source and of its code, whether it is a package, age and size of the source, the code: as bytes
+of what only calls after the first result import, so that no start makes objects of it."""
 
 
 class _Module(ModuleType):
@@ -69,6 +71,8 @@ class _Finder:
         if _state(file) != state:
             self.is_stale = True
             return None
+        if isinstance(code, bytes):
+            code = marshal.loads(code)
         spec = ModuleSpec(name, _Loader(name, file, code), origin=file, is_package=is_package)
         spec.has_location = True
         spec.cached = cached
@@ -133,7 +137,11 @@ def write(file: str) -> None:
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)  # first: most of what can fail
     try:
         with open(descriptor, "wb") as opened, open(_NAMES, encoding="ascii") as names:
-            entries = {name: _entry(name) for name in names.read().split()}
+            first, _, later = names.read().partition("\n\n")
+            entries = {name: _entry(name) for name in first.split()}
+            for name in later.split():
+                file_and_state = _entry(name)
+                entries[name] = (*file_and_state[:-1], marshal.dumps(file_and_state[-1]))
             opened.write(MAGIC_NUMBER + os.fsencode(_PACKAGE) + b"\0" + marshal.dumps(entries))
         os.replace(part, file)
     except BaseException:

@@ -6,7 +6,8 @@ import ctypes
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from jitree.base.dlpack import NAME, VERSIONED_NAME, DLTensor, Managed, Versioned, is_valid, pointer
+from jitree.base.dlpack import DLTensor, Managed, Versioned, is_valid, pointer
+from jitree.base.dlpack_names import NAME, VERSIONED_NAME
 from jitree.base.endings import Ending
 
 _USED: Final = b"used_dltensor"

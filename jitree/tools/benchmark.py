@@ -161,7 +161,7 @@ def _wait_for_compiled_code(program: OpenedProgram) -> None:
 
     try:
         if program.session.tier == "auto":
-            from jitree.api.calls.native.image import RECIPE
+            from jitree.api.calls.native import RECIPE
             from jitree.codegen import image
             from jitree.dispatch.fast.engine import LOOP
 

@@ -51,7 +51,7 @@ def recipes(paths: Sequence[str]) -> Iterator[Recipe]:
 
 def own_recipes() -> tuple[Recipe, ...]:
     """The images of the package itself, for any program."""
-    from jitree.api.calls.native.image import RECIPE as CALLS
+    from jitree.api.calls.native import RECIPE as CALLS
     from jitree.dispatch.fast.engine import LOOP
     from jitree.hal.local import executor
     from jitree.loaders.vmvx_images import SPANS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import sys
 from typing import Any
 
@@ -10,15 +11,16 @@ import numpy as np
 import pytest
 
 from jitree import CustomModule, Function, Session
-from jitree.api.function import _POSTPONED
+from jitree.api.calls.preparation import is_prepared
+from jitree.api.function import PREPARED_AFTER
 from tests.assembler import Assembler
 
 X = np.arange(4, dtype=np.float32)
 ARRAY_TO_ARRAY = {"iree.abi.declaration": "sync func @f(%x: tensor<4xf32>) -> (%y: tensor<4xf32>)"}
 NUMBER_TO_NUMBER = {"iree.abi.declaration": "sync func @f(%x: i32) -> (%y: i32)"}
 
-CALLS = max(_POSTPONED.values()) + 1
-"""After so many, machine code calls any function, however slow the processor was."""
+CALLS = PREPARED_AFTER + 1
+"""The last of so many is made by machine code, in a process that has prepared it."""
 
 _HAS_GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 needs_machine_code = pytest.mark.skipif(
@@ -27,14 +29,16 @@ needs_machine_code = pytest.mark.skipif(
 )
 
 
+def prepare_calls() -> None:
+    """Does at once what a process does bit by bit after its first calls."""
+    while not is_prepared(math.inf):
+        pass
+
+
 def direct(function: Function, *arguments: Any) -> Function:
-    """The function, which machine code calls from the third call on, or later where a call took long: the
-    processor may have been slow, and the garbage of other tests may have been collected in it."""
-    function(*arguments)
-    for _ in range(CALLS - 2):
+    """The function, which machine code calls from now on."""
+    for _ in range(PREPARED_AFTER):
         function(*arguments)
-        if function.is_direct:
-            break
     assert function.is_direct
     return function
 

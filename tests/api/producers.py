@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jitree.base import dlpack
+from jitree.base import dlpack, dlpack_names
 from jitree.base.dlpack import DLTensor, ExchangeInterface
 
 Describe = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DLTensor))
@@ -47,7 +47,7 @@ class Tensor:
 
 def write_tensor(array: np.ndarray[Any, Any], out: DLTensor, overrides: dict[str, Any]) -> object:
     """What has to live as long as the tensor."""
-    row = dlpack._CODES.get(array.dtype.name, dlpack._KINDS.get(array.dtype.kind))
+    row = dlpack_names.CODES.get(array.dtype.name, dlpack_names.KINDS.get(array.dtype.kind))
     shape = (ctypes.c_int64 * array.ndim)(*array.shape)
     strides = (ctypes.c_int64 * array.ndim)(*(stride // array.itemsize for stride in array.strides))
     fields = {

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from jitree import Array, HostExport, HostModule, Session
-from jitree.api import function as functions
 from jitree.api.module import Module
 from jitree.dispatch.engine import Pending
 from jitree.errors import DataLossError, DeadlineExceededError, InvalidArgumentError, StatusCode
@@ -25,9 +24,8 @@ SQUARE = np.eye(256, dtype=np.float32) * 2
 
 
 @pytest.fixture
-def module(session: Session, monkeypatch: pytest.MonkeyPatch) -> Module:
+def module(session: Session) -> Module:
     """On the fast tier machine code makes the usual calls."""
-    monkeypatch.setattr(functions, "_LONG_SECONDS", 1000.0)
     module = session.load(ASYNCHRONOUS)
     for name, argument in (
         ("add", (X, X)),

@@ -9,7 +9,6 @@ import pytest
 
 import jitree
 from jitree import Array, Session
-from jitree.api import function as functions
 from jitree.api.module import Module
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from jitree.hal.fence import Fence
@@ -20,9 +19,8 @@ STEPS = 6
 
 
 @pytest.fixture
-def module(session: Session, monkeypatch: pytest.MonkeyPatch) -> Module:
+def module(session: Session) -> Module:
     """On the fast tier machine code makes calls from the third one on."""
-    monkeypatch.setattr(functions, "_LONG_SECONDS", 1000.0)
     return session.load(CACHES)
 
 

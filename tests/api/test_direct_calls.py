@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import gc
+import math
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from itertools import count
+from operator import length_hint
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from jitree import Array, Session
-from jitree.api import function as functions
+from jitree.api.calls import preparation
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError
 from tests.api.direct import X, direct, live, needs_machine_code
 from tests.api.programs import ARITHMETIC, ECHO, STATE
@@ -348,83 +352,87 @@ def test_nothing_is_kept(session: Session) -> None:
     assert live(session) == before
 
 
-@pytest.mark.parametrize("seconds", [-1.0, 1000.0], ids=["long", "short"])
-def test_functions_that_compute_for_long_are_prepared_later(
-    seconds: float, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is prepared once would take longer than the call."""
-    monkeypatch.setattr(functions, "_LONG_SECONDS", seconds)
-    add = session.load(ARITHMETIC).add
-    for _ in range(3):
-        add(X, X)
-    assert add.is_direct == (seconds > 0)
-    for _ in range(max(functions._POSTPONED.values())):
-        assert np.array_equal(add(X, X), X + X)
-    assert add.is_direct
+def output_of(program: str) -> list[str]:
+    """The lines that a new process prints."""
+    command = [sys.executable, "-c", program]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert found.returncode == 0, found.stderr
+    return found.stdout.splitlines()
 
 
-def test_long_calls_import_a_part_each_of_what_they_prepare() -> None:
+def test_each_call_prepares_a_bit() -> None:
     """None of the first calls of a process takes several times as long as the others."""
-    program = f"""
+    imported, following, *lines = output_of(f"""
 import sys
 import numpy as np
 from jitree import Session
 from jitree.api import function
-function._LONG_SECONDS = -1.0
+function._PREPARING_SECONDS = function._PREPARING_SHARE = 0.0  # one step
 digits = Session("local-sync", tier="fast").load({str(DIGITS)!r})
 loaded = set(sys.modules)
 digits.classify(np.zeros((8, 8), np.float32))
 print(*set(sys.modules) - loaded)
-add, x = Session("local-sync", tier="fast").load({str(ARITHMETIC)!r}).add, np.zeros(4, np.float32)
-before, steps = set(), []
+session = Session("local-sync", tier="fast")
+module, x = session.load({str(ARITHMETIC)!r}), np.zeros(4, np.float32)
+before, rows = set(), []
 def count(frame, event, argument):
-    steps[-1] += event == "call"
-while not add.is_direct:
-    steps.append(0)
+    rows[-1][1] += event == "call"
+while not module.add.is_direct:
+    rows.append([0, 0])
     sys.setprofile(count)
-    add(x, x)
+    module.add(x, x)
     sys.setprofile(None)
     before, new = {{name for name in sys.modules if name.startswith("jitree.")}}, before
-    print(len(before - new) if new else 0, steps[-1])
-"""
-    command = [sys.executable, "-c", program]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    imported, *lines = found.stdout.splitlines()
+    rows[-1][0] = len(before - new) if new else 0
+assert not module.sums.is_direct
+for _ in range(function.PREPARED_AFTER):
+    module.sums(np.arange(4), 2)
+print(module.sums.is_direct)
+for row in rows:
+    print(*row)
+""")
     assert not imported, "the first call of kernels imports modules"
+    assert following == "True", "the next functions find everything there"
     counts, steps = zip(*(map(int, line.split()) for line in lines), strict=True)
-    assert len(counts) == max(functions._POSTPONED.values()), found.stderr
-    assert sum(counts) > 10 and max(counts) <= 4, counts
-    assert max(steps) < 900, steps  # calls of Python functions, of some 0.5 us each
+    assert sum(counts) > 10 and max(counts) <= 3, counts
+    assert max(steps) < 500, steps  # calls of Python functions, of some 0.5 us each
 
 
-def test_calls_that_other_threads_count_too(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that has counted its call finds when it looks at the clock that others have, too."""
-    add = session.load(ARITHMETIC).add
-    begun: list[float] = []
+def test_preparing_takes_the_time_that_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = iter(preparation._STEPS[:6])
+    monkeypatch.setattr(preparation, "_left", left)
+    monkeypatch.setattr(preparation, "time", SimpleNamespace(thread_time=count().__next__))
+    assert not preparation.is_prepared(0.0) and length_hint(left) == 5, "at least one step"
+    assert not preparation.is_prepared(2.5) and length_hint(left) == 2
+    assert not preparation.is_prepared(math.inf), "the next call has time for what is left"
+    assert preparation.is_prepared(0.0)
 
-    class Postponed(dict[int, int]):
-        """Between two looks at how many calls there were, another call is made."""
 
-        def _call_another(self) -> None:
-            if not begun:
-                begun.append(0.0)
-                add(X, X)
-                add(X, X)
-
-        def __contains__(self, key: object) -> bool:
-            found = super().__contains__(key)
-            if found:
-                self._call_another()
-            return found
-
-        def get(self, key: int, default: Any = None) -> Any:
-            found = super().get(key, default)
-            if found is not default:
-                self._call_another()
-            return found
-
-    monkeypatch.setattr(functions, "_POSTPONED", Postponed(functions._POSTPONED))
-    monkeypatch.setattr(functions, "_LONG_SECONDS", -1.0)
-    for _ in range(max(functions._POSTPONED.values()) + 1):
-        assert np.array_equal(add(X, X), X + X)
-    assert begun and add.is_direct
+def test_threads_that_prepare_at_once() -> None:
+    """The machine code of calls takes the place of Python's methods once."""
+    results = output_of(f"""
+import itertools, threading, time
+import numpy as np
+from jitree import Session
+from jitree.api.calls.native import interface
+start, results, x = threading.Barrier(4), [], np.ones(4, np.float32)
+pauses = itertools.count(1)
+class Slow(interface.Interface):
+    def __init__(self, *arguments):
+        time.sleep(0.1 * next(pauses))
+        super().__init__(*arguments)
+interface.Interface = Slow
+def call():
+    add = Session("local-sync", tier="fast").load({str(ARITHMETIC)!r}).add
+    start.wait()
+    while not add.is_direct:
+        add(x, x)
+    results.append(add(x, x)[0])
+threads = [threading.Thread(target=call) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(*results, next(pauses))
+""")
+    assert results == ["2.0 2.0 2.0 2.0 2"], "each gets its result, and one has loaded it"

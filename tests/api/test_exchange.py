@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from jitree import Function, Session
 from jitree.base import dlpack
+from jitree.base.dlpack_names import VERSIONED_NAME
 from jitree.errors import InvalidArgumentError
 from tests.api import producers
 from tests.api.direct import X, direct, needs_machine_code
@@ -332,7 +333,7 @@ def test_producers_that_change_their_mind(add: Function, made: Any) -> None:
             if made == "capsule":
                 np.from_dlpack(_Given(capsule))
             elif made == "version":
-                address = dlpack.pointer(id(capsule), dlpack.VERSIONED_NAME)
+                address = dlpack.pointer(id(capsule), VERSIONED_NAME)
                 dlpack.Versioned.from_address(address).major = 2
             else:
                 return made

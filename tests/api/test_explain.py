@@ -9,7 +9,6 @@ import pytest
 
 import jitree
 from jitree import Session
-from jitree.api import function as functions
 from jitree.api.explain import Explanation
 from jitree.api.module import Module
 from jitree.errors import InvalidArgumentError, NotFoundError, OutOfRangeError
@@ -20,8 +19,7 @@ TOKEN = np.full(8, 3, np.float32)
 
 
 @pytest.fixture
-def module(session: Session, monkeypatch: pytest.MonkeyPatch) -> Module:
-    monkeypatch.setattr(functions, "_LONG_SECONDS", 1000.0)
+def module(session: Session) -> Module:
     return session.load(CACHES)
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from jitree import Array, Session, donate
-from jitree.api.calls.native.image import RECIPE
-from jitree.base import callbacks, dlpack
+from jitree.api.calls.native import RECIPE
+from jitree.base import callbacks, dlpack, dlpack_names
 from jitree.base.dlpack import DLTensor, Versioned
 from jitree.codegen import image
 from jitree.errors import FailedPreconditionError
@@ -122,7 +122,7 @@ def test_types(session: Session, consumer: Consumer, name: str) -> None:
     for _ in range(4):
         result = echo(array)
         code = int.from_bytes(bytes(consumer.describe(result))[20:24], "little")
-        assert code == dlpack.tensor_type(result.element_type)
+        assert code == dlpack_names.tensor_type(result.element_type)
         assert np.array_equal(elements(consumer.describe(result), array.dtype), array)
         managed = consumer.export(result)
         assert managed.contents.major == 1 and managed.contents.flags == 0
@@ -242,7 +242,7 @@ def test_there_is_no_stream_on_the_host(consumer: Consumer) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, ml_dtypes.bfloat16])
 def test_tensors_of_others_become_arrays(session: Session, consumer: Consumer, dtype: Any) -> None:
-    kind = dlpack._CODES.get(np.dtype(dtype).name, dlpack._KINDS.get(np.dtype(dtype).kind))
+    kind = dlpack_names.CODES.get(np.dtype(dtype).name, dlpack_names.KINDS.get(np.dtype(dtype).kind))
     managed, _ = consumer.allocate(code=kind, bits=8 * np.dtype(dtype).itemsize)
     data = managed.contents.tensor.data
     assert data % 256 == 0

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from jitree import Array, Session
-from jitree.api import function as functions
 from jitree.errors import InvalidArgumentError
 from jitree.hal.buffer import BufferView
 from jitree.hal.fence import Fence
@@ -36,10 +35,7 @@ WAYS: dict[str, Call] = {
 
 
 @pytest.fixture(params=["plain", "fast"])
-def session(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Session:
-    monkeypatch.setattr(
-        functions, "_LONG_SECONDS", 1000.0
-    )  # on a busy machine, too, calls become direct at once
+def session(request: pytest.FixtureRequest) -> Session:
     session = Session("local-sync", tier=request.param)
     module = session.load(TURNED)
     if request.param == "fast":

@@ -18,7 +18,6 @@ import pytest
 
 import jitree
 from jitree import Session
-from jitree.api import function as functions
 from jitree.errors import (
     InvalidArgumentError,
     NonFiniteError,
@@ -243,8 +242,7 @@ def test_memory_that_a_tap_would_need(seen: Session, monkeypatch: pytest.MonkeyP
         results(seen)
 
 
-def test_machine_code_calls_again_afterwards(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(functions, "_LONG_SECONDS", 1000.0)
+def test_machine_code_calls_again_afterwards(session: Session) -> None:
     module = session.load(SEEN)
     for _ in range(4):
         results(session)

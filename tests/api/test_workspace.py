@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from jitree import Array, Session
-from jitree.api import function as functions
 from jitree.api.module import Module
 from jitree.errors import InvalidArgumentError, NotFoundError, OutOfRangeError, StatusError
 from jitree.hal.buffer import BufferView
@@ -22,9 +21,8 @@ Y = 4 * X * X + 2 * X
 
 
 @pytest.fixture
-def module(session: Session, monkeypatch: pytest.MonkeyPatch) -> Module:
+def module(session: Session) -> Module:
     """On the fast tier machine code makes calls from the third one on."""
-    monkeypatch.setattr(functions, "_LONG_SECONDS", 1000.0)
     return session.load(CACHES)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import jitree
 from jitree import Session
-from jitree.api.calls.native import image as calls_image
+from jitree.api.calls.native import RECIPE as CALLS_RECIPE
 from jitree.codegen import image
 from jitree.cuda.device import CudaDevice
 from jitree.dispatch.fast.engine import LOOP
@@ -31,7 +31,7 @@ PACKAGE = str(Path(jitree.__file__).parent)
 
 @pytest.fixture(scope="module", autouse=True)
 def machine_code() -> None:
-    for recipe in (RECIPE, LOOP, calls_image.RECIPE):
+    for recipe in (RECIPE, LOOP, CALLS_RECIPE):
         image.wait(recipe)
     executor.require_native_executor()
 

@@ -12,6 +12,7 @@ import pytest
 
 from jitree import Session
 from jitree.base import dlpack
+from jitree.base.dlpack_names import VERSIONED_NAME
 from jitree.cuda import capsules
 from jitree.cuda.device import CudaDevice
 from tests.api import producers
@@ -28,7 +29,7 @@ def session(device: CudaDevice) -> Iterator[Session]:
 def _give(value: Any, out: int) -> int:
     """A tensor that is given back by its deleter, as a capsule's is."""
     capsule = value.array.__dlpack__(stream=-1, max_version=(1, 0))
-    address = dlpack.pointer(id(capsule), dlpack.VERSIONED_NAME)
+    address = dlpack.pointer(id(capsule), VERSIONED_NAME)
     ctypes.c_void_p.from_address(out).value = address
     capsules._set_name(id(capsule), capsules._USED_VERSIONED)
     value.given += 1
@@ -85,7 +86,7 @@ def test_a_tensor_of_another_version_is_given_back(session: Session) -> None:
     exported = len(capsules._exported)
     array = session.to_device(np.zeros(4, np.float32))
     capsule = array.__dlpack__(max_version=(1, 0))
-    record = dlpack.Versioned.from_address(dlpack.pointer(id(capsule), dlpack.VERSIONED_NAME))
+    record = dlpack.Versioned.from_address(dlpack.pointer(id(capsule), VERSIONED_NAME))
     capsules._set_name(id(capsule), capsules._USED_VERSIONED)
     record.major = 2
     with pytest.raises(ValueError, match=r"version 2\.0"):

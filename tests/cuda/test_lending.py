@@ -15,9 +15,10 @@ import numpy.typing as npt
 import pytest
 
 from jitree import Array, Session, donate
-from jitree.api.calls.native import image as calls_image
+from jitree.api.calls.native import RECIPE as CALLS_RECIPE
 from jitree.base import dlpack
 from jitree.base.dlpack import DLTensor
+from jitree.base.dlpack_names import VERSIONED_NAME
 from jitree.codegen import image
 from jitree.cuda import capsules
 from jitree.cuda.device import CudaDevice
@@ -39,7 +40,7 @@ SUBMITS = {"cuCtxSetCurrent", "cuLaunchKernelEx", "cuStreamQuery"}
 
 @pytest.fixture(scope="module", autouse=True)
 def machine_code() -> None:
-    for recipe in (RECIPE, LOOP, calls_image.RECIPE):
+    for recipe in (RECIPE, LOOP, CALLS_RECIPE):
         image.wait(recipe)
     executor.require_native_executor()
 
@@ -80,7 +81,7 @@ def _describe(value: Tensor, out: Any) -> int:
 
 def _give(value: Tensor, out: int) -> int:
     capsule = value.array.__dlpack__(stream=-1, max_version=(1, 0))
-    ctypes.c_void_p.from_address(out).value = dlpack.pointer(id(capsule), dlpack.VERSIONED_NAME)
+    ctypes.c_void_p.from_address(out).value = dlpack.pointer(id(capsule), VERSIONED_NAME)
     capsules._set_name(id(capsule), capsules._USED_VERSIONED)
     return 0
 

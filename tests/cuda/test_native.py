@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from jitree import Session
-from jitree.api.calls.native import image as calls_image
+from jitree.api.calls.native import RECIPE as CALLS_RECIPE
 from jitree.codegen import image
 from jitree.cuda.device import CudaDevice
 from jitree.dispatch.fast.engine import LOOP
@@ -55,7 +55,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module", autouse=True)
 def machine_code() -> None:
-    for recipe in (RECIPE, LOOP, calls_image.RECIPE):
+    for recipe in (RECIPE, LOOP, CALLS_RECIPE):
         image.wait(recipe)
     executor.require_native_executor()
 

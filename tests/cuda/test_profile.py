@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from jitree import Session
-from jitree.api.calls.native import image as calls_image
+from jitree.api.calls.native import RECIPE as CALLS_RECIPE
 from jitree.codegen import image
 from jitree.cuda import timings
 from jitree.cuda.cupti import DRIVER, KERNEL, MEMCPY, Tracer
@@ -32,7 +32,7 @@ FIRST, SECOND = "scale_dispatch_0_elementwise_8_f32", "scale_dispatch_1_elementw
 
 @pytest.fixture(scope="module", autouse=True)
 def machine_code() -> None:
-    for recipe in (RECIPE, LOOP, calls_image.RECIPE):
+    for recipe in (RECIPE, LOOP, CALLS_RECIPE):
         image.wait(recipe)
     executor.require_native_executor()
 

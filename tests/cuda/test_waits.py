@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from jitree import Session
-from jitree.api.calls.native import image as calls_image
+from jitree.api.calls.native import RECIPE as CALLS_RECIPE
 from jitree.codegen import image
 from jitree.cuda.device import CudaDevice
 from jitree.dispatch.fast.engine import LOOP
@@ -48,7 +48,7 @@ def session(request: pytest.FixtureRequest, fake: FakeDriver) -> Iterator[Sessio
     fake.kernels.update(PROGRAM_KERNELS)
     is_machine_code = request.param == "machine code"
     if is_machine_code:
-        for recipe in (RECIPE, LOOP, calls_image.RECIPE):
+        for recipe in (RECIPE, LOOP, CALLS_RECIPE):
             image.wait(recipe)
         executor.require_native_executor()
     with (

@@ -14,7 +14,7 @@ import numpy as np
 from jitree.api.array import Array
 from jitree.api.builtin_modules import BUILTIN_MODULES
 from jitree.api.calls.declaration import OUT, WORKSPACE
-from jitree.api.calls.native.image import RECIPE as CALLS
+from jitree.api.calls.native import RECIPE as CALLS
 from jitree.api.executables import create_loaders
 from jitree.api.function import Function
 from jitree.api.limits import Limits

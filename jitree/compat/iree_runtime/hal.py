@@ -10,6 +10,7 @@ import numpy as np
 from jitree.api.calls.transfers import native_row
 from jitree.api.session import Instance
 from jitree.base import dlpack
+from jitree.base.dlpack_names import NAME
 from jitree.base.elements import is_packed, pack_integers
 from jitree.compat.iree_runtime.arguments import (
     a,
@@ -203,7 +204,7 @@ class HalDevice:
         exchange = self.raw.array_exchange
         if exchange is not None:
             return HalBufferView.of(exchange.import_view(_Producer(input_capsule, exchange.dlpack_device)))
-        cannot_say = dlpack.is_valid(id(input_capsule), dlpack.NAME)  # whether it is read-only
+        cannot_say = dlpack.is_valid(id(input_capsule), NAME)  # whether it is read-only
         imported = dlpack.import_array(_Producer(input_capsule, dlpack.CPU_DEVICE))
         code = map_dtype_to_hal_element_type(imported.dtype)
         if code is None or not imported.flags.c_contiguous:

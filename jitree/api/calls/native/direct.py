@@ -14,11 +14,9 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-from weakref import ref
 
-from jitree.api.calls.declaration import Parameter, Signature, storage_names
-from jitree.api.calls.donations import arrays_of
-from jitree.api.calls.list_packing import ANYTHING, LIST_CODES, element_of
+from jitree.api.calls.declaration import Parameter, storage_names
+from jitree.api.calls.native.acceptance import Acceptance
 from jitree.api.calls.native.element_numbers import numbers_of
 from jitree.api.calls.native.layout import (
     ARGUMENT,
@@ -39,33 +37,28 @@ from jitree.api.calls.native.layout import (
 )
 from jitree.api.calls.native.objects import new_capsule
 from jitree.api.calls.native.rest import Rest, Written
-from jitree.api.calls.number_packing import FloatBitsPacker, IntegerPacker, number_packer
-from jitree.api.calls.packing import number_unpacker, packers
-from jitree.api.calls.tensor_packing import ArrayTransfer, TensorPacker, tensor_packer
-from jitree.api.calls.transfers import copy_to_device, wrap_in_place
+from jitree.api.calls.packing import number_unpacker
+from jitree.api.calls.tensor_packing import TensorPacker
+from jitree.api.calls.transfers import wrap_in_place
 from jitree.api.function import Function
-from jitree.base.dlpack import tensor_type
+from jitree.base.dlpack_names import tensor_type
 from jitree.base.elements import is_packed
 from jitree.base.layout import Record
 from jitree.dispatch.function import BytecodeFunction
-from jitree.errors import FailedPreconditionError, StatusError
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.heap import HeapAllocator
 from jitree.modules.hal.native.handle_pool import HandlePool
 from jitree.regs.layout import FRAME
-from jitree.regs.list import VmList
-from jitree.types import BY_NAME
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from jitree.api.array import Array
     from jitree.api.calls.declaration import DeclaredTensor
     from jitree.api.calls.native.interface import Interface
     from jitree.api.calls.native.keeper import Keeper
     from jitree.api.calls.native.producers import Producers
     from jitree.dispatch.engine import EngineEntry
-    from jitree.hal.buffer import Buffer, BufferView
+    from jitree.hal.buffer import Buffer
     from jitree.hal.device import Device
     from jitree.regs.handles import HandleTable
     from jitree.vmfb.cconv import Item, RegisterSlot
@@ -268,6 +261,8 @@ class _Rows:
         return register | self._array(parameter, parameter.tensor)
 
     def _number(self, parameter: Parameter, item: Item, kind: int) -> dict[str, Any]:
+        from jitree.api.calls.number_packing import FloatBitsPacker, IntegerPacker, number_packer
+
         packer = number_packer(parameter, str(item))
         convert = {"convert": self._keep(packer.pack)}
         if isinstance(packer, IntegerPacker):
@@ -280,22 +275,15 @@ class _Rows:
         return convert
 
     def _reference(self, parameter: Parameter, item: Item) -> dict[str, Any]:
-        """Lists and buffers: packed by Python."""
-        packer = _ReferencePacker(self._function, self._keeper, parameter, item, self.written)
-        return {"convert": self._keep(packer.pack)} | self._list(element_of(parameter))
+        """Lists and buffers, which few programs take: packed by Python, or by machine code."""
+        from jitree.api.calls.native.references import HandlePacker, fields_of_numbers
 
-    def _list(self, element: str | None) -> dict[str, Any]:
-        """Lists of numbers: packed by machine code."""
-        if element is None:
-            return {}
-        code, table = LIST_CODES[element], self._function.invoker.table
-        return numbers_of(BY_NAME["i64" if element == ANYTHING else element]) | {
-            "element_type": code, "item_size": 4 if element == "f32" else 8, "scalar_type": 0,
-            "slots": self._keep(partial(VmList.later, table, code)),
-        }  # fmt: skip
+        packer = HandlePacker(self._function, self._keeper, parameter, item, self.written)
+        fields = fields_of_numbers(parameter, self._function.invoker.table, self._keep)
+        return {"convert": self._keep(packer.pack)} | fields
 
     def _array(self, parameter: Parameter, tensor: DeclaredTensor) -> dict[str, Any]:
-        acceptance = _Acceptance(self._function, self._keeper, parameter, tensor)
+        acceptance = Acceptance(self._function, self._keeper, parameter, tensor)
         is_written = acceptance.is_written
         fields = {"marker": self._keep(acceptance.marker)}
         fields["accept"] = self._keep(acceptance.accept if is_written else acceptance.accept_any)
@@ -363,102 +351,3 @@ def _host_array(packer: TensorPacker, producers: Producers, value: Any) -> npt.N
     if array is not None:
         producers.learn(value)
     return array
-
-
-def _is_there(array: Array, device: Device) -> bool:
-    """Whether what a call gives its device finds the elements of an array."""
-    fence, replays = array.fence, device.replays
-    return fence is None or (replays is not None and replays.follows(fence)) or array._is_there()
-
-
-def _view_at_once(array: Array, keeper: Keeper, device: Device) -> BufferView | None:
-    """The view of an array with the lock of ``keeper`` held, None where that takes waiting. Making that of
-    another session's array takes its lock, which a thread may have that waits for this one."""
-    other = array._keeper
-    if not _is_there(array, device):
-        return None
-    if other is None or other is keeper or array._view is not None:
-        return array.view
-    if not other.lock.acquire(blocking=False):
-        return None
-    try:
-        return array.view
-    finally:
-        other.lock.release()
-
-
-class _Acceptance:
-    """Whether device arrays fit a parameter as they are."""
-
-    def __init__(
-        self, function: Function, keeper: Keeper, parameter: Parameter, tensor: DeclaredTensor
-    ) -> None:
-        self.packer = tensor_packer(parameter, tensor, function.transfer())
-        self._tensor = tensor
-        self._table = function.invoker.table
-        self.is_written = parameter.consumed or parameter.storage_of is not None
-        self._code = -1 if tensor.element_type is None else tensor.element_type.code
-        self._keeper = keeper
-        self.marker = keeper.marker(tensor, parameter.storage_of is not None)
-        """What stands for such parameters in the session: arrays remember it when they are accepted."""
-
-    def accept(self, array: Array) -> bool:
-        """Gives the array an owner if need be; the lock must be held. False: the slow path must look at
-        it."""
-        return self._fits(array) and array._be_passed(self._keeper, self._marker_for(array))
-
-    def accept_any(self, array: Array) -> bool | int:
-        """As :meth:`accept`, but a new reference to its handle if the array belongs to another session."""
-        if not self._fits(array):
-            return False
-        return array._be_passed(self._keeper, self._marker_for(array)) or self._table.wrap(array.view)
-
-    def _marker_for(self, array: Array) -> object:
-        """Machine code has to look at arrays of other devices in each call."""
-        return self.marker if array.device is self.packer.device else None
-
-    def _fits(self, array: Array) -> bool:
-        device = self.packer.device
-        if array._keeper is self._keeper and self._is_known(array) and _is_there(array, device):
-            return True
-        view = _view_at_once(array, self._keeper, device)
-        if view is None:
-            return False
-        try:
-            self.packer.check(view)
-        except StatusError:
-            return False
-        return True
-
-    def _is_known(self, array: Array) -> bool:
-        """Whether it fits as far as its handle tells."""
-        return not self.is_written and array._matches(self._code, self._tensor.shape)
-
-
-class _ReferencePacker:
-    """Handles for what is passed by reference. FAILED_PRECONDITION for what only the slow path takes."""
-
-    def __init__(
-        self, function: Function, keeper: Keeper, parameter: Parameter, item: Item, written: Written
-    ) -> None:
-        self._parameter = parameter
-        self._device = function.device
-        self._written = written if function.signature.fences and parameter.written else None
-        transfer = ArrayTransfer(function.device, self._present_view, copy_to_device)
-        signature = Signature((parameter,), (), "", True, False)
-        (self._packer,) = packers(signature, (item,), transfer, function.invoker.table.ref_types)
-        self._keeper = keeper
-        self._table = function.invoker.table
-
-    def pack(self, value: Any) -> int:
-        """The lock must be held."""
-        if self._written is not None:
-            self._written[self._parameter] = tuple(map(ref, arrays_of((value,))))
-        return self._table.wrap(self._packer.pack(value))
-
-    def _present_view(self, array: Array) -> BufferView:
-        """The view of an array whose elements are there. No thread may wait with the context's lock."""
-        view = _view_at_once(array, self._keeper, self._device)
-        if view is None:
-            raise FailedPreconditionError("the view cannot be had without waiting")
-        return view

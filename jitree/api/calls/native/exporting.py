@@ -15,6 +15,7 @@ from jitree.api.calls.native.objects import new_capsule
 from jitree.api.calls.transfers import copy_to_device, native_row, wrap_in_place
 from jitree.base import dlpack
 from jitree.base.callbacks import bound
+from jitree.base.dlpack_names import VERSIONED_NAME
 from jitree.base.memory import once
 from jitree.hal.device import Device
 from jitree.hal.driver import all_drivers
@@ -31,7 +32,7 @@ _FUNCTIONS: Final = (
 )  # fmt: skip
 """The functions of DLPackExchangeAPI, in its order: names in the image, numbers of arguments."""
 _EXCHANGE_NAME: Final = ctypes.c_char_p(dlpack.EXCHANGE_NAME)
-_MANAGED_NAME: Final = ctypes.c_char_p(dlpack.VERSIONED_NAME)
+_MANAGED_NAME: Final = ctypes.c_char_p(VERSIONED_NAME)
 _Deleter: Final = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 _SetError: Final = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
 
@@ -96,7 +97,7 @@ def import_tensor(address: int) -> Array:
     try:
         return _array_over(capsule, (managed.tensor.device_kind, managed.tensor.device_number))
     finally:
-        if dlpack.is_valid(id(capsule), dlpack.VERSIONED_NAME) and managed.deleter:
+        if dlpack.is_valid(id(capsule), VERSIONED_NAME) and managed.deleter:
             _Deleter(managed.deleter)(address)
 
 

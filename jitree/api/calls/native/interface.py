@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+from _thread import allocate_lock  # threading takes 0.6 ms to import
 from array import array
 from collections.abc import Callable
 from functools import cache, cached_property
+from types import FunctionType
 from typing import Any, Final
 
 import numpy as np
 
 from jitree.api.array import WRITES, Array, replace_methods
-from jitree.api.asynchronous import AsynchronousFunction
 from jitree.api.calls.declaration import OUT
-from jitree.api.calls.native.image import RECIPE
+from jitree.api.calls.native import RECIPE
 from jitree.api.calls.native.layout import DTYPE, MAXIMUM_DTYPES, PYTHON
 from jitree.api.calls.native.objects import c_function, is_known, new_capsule, slot_offsets
 from jitree.api.calls.native.producers import (
@@ -27,7 +28,7 @@ from jitree.api.calls.native.producers import (
 )
 from jitree.api.calls.tensor_packing import Donation
 from jitree.api.function import Function
-from jitree.base import dlpack
+from jitree.base.dlpack_names import NAME, VERSIONED_NAME, tensor_type
 from jitree.base.scopes import ENDED
 from jitree.codegen import image
 from jitree.errors import InternalError
@@ -48,7 +49,7 @@ _FUNCTIONS: Final = {
     "is_subtype": "PyType_IsSubtype", "list_item": "PyList_GetItem",
     "allocate": "PyMem_RawMalloc", "free": "PyMem_RawFree", "no_memory": "PyErr_NoMemory",
     "is_initialized": "Py_IsInitialized", "ensure_lock": "PyGILState_Ensure",
-    "release_lock": "PyGILState_Release",
+    "release_lock": "PyGILState_Release", "copy_memory": "memcpy",
 }  # fmt: skip
 _NUMPY_FUNCTIONS: Final = {"new_array": 94, "set_base": 282, "copy_into": 50, "take_scalar": 62}
 """PyArray_NewFromDescr, PyArray_SetBaseObject, PyArray_CopyInto, PyArray_ScalarAsCtype, in the table of
@@ -58,8 +59,8 @@ _ARRAY_SLOTS: Final = (
 )  # fmt: skip
 _DESTRUCTORS: Final = "destroy_owner", "destroy_managed"
 _OWNER_NAME: Final = ctypes.c_char_p(b"jitree.owner")
-_VERSIONED_NAME: Final = ctypes.c_char_p(dlpack.VERSIONED_NAME)
-_UNVERSIONED_NAME: Final = ctypes.c_char_p(dlpack.NAME)
+_VERSIONED_NAME: Final = ctypes.c_char_p(VERSIONED_NAME)
+_UNVERSIONED_NAME: Final = ctypes.c_char_p(NAME)
 _ONE_ARGUMENT: Final = 0x8
 """METH_O"""
 _ANY_ARGUMENTS: Final = 0x82
@@ -89,7 +90,7 @@ class Interface:
         """Types of other libraries' arrays that machine code knows."""
         self.record: int = self._words.buffer_info()[0]
         """The address of the PYTHON record."""
-        self._set(_addresses())
+        self._set(addresses())
         self._set({f"array{name}": offset for name, offset in slot_offsets(Array, _ARRAY_SLOTS).items()})
         self._set({"function_direct": slot_offsets(Function, ("_direct",))["_direct"]})
         self._set({"donation_array": slot_offsets(Donation, ("array",))["array"]})
@@ -123,7 +124,9 @@ class Interface:
 
     def converter(self, kind: type, take: Callable[[Array], Any]) -> Callable[[Array], Any]:
         """What makes an array one of another library's type, and gives None where that takes ``take``."""
-        interface = dlpack.exchange_interface(dlpack.exchange_capsule(kind))
+        from jitree.base.dlpack import exchange_capsule, exchange_interface
+
+        interface = exchange_interface(exchange_capsule(kind))
         if interface is None or not interface.object_of_managed:
             return take
         capsule = new_capsule(self.record, interface.object_of_managed)
@@ -143,7 +146,7 @@ class Interface:
         if row.bits % 8 or count == MAXIMUM_DTYPES or row.code in self._dtypes[: count * width : width]:
             return
         self._kept.append(row.dtype)
-        words = array("q", (row.code, id(row.dtype), dlpack.tensor_type(row) or 0))
+        words = array("q", (row.code, id(row.dtype), tensor_type(row) or 0))
         self._dtypes[count * width : (count + 1) * width] = words
         self._words[PYTHON.word("dtype_count")] = count + 1
 
@@ -161,6 +164,14 @@ class Interface:
         new_method = c_function("PyInstanceMethod_New", ctypes.py_object, ctypes.py_object)
         return new_method(self._builtin(symbol, python.__name__, python.__doc__ or "", _ANY_ARGUMENTS))
 
+    def submit(self, cls: type[Function]) -> None:
+        """From now on machine code submits the calls of asynchronous functions, of which few programs have
+        any: their class is imported with the first one."""
+        with _Loaded.lock:
+            if type(cls.submit) is FunctionType:
+                method = self.method("submit_method", cls.submit, "submit_slowly")
+                cls.submit = method  # type: ignore[method-assign]
+
     def function(self, symbol: str) -> Any:
         """Machine code as a function of one argument."""
         return self._builtin(symbol, symbol, "", _ONE_ARGUMENT)
@@ -175,9 +186,13 @@ class Interface:
         return new(ctypes.addressof(definition), own or self._capsule, None)
 
 
-def _addresses() -> dict[str, int]:
-    """The addresses of functions and objects."""
-    functions = {field: _address(getattr(ctypes.pythonapi, name)) for field, name in _FUNCTIONS.items()}
+@cache
+def addresses() -> dict[str, int]:
+    """Those of functions and objects."""
+    functions = {
+        field: ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, name))
+        for field, name in _FUNCTIONS.items()
+    }
     table = _numpy_table()
     objects = {
         "none": None, "true": True, "false": False, "exception_type": Exception,
@@ -186,6 +201,7 @@ def _addresses() -> dict[str, int]:
         "donation_type": Donation, "out_name": OUT, "dlpack_name": DLPACK,
         "dlpack_device_name": DLPACK_DEVICE, "dlpack_names": NAMES,
         "dlpack_version": VERSION, "stream_names": STREAM_NAMES, "old_stream_names": OLD_STREAM_NAMES,
+        "submit_slowly": Function.submit,
     }  # fmt: skip
     return {
         **functions,
@@ -193,7 +209,6 @@ def _addresses() -> dict[str, int]:
         **{field: id(value) for field, value in objects.items()},
         "writes": WRITES.buffer_info()[0],
         "ended": ENDED,
-        "copy_memory": _address(ctypes.CDLL(None).memcpy),
         "owner_name": _address(_OWNER_NAME),
         "versioned_name": _address(_VERSIONED_NAME),
         "unversioned_name": _address(_UNVERSIONED_NAME),
@@ -217,10 +232,16 @@ def is_supported() -> bool:
     return is_known()
 
 
+def code() -> image.Image | None:
+    """The image of machine code, as soon as it is there."""
+    return image.get(RECIPE)
+
+
 class _Loaded:
     """The one of this process."""
 
     interface: Interface | None = None
+    lock: Final = allocate_lock()
 
 
 def get(direct_class: type) -> Interface | None:
@@ -229,24 +250,23 @@ def get(direct_class: type) -> Interface | None:
     From then on functions are called and arrays looked at by machine code. ``direct_class`` has a slot
     ``record`` for a capsule of a CALL record."""
     if _Loaded.interface is None and is_supported():
-        code = image.get(RECIPE)
-        if code is not None:
-            _Loaded.interface = _load(code, direct_class)
+        loaded = code()
+        with _Loaded.lock:
+            if loaded is not None and _Loaded.interface is None:
+                _Loaded.interface = _load(loaded, direct_class)
     return _Loaded.interface
 
 
-def _load(code: image.Image, direct_class: type) -> Interface:
-    interface = Interface(code, direct_class)
+def _load(loaded: image.Image, direct_class: type) -> Interface:
+    interface = Interface(loaded, direct_class)
     # The last owner may go when the interpreter has dropped all modules.
     c_function("Py_IncRef", None, ctypes.py_object)(interface)
     look = interface.method("array_method", Array.__array__, "array_slowly")
     view = interface.method("buffer_method", Array.__buffer__, "buffer_slowly")
     call = interface.method("function_method", Function.__call__, "call_slowly")
     attempt = interface.method("attempt_method", Function.attempt, "attempt_slowly")
-    submit = interface.method("submit_method", AsynchronousFunction.submit, "submit_slowly")
     interface.require_complete()
     replace_methods(look, view, interface.function("find_elements"), interface.fetch, interface.converter)
     Function.__call__ = call  # type: ignore[method-assign]
     Function.attempt = attempt  # type: ignore[method-assign]
-    AsynchronousFunction.submit = submit  # type: ignore[method-assign]
     return interface

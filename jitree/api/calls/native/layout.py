@@ -89,7 +89,7 @@ PYTHON: Final = Record(
     i64 ended               # address of what is not 0 while there may be a block that is over its time
     i64 tuple_type
     i64 call_slowly         # Python methods that do what machine code does not: Function.__call__,
-    i64 submit_slowly       # AsynchronousFunction.submit,
+    i64 submit_slowly       # AsynchronousFunction.submit as soon as there is such a function,
     i64 attempt_slowly      # Function.attempt,
     i64 array_slowly        # Array.__array__,
     i64 buffer_slowly       # Array.__buffer__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from array import array
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, Final
@@ -46,8 +47,8 @@ def slot_offsets(cls: type[object], names: Iterable[str]) -> dict[str, int]:
     for name in names:
         mark = object()
         setattr(obj, name, mark)
-        words = (ctypes.c_int64 * (cls.__basicsize__ // _WORD)).from_address(id(obj))
-        offsets[name] = _WORD * list(words).index(id(mark))
+        words = array("q", ctypes.string_at(id(obj), cls.__basicsize__))
+        offsets[name] = _WORD * words.index(id(mark))
         delattr(obj, name)
     return offsets
 

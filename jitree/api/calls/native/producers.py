@@ -17,7 +17,7 @@ import numpy as np
 
 from jitree.api.array import Array
 from jitree.api.calls.native.layout import EXCHANGE, MAXIMUM_EXCHANGES
-from jitree.base import dlpack
+from jitree.base.dlpack_names import LAZY_ATTRIBUTE, LAZY_COMPLEX, LAZY_METHOD
 
 DLPACK: Final = sys.intern("__dlpack__")
 DLPACK_DEVICE: Final = sys.intern("__dlpack_device__")
@@ -27,8 +27,8 @@ OLD_STREAM_NAMES: Final = ("stream",)
 VERSION: Final = (1, 0)
 """What machine code passes by these names."""
 _LAZY_NAMES: Final = {
-    "lazy_attribute": sys.intern(dlpack.LAZY_ATTRIBUTE), "lazy_method": sys.intern(dlpack.LAZY_METHOD),
-    "lazy_complex": sys.intern(dlpack.LAZY_COMPLEX),
+    "lazy_attribute": sys.intern(LAZY_ATTRIBUTE), "lazy_method": sys.intern(LAZY_METHOD),
+    "lazy_complex": sys.intern(LAZY_COMPLEX),
 }  # fmt: skip
 _WORDS: Final = EXCHANGE.size // 8
 
@@ -51,8 +51,10 @@ class Producers:
         self._seen.add(cls)
         if issubclass(cls, (np.ndarray, np.generic, Array)) or not hasattr(cls, DLPACK):
             return
-        capsule = dlpack.exchange_capsule(cls)
-        interface = dlpack.exchange_interface(capsule)
+        from jitree.base.dlpack import exchange_capsule, exchange_interface
+
+        capsule = exchange_capsule(cls)
+        interface = exchange_interface(capsule)
         if interface is not None and interface.tensor_of_object:
             row = {field: id(name) for field, name in _LAZY_NAMES.items() if hasattr(cls, name)}
             row["describe"] = interface.tensor_of_object

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
 from jitree.api.array import WRITES, Array
-from jitree.api.asynchronous import await_work, await_work_async
 from jitree.api.calls.declaration import Parameter
 from jitree.api.calls.packing import unpack_reference
+from jitree.api.calls.waiting import await_work, await_work_async
 from jitree.api.function import Function, unpacked
 from jitree.dispatch.fast.engine import RUNNING
 from jitree.dispatch.function import BytecodeFunction
 from jitree.dispatch.gate import BEGUN, CANCELS
-from jitree.dispatch.setting_aside import go_on_promptly
 from jitree.errors import StatusError
 from jitree.hal.fence import Fence
 
@@ -66,6 +65,8 @@ class Rest:
     def set_aside(self, signal: int) -> Coroutine[Any, Any, Any] | None:
         """As :meth:`go_on`, without waiting: None if the call is complete, or what completes it and gives its
         results. ``signal``: the handle of the fence that it reaches, 0 for none."""
+        from jitree.dispatch.setting_aside import go_on_promptly  # of few programs
+
         invoker, machine, entry = self._invoker, self._machine, self._entry
         try:
             machine.pc = RUNNING

@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
+from jitree.api.calls.native import RECIPE
 from jitree.api.calls.native import interface as interfaces
 from jitree.api.calls.native.direct import DirectCall, Unsuitable, copies_to, direct_call, fill, records
-from jitree.api.calls.native.image import RECIPE
 from jitree.api.calls.native.keeper import Keeper
 from jitree.api.calls.native.layout import (
     ARGUMENT,
@@ -75,6 +75,8 @@ class DirectCalls:
                     prepared = direct_call(function, vm_function, entry, loaded, keeper)
             except (Unsuitable, ResourceExhaustedError):
                 return True, None
+        if function.signature.fences:
+            loaded.submit(type(function))
         if self._pattern is None:
             self._place = loaded.place
             self._view_kind = invoker.table.ref_types.lookup("hal.buffer_view")

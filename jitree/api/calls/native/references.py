@@ -1,0 +1,74 @@
+"""Arguments of direct calls that are no tensors: lists, buffers, whatever a program takes by reference."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from jitree.api.calls.declaration import Parameter, Signature
+from jitree.api.calls.donations import arrays_of
+from jitree.api.calls.list_packing import ANYTHING, LIST_CODES, element_of
+from jitree.api.calls.native.acceptance import view_at_once
+from jitree.api.calls.native.element_numbers import numbers_of
+from jitree.api.calls.packing import packers
+from jitree.api.calls.tensor_packing import ArrayTransfer
+from jitree.api.calls.transfers import copy_to_device
+from jitree.errors import FailedPreconditionError
+from jitree.regs.list import VmList
+from jitree.types import BY_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jitree.api.array import Array
+    from jitree.api.calls.native.keeper import Keeper
+    from jitree.api.calls.native.rest import Written
+    from jitree.api.function import Function
+    from jitree.hal.buffer import BufferView
+    from jitree.regs.handles import HandleTable
+    from jitree.vmfb.cconv import Item
+
+
+def fields_of_numbers(
+    parameter: Parameter, table: HandleTable, keep: Callable[[object], int]
+) -> dict[str, int]:
+    """Fields of the ARGUMENT of a list of numbers, which machine code packs; none of another parameter.
+    ``keep`` gives the address of an object that lasts as long as the record."""
+    element = element_of(parameter)
+    if element is None:
+        return {}
+    code = LIST_CODES[element]
+    return numbers_of(BY_NAME["i64" if element == ANYTHING else element]) | {
+        "element_type": code, "item_size": 4 if element == "f32" else 8, "scalar_type": 0,
+        "slots": keep(partial(VmList.later, table, code)),
+    }  # fmt: skip
+
+
+class HandlePacker:
+    """Handles for what is passed by reference. FAILED_PRECONDITION for what only the slow path takes."""
+
+    def __init__(
+        self, function: Function, keeper: Keeper, parameter: Parameter, item: Item, written: Written
+    ) -> None:
+        self._parameter = parameter
+        self._device = function.device
+        self._written = written if function.signature.fences and parameter.written else None
+        transfer = ArrayTransfer(function.device, self._present_view, copy_to_device)
+        signature = Signature((parameter,), (), "", True, False)
+        (self._packer,) = packers(signature, (item,), transfer, function.invoker.table.ref_types)
+        self._keeper = keeper
+        self._table = function.invoker.table
+
+    def pack(self, value: Any) -> int:
+        """The lock must be held."""
+        if self._written is not None:
+            self._written[self._parameter] = tuple(map(ref, arrays_of((value,))))
+        return self._table.wrap(self._packer.pack(value))
+
+    def _present_view(self, array: Array) -> BufferView:
+        """The view of an array whose elements are there. No thread may wait with the context's lock."""
+        view = view_at_once(array, self._keeper, self._device)
+        if view is None:
+            raise FailedPreconditionError("the view cannot be had without waiting")
+        return view

@@ -1,0 +1,43 @@
+"""Waiting for the work of a call, which may be cancelled meanwhile or be over its time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jitree.base.scopes import Scope
+from jitree.errors import CancelledError, StatusError
+
+if TYPE_CHECKING:
+    from jitree.dispatch.invocation import Invoker
+    from jitree.hal.fence import Fence
+
+
+def await_work(invoker: Invoker, begun: int, signal: Fence, after: Fence | None = None) -> None:
+    """Waits for the work of a call, which began with those cancellations. If the call is to end, its work
+    ends first, but not what it comes ``after``."""
+    if signal.is_reached():
+        return
+    with Scope() as scope:
+        try:
+            invoker.is_ended_by(scope, begun)
+            signal.wait()
+        except StatusError as error:
+            signal.stop(error, after)
+            raise
+        finally:
+            invoker.waiting.pop(scope, None)
+
+
+async def await_work_async(invoker: Invoker, begun: int, signal: Fence, after: Fence | None = None) -> None:
+    """As :func:`await_work`, on an event loop."""
+    with Scope() as scope:
+        try:
+            await invoker.is_ended_by(scope, begun).watched(signal)
+        except StatusError as error:
+            await signal.stop_async(error, after)
+            raise
+        except BaseException:  # the task was cancelled
+            signal.interrupt(CancelledError("the call was cancelled"), after)
+            raise
+        finally:
+            invoker.waiting.pop(scope, None)
