@@ -122,10 +122,16 @@ class DecodedModule:
     def site_count(self) -> int:
         return len(self._site_words)
 
+    def site_import(self, index: int) -> tuple[int, tuple[int, ...] | None]:
+        """The ordinal of the import that a call site calls, and the counts of its segments."""
+        place = int(self._site_segments[index])
+        return int(self.words[self._site_words[index] + 3]), None if place < 0 else self._entries(place)
+
     def site(self, index: int) -> CallSite:
         """The call site of that number."""
-        word, segments = int(self._site_words[index]), int(self._site_segments[index])
-        ordinal, argument_count, result_count = self.words[word + 3 : word + 6].tolist()
+        word = int(self._site_words[index])
+        ordinal, segments = self.site_import(index)
+        argument_count, result_count = self.words[word + 4 : word + 6].tolist()
         first, end = word + 6, word + 6 + 2 * argument_count + 2 * result_count
         numbers = self.words[first:end].tolist()
         registers = tuple(zip(numbers[::2], numbers[1::2], strict=True))
@@ -134,7 +140,7 @@ class DecodedModule:
             word,
             ordinal,
             parse(self._module.imports[ordinal].cconv or ""),
-            None if segments < 0 else self._entries(segments),
+            segments,
             registers[:argument_count],
             registers[argument_count:],
         )

@@ -140,3 +140,19 @@ def test_a_source_survives_being_written_down() -> None:
     module = load(Assembler("m").import_function("n.get", "0ir_i").function("f", "0ir_i", text))
     source = native_source.from_program(module.program)
     assert native_source.decode(native_source.encode(source)) == source
+
+
+def test_calls_of_an_import_with_as_many_arguments_share_their_types() -> None:
+    text = """
+        call.variadic @n.f [2, 0xFFFF] [%i0, %i1, %r0]
+        call.variadic @n.f [1, 0xFFFF] [%i0, %r0]
+        call.variadic @n.f [2, 0xFFFF] [%i1, %i1, %r1]
+        [%i0] = call @n.g [%i0]
+        return []
+    """
+    program = Assembler("m").import_function("n.f", "0CiDr_v").import_function("n.g", "0i_i")
+    sites = native_source.from_program(load(program.function("f", "0iirr_v", text)).program).sites
+    assert [site.arguments for site in sites] == [
+        ("i32", "i32", "ref"), ("i32", "ref"), ("i32", "i32", "ref"), ("i32",)
+    ]  # fmt: skip
+    assert sites[0] is sites[2]

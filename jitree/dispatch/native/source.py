@@ -6,7 +6,7 @@ It can be written to bytes, which go to the builder process and decide the key o
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
@@ -55,7 +55,7 @@ def from_program(program: DecodedModule) -> ModuleSource:
         array("i", program.words.tobytes()),
         program.instruction_words,
         tuple(map(_function, program.functions)),
-        tuple(_site(program.site(index)) for index in range(program.site_count)),
+        tuple(_sites(program)),
     )
 
 
@@ -73,6 +73,17 @@ def _function(function: DecodedFunction) -> FunctionSource:
         ),
         _types(function.cconv.results),
     )
+
+
+def _sites(program: DecodedModule) -> Iterator[SiteSource]:
+    """Most of them call one of a few imports, with as many arguments. A call of the program waits for it."""
+    made: dict[tuple[int, tuple[int, ...] | None], SiteSource] = {}
+    for index in range(program.site_count):
+        called = program.site_import(index)
+        found = made.get(called)
+        if found is None:
+            found = made[called] = _site(program.site(index))
+        yield found
 
 
 def _site(site: CallSite) -> SiteSource:
