@@ -1,14 +1,15 @@
 """Times the first second of VMVX kernels with nothing in the cache: jitree against iree.runtime.
 
     python perf/first_second.py [--device local-task] [--threads 2] [--suite LIST.json] [--only REGEX]
-                                [--seconds 1.0] [--repeat 3] [--calls 5]
+                                [--seconds 1.0] [--repeat 3] [--calls 20] [--warm]
 
 For each kernel new processes are started, in which one runtime calls it for so long, alternately; each of
 jitree's has an empty cache. Given are the medians of several processes: by how much the mean call is faster
 than iree.runtime's (above 1: jitree is faster), how long the longest call took in units of iree.runtime's
 median call, the same of iree.runtime (what the machine does to any program), when machine code had taken
-over (calls four times as fast as the first ones), and the first calls of both in milliseconds. Needs the
-extra `perf`.
+over (calls four times as fast as the first ones), the first calls one by one, in milliseconds and in units of
+iree.runtime's: the first one of its first, the others of its median of those. With `--warm` they share a
+cache, which processes before them have filled. Needs the extra `perf`.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def measure(case: Case, options: argparse.Namespace) -> Calls:
         call = own_call(case, jitree.Session(device=options.device + threads))
     calls: Calls = []
     begin = start = time.perf_counter()
-    while start < begin + options.seconds:
+    while start < begin + options.seconds or len(calls) < options.calls:
         call()
         end = time.perf_counter()
         calls.append((start - begin, end - start))
@@ -56,15 +57,16 @@ def measure(case: Case, options: argparse.Namespace) -> Calls:
     return calls
 
 
-def measure_apart(runtime: str, name: str, options: argparse.Namespace) -> Calls:
+def measure_apart(runtime: str, name: str, options: argparse.Namespace, cache: str) -> Calls:
     """In another process."""
     command = [
         sys.executable, __file__, "--measure", runtime, "--only", f"^{name}$", "--suite", str(options.suite),
         "--device", options.device, "--threads", str(options.threads), "--seconds", str(options.seconds),
+        "--calls", str(options.calls),
     ]  # fmt: skip
-    with tempfile.TemporaryDirectory() as empty:
-        environment = os.environ | {"JITREE_CACHE_DIR": empty}
-        result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+    environment = os.environ | {"JITREE_CACHE_DIR": cache}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # or Python compiles what has changed in each process
+    result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
     return [(start, taken) for start, taken in json.loads(result.stdout)]
 
 
@@ -78,29 +80,49 @@ def taken_over(calls: Calls) -> float:
     return next((start for start, taken in calls if taken < limit), float("inf"))
 
 
-def first_calls(runs: list[Calls], count: int) -> str:
-    shortest = min(count, *map(len, runs))
-    return " ".join(f"{1e3 * median(run[number][1] for run in runs):.1f}" for number in range(shortest))
+def first_calls(runs: list[Calls], count: int) -> list[float]:
+    return [median(run[number][1] for run in runs) for number in range(count)]
 
 
-def compare(case: Case, options: argparse.Namespace) -> tuple[float, float]:
-    """By how much the mean call is faster; the longest call in units of iree.runtime's median."""
-    pairs = [
-        (measure_apart(PEER, case.name, options), measure_apart(OWN, case.name, options))
-        for _ in range(options.repeat)
-    ]
+def in_units(owns: list[float], peers: list[float]) -> list[float]:
+    """First calls in units of iree.runtime's."""
+    first, *others = owns
+    return [first / peers[0], *(taken / median(peers[1:]) for taken in others)]
+
+
+def measured(case: Case, options: argparse.Namespace) -> list[tuple[Calls, Calls]]:
+    """Calls of both runtimes, in new processes."""
+    pairs = []
+    with tempfile.TemporaryDirectory() as filled:
+        for _ in range(2 * options.warm):
+            measure_apart(OWN, case.name, options, filled)
+        for _ in range(options.repeat):
+            with tempfile.TemporaryDirectory() as empty:
+                peer = measure_apart(PEER, case.name, options, empty)
+                own = measure_apart(OWN, case.name, options, filled if options.warm else empty)
+            pairs.append((peer, own))
+    return pairs
+
+
+def compare(case: Case, options: argparse.Namespace) -> tuple[float, float, float]:
+    """By how much the mean call is faster; the longest call in units of iree.runtime's median; the longest of
+    the first calls in units of iree.runtime's."""
+    pairs = measured(case, options)
     mean = median(fmean(lengths(peer)) / fmean(lengths(own)) for peer, own in pairs)
     worst, noise = (
         median(max(lengths(pair[which])) / median(lengths(pair[0])) for pair in pairs) for which in (1, 0)
     )
     over = median(taken_over(own) for _, own in pairs)
+    peers, owns = (first_calls([pair[which] for pair in pairs], options.calls) for which in (0, 1))
+    units = in_units(owns, peers)
     print(
         f"{case.name:14s} mean {mean:7.2f}  longest {worst:6.2f} ({PEER} {noise:5.2f})  machine code at"
-        f" {over * 1e3:5.0f} ms  first calls {first_calls([own for _, own in pairs], options.calls)} ms"
-        f" ({first_calls([peer for peer, _ in pairs], options.calls)})",
-        flush=True,
+        f" {over * 1e3:5.0f} ms"
     )
-    return mean, worst
+    for title, figures in ((f"{PEER} ms", peers), (f"{OWN} ms", owns)):
+        print(f"  {title:16s}", *(f"{1e3 * taken:6.2f}" for taken in figures))
+    print(f"  {'ratio':16s}", *(f"{ratio:6.2f}" for ratio in units), flush=True)
+    return mean, worst, max(units)
 
 
 def main() -> int:
@@ -111,7 +133,8 @@ def main() -> int:
     parser.add_argument("--only", default="")
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--calls", type=int, default=5)
+    parser.add_argument("--calls", type=int, default=20)
+    parser.add_argument("--warm", action="store_true")
     parser.add_argument("--measure", choices=(PEER, OWN), help=argparse.SUPPRESS)
     options = parser.parse_args()
     cases = list(read_cases(options.suite, options.only))
@@ -119,7 +142,8 @@ def main() -> int:
         print(json.dumps(measure(cases[0], options)))
         return 0
     figures = [compare(case, options) for case in cases]
-    print(f"{summary([mean for mean, _ in figures])}, longest call {max(worst for _, worst in figures):.2f}")
+    means, longest, firsts = zip(*figures, strict=True)
+    print(f"{summary(means)}, longest call {max(longest):.2f}, of the first ones {max(firsts):.2f}")
     return 0
 
 
