@@ -19,7 +19,11 @@ import pytest
 
 from jitree import Array, Session
 from jitree.api.calls import preparation
+from jitree.api.calls.native import direct as direct_calls
+from jitree.api.calls.native.objects import METH_KEYWORDS, METH_NOARGS, method_code
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError
+from jitree.modules.hal.native.handle_pool import HandlePool
+from jitree.modules.hal.native.layout import HANDLE_POOL, MOST_SPENT, MOST_UNMEASURED
 from tests.api.direct import X, direct, live, needs_machine_code
 from tests.api.programs import ARITHMETIC, ECHO, STATE
 
@@ -31,6 +35,41 @@ DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.vmvx.vmfb"
 def session(request: pytest.FixtureRequest) -> Iterator[Session]:
     with Session(request.param, tier="fast") as session:
         yield session
+
+
+def test_locks_whose_methods_are_called_in_another_way(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct_calls, "method_code", lambda method, convention: 0)
+    add = direct(session.load(ARITHMETIC).add, X, X)
+    np.testing.assert_array_equal(add(X, X), X + X)
+
+
+def test_the_c_function_of_a_method() -> None:
+    lock = threading.RLock()
+    assert method_code(lock.release, METH_NOARGS) != 0
+    assert method_code(lock.release, METH_KEYWORDS) == 0
+    assert method_code(pytest.approx, METH_KEYWORDS) == 0
+
+
+def test_python_executes_a_list_now_and_then(session: Session) -> None:
+    """It looks after signals then."""
+    x = session.to_device(X)
+    add = direct(session.load(ARITHMETIC).add, x, x)
+    handle_pool = session.context.table.handle_pool
+    assert isinstance(handle_pool, HandlePool)
+    words, spent, unmeasured = handle_pool._words, *map(HANDLE_POOL.word, ("spent", "unmeasured"))
+    left = set()
+    for _ in range(200):
+        add(x, x)
+        left.add(words[unmeasured])
+    assert left <= set(range(MOST_UNMEASURED + 1)) and len(left) > 2
+    assert words[spent] > 0
+    words[spent], words[unmeasured] = MOST_SPENT + 1, 1
+    add(x, x)
+    assert words[spent] == MOST_SPENT + 1 and words[unmeasured] == 0
+    np.testing.assert_array_equal(add(x, x), X + X)
+    assert words[spent] == 0
 
 
 # -- arguments -------------------------------------------------------------------------------------------

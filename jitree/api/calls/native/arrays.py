@@ -10,7 +10,7 @@ from jitree.api.calls.native.layout import (
     NDARRAY_PLAIN,
 )
 from jitree.api.calls.native.owners import handle_of, new_owner
-from jitree.api.calls.native.python import drop, is_instance, retained
+from jitree.api.calls.native.python import call_with_self, drop, is_instance, retained
 from jitree.api.calls.native.records import CallRecord, Dtype, Owners, Python
 from jitree.codegen.primitives import call, load64, store64
 from jitree.codegen.record import place_of
@@ -44,27 +44,25 @@ def new_result(python: Python, record: CallRecord, handle: Entry) -> int:
     return array
 
 
-def array_method(self: int, arguments: int, count: int, names: int) -> int:
-    """``Array.__array__``: ``self`` is the capsule of the PYTHON record, the array is the first argument."""
-    python = Python(load64(self + CAPSULE_POINTER_AT))
-    if count == 1 and names == 0:
-        elements = elements_of(python, load64(arguments))
+def array_method(self: int, arguments: int, count: int, names: int, python: Python) -> int:
+    """``Array.__array__``: ``self`` is the array."""
+    if count == 0 and names == 0:
+        elements = elements_of(python, self)
         if elements != 0:
             return elements
-    return call(python.vectorcall, python.array_slowly, arguments, count, names)
+    return call_with_self(python, python.array_slowly, self, arguments, count, names)
 
 
-def buffer_method(self: int, arguments: int, count: int, names: int) -> int:
+def buffer_method(self: int, arguments: int, count: int, names: int, python: Python) -> int:
     """As :func:`array_method`, for ``Array.__buffer__``: from Python 3.12 on numpy looks at arrays by it."""
-    python = Python(load64(self + CAPSULE_POINTER_AT))
-    elements = elements_of(python, load64(arguments)) if count == 2 and names == 0 else 0
+    elements = elements_of(python, self) if count == 1 and names == 0 else 0
     if elements != 0:
         view = call(python.new_memoryview, elements)
         drop(python, elements)
         if view != 0:
             return view
         call(python.clear_error)  # elements of a type that buffers do not have
-    return call(python.vectorcall, python.buffer_slowly, arguments, count, names)
+    return call_with_self(python, python.buffer_slowly, self, arguments, count, names)
 
 
 def find_elements(self: int, array: int) -> int:

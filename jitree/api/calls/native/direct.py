@@ -35,7 +35,7 @@ from jitree.api.calls.native.layout import (
     PASS_REFERENCE,
     RESULT,
 )
-from jitree.api.calls.native.objects import new_capsule
+from jitree.api.calls.native.objects import METH_KEYWORDS, METH_NOARGS, method_code, new_capsule
 from jitree.api.calls.native.rest import Rest, Written
 from jitree.api.calls.packing import number_unpacker
 from jitree.api.calls.tensor_packing import TensorPacker
@@ -98,7 +98,7 @@ def direct_call(
 ) -> DirectCall:
     """Calls of a function. The lock must be held, and the machine of direct calls must be ready or new.
     Unsuitable if there is an argument that only the slow path handles."""
-    invoker, table = function.invoker, function.invoker.table
+    invoker, table, lock = function.invoker, function.invoker.table, function.invoker.lock
     signature, convention = function.signature, vm_function.convention
     machine = invoker.direct_machine(entry)
     frame, state = machine.host_words(vm_function.host)
@@ -118,10 +118,12 @@ def direct_call(
         "result_count": len(signature.results), "results": results.buffer_info()[0],
         "signal": rows.signal() if signature.fences else 0, "rewrites": int(rows.rewrites),
         "workspace": rows.workspace, "staging": rows.staging(arguments),
+        "acquire_code": method_code(lock.acquire, METH_KEYWORDS),
+        "release_code": method_code(lock.release, METH_NOARGS),
     }  # fmt: skip
     objects = {
         "device": function.device, "deferred": table.deferred, "order": function.order,
-        "acquire": invoker.lock.acquire, "release": invoker.lock.release,
+        "lock": lock, "acquire": lock.acquire, "release": lock.release, "at_once": (False,),
         "wait_at_gate": invoker.wait_at_gate, "require_faultless": invoker.require_faultless,
         "drain": partial(table.drain, machine.state), "drain_deferred": table.drain_deferred,
         "go_on": rest.go_on, "set_aside": rest.set_aside, "when_reached": rest.when_reached,

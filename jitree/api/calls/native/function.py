@@ -21,13 +21,13 @@ from jitree.api.calls.native.lending import end_lending
 from jitree.api.calls.native.names import put_in_order
 from jitree.api.calls.native.owners import take_back
 from jitree.api.calls.native.python import (
+    call_with_self,
     drop,
     forgets_error,
     invoke,
     invoke_with,
     invoke_with_number,
     is_done,
-    is_instance,
     retained,
 )
 from jitree.api.calls.native.records import CallRecord, FrameRecord, GateRecord, Python
@@ -50,32 +50,29 @@ _SLOWLY = -1
 """Stands for a result: nothing has happened, Python is to make the call."""
 
 
-def function_method(self: int, arguments: int, count: int, names: int) -> int:
-    """``Function.__call__``: ``self`` is the capsule of the PYTHON record, the function is the first
-    argument, ``names`` a tuple of those of the last arguments, or 0."""
-    python = Python(load64(self + CAPSULE_POINTER_AT))
-    result = call_by_record(python, arguments, count, names, PATIENT)
+def function_method(self: int, arguments: int, count: int, names: int, python: Python) -> int:
+    """``Function.__call__``: ``self`` is the function, ``names`` a tuple of those of the last arguments, or
+    0."""
+    result = call_by_record(python, self, arguments, count, names, PATIENT)
     if result != _SLOWLY:
         return result
-    return call(python.vectorcall, python.call_slowly, arguments, count, names)
+    return call_with_self(python, python.call_slowly, self, arguments, count, names)
 
 
-def submit_method(self: int, arguments: int, count: int, names: int) -> int:
+def submit_method(self: int, arguments: int, count: int, names: int, python: Python) -> int:
     """As :func:`function_method`, for ``AsynchronousFunction.submit``."""
-    python = Python(load64(self + CAPSULE_POINTER_AT))
-    result = call_by_record(python, arguments, count, names, PROMPT)
+    result = call_by_record(python, self, arguments, count, names, PROMPT)
     if result != _SLOWLY:
         return result
-    return call(python.vectorcall, python.submit_slowly, arguments, count, names)
+    return call_with_self(python, python.submit_slowly, self, arguments, count, names)
 
 
-def attempt_method(self: int, arguments: int, count: int, names: int) -> int:
+def attempt_method(self: int, arguments: int, count: int, names: int, python: Python) -> int:
     """As :func:`function_method`, for ``Function.attempt``."""
-    python = Python(load64(self + CAPSULE_POINTER_AT))
-    result = call_by_record(python, arguments, count, names, _AWAITED)
+    result = call_by_record(python, self, arguments, count, names, _AWAITED)
     if result != _SLOWLY:
         return result
-    return call(python.vectorcall, python.attempt_slowly, arguments, count, names)
+    return call_with_self(python, python.attempt_slowly, self, arguments, count, names)
 
 
 def place_method(self: int, arguments: int, count: int, names: int) -> int:
@@ -87,20 +84,18 @@ def place_method(self: int, arguments: int, count: int, names: int) -> int:
     return result if result != _SLOWLY else retained(python, python.none)
 
 
-def call_by_record(python: Python, arguments: int, count: int, names: int, prompt: int) -> int:
+def call_by_record(python: Python, function: int, arguments: int, count: int, names: int, prompt: int) -> int:
     """``prompt``: PATIENT to wait for the results, PROMPT to return arrays that may still be computed,
     ``_AWAITED`` to return a coroutine where there is something to wait for."""
-    if count < 1 or not is_instance(python, load64(arguments), python.function_type):
-        return _SLOWLY
-    direct = load64(load64(arguments) + python.function_direct)
+    direct = load64(function + python.function_direct)
     if direct == 0 or direct == python.none:
         return _SLOWLY
     retained(python, direct)  # the session may be closed meanwhile
     record = CallRecord(load64(load64(direct + python.direct_record) + CAPSULE_POINTER_AT))
     if names == 0:
-        result = call_through_gate(python, record, arguments + 8, count - 1, prompt)
+        result = call_through_gate(python, record, arguments, count, prompt)
     else:
-        result = call_in_order(python, record, arguments + 8, count - 1, names, prompt)
+        result = call_in_order(python, record, arguments, count, names, prompt)
     drop(python, direct)
     return result
 
@@ -149,7 +144,10 @@ def call_through_gate(python: Python, record: CallRecord, arguments: int, count:
 
 def enter_gate(python: Python, record: CallRecord) -> bool:
     """Takes the context's lock. False with an exception set: Ctrl-C while another thread had it."""
-    taken = invoke_with(python, record.acquire, python.false)
+    if record.acquire_code != 0:
+        taken = call(record.acquire_code, record.lock, record.at_once, 0)
+    else:
+        taken = invoke_with(python, record.acquire, python.false)
     if not is_done(python, taken):
         return False
     return taken == python.true or is_done(python, invoke(python, record.wait_at_gate))
@@ -160,7 +158,10 @@ def leave_gate(python: Python, record: CallRecord, result: int) -> int:
     error = stack(24)
     if result == 0:
         call(python.fetch_error, error, error + 8, error + 16)
-    is_given = is_done(python, invoke(python, record.release))
+    if record.release_code != 0:
+        is_given = is_done(python, call(record.release_code, record.lock, 0))
+    else:
+        is_given = is_done(python, invoke(python, record.release))
     if result == 0 and is_given:
         call(python.restore_error, load64(error), load64(error + 8), load64(error + 16))
     return result

@@ -28,6 +28,7 @@ from jitree.api.calls.native.producers import (
 )
 from jitree.api.calls.tensor_packing import Donation
 from jitree.api.function import Function
+from jitree.base.callbacks import bound, can_bind
 from jitree.base.dlpack_names import NAME, VERSIONED_NAME, tensor_type
 from jitree.base.scopes import ENDED
 from jitree.codegen import image
@@ -156,20 +157,24 @@ class Interface:
         if missing:
             raise InternalError(f"machine code of calls was not told of {', '.join(missing)}")
 
-    def method(self, symbol: str, python: Callable[..., Any], field: str) -> Any:
-        """Machine code as a method in place of one in Python, which it calls, as ``field`` of the record, for
-        what it does not do itself."""
+    def method(self, cls: type, symbol: str, python: Callable[..., Any], field: str) -> Any:
+        """Machine code as a method of a class in place of one in Python, which it calls, as ``field`` of the
+        record, for what it does not do itself."""
         self._kept.append(python)
         self._set({field: id(python)})
-        new_method = c_function("PyInstanceMethod_New", ctypes.py_object, ctypes.py_object)
-        return new_method(self._builtin(symbol, python.__name__, python.__doc__ or "", _ANY_ARGUMENTS))
+        code = bound(self._code.addresses[symbol], 4, self.record)
+        name, documentation = python.__name__.encode(), (python.__doc__ or "").encode() or None
+        definition = _Definition(name, code.address, _ANY_ARGUMENTS, documentation)
+        self._kept += code, definition
+        new = c_function("PyDescr_NewMethod", ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
+        return new(cls, ctypes.addressof(definition))
 
     def submit(self, cls: type[Function]) -> None:
         """From now on machine code submits the calls of asynchronous functions, of which few programs have
         any: their class is imported with the first one."""
         with _Loaded.lock:
             if type(cls.submit) is FunctionType:
-                method = self.method("submit_method", cls.submit, "submit_slowly")
+                method = self.method(cls, "submit_method", cls.submit, "submit_slowly")
                 cls.submit = method  # type: ignore[method-assign]
 
     def function(self, symbol: str) -> Any:
@@ -229,7 +234,7 @@ def _address(function: Any) -> int:
 @cache
 def is_supported() -> bool:
     """Whether this interpreter is one whose calls machine code can make."""
-    return is_known()
+    return can_bind() and is_known()
 
 
 def code() -> image.Image | None:
@@ -261,10 +266,10 @@ def _load(loaded: image.Image, direct_class: type) -> Interface:
     interface = Interface(loaded, direct_class)
     # The last owner may go when the interpreter has dropped all modules.
     c_function("Py_IncRef", None, ctypes.py_object)(interface)
-    look = interface.method("array_method", Array.__array__, "array_slowly")
-    view = interface.method("buffer_method", Array.__buffer__, "buffer_slowly")
-    call = interface.method("function_method", Function.__call__, "call_slowly")
-    attempt = interface.method("attempt_method", Function.attempt, "attempt_slowly")
+    look = interface.method(Array, "array_method", Array.__array__, "array_slowly")
+    view = interface.method(Array, "buffer_method", Array.__buffer__, "buffer_slowly")
+    call = interface.method(Function, "function_method", Function.__call__, "call_slowly")
+    attempt = interface.method(Function, "attempt_method", Function.attempt, "attempt_slowly")
     interface.require_complete()
     replace_methods(look, view, interface.function("find_elements"), interface.fetch, interface.converter)
     Function.__call__ = call  # type: ignore[method-assign]

@@ -202,8 +202,12 @@ CALL: Final = Record(
     i64 device              # of the arrays that are returned
     i64 deferred            # HandleTable.deferred
     i64 order               # Python functions: puts arguments with names in order,
-    i64 acquire             # of the context's lock,
+    i64 lock                # of the context; its methods:
+    i64 acquire
     i64 release
+    i64 acquire_code        # C functions of these: `(lock, tuple of arguments, 0)`, `(lock, 0)`;
+    i64 release_code        # 0 = they are called in another way
+    i64 at_once             # the arguments for taking the lock without waiting
     i64 wait_at_gate       # of the invoker
     i64 require_faultless
     i64 drain               # of the table: frees what machine code has released,

@@ -7,6 +7,7 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable
 from functools import cache
+from types import BuiltinMethodType
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +24,10 @@ from jitree.api.calls.native.layout import (
 _HEADER_SIZE: Final = 16
 """``object.__basicsize__`` of CPython with the GIL."""
 _WORD: Final = 8
+METH_KEYWORDS: Final = 3
+"""The C function of a method takes the object, a tuple of arguments, and those with names or 0."""
+METH_NOARGS: Final = 4
+"""It takes the object and 0."""
 
 
 @cache
@@ -51,6 +56,16 @@ def slot_offsets(cls: type[object], names: Iterable[str]) -> dict[str, int]:
         offsets[name] = _WORD * words.index(id(mark))
         delattr(obj, name)
     return offsets
+
+
+def method_code(method: object, convention: int) -> int:
+    """The address of the C function of a method that is written in C, 0 if it is called in another way."""
+    if not isinstance(method, BuiltinMethodType):
+        return 0
+    if c_function("PyCFunction_GetFlags", ctypes.c_int, ctypes.py_object)(method) != convention:
+        return 0
+    address: int = c_function("PyCFunction_GetFunction", ctypes.c_void_p, ctypes.py_object)(method)
+    return address
 
 
 def is_known() -> bool:

@@ -40,6 +40,16 @@ def invoke_with(python: Python, function: int, value: int) -> int:
     return call(python.vectorcall, function, arguments, 1, 0)
 
 
+def call_with_self(python: Python, function: int, self: int, arguments: int, count: int, names: int) -> int:
+    """Calls a Python function as the method of an object. ``count`` is without arguments that have names."""
+    named = 0 if names == 0 else call(python.length, names)
+    values = stack(8 * (1 + count + named))
+    store64(values, self)
+    for index in range(count + named):
+        store64(values + 8 * (1 + index), load64(arguments + 8 * index))
+    return call(python.vectorcall, function, values, 1 + count, names)
+
+
 def invoke_with_number(python: Python, function: int, number: int) -> int:
     value = call(python.new_long, number)
     if value == 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import load64, store64
+from jitree.codegen.primitives import apart, load64, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.layout import ACCOUNT_SIZE, ACCOUNTS, HANDLE_POOL, POOL_COUNT, STORAGE_POOLS
 from jitree.modules.hal.native.records import HandlePoolRecord, Recording, State
@@ -16,12 +16,21 @@ STORAGE_TICK = ENTRY["parent"]
 
 def new_entry(state: State, handle_pool: HandlePoolRecord, kind: int) -> Entry:
     """An entry with one reference, 0 when there is no blank one left."""
+    if not handle_pool.blank:
+        return swept_entry(state, handle_pool, kind)
+    return taken_entry(handle_pool, kind)
+
+
+@apart
+def swept_entry(state: State, handle_pool: HandlePoolRecord, kind: int) -> Entry:
+    """As :func:`new_entry`, after what is dead has been freed."""
+    sweep(state)
+    return taken_entry(handle_pool, kind) if handle_pool.blank else Entry(0)
+
+
+def taken_entry(handle_pool: HandlePoolRecord, kind: int) -> Entry:
+    """The first blank entry, with one reference."""
     entry = handle_pool.blank
-    if not entry:
-        sweep(state)
-        entry = handle_pool.blank
-        if not entry:
-            return Entry(0)
     handle_pool.blank = entry.link
     handle_pool.live += 1
     entry.kind = kind
@@ -41,6 +50,17 @@ def release(handle_pool: HandlePoolRecord, entry: Entry, released: int) -> None:
             join(entry, Released(released))
 
 
+def dropped(entry: Entry, dead: Entry, released: int) -> Entry:
+    """As :func:`release`, but an object of OWNER_CODE goes in front of a list of ``dead`` ones, which is the
+    result. Loops that call nothing save no registers."""
+    if lost(entry):
+        if entry.owner == OWNER_CODE:
+            entry.link = dead
+            return entry
+        join(entry, Released(released))
+    return dead
+
+
 def free(handle_pool: HandlePoolRecord, entry: Entry, released: int) -> None:
     """Gives an object of OWNER_CODE without references back to its pool, and what it kept alive with it."""
     kind = entry.kind
@@ -53,9 +73,20 @@ def free(handle_pool: HandlePoolRecord, entry: Entry, released: int) -> None:
         pool = place_of(handle_pool) + STORAGE_POOLS + 8 * entry.access
         entry.link = Entry(load64(pool))
         store64(pool, place_of(entry))
-        return
-    if kind == handle_pool.command_buffer:
-        release_recording(handle_pool, Recording(entry.address), released)
+    elif kind == handle_pool.command_buffer:
+        free_command_buffer(handle_pool, entry, released)
+    else:
+        free_object(handle_pool, entry, released)
+
+
+@apart
+def free_command_buffer(handle_pool: HandlePoolRecord, entry: Entry, released: int) -> None:
+    release_recording(handle_pool, Recording(entry.address), released)
+    free_object(handle_pool, entry, released)
+
+
+def free_object(handle_pool: HandlePoolRecord, entry: Entry, released: int) -> None:
+    """As :func:`free`, of what has no more than a parent."""
     parent = entry.parent
     entry.kind = KIND_FREE
     entry.length = 0
@@ -63,6 +94,15 @@ def free(handle_pool: HandlePoolRecord, entry: Entry, released: int) -> None:
     handle_pool.blank = entry
     handle_pool.live -= 1
     release(handle_pool, parent, released)
+
+
+@apart
+def free_all(handle_pool: HandlePoolRecord, dead: Entry, released: int) -> None:
+    """Frees a list of objects of OWNER_CODE."""
+    while dead:
+        following = dead.link
+        free(handle_pool, dead, released)
+        dead = following
 
 
 def release_recording(handle_pool: HandlePoolRecord, recording: Recording, released: int) -> None:
@@ -92,12 +132,9 @@ def sweep(state: State) -> None:
 
 def bury(handle_pool: HandlePoolRecord, released: int) -> None:
     """Frees the entries that Python dropped."""
-    entry = handle_pool.dead
+    dead = handle_pool.dead
     handle_pool.dead = Entry(0)
-    while entry:
-        following = entry.link
-        free(handle_pool, entry, released)
-        entry = following
+    free_all(handle_pool, dead, released)
 
 
 def free_entry(handle_pool: HandlePoolRecord, entry: Entry) -> None:

@@ -12,6 +12,12 @@ from jitree.hal.heap import size_class
 
 MOST_SPENT: Final = 1 << 27 if os.uname().machine == "x86_64" else 1 << 22
 """Ticks, some 50 ms, after which Python executes a list: it looks after signals (Ctrl-C)."""
+SHORT: Final = MOST_SPENT >> 8
+"""Ticks of a list after which others may be executed that nothing measures."""
+MOST_UNMEASURED: Final = 15
+"""How many at most: all bits set."""
+RANDOM_SHIFT: Final = 6
+"""Bits of the clock from this one on are random numbers; those below are the same in each reading of some."""
 LARGEST_POOLED: Final = 64 << 20
 """Bytes of the largest block that fast paths hand out. Pools keep what they have, and filling a larger one
 takes milliseconds; asking Python for it costs a call some 50 us, since all that follows is Python's then."""
@@ -48,6 +54,7 @@ HANDLE_POOL: Final = Record(
     i64 estimate
     i64 clock
     i64 spent             # ticks of the clock that fast paths have executed lists for since Python last did
+    i64 unmeasured        # lists to execute before one is measured again
     i64 busy              # 1 while the local memory is in use
     i64 local_memory      # address, for all threads together
     i64 local_size        # bytes

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import load32, load64, store32, store64
 from jitree.codegen.record import place_of
-from jitree.modules.hal.native.entries import STATE_RELEASED, release
+from jitree.modules.hal.native.entries import STATE_RELEASED, dropped, free_all
 from jitree.modules.hal.native.records import Entry, HandlePoolRecord, Queue, State
 from jitree.regs.layout import COMPILED_DONE
 from jitree.vmfb.words import TAG_REF_MOVE, TAG_VALUE64
@@ -34,13 +34,27 @@ def argument_count(words: int) -> int:
 
 
 def finish(state: State, refs: int, words: int) -> int:
-    """Drops the references that the call gives up. Comes before the results are written."""
+    """Drops the references that the call gives up."""
+    return finished(state, given_up(state, refs, words))
+
+
+def given_up(state: State, refs: int, words: int) -> Entry:
+    """Drops the references that the call gives up; gives a list of the objects that :func:`finished` is to
+    free. Comes before the results are written."""
+    dead = Entry(0)
     for index in range(argument_count(words)):
         if load32(words + 8 * index) == TAG_REF_MOVE:
             place = refs + 8 * load32(words + 8 * index + 4)
             entry = Entry(load64(place))
             store64(place, 0)
-            release(state.handle_pool, entry, place_of(state) + STATE_RELEASED)
+            dead = dropped(entry, dead, place_of(state) + STATE_RELEASED)
+    return dead
+
+
+def finished(state: State, dead: Entry) -> int:
+    """Ends a fast path."""
+    if dead:
+        free_all(state.handle_pool, dead, place_of(state) + STATE_RELEASED)
     return DONE
 
 
@@ -50,25 +64,24 @@ def _result(words: int, index: int) -> int:
 
 def give32(state: State, values: int, refs: int, words: int, value: int) -> int:
     """Ends a fast path with one i32."""
-    finish(state, refs, words)
+    dead = given_up(state, refs, words)
     store32(values + 4 * _result(words, 0), value)
-    return DONE
+    return finished(state, dead)
 
 
 def give64(state: State, values: int, refs: int, words: int, value: int) -> int:
-    finish(state, refs, words)
+    dead = given_up(state, refs, words)
     store64(values + 4 * _result(words, 0), value)
-    return DONE
+    return finished(state, dead)
 
 
 def give(state: State, refs: int, words: int, entry: Entry) -> int:
     """Ends a fast path with one reference, which passes to the register."""
-    finish(state, refs, words)
+    dead = given_up(state, refs, words)
     place = refs + 8 * _result(words, 0)
     old = Entry(load64(place))
     store64(place, place_of(entry))
-    release(state.handle_pool, old, place_of(state) + STATE_RELEASED)
-    return DONE
+    return finished(state, dropped(old, dead, place_of(state) + STATE_RELEASED))
 
 
 def is_kind(entry: Entry, kind: int) -> bool:
