@@ -28,6 +28,7 @@ _POISONED = 1 << 20
 """Bytes of an allocation that hold something recognisable at first."""
 _OK = CUresult.CUDA_SUCCESS
 _LAZY_QUERIES = 3
+Shape = tuple[int, int, int]
 _EARLY_LAUNCH = 6
 """CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION"""
 
@@ -420,14 +421,7 @@ class FakeDriver(FakeModules, FakeGraphs):
         self._launch(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), stream, parameters)
         return (_OK,)
 
-    def _launch(
-        self,
-        function: int,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        stream: int,
-        parameters: int,
-    ) -> None:
+    def _launch(self, function: int, grid: Shape, block: Shape, stream: int, parameters: int) -> None:
         if 0 in grid:
             raise Fault(CUresult.CUDA_ERROR_INVALID_VALUE)
         name = self.function_names[int(function)]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jitree.api.calls.native import image as calls_image
+from jitree.api.calls.native import RECIPE as CALLS_RECIPE
 from jitree.codegen import image
 from jitree.dispatch.fast.engine import LOOP
 from jitree.errors import InternalError
@@ -65,7 +65,7 @@ LAUNCHES = 3
 
 @pytest.fixture(scope="module", autouse=True)
 def machine_code() -> None:
-    for recipe in (RECIPE, LOOP, calls_image.RECIPE):
+    for recipe in (RECIPE, LOOP, CALLS_RECIPE):
         image.wait(recipe)
     executor.require_native_executor()
 
