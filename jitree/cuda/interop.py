@@ -22,6 +22,7 @@ from jitree.hal.command_layout import BINDING_ALIGNMENT
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.hal.exchange import HostTransfers
 from jitree.hal.operations import Copy
+from jitree.hal.stream_record import LEGACY_STREAM
 from jitree.types import BY_NAME, ENCODING_DENSE, ElementType, element_type, element_type_of
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 _CUDA: Final = 2
 _CUDA_MANAGED: Final = 13
-LEGACY_STREAM: Final = 1
 _UNORDERED: Final = -1
 """The consumer orders its work itself."""
 _NUMPY_TYPES: Final = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
@@ -76,12 +76,15 @@ class CudaExchange:
 
     @property
     def shares(self) -> bool:
-        return self._shares or self._stream.share.lends
+        share = self._stream.share
+        return self._shares or share.lends or share.exports
 
     def is_shared(self, view: BufferView) -> bool:
-        """Whether the view's memory was imported or exported."""
+        """Whether the view's memory was imported or exported, for all that is known: machine code does not
+        tell whose memory it has given away."""
         allocation = view.buffer.allocation
-        return self.shares and (allocation in self._exported or not self._stream.orders(allocation))
+        is_known = allocation in self._exported or not self._stream.orders(allocation)
+        return self.shares and (is_known or self._stream.share.exports)
 
     def import_memory(self, address: int, length: int, owner: object) -> Buffer:
         functions = ExchangeFunctions.of(type(owner))

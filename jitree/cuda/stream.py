@@ -28,6 +28,7 @@ from jitree.errors import FailedPreconditionError, InternalError, PermissionDeni
 from jitree.hal.enums import BufferUsage, MemoryType, WaitMode
 from jitree.hal.local.queue_record import CLOSED, LOST
 from jitree.hal.semaphore import Semaphore, wait_for
+from jitree.hal.stream_record import LEGACY_STREAM
 
 if TYPE_CHECKING:
     from jitree.cuda.context import CudaContext
@@ -41,7 +42,7 @@ _STAGING: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
 _STAGING_USAGE: Final = int(BufferUsage.TRANSFER | BufferUsage.MAPPING)
 _NON_BLOCKING: Final = 0x1
 """Does not wait for the legacy default stream, which other libraries use."""
-_LASTING_STREAMS: Final = (1, 2)
+_LASTING_STREAMS: Final = (LEGACY_STREAM, 2)
 """The legacy default stream and that of the thread: numbers that are always valid."""
 _MOMENT: Final = 20e-3
 """Seconds that a thread asks for the stream in a loop. After that it is called back, which takes 50 us more,
@@ -146,7 +147,9 @@ class Stream:
         if batch is None or not batch.pending:
             self._launched = self.tick
         tick = self.share.count()
-        if self._given_back:  # counted with this submission, which runs after the consumers' work
+        if (
+            self._given_back or self.share.returned
+        ):  # counted with this submission, which runs after the consumers' work
             self._take_back()
         return tick
 
@@ -270,8 +273,7 @@ class Stream:
         self._recent.append((self.tick, describe))
 
     def wait_for(self, other: SignallingStream, event: Handle) -> None:
-        """What is submitted here from now on waits for an event that the other stream has marked, and that
-        goes back there."""
+        """What is submitted here from now on waits for an event of the other stream, where it goes back."""
         self.context.enter()
         self.flush()
         self.api.wait_for_event(self.handle, event)
@@ -297,11 +299,13 @@ class Stream:
 
     def reclaim(self) -> None:
         """Takes back what consumers have done with, for the memory's next user. The caller holds the lock."""
-        if self._given_back and not self._closed:
+        if (self._given_back or self.share.returned) and not self._closed:
             self.begin()
             self.end()
 
     def _take_back(self) -> None:
+        if self.share.take_returned():
+            self.order_after(LEGACY_STREAM)
         while self._given_back:
             allocation, consumer = self._given_back.popleft()
             if consumer in _LASTING_STREAMS:

@@ -36,12 +36,13 @@ _refuse: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda _: 1)
 _neighbours: Final = array("q", bytes(8 * MOST_NEIGHBOURS))
 """Addresses of STREAM records by place."""
 _WORDS: Final = (
-    "owner", "tick", "completed", "batched", "program", "launched", "lends", "failed", "launch_kernel",
-    "query",
+    "owner", "tick", "completed", "batched", "program", "launched", "lends", "failed", "exports", "returned",
+    "launch_kernel", "query",
 )  # fmt: skip
-_OWNER, _TICK, _COMPLETED, _BATCHED, _PROGRAM, _LAUNCHED, _LENDS, _FAILED, _LAUNCH_KERNEL, _QUERY = map(
-    STREAM.word, _WORDS
-)
+(
+    _OWNER, _TICK, _COMPLETED, _BATCHED, _PROGRAM, _LAUNCHED, _LENDS, _FAILED, _EXPORTS, _RETURNED,
+    _LAUNCH_KERNEL, _QUERY,
+) = map(STREAM.word, _WORDS)  # fmt: skip
 
 
 def _forget(place: int) -> None:
@@ -114,6 +115,21 @@ class StreamShare:
     def lends(self) -> bool:
         """Whether machine code has used memory of other libraries."""
         return bool(self._words[_LENDS])
+
+    @property
+    def exports(self) -> bool:
+        """Whether machine code has given memory to other libraries."""
+        return bool(self._words[_EXPORTS])
+
+    @property
+    def returned(self) -> bool:
+        """Whether they gave some back that the legacy default stream may still use."""
+        return bool(self._words[_RETURNED])
+
+    def take_returned(self) -> bool:
+        """As :attr:`returned`, given once: the caller sees to the order."""
+        found, self._words[_RETURNED] = self._words[_RETURNED], 0
+        return bool(found)
 
     def set_batched(self, count: int) -> None:
         """So many submissions are held back."""

@@ -42,6 +42,8 @@ STREAM: Final = Record(
     i64 ordinal           # of the device, as other libraries number it
     i64 lends             # 1 = machine code has used memory of other libraries
     i64 failed            # 1 = a list has entered the stream in part, and its next launch was refused
+    i64 exports           # 1 = it has given them memory of the device
+    i64 returned          # 1 = they gave some back that LEGACY_STREAM may still use: what is submitted waits
     i64 block_bytes       # that a thread block of a fill or copy moves at a time
     i64 most_blocks       # of a fill or copy
     i64 neighbours        # address of the addresses of such records by place; 0 = none, or closed
@@ -51,6 +53,8 @@ STREAM: Final = Record(
 MOST_NEIGHBOURS: Final = 1 << 12
 """Places from this one on have no neighbours."""
 
+LEGACY_STREAM: Final = 1
+"""The default stream of a context, by the number that drivers and DLPack give it."""
 OWNED_BY_PYTHON: Final = 0
 OWNED_BY_CODE: Final = 1
 SUBMITTING: Final = 2

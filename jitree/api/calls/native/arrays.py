@@ -87,6 +87,13 @@ def elements_of(python: Python, array: int) -> int:
 def visible(python: Python, array: int) -> Entry:
     """The handle of an Array whose elements are there, in memory that the host sees and may write to. 0 where
     more than a look at the handle is needed to tell."""
+    handle = readable(python, array)
+    is_seen = bool(handle) and handle.access >> PLACE_SHIFT == 0
+    return handle if is_seen else Entry(0)
+
+
+def readable(python: Python, array: int) -> Entry:
+    """As :func:`visible`, in whatever memory."""
     if not is_instance(python, array, python.array_type):
         return Entry(0)
     none = python.none
@@ -100,8 +107,7 @@ def visible(python: Python, array: int) -> Entry:
     if load64(dimensions + 8 * MAXIMUM_RANK) & _READ_WRITE != _READ_WRITE:
         return Entry(0)
     # Python writes the address of a view last.
-    is_seen = handle.address != 0 and handle.access >> PLACE_SHIFT == 0
-    return handle if is_seen else Entry(0)
+    return handle if handle.address != 0 else Entry(0)
 
 
 def dtype_of(python: Python, code: int) -> int:

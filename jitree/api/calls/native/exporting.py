@@ -6,7 +6,6 @@ import ctypes
 from array import array
 from collections.abc import Mapping
 from typing import Any, Final
-from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from jitree.base.dlpack_names import VERSIONED_NAME
 from jitree.base.memory import once
 from jitree.hal.device import Device
 from jitree.hal.driver import all_drivers
+from jitree.hal.exporters import exporters
 
 _VERSION: Final = (1, 2)
 """The version of DLPack whose interface this is."""
@@ -35,9 +35,6 @@ _EXCHANGE_NAME: Final = ctypes.c_char_p(dlpack.EXCHANGE_NAME)
 _MANAGED_NAME: Final = ctypes.c_char_p(VERSIONED_NAME)
 _Deleter: Final = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 _SetError: Final = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
-
-_devices: Final[WeakValueDictionary[tuple[int, int], Device]] = WeakValueDictionary()
-"""GPUs by the number that DLPack gives them: the last device there with an array that was exported."""
 
 
 class ArrayExports:
@@ -81,7 +78,7 @@ def export_array(value: Any) -> object:
         raise TypeError(f"expected a jitree.Array but got {type(value).__name__}")
     device = value.__dlpack_device__()
     if device != dlpack.CPU_DEVICE:
-        _devices[device] = value.device
+        exporters[device] = value.device
         return value.__dlpack__(stream=_LEGACY_STREAM, max_version=_CAPSULE_VERSION)
     try:
         return value.__dlpack__(max_version=_CAPSULE_VERSION)
@@ -109,7 +106,7 @@ def _array_over(capsule: object, place: tuple[int, int]) -> Array:
         if row is None:
             raise BufferError(f"device arrays have no {elements.dtype} elements")
         return Array(wrap_in_place(elements, _host()) or copy_to_device(elements, row, _host()), _host())
-    device = _devices.get(place)
+    device = exporters.get(place)
     if device is None or device.array_exchange is None:
         raise BufferError(f"no device of jitree is known in place {place} of DLPack")
     return Array(device.array_exchange.import_view(given), device)

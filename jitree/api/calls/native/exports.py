@@ -6,19 +6,42 @@ return 0, or -1 with an exception set. Python exports arrays whose memory the ho
 
 from __future__ import annotations
 
-from jitree.api.calls.native.arrays import dtype_of, dtype_row, visible
+from jitree.api.calls.native.arrays import dtype_of, dtype_row, readable, visible
 from jitree.api.calls.native.exchange import tensor_of
 from jitree.api.calls.native.layout import (
     CAPSULE_CONTEXT_AT,
     CAPSULE_POINTER_AT,
     TENSOR,
+    TENSOR_ON_CUDA,
     TENSOR_ON_HOST,
     VERSIONED,
 )
-from jitree.api.calls.native.python import drop, forgets_error, invoke_with, invoke_with_number, retained
-from jitree.api.calls.native.records import Exports, Ndarray, Owners, Python, Tensor, VersionedTensor
+from jitree.api.calls.native.owners import handle_of
+from jitree.api.calls.native.python import (
+    drop,
+    forgets_error,
+    invoke_with,
+    invoke_with_number,
+    is_instance,
+    retained,
+)
+from jitree.api.calls.native.records import (
+    Conversion,
+    Exports,
+    Ndarray,
+    Owners,
+    Python,
+    Tensor,
+    VersionedTensor,
+)
+from jitree.codegen.atomics import atomic_store
 from jitree.codegen.primitives import call, call_int, load64, stack, store64
 from jitree.codegen.record import place_of
+from jitree.hal.stream_record import LEGACY_STREAM
+from jitree.modules.hal.native.buffers import place_number
+from jitree.modules.hal.native.records import Entry, StreamRecord
+from jitree.modules.hal.native.streams import order_before
+from jitree.regs.layout import PLACE_SHIFT
 from jitree.types import BY_NAME
 
 _TENSOR_SIZE = TENSOR.size
@@ -39,8 +62,9 @@ def export_managed(array: int, out: int, record: int) -> int:
     python = exports.python
     tensor = Tensor(stack(_TENSOR_SIZE))
     if describes(python, array, tensor):
-        owner = load64(array + python.array_owner)
-        managed = new_managed(python, retained(python, owner), tensor, 0)
+        managed = managed_of_host(python, array, tensor)
+    elif is_given(python, array, tensor):
+        managed = managed_of_device(python, array, tensor)
     else:
         managed = managed_of_capsule(python, invoke_with(python, exports.export_slowly, array))
     store64(out, managed)
@@ -53,6 +77,9 @@ def export_tensor(array: int, out: int, record: int) -> int:
     python = exports.python
     tensor = Tensor(out)
     if describes(python, array, tensor):
+        return 0 if keeps_dimensions(python, array, tensor) else -1
+    if is_given(python, array, tensor):
+        atomic_store(stream_of(python, array).returned, 1)  # nobody says when it is no longer used
         return 0 if keeps_dimensions(python, array, tensor) else -1
     capsule = invoke_with(python, exports.export_slowly, array)
     if capsule == 0:
@@ -115,28 +142,94 @@ def destroy_managed(managed: int) -> None:
     call(python.free, managed)
 
 
+def destroy_on_device(managed: int) -> None:
+    """As :func:`destroy_managed`, of memory that the other library's work may not have done with. It may come
+    in the middle of anything, so that it asks no driver: what is submitted next comes after that."""
+    atomic_store(StreamRecord(VersionedTensor(managed).context).returned, 1)
+    destroy_managed(managed)
+
+
 def convert_array(self: int, array: int) -> int:
-    """A builtin of one argument, an Array, whose capsule has another library's ``…_to_py_object_no_sync`` as
-    its context: that library's array over the memory, None where that takes Python."""
+    """A builtin of one argument, an Array, whose capsule has a CONVERSION record as its context: the other
+    library's array over the memory, None where that takes Python."""
     python = Python(load64(self + CAPSULE_POINTER_AT))
+    conversion = Conversion(load64(self + CAPSULE_CONTEXT_AT))
     tensor = Tensor(stack(_TENSOR_SIZE))
-    if not describes(python, array, tensor):
-        return retained(python, python.none)
-    managed = new_managed(python, retained(python, load64(array + python.array_owner)), tensor, 0)
+    if describes(python, array, tensor):
+        managed = managed_of_host(python, array, tensor)
+    elif works_on_legacy_stream(python, conversion, array) and is_given(python, array, tensor):
+        managed = managed_of_device(python, array, tensor)
+    else:
+        return retained(python, python.none) if call(python.error_occurred) == 0 else 0
     if managed == 0:
         return 0
     made = stack(8)
     store64(made, 0)
-    if call_int(load64(self + CAPSULE_CONTEXT_AT), managed, made) == 0 and load64(made) != 0:
+    if call_int(conversion.make, managed, made) == 0 and load64(made) != 0:
         return load64(made)
     return retained(python, python.none) if forgets_error(python) else 0
+
+
+# -- arrays on a device --------------------------------------------------------------------------------
+
+
+def stream_of(python: Python, array: int) -> StreamRecord:
+    """The stream in whose memory an Array lies, as far as its handle tells; else 0."""
+    if not is_instance(python, array, python.array_type):
+        return StreamRecord(0)
+    owner = load64(array + python.array_owner)
+    if owner == 0 or owner == python.none or load64(array + python.array_fence) != python.none:
+        return StreamRecord(0)
+    handle_pool = Owners(load64(owner + CAPSULE_CONTEXT_AT)).handle_pool
+    if not handle_pool or not handle_pool.queue or handle_pool.queue.open == 0:
+        return StreamRecord(0)
+    place = Entry(handle_of(owner)).access >> PLACE_SHIFT
+    is_here = place != 0 and place == place_number(handle_pool.queue)
+    return handle_pool.queue.stream if is_here else StreamRecord(0)
+
+
+def works_on_legacy_stream(python: Python, conversion: Conversion, array: int) -> bool:
+    """Whether the other library submits to the default stream of an Array's device, which is always there:
+    another one may be gone when the memory comes back."""
+    stream = stream_of(python, array)
+    if not stream or conversion.find_stream == 0:
+        return False
+    place = stack(8)
+    store64(place, 0)
+    if call_int(conversion.find_stream, TENSOR_ON_CUDA, stream.ordinal, place) != 0:
+        forgets_error(python)
+        return False
+    return load64(place) == 0 or load64(place) == LEGACY_STREAM
+
+
+def is_given(python: Python, array: int, tensor: Tensor) -> bool:
+    """As :func:`describes`, of an Array in the memory of a device. Work that follows on the legacy stream
+    finds its elements there, and may write to them: what the host has read is old from now on."""
+    stream = stream_of(python, array)
+    if not stream:
+        return False
+    handle = readable(python, array)
+    if not handle or not fill_tensor(python, array, handle, tensor):
+        return False
+    if not order_before(stream, LEGACY_STREAM):
+        return False
+    tensor.device_kind = TENSOR_ON_CUDA
+    tensor.device_number = stream.ordinal
+    stream.exports = 1
+    store64(python.writes, load64(python.writes) + 1)
+    return True
+
+
+# -- tensors -------------------------------------------------------------------------------------------
 
 
 def describes(python: Python, array: int, tensor: Tensor) -> bool:
     """Whether an Array's memory is seen by the host; then the tensor says where, but for its strides."""
     handle = visible(python, array)
-    if not handle:
-        return False
+    return bool(handle) and fill_tensor(python, array, handle, tensor)
+
+
+def fill_tensor(python: Python, array: int, handle: Entry, tensor: Tensor) -> bool:
     row = dtype_row(python, handle.element_type)
     if not row or row.tensor_type == 0:
         return False
@@ -197,6 +290,20 @@ def new_managed(python: Python, owner: int, tensor: Tensor, flags: int) -> int:
     call(python.copy_memory, place + _TENSOR_AT, place_of(tensor), _TENSOR_SIZE)
     write_dimensions(python, Tensor(place + _TENSOR_AT), place + _SHAPE_AT)
     return place
+
+
+def managed_of_host(python: Python, array: int, tensor: Tensor) -> int:
+    """A tensor that keeps an Array's memory. 0 with an exception set."""
+    return new_managed(python, retained(python, load64(array + python.array_owner)), tensor, 0)
+
+
+def managed_of_device(python: Python, array: int, tensor: Tensor) -> int:
+    """As :func:`managed_of_host`, of an Array that :func:`is_given`."""
+    managed = VersionedTensor(managed_of_host(python, array, tensor))
+    if managed:
+        managed.context = place_of(stream_of(python, array))
+        managed.deleter = python.destroy_on_device
+    return place_of(managed)
 
 
 def managed_of_capsule(python: Python, capsule: int) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from jitree.api.array import WRITES, Array, replace_methods
 from jitree.api.calls.declaration import OUT
 from jitree.api.calls.native import RECIPE
-from jitree.api.calls.native.layout import DTYPE, MAXIMUM_DTYPES, PYTHON
+from jitree.api.calls.native.layout import CONVERSION, DTYPE, MAXIMUM_DTYPES, PYTHON
 from jitree.api.calls.native.objects import c_function, is_known, new_capsule, slot_offsets
 from jitree.api.calls.native.producers import (
     DLPACK,
@@ -58,7 +58,7 @@ numpy's C interface."""
 _ARRAY_SLOTS: Final = (
     "_device", "_dimensions", "_elements", "_fence", "_keeper", "_owner", "_passed_as", "_view",
 )  # fmt: skip
-_DESTRUCTORS: Final = "destroy_owner", "destroy_managed"
+_DESTRUCTORS: Final = "destroy_owner", "destroy_managed", "destroy_on_device"
 _OWNER_NAME: Final = ctypes.c_char_p(b"jitree.owner")
 _VERSIONED_NAME: Final = ctypes.c_char_p(VERSIONED_NAME)
 _UNVERSIONED_NAME: Final = ctypes.c_char_p(NAME)
@@ -130,7 +130,11 @@ class Interface:
         interface = exchange_interface(exchange_capsule(kind))
         if interface is None or not interface.object_of_managed:
             return take
-        capsule = new_capsule(self.record, interface.object_of_managed)
+        words = array("q", bytes(CONVERSION.size))
+        words[CONVERSION.word("make")] = interface.object_of_managed
+        words[CONVERSION.word("find_stream")] = interface.current_work_stream or 0
+        self._kept.append(words)
+        capsule = new_capsule(self.record, words.buffer_info()[0])
         convert: Callable[[Array], Any] = self._builtin("convert_array", "", "", _ONE_ARGUMENT, capsule)
         return convert
 

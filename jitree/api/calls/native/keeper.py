@@ -54,6 +54,10 @@ class Keeper:
         }.items():  # fmt: skip
             self._words[OWNERS.word(field)] = value
 
+    def connect(self, handle_pool: int) -> None:
+        """Machine code gives memory of a stream to other libraries: the table's HANDLE_POOL record."""
+        self._words[OWNERS.word("handle_pool")] = handle_pool
+
     def own(self, obj: object) -> object:
         """An owner of the object's handle, with the lock held."""
         return self._interface.new_owner(self.record, self._table.wrap(obj))

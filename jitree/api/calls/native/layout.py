@@ -51,7 +51,8 @@ PYTHON: Final = Record(
     i64 copy_into           # PyArray_CopyInto
     i64 take_scalar         # PyArray_ScalarAsCtype
     i64 destroy_owner       # the destructor of owners, machine code itself
-    i64 destroy_managed     # the deleter of exported tensors, machine code itself
+    i64 destroy_managed     # deleters of exported tensors, machine code itself: of those on the host,
+    i64 destroy_on_device   # and of others
     i64 owner_name          # their capsule's name, a C string
     i64 none
     i64 true
@@ -149,6 +150,15 @@ TENSOR_ON_HOST: Final = 1
 TENSOR_ON_CUDA: Final = 2
 """kDLCUDA"""
 
+CONVERSION: Final = Record(
+    "conversion",
+    """
+    i64 make                # managed_tensor_to_py_object_no_sync
+    i64 find_stream         # current_work_stream, or 0
+    """,
+)
+"""How arrays become those of another library."""
+
 EXPORTS: Final = Record(
     "exports",
     """
@@ -173,6 +183,7 @@ OWNERS: Final = Record(
     i64 python              # the PYTHON record
     i64 attend              # Python function, see Owners.attend
     i64 extension           # bytes from an entry of the table to its extension
+    i64 handle_pool         # the HANDLE_POOL record of the table where it has a stream's memory, else 0
     i64 count               # handles in `returned`
     """
     f"i64*{MAXIMUM_RETURNED} returned",

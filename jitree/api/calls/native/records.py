@@ -5,6 +5,7 @@ from __future__ import annotations
 from jitree.api.calls.native.layout import (
     ARGUMENT,
     CALL,
+    CONVERSION,
     DTYPE,
     EXCHANGE,
     EXPORTS,
@@ -16,7 +17,7 @@ from jitree.api.calls.native.layout import (
     VERSIONED,
 )
 from jitree.codegen.record import MemoryRecord
-from jitree.modules.hal.native.records import Entry, State
+from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State
 from jitree.regs.layout import FRAME, GATE
 
 
@@ -25,6 +26,10 @@ class Python(MemoryRecord, layout=PYTHON):
 
 
 class Owners(MemoryRecord, layout=OWNERS):
+    handle_pool: HandlePoolRecord
+
+
+class Conversion(MemoryRecord, layout=CONVERSION):
     pass
 
 

@@ -26,6 +26,7 @@ from jitree.codegen import image
 from jitree.dispatch.function import BytecodeFunction
 from jitree.dispatch.tiers import WAITING_TIERS
 from jitree.errors import ResourceExhaustedError, memory_errors
+from jitree.hal.exporters import exporters
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -83,6 +84,10 @@ class DirectCalls:
             self._copies = copies_to(self._device, invoker.table)
             if self._device.shared_stream is not None and self._copies:
                 keeper.pattern = prepared
+                assert invoker.table.handle_pool is not None
+                keeper.connect(invoker.table.handle_pool.record)
+                if self._device.array_exchange is not None:
+                    exporters[self._device.array_exchange.dlpack_device] = self._device
                 self._most = LARGEST_UPLOADED
             self._pattern = prepared
         return True, prepared

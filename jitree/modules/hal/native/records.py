@@ -47,6 +47,7 @@ class Queue(MemoryRecord, layout=QUEUE):
 
 class StreamRecord(MemoryRecord, layout=STREAM):
     owner: Atomic
+    returned: Atomic
     program: ProgramRecord
 
 

@@ -26,6 +26,7 @@ from jitree.hal.stream_record import (
     BUCKETS,
     INSTANCE,
     KERNEL_NODE,
+    LEGACY_STREAM,
     OWNED_BY_CODE,
     OWNED_BY_PYTHON,
     SHAPE,
@@ -83,7 +84,7 @@ def submit(
     result = REFUSED
     if atomic_replace(stream.owner, OWNED_BY_CODE, SUBMITTING):
         program = find(handle_pool, table)  # while the stream is Python's programs may go
-        if program and stream.batched == 0:
+        if program and stream.batched == 0 and comes_after_users(stream):
             words = stack(8 * load64(program.firsts + 8 * program.launch_count))
             fill_words(stream, table, addresses, lengths, data, words)
             if launch(stream, program, words):
@@ -118,12 +119,45 @@ def order_after(stream: StreamRecord, producer: int) -> bool:
         return True
     if not atomic_replace(stream.owner, OWNED_BY_CODE, SUBMITTING):
         return False
-    event = stream.event
-    is_ordered = stream.batched == 0 and call_int(stream.record_event, event, producer) == 0
-    if is_ordered:
-        is_ordered = call_int(stream.wait_for_event, stream.handle, event, 0) == 0
+    is_ordered = stream.batched == 0 and waits(stream, stream.handle, producer)
     atomic_store(stream.owner, OWNED_BY_CODE)
     return is_ordered
+
+
+def order_before(stream: StreamRecord, consumer: int) -> bool:
+    """Whether what a stream of another library is given from now on comes after what this one has by now."""
+    if stream.batched != 0:
+        return False
+    if stream.completed >= stream.tick:
+        return True
+    if call_int(stream.set_current, stream.context) != 0:
+        return False
+    if not atomic_replace(stream.owner, OWNED_BY_CODE, SUBMITTING):
+        return False
+    is_ordered = stream.batched == 0 and waits(stream, consumer, stream.handle)
+    atomic_store(stream.owner, OWNED_BY_CODE)
+    return is_ordered
+
+
+def comes_after_users(stream: StreamRecord) -> bool:
+    """Whether what is submitted next comes after all that other libraries do with memory that they gave back.
+    Machine code is just submitting something."""
+    if atomic_load(stream.returned) == 0:
+        return True
+    atomic_store(stream.returned, 0)  # first: more may come back meanwhile
+    if call_int(stream.set_current, stream.context) == 0 and (
+        call_int(stream.query, LEGACY_STREAM) == 0 or waits(stream, stream.handle, LEGACY_STREAM)
+    ):
+        return True
+    atomic_store(stream.returned, 1)
+    return False
+
+
+def waits(stream: StreamRecord, later: int, earlier: int) -> bool:
+    """Has one of two streams wait for what the other one has by now."""
+    if call_int(stream.record_event, stream.event, earlier) != 0:
+        return False
+    return call_int(stream.wait_for_event, later, stream.event, 0) == 0
 
 
 # -- finding -------------------------------------------------------------------------------------------
