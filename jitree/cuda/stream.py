@@ -147,9 +147,7 @@ class Stream:
         if batch is None or not batch.pending:
             self._launched = self.tick
         tick = self.share.count()
-        if (
-            self._given_back or self.share.returned
-        ):  # counted with this submission, which runs after the consumers' work
+        if self._given_back or self.share.returned:  # counted with this, which runs after the consumers' work
             self._take_back()
         return tick
 
