@@ -56,6 +56,8 @@ class Tensor(Producer):
     """An array of a library with DLPack's functions in C; ``overrides`` are fields of what it says there."""
 
     stream: int | None = None
+    found = 0
+    """How often the library was asked for it."""
     requires_grad = False
 
     def __init__(self, array: Array, **overrides: Any) -> None:
@@ -87,6 +89,7 @@ def _give(value: Tensor, out: int) -> int:
 
 
 def _find_stream(kind: int, number: int, out: int) -> int:
+    Tensor.found += 1
     ctypes.c_void_p.from_address(out).value = Tensor.stream
     return 0
 
@@ -140,10 +143,12 @@ def test_a_call_comes_after_what_the_library_has_submitted(
     fake.hold()
     fake.enqueue(2, lambda: None)
     fake.calls.clear()
+    found = Tensor.found
     timer = threading.Timer(0.02, fake.release)
     timer.start()
     add(tensor, tensor)
     timer.join()
+    assert Tensor.found == found + 1
     asked = [name for name, arguments in fake.calls if 2 in arguments and "Current" not in name]
     assert asked == ["cuStreamQuery", "cuEventRecord"], "once for both"
     assert "cuStreamWaitEvent" in fake.names()

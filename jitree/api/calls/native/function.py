@@ -177,6 +177,7 @@ def call_directly(python: Python, record: CallRecord, arguments: int, prompt: in
     gate.nesting = 1
     gate.begun = gate.cancels
     record.producer = 0
+    record.producer_type = 0
     if not tidy(python, record, state):
         return settle(python, record, 0)
     # Arguments last: what is donated cannot be had again for another try.

@@ -236,7 +236,8 @@ CALL: Final = Record(
     i64 fence               # of the arrays that are returned by the call in progress, or None
     i64 rewrites            # 1 = the program writes to arrays of a device that the host may have read
     i64 lent                # handles of the call's memory of other libraries, linked in their extensions
-    i64 producer            # the stream of another library that the device's now comes after
+    i64 producer            # the stream of another library that the device's now comes after,
+    i64 producer_type       # and the EXCHANGE record of the library's type: it is asked once a call
     i64 staging             # address of MOST_SHARED bytes for small arrays that go to a device together, or 0
     i64 shared              # the storage that these share there, 0 = there are none yet
     i64 shared_size         # bytes of it that they take

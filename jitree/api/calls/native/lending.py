@@ -194,6 +194,8 @@ def is_here(record: CallRecord, tensor: Tensor) -> bool:
 
 def follows_producer(record: CallRecord, exchange: Exchange, tensor: Tensor) -> bool:
     """Whether the call comes after what the library has submitted so far."""
+    if record.producer_type == place_of(exchange):
+        return True
     place = stack(8)
     store64(place, 0)
     if exchange.find_stream == 0:
@@ -203,10 +205,11 @@ def follows_producer(record: CallRecord, exchange: Exchange, tensor: Tensor) -> 
     producer = load64(place)
     if producer == 0:
         producer = _LEGACY_STREAM
-    if record.producer == producer:
-        return True
+    if record.producer != producer and not order_after(record.state.handle_pool.queue.stream, producer):
+        return False
     record.producer = producer
-    return order_after(record.state.handle_pool.queue.stream, producer)
+    record.producer_type = place_of(exchange)
+    return True
 
 
 def lend(python: Python, record: CallRecord, argument: Argument, tensor: Tensor, owner: int) -> bool:
