@@ -27,7 +27,7 @@ from jitree.api.calls.native.records import Argument, CallRecord, Ndarray, Pytho
 from jitree.api.calls.native.sequences import pass_numbers
 from jitree.api.calls.native.uploads import drop_joined, send_joined
 from jitree.api.calls.native.views import has_stream
-from jitree.codegen.primitives import apart, call, load64
+from jitree.codegen.primitives import apart, call, load64, unlikely
 from jitree.codegen.record import place_of
 
 _ARGUMENT_SIZE = ARGUMENT.size
@@ -48,7 +48,7 @@ def pass_each(python: Python, record: CallRecord, arguments: int) -> bool:
     argument = Argument(record.arguments)
     for _ in range(record.argument_count):
         value = load64(arguments + 8 * argument.position)
-        if not pass_argument(python, record, argument, value):
+        if unlikely(not pass_argument(python, record, argument, value)):
             return False
         argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
     if record.workspace != 0 and not is_alone(record, record.workspace):
@@ -60,7 +60,7 @@ def pass_argument(python: Python, record: CallRecord, argument: Argument, value:
     kind = argument.kind
     if PASS_ARRAY <= kind <= PASS_CONSUMED:
         argument.source = 0
-        if value & IN_PLACE != 0:
+        if unlikely(value & IN_PLACE != 0):
             return pass_in_place(python, record, argument, Ndarray(value ^ IN_PLACE))
         return pass_array(python, record, argument, value)
     if kind == PASS_REFERENCE:
@@ -91,11 +91,11 @@ def pass_converted(python: Python, argument: Argument, converted: int) -> bool:
 
 def pass_array(python: Python, record: CallRecord, argument: Argument, value: int) -> bool:
     cls = type_of(value)
-    if cls == python.array_type:
-        if argument.kind == PASS_ARRAY:
-            return pass_owned(python, record, argument, value)
+    if unlikely(cls != python.array_type):
+        return argument.dtype != 0 and pass_host_array(python, record, argument, value, cls)
+    if unlikely(argument.kind != PASS_ARRAY):
         return pass_kept(python, record, argument, value)
-    return argument.dtype != 0 and pass_host_array(python, record, argument, value, cls)
+    return pass_owned(python, record, argument, value)
 
 
 @apart

@@ -32,7 +32,7 @@ from jitree.api.calls.native.python import (
 )
 from jitree.api.calls.native.records import CallRecord, FrameRecord, GateRecord, Python
 from jitree.api.calls.native.results import take_results
-from jitree.codegen.primitives import call, lesser, load64, stack, store64
+from jitree.codegen.primitives import call, lesser, load64, stack, store64, unlikely
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import STATE_RELEASED, bury, release
 from jitree.modules.hal.native.records import Entry, State, StreamRecord
@@ -88,7 +88,7 @@ def call_by_record(python: Python, function: int, arguments: int, count: int, na
     """``prompt``: PATIENT to wait for the results, PROMPT to return arrays that may still be computed,
     ``_AWAITED`` to return a coroutine where there is something to wait for."""
     direct = load64(function + python.function_direct)
-    if direct == 0 or direct == python.none:
+    if unlikely(direct == 0 or direct == python.none):
         return _SLOWLY
     retained(python, direct)  # the session may be closed meanwhile
     record = CallRecord(load64(load64(direct + python.direct_record) + CAPSULE_POINTER_AT))
@@ -122,18 +122,18 @@ def call_in_order(
 
 def call_through_gate(python: Python, record: CallRecord, arguments: int, count: int, prompt: int) -> int:
     """Makes a call with the context's lock, if nothing of the context is running."""
-    if count != record.argument_count or load64(python.ended) != 0:
+    if unlikely(count != record.argument_count or load64(python.ended) != 0):
         return _SLOWLY
-    if not enter_gate(python, record):
+    if unlikely(not enter_gate(python, record)):
         return 0
-    if record.gate.ready == 0:
+    if unlikely(record.gate.ready == 0):
         return leave_gate(python, record, _SLOWLY)
     awaited = stack(16)
     store64(awaited, 0)
     store64(awaited + 8, 0)
     result = leave_gate(python, record, call_directly(python, record, arguments, prompt, awaited))
     fence = Entry(load64(awaited))
-    if not fence:
+    if not unlikely(bool(fence)):
         return result
     if prompt == PATIENT and load64(awaited + 8) != 0:
         return when_done(python, record, StreamRecord(place_of(fence)), load64(awaited + 8), result)
@@ -144,7 +144,7 @@ def call_through_gate(python: Python, record: CallRecord, arguments: int, count:
 
 def enter_gate(python: Python, record: CallRecord) -> bool:
     """Takes the context's lock. False with an exception set: Ctrl-C while another thread had it."""
-    if record.acquire_code != 0:
+    if not unlikely(record.acquire_code == 0):
         taken = call(record.acquire_code, record.lock, record.at_once, 0)
     else:
         taken = invoke_with(python, record.acquire, python.false)
@@ -156,13 +156,13 @@ def enter_gate(python: Python, record: CallRecord) -> bool:
 def leave_gate(python: Python, record: CallRecord, result: int) -> int:
     """Gives the lock up, whatever exception is on its way, and returns the result."""
     error = stack(24)
-    if result == 0:
+    if unlikely(result == 0):
         call(python.fetch_error, error, error + 8, error + 16)
-    if record.release_code != 0:
+    if not unlikely(record.release_code == 0):
         is_given = is_done(python, call(record.release_code, record.lock, 0))
     else:
         is_given = is_done(python, invoke(python, record.release))
-    if result == 0 and is_given:
+    if unlikely(result == 0) and is_given:
         call(python.restore_error, load64(error), load64(error + 8), load64(error + 16))
     return result
 
@@ -178,20 +178,20 @@ def call_directly(python: Python, record: CallRecord, arguments: int, prompt: in
     gate.begun = gate.cancels
     record.producer = 0
     record.producer_type = 0
-    if not tidy(python, record, state):
+    if unlikely(not tidy(python, record, state)):
         return settle(python, record, 0)
     # Arguments last: what is donated cannot be had again for another try.
-    if not pass_fences(python, record, state) or not pass_arguments(python, record, arguments):
+    if unlikely(not pass_fences(python, record, state) or not pass_arguments(python, record, arguments)):
         drop_registers(record, state)
         return settle(python, record, _SLOWLY if forgets_error(python) else 0)
     signal = taken_signal(record)
     state.looked = 0
-    if prompt != PATIENT:
+    if unlikely(prompt != PATIENT):
         state.prompt = PROMPT
-    if prompt == _AWAITED:
+    if unlikely(prompt == _AWAITED):
         state.time = lesser(state.time, PROMPT_TIME)
     reason = enter(python, record, state)
-    if reason != EXIT_FINISHED and prompt == _AWAITED:
+    if unlikely(reason != EXIT_FINISHED) and prompt == _AWAITED:
         rest = invoke_with_number(python, record.set_aside, place_of(signal))
         if rest != 0 and rest != python.none:  # that call has the machine now
             drop_signal(state, signal)
@@ -202,13 +202,13 @@ def call_directly(python: Python, record: CallRecord, arguments: int, prompt: in
         is_complete = is_done(python, rest)
     else:
         is_complete = reason == EXIT_FINISHED or is_done(python, invoke(python, record.go_on))
-    if prompt != PATIENT:
+    if unlikely(prompt != PATIENT):
         state.prompt = PATIENT
-    if not is_complete:
+    if unlikely(not is_complete):
         drop_signal(state, signal)
         return ended(python, record, gate)
     # Before Python runs, which might give new references to what is to be freed.
-    if not drained(python, record, state):
+    if unlikely(not drained(python, record, state)):
         drop_signal(state, signal)
         return settle(python, record, 0)
     if not signal:
@@ -251,7 +251,7 @@ def tidy(python: Python, record: CallRecord, state: State) -> bool:
         take_back(owners, state.handle_pool, place_of(state) + STATE_RELEASED)
         if not drained(python, record, state):
             return False
-    if call(python.length, record.deferred) != 0 and not is_done(
+    if unlikely(call(python.length, record.deferred) != 0) and not is_done(
         python, invoke(python, record.drain_deferred)
     ):
         return False
@@ -264,7 +264,9 @@ def tidy(python: Python, record: CallRecord, state: State) -> bool:
 
 def drained(python: Python, record: CallRecord, state: State) -> bool:
     """Frees the objects of Python's that machine code has released. False with an exception set."""
-    return not state.released or is_done(python, invoke(python, record.drain))
+    if unlikely(bool(state.released)):
+        return is_done(python, invoke(python, record.drain))
+    return True
 
 
 def enter(python: Python, record: CallRecord, state: State) -> int:
@@ -307,23 +309,23 @@ def settle(python: Python, record: CallRecord, result: int) -> int:
     gate = record.gate
     state = record.state
     error = stack(24)
-    if result == 0:
+    if unlikely(result == 0):
         call(python.fetch_error, error, error + 8, error + 16)
         drop_registers(record, state)
     note_writes(python, record)
     is_well = drained(python, record, state)
-    if is_well and record.lent:
+    if unlikely(is_well and bool(record.lent)):
         end_lending(python, record)
         is_well = drained(python, record, state)
-    if is_well and gate.faults != 0:
+    if unlikely(is_well and gate.faults != 0):
         is_well = is_done(python, invoke(python, record.require_faultless))
     gate.nesting = 0
     gate.ready = 1
-    if result == 0:
+    if unlikely(result == 0):
         if not is_well:
             call(python.clear_error)
         call(python.restore_error, load64(error), load64(error + 8), load64(error + 16))
-    elif not is_well:
+    elif unlikely(not is_well):
         if result != _SLOWLY:
             drop(python, result)
         result = 0

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from jitree.api.calls.native.layout import ARGUMENT, PASS_ARRAY, PASS_REFERENCE
 from jitree.api.calls.native.records import Argument, CallRecord
-from jitree.codegen.primitives import load64
+from jitree.codegen.primitives import load64, unlikely
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.records import Entry, HandlePoolRecord
 
@@ -17,7 +17,7 @@ def are_apart(record: CallRecord) -> bool:
     """Whether no argument lies in the storage of a result, those aside that may be there."""
     storage = Argument(record.arguments)
     for _ in range(record.argument_count):
-        if storage.storage != 0 and not lies_apart(record, storage):
+        if unlikely(storage.storage != 0) and not lies_apart(record, storage):
             return False
         storage = Argument(place_of(storage) + _ARGUMENT_SIZE)
     return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import bit_length, call, load8, load64, store8, store64
+from jitree.codegen.primitives import bit_length, call, load8, load64, store8, store64, unlikely
 from jitree.codegen.record import place_of
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.modules.hal.native.entries import new_entry, sweep
@@ -78,13 +78,13 @@ def take_storage(state: State, handle_pool: HandlePoolRecord, size: int, account
     memory, 1 for the host's; ``first`` is the number of the pools' first, POOL_COUNT of pinned ones."""
     pool = place_of(handle_pool) + STORAGE_POOLS + 8 * (first + class_of(size))
     storage = Entry(load64(pool))
-    if not storage or live_bytes(handle_pool) + size > handle_pool.room:
+    if unlikely(not storage or live_bytes(handle_pool) + size > handle_pool.room):
         sweep(state)
         storage = Entry(load64(pool))
         if not storage or live_bytes(handle_pool) + size > handle_pool.room:
             return Entry(0)
     holder = pool
-    if first != 0:
+    if unlikely(first != 0):
         holder = rested(handle_pool.queue.stream.completed, pool)
         if holder == 0:
             return Entry(0)
@@ -148,7 +148,7 @@ def queue_alloca(state: State, values: int, refs: int, words: int) -> int:
     queue = queue_of(handle_pool, reference(refs, words, 0))
     wait = reference(refs, words, 2)
     fence = reference(refs, words, 3)
-    if not queue or queue != handle_pool.queue or number(values, words, 4) != 0:
+    if unlikely(not queue or queue != handle_pool.queue or number(values, words, 4) != 0):
         return REFUSED
     if not follows(handle_pool, queue, wait) or not can_signal(handle_pool, fence):
         return REFUSED
@@ -162,10 +162,10 @@ def queue_alloca(state: State, values: int, refs: int, words: int) -> int:
     if not storage:
         return REFUSED
     buffer = new_entry(state, handle_pool, handle_pool.buffer)
-    if not buffer:
+    if unlikely(not buffer):
         give_back(handle_pool, storage)
         return REFUSED
-    if handle_pool.zeroed != 0:
+    if unlikely(handle_pool.zeroed != 0):
         call(handle_pool.functions.memset, storage.address, 0, size)
     storage.element_type = memory_type
     storage.encoding = granted_usage(queue, wanted, number(values, words, 6))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import apart, load64, store64
+from jitree.codegen.primitives import apart, load64, store64, unlikely
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.layout import ACCOUNT_SIZE, ACCOUNTS, HANDLE_POOL, POOL_COUNT, STORAGE_POOLS
 from jitree.modules.hal.native.records import HandlePoolRecord, Recording, State
@@ -16,7 +16,7 @@ STORAGE_TICK = ENTRY["parent"]
 
 def new_entry(state: State, handle_pool: HandlePoolRecord, kind: int) -> Entry:
     """An entry with one reference, 0 when there is no blank one left."""
-    if not handle_pool.blank:
+    if unlikely(not handle_pool.blank):
         return swept_entry(state, handle_pool, kind)
     return taken_entry(handle_pool, kind)
 
@@ -68,7 +68,7 @@ def free(handle_pool: HandlePoolRecord, entry: Entry, released: int) -> None:
         freed = place_of(handle_pool) + ACCOUNTS + entry.usage * ACCOUNT_SIZE + 8
         store64(freed, load64(freed) + entry.length)
         queue = handle_pool.queue
-        if entry.access >= POOL_COUNT and queue:
+        if unlikely(entry.access >= POOL_COUNT) and queue:
             store64(place_of(entry) + STORAGE_TICK, queue.stream.tick)
         pool = place_of(handle_pool) + STORAGE_POOLS + 8 * entry.access
         entry.link = Entry(load64(pool))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jitree.codegen.atomics import atomic_store
-from jitree.codegen.primitives import apart, call, load64, stack, store64
+from jitree.codegen.primitives import apart, call, load64, stack, store64, unlikely
 from jitree.codegen.record import place_of
 from jitree.hal.command_layout import JOB, KIND_COPY, LIST, PATCH, SLOT
 from jitree.hal.enums import CommandBufferMode
@@ -56,20 +56,20 @@ def queue_execute(state: State, values: int, refs: int, words: int, commands_at:
     wait = reference(refs, words, 2)
     fence = reference(refs, words, 3)
     commands = reference(refs, words, commands_at)
-    if not queue or not follows(handle_pool, queue, wait) or not can_signal(handle_pool, fence):
+    if unlikely(not queue or not follows(handle_pool, queue, wait) or not can_signal(handle_pool, fence)):
         return REFUSED
-    if not queue.stream and handle_pool.execute == 0:
+    if unlikely(not queue.stream and handle_pool.execute == 0):
         return REFUSED
-    if not is_kind(commands, handle_pool.command_buffer) or commands.address == 0:
+    if unlikely(not is_kind(commands, handle_pool.command_buffer) or commands.address == 0):
         return REFUSED
     recording = Recording(commands.address)
     modes = recording.modes
-    if recording.ready != 1 or (wait and modes & _INLINE):
+    if unlikely(recording.ready != 1 or (bool(wait) and modes & _INLINE != 0)):
         return REFUSED
     by_code = commands.owner == OWNER_CODE
     if modes & _ONE_SHOT and (not by_code or recording.submitted):
         return REFUSED
-    if recording.place != place_number(queue):
+    if unlikely(recording.place != place_number(queue)):
         return REFUSED
     if not valid_table(handle_pool, recording, values, refs, words, table_at):
         return REFUSED
@@ -107,7 +107,7 @@ def valid_table(
     for index in range(count):
         buffer = reference(refs, words, table_at + 3 * index)
         if buffer:
-            if not is_reachable(handle_pool, recording.place, buffer):
+            if unlikely(not is_reachable(handle_pool, recording.place, buffer)):
                 return False
             offset = number(values, words, table_at + 3 * index + 1)
             if range_length(buffer, offset, number(values, words, table_at + 3 * index + 2)) < 0:
@@ -191,7 +191,7 @@ def run(
     table = recording.list
     operands = table.operand_count
     rows = table.row_count
-    if operands > MOST_OPERANDS or rows > MOST_ROWS:
+    if unlikely(operands > MOST_OPERANDS or rows > MOST_ROWS):
         return REFUSED
     job = Job(stack(JOB_SIZE))
     threads = prepare(handle_pool, queue, job, table)
@@ -204,7 +204,7 @@ def run(
             return REFUSED
         job.addresses = addresses
         job.lengths = lengths
-    if queue.stream:
+    if unlikely(bool(queue.stream)):
         return submit(state, handle_pool, queue.stream, table, job.addresses, job.lengths)
     if not is_short(state, handle_pool, queue, job):
         return REFUSED
@@ -311,7 +311,7 @@ def is_short(state: State, handle_pool: HandlePoolRecord, queue: Queue, job: Job
     """Whether a list takes no longer than this call may hold up its host or others that wait for its
     context."""
     prompt = state.prompt
-    if prompt == PATIENT:
+    if not unlikely(prompt != PATIENT):
         return True
     most = queue.immediate if prompt == PROMPT else queue.patience
     if most < 0:

@@ -5,7 +5,7 @@ submission is done whose number is the fence's address.
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import call_int, greater
+from jitree.codegen.primitives import call_int, greater, unlikely
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import new_entry
 from jitree.modules.hal.native.layout import PROMISED, REACHED
@@ -50,7 +50,7 @@ def tick_of(handle_pool: HandlePoolRecord, fence: Entry) -> int:
 
 def follows(handle_pool: HandlePoolRecord, queue: Queue, fence: Entry) -> bool:
     """Whether what enters a queue now comes after a fence, which is reached or promised by its stream."""
-    if queue.stream:
+    if unlikely(bool(queue.stream)):
         return tick_of(handle_pool, fence) >= 0
     return is_reached(handle_pool, fence)
 
@@ -108,7 +108,7 @@ def fence_join(state: State, values: int, refs: int, words: int, first: int) -> 
 
 def fence_await(state: State, values: int, refs: int, words: int, first: int) -> int:
     handle_pool = state.handle_pool
-    if argument_count(words) - first > 32:
+    if unlikely(argument_count(words) - first > 32):
         return REFUSED
     last = 0
     for index in range(first, argument_count(words)):
@@ -116,7 +116,7 @@ def fence_await(state: State, values: int, refs: int, words: int, first: int) ->
         if tick < 0:
             return REFUSED
         last = greater(last, tick)
-    if last != 0 and not await_stream(state, handle_pool.queue, last, number(values, words, 0)):
+    if unlikely(last != 0) and not await_stream(state, handle_pool.queue, last, number(values, words, 0)):
         return REFUSED
     return give32(state, values, refs, words, 0)
 
