@@ -19,6 +19,7 @@ from jitree.hal.local.thread_team import Team
 from jitree.hal.local.topology import unpinned
 from jitree.loaders.vmvx_context import WorkerContext
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
+from tests.dispatch.native.nests.test_along_rows import further
 from tests.hal.native_kernels import aligned, whole
 from tests.loaders.cut_programs import KernelText, compiled, most_parts, run_parts, run_whole
 from tests.loaders.vmvx_programs import load
@@ -234,6 +235,49 @@ def test_normalised_rows(apart: bool) -> None:
         found = aligned(block)
         run_parts(compiled(text), 1, (), [found, found], parts)
         assert found.tobytes() == expected.tobytes(), parts
+
+
+def _softmax(rows: int, columns: int) -> KernelText:
+    """As the compiler writes it, without the division."""
+    text = KernelText(2)
+    greatest, sums = text.scratch(rows), text.scratch(rows)
+    zero, none = text.pair(), text.pair()
+    text.lines += [f"{zero} = const.f32.zero", f"{none} = const.f32 nan"]
+
+    def of_row(at: list[str]) -> str:
+        return text.load("f32", 3, text.index(0, (at[0], columns), (at[1], 1)))
+
+    def find(at: list[str]) -> None:
+        found = further(text, text.load("f32", greatest, at[0]), of_row(at), True)
+        text.store("f32", greatest, at[0], found)
+
+    def power(at: list[str]) -> str:
+        return text.op("exp.f32", text.op("sub.f32", of_row(at), text.load("f32", greatest, at[0])))
+
+    def add(at: list[str]) -> None:
+        text.store("f32", sums, at[0], text.op("add.f32", power(at), text.load("f32", sums, at[0])))
+
+    def finish(at: list[str]) -> None:
+        value = text.op("div.f32", power(at), text.load("f32", sums, at[0]))
+        text.store("f32", 4, text.index(0, (at[0], columns), (at[1], 1)), value)
+
+    text.loops([rows], lambda at: text.store("f32", greatest, at[0], none))
+    text.loops([rows, columns], find)
+    text.loops([rows], lambda at: text.store("f32", sums, at[0], zero))
+    text.loops([rows, columns], add)
+    text.loops([rows, columns], finish)
+    return text
+
+
+@pytest.mark.parametrize(("rows", "columns", "parts"), [(20, 1000, 10), (11, 500, 6), (32, 300, 2)])
+def test_rows_of_a_softmax(rows: int, columns: int, parts: int) -> None:
+    """Two rows are a part, or as many as there are lanes; rows of denormals and of zeros have zeros as their
+    greatest elements."""
+    block = np.random.default_rng(3).normal(0, 4, (rows, columns)).astype(np.float32)
+    block[1] = np.random.default_rng(4).choice(np.array([0, -0.0, 1e-40, -1e-40], np.float32), columns)
+    block[2, 5:] = np.nan
+    blocks = [aligned(block.ravel()), aligned(np.zeros(rows * columns, np.float32))]
+    assert _same(_softmax(rows, columns), 1, (), blocks) == parts
 
 
 def _neighbours(step: int) -> KernelText:

@@ -44,6 +44,10 @@ class Body:
         self._ahead: Body | None = None
         if plan.ahead is not None:
             self._ahead = Body(writer, structure, reader, plan.ahead, dependence, places, invariants)
+        self.folded: Body | None = None
+        """For the plan's lanes that end in one element."""
+        if plan.folded is not None:
+            self.folded = Body(writer, structure, reader, plan.folded, dependence, places, invariants)
         self.alternative: Body | None = None
         """For the plan's alternative."""
         if plan.alternative is not None:

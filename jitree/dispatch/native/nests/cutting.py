@@ -154,6 +154,8 @@ class _Cutter:
         for number in reversed(range(len(self._nests))):
             level = self._level if number == len(self._nests) - 1 else self._level_of(number)
             nest = self._nests[number]  # which may have been parted
+            if level is not None and self._is_repeated(number, nest, level):
+                level = None
             if level is None and any(store.buffer not in self._scratch for store in nest.structure.stores):
                 return None
             if level is not None and self._unit(nest, level) is None:
@@ -198,6 +200,14 @@ class _Cutter:
         if level is plan.vector:
             return plan.lanes * (plan.vectors if plan.tiled is not None else 1)
         return plan.copies if level is plan.tiled else 1
+
+    def _is_repeated(self, number: int, nest: Nest, level: Level) -> bool:
+        """Whether each part runs all of a nest, so little work that it is not to decide how large parts are:
+        sums that are cleared, many at once."""
+        if number == len(self._nests) - 1 or self._unit(nest, level) in (None, 1):
+            return False
+        is_own = all(store.buffer in self._scratch for store in nest.structure.stores)
+        return is_own and _work(nest) * MOST_PARTS <= sum(map(_work, self._nests))
 
     def _level_of(self, number: int) -> Level | None:
         """The loop by which an earlier nest is cut; None: it is not."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.body import Body
+from jitree.dispatch.native.nests.folding import is_zero
 from jitree.dispatch.native.nests.looks import Looks
 from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets
 from jitree.dispatch.native.nests.panels import DepthBlock, Panels
@@ -351,9 +352,42 @@ class NestLoops:
                 inner = NestRegion({**outer.counters, level: iteration.counter}, outer.mask, squares=False)
                 iteration.next = self._reduce(levels[1:], inner, keys, iteration.values)
             return iteration.next
+        if self._plan.folded is not None:
+            return self._in_any_order(level, outer, keys, values)
         end = self._multiple(count, steps)
         values = self._steps(level, "0", end, steps, outer, keys, values)
         return self._steps(level, end, count, 1, outer, keys, values) if steps > 1 else values
+
+    def _in_any_order(
+        self,
+        level: Level,
+        outer: NestRegion,
+        keys: list[tuple[ElementAccess, Offsets]],
+        values: list[str],
+    ) -> list[str]:
+        """The accumulator after the last reduction: of its lanes, of what they leave, and in order if it is
+        zero."""
+        writer, count = self._writer, self._extents[level]
+        wide, body, extreme = self._plan.folded, self._body.folded, self._plan.extreme
+        assert wide is not None and body is not None and extreme is not None
+        ((store, offsets),), (first,) = keys, values
+        (load,) = wide.accumulators
+        width = wide.lanes * wide.vectors
+        end = self._multiple(count, width)
+        kind = llvm_type(store.stored.type, wide.lanes)
+        start = writer.splat(store.stored.type, first, wide.lanes)
+        with self._looks.loop(level, "0", end, width, [(kind, start)] * wide.vectors) as iteration:
+            region = NestRegion({**outer.counters, level: iteration.counter}, None, squares=False)
+            places = [{**offsets, level: number * wide.lanes} for number in range(wide.vectors)]
+            for place, known in zip(places, iteration.values, strict=True):
+                region.accumulators[body.copy(store, place)] = NestOperand(known, wide.lanes)
+            found = (body.value(region, store.stored, place) for place in places)
+            iteration.next = [body.kept(load, operand).text for operand in found]
+        lanes = extreme.of_lanes(writer, wide.lanes, iteration.next)
+        (result,) = self._steps(level, end, count, 1, outer, keys, [lanes])
+        with writer.maybe(is_zero(writer, result), self._carried(keys, [result])) as branch:
+            branch.next = self._iterations(level, "0", count, 1, outer, keys, values)
+        return branch.result
 
     def _carried(self, keys: list[tuple[ElementAccess, Offsets]], values: list[str]) -> list[tuple[str, str]]:
         return [

@@ -15,6 +15,7 @@ from math import prod
 from typing import Final
 
 from jitree.dispatch.native.nests.dependence import FUNCTION_WEIGHT, Dependence
+from jitree.dispatch.native.nests.folding import LEAST_ROW, Extreme, extreme_of
 from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.nests.prepacked import is_packable
 from jitree.dispatch.native.nests.reading import Level, Split
@@ -39,6 +40,10 @@ LARGEST_WINDOW: Final = 1200
 """… of a tile whose reductions are written out."""
 SHARED_BYTES: Final = 48 << 10
 """What tiles have in common is read for each of them, so it is to stay in the first-level cache."""
+ROWS: Final = 2
+"""Rows that are summed up together where each has its lanes along it."""
+FULL_LANES: Final = 0.75
+"""Of lanes that are rows with functions in their sums, so many are to be filled."""
 NARROW: Final = 2
 """Iterations of a vector loop that is given up for one of at least WIDE."""
 WIDE: Final = 16
@@ -78,6 +83,11 @@ class Plan:
     ahead: Plan | None
     """Of a nest without lanes: how values that do not need the accumulators are computed, whose lanes are
     iterations of the last reduction."""
+    folded: Plan | None
+    """Of a nest without lanes: how all but a rest of the last reduction runs, whose iterations are lanes that
+    end in one element each (``folding.py``)."""
+    extreme: Extreme | None
+    """How those become one."""
     is_window: bool
     """The reductions have few iterations, which are all written out (``windows.py``)."""
     alternative: Plan | None
@@ -99,7 +109,9 @@ def make_plan(structure: Structure, splits: Sequence[Split], dependence: Depende
 
 
 def _in_order(structure: Structure) -> Plan:
-    return Plan(structure.levels, None, None, (), 1, 1, 1, 1, {}, {}, (), (), 0, None, False, None, True)
+    return Plan(
+        structure.levels, None, None, (), 1, 1, 1, 1, {}, {}, (), (), 0, None, None, None, False, None, True
+    )  # fmt: skip
 
 
 class _Planner:
@@ -126,6 +138,10 @@ class _Planner:
         vector = self._vector()
         lanes = self._lanes() if vector is not None else 1
         transposed, along = self._transposed(vector) if vector is not None else ({}, None)
+        if vector is None or along in self._reductions:
+            rows = self._along_rows(vector, accumulators, injective)
+            if rows is not None:
+                return rows
         tiled = along if along in self._parallel else self._tiled(vector)
         packed: tuple[Value, ...] = ()
         if along in self._reductions and vector is not None and self._is_reused(vector, tiled, lanes):
@@ -159,6 +175,8 @@ class _Planner:
             prepacked=(),
             block=0 if packed or steps > 1 else self._block(vector, tiled, vectors * lanes, together),
             ahead=None,
+            folded=None,
+            extreme=None,
             is_window=not (packed or transposed) and self._is_window(vector, vectors * together),
             alternative=None,
             in_order=False,
@@ -171,6 +189,66 @@ class _Planner:
         lanes = self._lanes()
         ahead = replace(plan, vector=self._reductions[-1], lanes=lanes, accumulators={})
         return replace(plan, steps=lanes, ahead=ahead)
+
+    def _along_rows(
+        self,
+        rows: Level | None,
+        accumulators: dict[Value, ElementAccess],
+        injective: dict[ElementAccess, Order],
+    ) -> Plan | None:
+        """The plan of a reduction along rows that takes some at a time, not as lanes; None: it should not."""
+        extreme = self._extreme(accumulators)
+        if extreme is None and (rows is None or not self._leaves_lanes(rows)):
+            return None
+        tiled = None if extreme is not None else rows
+        plan = Plan(
+            outer=tuple(level for level in self._parallel if level is not tiled),
+            vector=None,
+            tiled=tiled,
+            reductions=tuple(self._reductions),
+            lanes=1,
+            vectors=1,
+            copies=1 if tiled is None else ROWS,
+            steps=1,
+            accumulators=accumulators,
+            transposed={},
+            packed=(),
+            prepacked=(),
+            block=0,
+            ahead=None,
+            folded=None,
+            extreme=extreme,
+            is_window=False,
+            alternative=None,
+            in_order=False,
+            injective=injective,
+        )
+        lanes = self._lanes()
+        wide = replace(plan, vector=self._reductions[-1], lanes=lanes)
+        if extreme is not None:
+            return replace(plan, folded=replace(wide, vectors=MAXIMUM_VECTORS))
+        return replace(plan, steps=lanes, ahead=replace(wide, accumulators={}))
+
+    def _extreme(self, accumulators: dict[Value, ElementAccess]) -> Extreme | None:
+        """What the nest looks for in long rows of elements that lie together."""
+        if len(accumulators) != 1 or (self._reductions[-1].extent or 0) < LEAST_ROW:
+            return None
+        ((accumulator, store),) = accumulators.items()
+        counter = self._reductions[-1].counter
+        along = 0
+        for value, load in self._structure.loads.items():
+            coefficient = load.index.coefficient(counter)
+            if load.computed or load.predicate or (coefficient.terms and coefficient.number != 1):
+                return None
+            along += value is not accumulator and coefficient.number == 1
+        return extreme_of(accumulator, store) if along and store.element == "f32" else None
+
+    def _leaves_lanes(self, rows: Level) -> bool:
+        """Whether functions would be computed for many lanes that are no rows."""
+        if self._dependence.weight < FUNCTION_WEIGHT or rows.extent is None:
+            return False
+        lanes = self._lanes()
+        return rows.extent <= FULL_LANES * lanes * -(-rows.extent // lanes)
 
     def _injective(self, store: ElementAccess) -> Order | None:
         """The order that a guard has to check; empty: the numbers show it, None: it is not so."""

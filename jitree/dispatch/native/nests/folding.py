@@ -1,0 +1,71 @@
+"""The greatest or least element of a row, taken in any order: lanes are iterations of the reduction.
+
+``acc < x ? x : acc``, or the other way round, with ``acc`` where x is no number, finds the same whatever
+comes first, but for zeros: of 0 and -0, and of denormals that comparisons take for zeros, the first stays.
+So what comes out as zero is looked for once more, in order.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from jitree.codegen.ir_text import llvm_type
+from jitree.dispatch.native.nests.operations import emit
+from jitree.dispatch.native.nests.recognise import ElementAccess
+from jitree.dispatch.native.nests.writer import Writer
+from jitree.dispatch.native.ssa import Value
+
+LEAST_ROW: Final = 64
+"""Iterations of the reduction from which on it is worth it."""
+_KIND: Final = "f32"
+_COMPARE, _NAN, _CHOOSE = f"cmp.lt.{_KIND}.u", f"cmp.nan.{_KIND}", f"select.{_KIND}"
+
+
+class Extreme(NamedTuple):
+    """How two elements become one."""
+
+    is_greatest: bool
+
+    def of(self, writer: Writer, lanes: int, known: str, other: str) -> str:
+        """The instructions of the program: ``known`` stays where the other is the same or no number."""
+        order = [known, other] if self.is_greatest else [other, known]
+        other_is_further = emit(writer, _COMPARE, lanes, order)
+        further = emit(writer, _CHOOSE, lanes, [other_is_further, other, known])
+        is_no_number = emit(writer, _NAN, lanes, [other])
+        return emit(writer, _CHOOSE, lanes, [is_no_number, known, further])
+
+    def of_lanes(self, writer: Writer, lanes: int, vectors: list[str]) -> str:
+        """Of all lanes of some vectors."""
+        known, *others = vectors
+        for other in others:
+            known = self.of(writer, lanes, known, other)
+        vector = llvm_type(_KIND, lanes)
+        distance = lanes
+        while distance > 1:
+            distance //= 2
+            order = ", ".join(f"i32 {(lane + distance) % lanes}" for lane in range(lanes))
+            moved = writer.let(f"shufflevector {vector} {known}, {vector} poison, <{lanes} x i32> <{order}>")
+            known = self.of(writer, lanes, known, moved)
+        return writer.let(f"extractelement {vector} {known}, i64 0")
+
+
+def is_zero(writer: Writer, value: str) -> str:
+    return writer.let(f"fcmp oeq {llvm_type(_KIND, 1)} {value}, 0.0")
+
+
+def extreme_of(accumulator: Value, store: ElementAccess) -> Extreme | None:
+    """What a nest's store makes of the element that it finds and another; None: something else."""
+    is_no_number = _operands(store.stored, _CHOOSE)
+    if is_no_number is None or is_no_number[1] is not accumulator:
+        return None
+    tested, further = _operands(is_no_number[0], _NAN), _operands(is_no_number[2], _CHOOSE)
+    if tested is None or further is None or further[1:] != (tested[0], accumulator):
+        return None
+    compared = _operands(further[0], _COMPARE)
+    if compared == (accumulator, tested[0]):
+        return Extreme(True)
+    return Extreme(False) if compared == (tested[0], accumulator) else None
+
+
+def _operands(value: Value, operation: str) -> tuple[Value, ...] | None:
+    return tuple(value.operands) if value.operation == operation else None
