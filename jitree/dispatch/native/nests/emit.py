@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.body import Body
+from jitree.dispatch.native.nests.dot_panels import DotPanels
+from jitree.dispatch.native.nests.dot_words import Dots
+from jitree.dispatch.native.nests.dots import GROUP, SQUARE
 from jitree.dispatch.native.nests.folding import is_zero
 from jitree.dispatch.native.nests.looks import Looks
 from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets
@@ -18,12 +21,10 @@ from jitree.dispatch.native.nests.panels import DepthBlock, Panels
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.reading import Level
 from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
+from jitree.dispatch.native.nests.tiles import Tile
 from jitree.dispatch.native.nests.windows import iterations
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
-
-if TYPE_CHECKING:
-    pass
 
 Counters = dict[Level, str]
 _PAIR: Final = 2
@@ -37,21 +38,6 @@ class LoopRange(NamedTuple):
     level: Level
     start: str
     end: str
-
-
-class _Tile(NamedTuple):
-    """What is written together: so many vectors of lanes, so many iterations of the tiled loop."""
-
-    vectors: int
-    mask: tuple[str, ...] | None
-    copies: int = 1
-    left: str | None = None
-    """Lanes that the mask leaves."""
-    width: int | None = None
-    """Iterations of the vector loop, where they do not fill its vectors: the last one begins earlier then,
-    and computes what the one before does, too."""
-    block: DepthBlock | None = None
-    """The part of the last reduction that it runs over; None: all."""
 
 
 class NestLoops:
@@ -73,9 +59,13 @@ class NestLoops:
         self._body = body
         self._extents = body.places.extents
         levels = (*plan.outer, plan.vector, plan.tiled, *plan.reductions)
-        self._panels: Panels | None = None
-        if plan.packed:
-            memory = Memory(writer, structure, plan, body.places)
+        self._panels: Panels | DotPanels | None = None
+        self._dots: Dots | None = None
+        memory = Memory(writer, structure, plan, body.places)
+        if plan.dot is not None and plan.vector is not None:
+            self._dots = Dots(writer, memory, structure, plan.dot, plan.vector)
+            self._panels = DotPanels(writer, self._dots, plan) if plan.packed else None
+        elif plan.packed:
             self._panels = Panels(writer, memory, plan, [structure.loads[value] for value in plan.packed])
         self._looks = Looks(writer, [level for level in levels if level], self._extents, weight)
 
@@ -132,21 +122,21 @@ class NestLoops:
         """Tiles of several vectors, the whole vectors that are left, and the lanes that are left."""
         level, plan, writer = self._plan.vector, self._plan, self._writer
         if level is None:
-            self._along_tiled(counters, _Tile(1, None))
+            self._along_tiled(counters, Tile(1, None))
             return
         lanes, tile = plan.lanes, plan.lanes * plan.vectors
         count = self._extents[level]
         tiles_end = self._multiple(count, tile)
         vectors_end = self._multiple(count, lanes)
 
-        def write(tile: _Tile) -> Callable[[str], None]:
+        def write(tile: Tile) -> Callable[[str], None]:
             along = self._in_blocks if plan.packed or plan.block else self._along_tiled
             return lambda counter: along({**counters, level: counter}, tile)
 
         if self._ends_with_one_tile(level, tiles_end):
             left = int(count) - int(tiles_end)
-            self._span(level, "0", tiles_end, tile, write(_Tile(plan.vectors, None)))
-            write(_Tile(-(-left // lanes), None, width=left))(tiles_end)
+            self._span(level, "0", tiles_end, tile, write(Tile(plan.vectors, None)))
+            write(Tile(-(-left // lanes), None, width=left))(tiles_end)
             return
         if self._ends_with_pairs(level):
             self._in_tiles_and_pairs(level, write)
@@ -156,22 +146,22 @@ class NestLoops:
             distance = writer.let(f"sub i64 {end}, {start}")
             whole = writer.let(f"mul i64 {writer.let(f'sdiv i64 {distance}, {tile}')}, {tile}")
             tiles_end = writer.let(f"add i64 {start}, {whole}")
-        self._span(level, start, tiles_end, tile, write(_Tile(plan.vectors, None)))
+        self._span(level, start, tiles_end, tile, write(Tile(plan.vectors, None)))
         if plan.vectors > 1:
-            self._span(level, tiles_end, end, lanes, write(_Tile(1, None)))
+            self._span(level, tiles_end, end, lanes, write(Tile(1, None)))
         if not count.startswith("%"):
             left = int(count) % lanes
             if left:
                 bits = ", ".join(f"i1 {'true' if lane < left else 'false'}" for lane in range(lanes))
                 with self._if_within(level, vectors_end):
-                    write(_Tile(1, (f"<{bits}>",), left=str(left)))(vectors_end)
+                    write(Tile(1, (f"<{bits}>",), left=str(left)))(vectors_end)
             return
         with (
             self._if_within(level, vectors_end),
             writer.maybe(writer.let(f"icmp slt i64 {vectors_end}, {count}"), []),
         ):
             left_name = writer.let(f"sub i64 {count}, {vectors_end}")
-            write(_Tile(1, self._masks(1, left_name), left=left_name))(vectors_end)
+            write(Tile(1, self._masks(1, left_name), left=left_name))(vectors_end)
 
     def _masks(self, vectors: int, left: str) -> tuple[str, ...]:
         """The lanes of so many vectors before the end, to which ``left`` are left."""
@@ -191,7 +181,7 @@ class NestLoops:
             return False
         return self._extents[level].startswith("%") or (self._part is not None and self._part.level is level)
 
-    def _in_tiles_and_pairs(self, level: Level, write: Callable[[_Tile], Callable[[str], None]]) -> None:
+    def _in_tiles_and_pairs(self, level: Level, write: Callable[[Tile], Callable[[str], None]]) -> None:
         """Whole tiles, then two vectors at a time and at last one, of which only some lanes may exist."""
         plan, writer = self._plan, self._writer
         start, end = self._bounds(level)
@@ -199,12 +189,12 @@ class NestLoops:
         distance = writer.let(f"sub i64 {end}, {start}")
         rest = writer.let(f"urem i64 {distance}, {tile}")
         tiles_end = writer.let(f"sub i64 {end}, {rest}")
-        self._span(level, start, tiles_end, tile, write(_Tile(plan.vectors, None)))
+        self._span(level, start, tiles_end, tile, write(Tile(plan.vectors, None)))
 
         def write_some(vectors: int) -> Callable[[str], None]:
             def write_masked(counter: str) -> None:
                 left = writer.let(f"sub i64 {end}, {counter}")
-                write(_Tile(vectors, self._masks(vectors, left)))(counter)
+                write(Tile(vectors, self._masks(vectors, left)))(counter)
 
             return write_masked
 
@@ -223,7 +213,7 @@ class NestLoops:
             return False
         return int(count) - int(start) > plan.lanes
 
-    def _in_blocks(self, counters: Counters, tile: _Tile) -> None:
+    def _in_blocks(self, counters: Counters, tile: Tile) -> None:
         """All reductions but the last, and blocks of that, around the tiled loop: sums wait in memory."""
         plan, panels, writer = self._plan, self._panels, self._writer
         *around, last = plan.reductions
@@ -244,7 +234,7 @@ class NestLoops:
         with writer.loop("0", count, size, []) as part:
             write(part.counter)
 
-    def _along_tiled(self, counters: Counters, tile: _Tile) -> None:
+    def _along_tiled(self, counters: Counters, tile: Tile) -> None:
         level, copies = self._plan.tiled, self._plan.copies
         if level is None:
             self._tile(counters, tile)
@@ -289,9 +279,9 @@ class NestLoops:
         with writer.maybe(more, []), self._looks.loop(level, start, end, step, []) as iteration:
             write(iteration.counter)
 
-    def _tile(self, counters: Counters, tile: _Tile) -> None:
+    def _tile(self, counters: Counters, tile: Tile) -> None:
         region = NestRegion(counters, tile.mask, squares=tile.copies == self._plan.lanes)
-        copies = self._copies(tile)
+        copies = tile.places(self._plan)
         body, stores = self._body, self._structure.stores
         results: list[tuple[ElementAccess, Offsets, NestOperand]] = []
         if self._plan.reductions:
@@ -299,7 +289,9 @@ class NestLoops:
             first = [body.first(region, owners[store], offsets) for offsets in copies for store in stores]
             keys = [(store, offsets) for offsets in copies for store in stores]
             values = [operand.text for operand in first]
-            if tile.block is not None:
+            if self._dots is not None:
+                last = self._add_products(self._dots, tile.block, region, keys, values)
+            elif tile.block is not None:
                 last = self._over_block(tile.block, region, keys, values)
             elif self._plan.is_window and tile.copies == self._plan.copies:
                 last = self._over_window(region, keys, values)
@@ -318,21 +310,6 @@ class NestLoops:
         after = NestRegion(counters, tile.mask, squares=False) if self._plan.reductions else region
         for store, offsets, operand in results:
             body.store(after, store, operand, offsets)
-
-    def _copies(self, tile: _Tile) -> list[Offsets]:
-        tiled, vector = self._plan.tiled, self._plan.vector
-        found: list[Offsets] = []
-        for copy in range(tile.copies):
-            for number in range(tile.vectors):
-                offsets: Offsets = {}
-                if tiled is not None:
-                    offsets[tiled] = copy
-                if vector is not None:
-                    first = number * self._plan.lanes
-                    last = first if tile.width is None else tile.width - self._plan.lanes
-                    offsets[vector] = min(first, last)
-                found.append(offsets)
-        return found
 
     def _owners(self) -> dict[ElementAccess, Value]:
         return {store: load for load, store in self._plan.accumulators.items()}
@@ -356,6 +333,9 @@ class NestLoops:
             return self._in_any_order(level, outer, keys, values)
         end = self._multiple(count, steps)
         values = self._steps(level, "0", end, steps, outer, keys, values)
+        if self._dots is not None and steps > GROUP:
+            start, end = end, self._multiple(count, GROUP)
+            values = self._steps(level, start, end, GROUP, outer, keys, values)
         return self._steps(level, end, count, 1, outer, keys, values) if steps > 1 else values
 
     def _in_any_order(
@@ -390,10 +370,9 @@ class NestLoops:
         return branch.result
 
     def _carried(self, keys: list[tuple[ElementAccess, Offsets]], values: list[str]) -> list[tuple[str, str]]:
-        return [
-            (llvm_type(store.stored.type, self._plan.lanes), value)
-            for (store, _), value in zip(keys, values, strict=True)
-        ]
+        kinds = [llvm_type(store.stored.type, self._plan.lanes) for store, _ in keys]
+        kinds += kinds[:1] * (len(values) - len(keys))  # beside accumulators of products of bytes
+        return list(zip(kinds, values, strict=True))
 
     def _steps(
         self, level: Level, start: str, end: str, steps: int, outer: NestRegion,
@@ -417,13 +396,18 @@ class NestLoops:
         keys: list[tuple[ElementAccess, Offsets]], values: list[str],
     ) -> list[str]:  # fmt: skip
         with self._looks.loop(level, start, end, steps, self._carried(keys, values)) as iteration:
-            squares = steps == self._plan.lanes
+            squares = steps == (self._plan.lanes if self._dots is None else SQUARE)
             region = NestRegion({**outer.counters, level: iteration.counter}, outer.mask, squares)
             if self._plan.ahead is not None and steps > 1:
                 region.ahead = NestRegion(region.counters, None, squares=False)
             current = iteration.values
-            for step in range(steps):
-                current = self._step(region, keys, current, {level: step})
+            if self._dots is not None and steps > 1:
+                copies = [offsets for _, offsets in keys]
+                for step in range(0, steps, GROUP):
+                    current = self._dots.step(region, copies, current, step)
+            else:
+                for step in range(steps):
+                    current = self._step(region, keys, current, {level: step})
             iteration.next = current
         return iteration.next
 
@@ -442,6 +426,39 @@ class NestLoops:
             iteration.next = self._step(region, keys, iteration.values, {})
         return iteration.next
 
+    def _add_products(
+        self, dots: Dots, block: DepthBlock | None, outer: NestRegion,
+        keys: list[tuple[ElementAccess, Offsets]], values: list[str],
+    ) -> list[str]:  # fmt: skip
+        """Products of bytes, four iterations at a time, and those that are left."""
+        copies = [offsets for _, offsets in keys]
+        if block is None:
+            values = self._reduce(list(self._plan.reductions), outer, keys, dots.begun(copies, values))
+            return dots.ended(copies, values)
+        level, writer = self._plan.reductions[-1], self._writer
+        (panel,) = block.panels.values()
+        values = dots.begun_in_panel(copies, values, panel)
+        rest = writer.let(f"urem i64 {writer.let(f'sub i64 {block.end}, {block.start}')}, {GROUP}")
+        whole = writer.let(f"sub i64 {block.end}, {rest}")
+
+        def add(start: str, end: str, step: int, values: list[str]) -> list[str]:
+            carried = self._carried(keys, values)
+            with (
+                writer.maybe(writer.let(f"icmp slt i64 {start}, {end}"), carried) as branch,
+                writer.loop(start, end, step, carried) as iteration,
+            ):
+                region = NestRegion({**outer.counters, level: iteration.counter}, outer.mask, squares=False)
+                if step == GROUP:
+                    region.panels.update(block.panels)
+                    iteration.next = dots.step(region, copies, iteration.values, 0)
+                else:
+                    iteration.next = self._step(region, keys, iteration.values, {})
+                branch.next = iteration.next
+            return branch.result
+
+        values = add(block.start, whole, GROUP, values)
+        return values if (level.extent or 1) % GROUP == 0 else add(whole, block.end, 1, values)
+
     def _over_window(
         self, outer: NestRegion, keys: list[tuple[ElementAccess, Offsets]], values: list[str]
     ) -> list[str]:
@@ -459,9 +476,12 @@ class NestLoops:
     ) -> list[str]:
         """The accumulators after one iteration of the reductions."""
         body, owners = self._body, self._owners()
-        for (store, offsets), value in zip(keys, values, strict=True):
+        for (store, offsets), value in zip(keys, values[: len(keys)], strict=True):
             region.accumulators[body.copy(store, offsets)] = NestOperand(value, self._plan.lanes)
         return [
-            body.kept(owners[store], body.value(region, store.stored, {**offsets, **step})).text
-            for store, offsets in keys
+            *(
+                body.kept(owners[store], body.value(region, store.stored, {**offsets, **step})).text
+                for store, offsets in keys
+            ),
+            *values[len(keys) :],
         ]

@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.operations import emit
-from jitree.dispatch.native.nests.recognise import ElementAccess
+from jitree.dispatch.native.nests.reading import Level
+from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
 
@@ -53,7 +54,21 @@ def is_zero(writer: Writer, value: str) -> str:
     return writer.let(f"fcmp oeq {llvm_type(_KIND, 1)} {value}, 0.0")
 
 
-def extreme_of(accumulator: Value, store: ElementAccess) -> Extreme | None:
+def extreme_of(structure: Structure, last: Level, accumulators: dict[Value, ElementAccess]) -> Extreme | None:
+    """What a nest looks for in long rows of elements that lie together along its last reduction."""
+    if len(accumulators) != 1 or (last.extent or 0) < LEAST_ROW:
+        return None
+    ((accumulator, store),) = accumulators.items()
+    along = 0
+    for value, load in structure.loads.items():
+        coefficient = load.index.coefficient(last.counter)
+        if load.computed or load.predicate or (coefficient.terms and coefficient.number != 1):
+            return None
+        along += value is not accumulator and coefficient.number == 1
+    return _extreme_of(accumulator, store) if along and store.element == "f32" else None
+
+
+def _extreme_of(accumulator: Value, store: ElementAccess) -> Extreme | None:
     """What a nest's store makes of the element that it finds and another; None: something else."""
     is_no_number = _operands(store.stored, _CHOOSE)
     if is_no_number is None or is_no_number[1] is not accumulator:

@@ -51,6 +51,8 @@ class Panel(NamedTuple):
     """Where the row of iteration 0 of the last reduction would be."""
     lanes: int
     """Elements of a row."""
+    sums: str = ""
+    """The row of sums after a panel of words (``dots.py``)."""
 
 
 @dataclass(slots=True)
@@ -140,7 +142,7 @@ class Memory:
             text = writer.let(f"load {kind}, ptr {pointer}, align 1{writer.context.access}")
         else:
             mask = writer.let(f"insertelement <1 x i1> poison, i1 {bit}, i64 0")
-            one = self._masked_load(pointer, access, mask, 1)
+            one = self.masked_load(pointer, access, mask, 1)
             text = writer.let(f"extractelement <1 x {ELEMENT_LLVM[access.element]}> {one}, i64 0")
         return NestOperand(self.extended(access, text, 1), 1)
 
@@ -152,7 +154,7 @@ class Memory:
         inside = writer.let(f"icmp ugt i64 {elements}, {index}")
         mask = writer.let(f"insertelement <1 x i1> poison, i1 {inside}, i64 0")
         pointer = writer.let(f"getelementptr {kind}, ptr {buffer.address}, i64 {index}")
-        one = self._masked_load(pointer, access, mask, 1)
+        one = self.masked_load(pointer, access, mask, 1)
         text = writer.let(f"extractelement <1 x {kind}> {one}, i64 0")
         return self.extended(access, text, 1)
 
@@ -163,12 +165,12 @@ class Memory:
         if 1 < stride <= LARGEST_STRIDE:
             text = self._load_spread(access, pointer, stride, mask)
         elif stride != 1:
-            return self.gather(access, self._pointers(access, pointer), mask)
+            return self.gather(access, self.pointers(access, pointer), mask)
         elif mask is None:
             vector = self._vector(access, lanes)
             text = writer.let(f"load {vector}, ptr {pointer}, align 1{writer.context.access}")
         else:
-            text = self._masked_load(pointer, access, mask, lanes)
+            text = self.masked_load(pointer, access, mask, lanes)
         return NestOperand(self.extended(access, text, lanes), lanes)
 
     def load_column(
@@ -217,7 +219,7 @@ class Memory:
         kind, number = ELEMENT_LLVM[access.element], writer.let(f"mul i64 {column}, {lanes}")
         pointer = writer.let(f"getelementptr {kind}, ptr {copy}, i64 {number}")
         if mask is not None:
-            return NestOperand(self._masked_load(pointer, access, mask, lanes), lanes)
+            return NestOperand(self.masked_load(pointer, access, mask, lanes), lanes)
         vector = self._vector(access, lanes)
         return NestOperand(writer.let(f"load {vector}, ptr {pointer}, align 1{writer.context.access}"), lanes)
 
@@ -260,7 +262,7 @@ class Memory:
             return text
         return self._writer.let(f"trunc {llvm_type('i32', lanes)} {text} to {self._vector(access, lanes)}")
 
-    def _masked_load(self, pointer: str, access: ElementAccess, mask: str, lanes: int) -> str:
+    def masked_load(self, pointer: str, access: ElementAccess, mask: str, lanes: int) -> str:
         writer, element = self._writer, access.element
         vector = f"<{lanes} x {ELEMENT_LLVM[element]}>"
         name = f"@llvm.masked.load.v{lanes}{element}.p0"
@@ -282,7 +284,7 @@ class Memory:
                 rows.append(writer.let(f"load {vector}, ptr {place}, align 1{writer.context.access}"))
             else:
                 needed = self._spread_mask(mask, stride, start)
-                rows.append(self._masked_load(place, access, needed, lanes))
+                rows.append(self.masked_load(place, access, needed, lanes))
         result = rows[0]
         for number, row in enumerate(rows):
             first = number * lanes
@@ -307,7 +309,7 @@ class Memory:
         operands = f"<{lanes} x i1> {mask}, <{lanes} x i1> zeroinitializer"
         return self._writer.let(f"shufflevector {operands}, <{lanes} x i32> <{numbers}>")
 
-    def _pointers(self, access: ElementAccess, pointer: str) -> str:
+    def pointers(self, access: ElementAccess, pointer: str) -> str:
         """Of each lane's element, from that of the first one on."""
         return self._writer.let(
             f"getelementptr {ELEMENT_LLVM[access.element]}, ptr {pointer}, {self._distances(access)}"
@@ -338,7 +340,7 @@ class Memory:
         self, region: NestRegion, access: ElementAccess, text: str, offsets: Offsets, mask: str | None
     ) -> None:
         writer, lanes, element = self._writer, self._plan.lanes, access.element
-        places = self._pointers(access, self.pointer(region, access, offsets))
+        places = self.pointers(access, self.pointer(region, access, offsets))
         vector = self._vector(access, lanes)
         name = f"@llvm.masked.scatter.v{lanes}{element}.v{lanes}p0"
         writer.context.declare(f"declare void {name}({vector}, <{lanes} x ptr>, i32, <{lanes} x i1>)")

@@ -15,7 +15,8 @@ from math import prod
 from typing import Final
 
 from jitree.dispatch.native.nests.dependence import FUNCTION_WEIGHT, Dependence
-from jitree.dispatch.native.nests.folding import LEAST_ROW, Extreme, extreme_of
+from jitree.dispatch.native.nests.dots import GROUP, SQUARE, DotProduct, find_dot
+from jitree.dispatch.native.nests.folding import Extreme, extreme_of
 from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.nests.prepacked import is_packable
 from jitree.dispatch.native.nests.reading import Level, Split
@@ -92,6 +93,8 @@ class Plan:
     """The reductions have few iterations, which are all written out (``windows.py``)."""
     alternative: Plan | None
     """How it runs where loads that this one transposes are constants with copies."""
+    dot: DotProduct | None
+    """The sum of products of bytes that it is, if there is an instruction for that."""
     in_order: bool
     """Each access happens as the program has it, so nothing need be known about overlaps."""
     injective: dict[ElementAccess, Order] = field(default_factory=dict)
@@ -110,7 +113,8 @@ def make_plan(structure: Structure, splits: Sequence[Split], dependence: Depende
 
 def _in_order(structure: Structure) -> Plan:
     return Plan(
-        structure.levels, None, None, (), 1, 1, 1, 1, {}, {}, (), (), 0, None, None, None, False, None, True
+        structure.levels, None, None, (), 1, 1, 1, 1, {}, {}, (), (), 0, None, None, None, False, None, None,
+        True,
     )  # fmt: skip
 
 
@@ -136,6 +140,9 @@ class _Planner:
             if order:
                 injective[store] = order
         vector = self._vector()
+        dot = find_dot(self._structure, self._dependence, vector, self._reductions) if vector else None
+        if dot is not None and vector is not None:
+            return self._dot_plan(dot, vector, accumulators, injective)
         lanes = self._lanes() if vector is not None else 1
         transposed, along = self._transposed(vector) if vector is not None else ({}, None)
         if vector is None or along in self._reductions:
@@ -179,6 +186,7 @@ class _Planner:
             extreme=None,
             is_window=not (packed or transposed) and self._is_window(vector, vectors * together),
             alternative=None,
+            dot=None,
             in_order=False,
             injective=injective,
         )
@@ -197,7 +205,7 @@ class _Planner:
         injective: dict[ElementAccess, Order],
     ) -> Plan | None:
         """The plan of a reduction along rows that takes some at a time, not as lanes; None: it should not."""
-        extreme = self._extreme(accumulators)
+        extreme = extreme_of(self._structure, self._reductions[-1], accumulators)
         if extreme is None and (rows is None or not self._leaves_lanes(rows)):
             return None
         tiled = None if extreme is not None else rows
@@ -220,6 +228,7 @@ class _Planner:
             extreme=extreme,
             is_window=False,
             alternative=None,
+            dot=None,
             in_order=False,
             injective=injective,
         )
@@ -229,26 +238,48 @@ class _Planner:
             return replace(plan, folded=replace(wide, vectors=MAXIMUM_VECTORS))
         return replace(plan, steps=lanes, ahead=replace(wide, accumulators={}))
 
-    def _extreme(self, accumulators: dict[Value, ElementAccess]) -> Extreme | None:
-        """What the nest looks for in long rows of elements that lie together."""
-        if len(accumulators) != 1 or (self._reductions[-1].extent or 0) < LEAST_ROW:
-            return None
-        ((accumulator, store),) = accumulators.items()
-        counter = self._reductions[-1].counter
-        along = 0
-        for value, load in self._structure.loads.items():
-            coefficient = load.index.coefficient(counter)
-            if load.computed or load.predicate or (coefficient.terms and coefficient.number != 1):
-                return None
-            along += value is not accumulator and coefficient.number == 1
-        return extreme_of(accumulator, store) if along and store.element == "f32" else None
-
     def _leaves_lanes(self, rows: Level) -> bool:
         """Whether functions would be computed for many lanes that are no rows."""
         if self._dependence.weight < FUNCTION_WEIGHT or rows.extent is None:
             return False
         lanes = self._lanes()
         return rows.extent <= FULL_LANES * lanes * -(-rows.extent // lanes)
+
+    def _dot_plan(
+        self,
+        dot: DotProduct,
+        vector: Level,
+        accumulators: dict[Value, ElementAccess],
+        injective: dict[ElementAccess, Order],
+    ) -> Plan:
+        """Sums of integers are the same in any order, so the reduction that has groups is the innermost."""
+        lanes = self._lanes()
+        tiled = self._tiled(vector)
+        vectors = self._vectors(vector, tiled, _count(vector) // lanes)
+        lies_along = self._structure.loads[dot.row].index.coefficient(vector.counter).number != 1
+        return Plan(
+            outer=tuple(level for level in self._parallel if level is not vector and level is not tiled),
+            vector=vector,
+            tiled=tiled,
+            reductions=(*(level for level in self._reductions if level is not dot.along), dot.along),
+            lanes=lanes,
+            vectors=vectors,
+            copies=self._copies(tiled, vectors, 1),
+            steps=SQUARE if lies_along else GROUP,
+            accumulators=accumulators,
+            transposed={},
+            packed=(dot.row,) if self._is_reused(vector, tiled, lanes) else (),
+            prepacked=(),
+            block=0,
+            ahead=None,
+            folded=None,
+            extreme=None,
+            is_window=False,
+            alternative=None,
+            dot=dot,
+            in_order=False,
+            injective=injective,
+        )
 
     def _injective(self, store: ElementAccess) -> Order | None:
         """The order that a guard has to check; empty: the numbers show it, None: it is not so."""

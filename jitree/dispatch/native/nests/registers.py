@@ -29,6 +29,15 @@ def copies() -> int:
     return 4 if "avx512f" in processor.words("flags") else 6
 
 
+@cache
+def dot_lanes() -> int:
+    """Lanes of 32 bits to which one instruction adds four products of bytes each; 0: there is none."""
+    flags = processor.words("flags")
+    if "avx512_vnni" in flags and "avx512vl" in flags:
+        return 16
+    return 8 if "avx_vnni" in flags else 0
+
+
 def vector_functions(lanes: int) -> Mapping[str, Callable[..., float]]:
     """The functions of vector mathematics that are written otherwise for vectors of so many lanes."""
     tables = lanes == LANES and "avx512f" in processor.words("flags")

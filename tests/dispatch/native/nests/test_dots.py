@@ -1,0 +1,252 @@
+"""Sums of products of bytes, four at a time: memory is what the instructions leave, whatever the signs, the
+layout, and what is left over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import llvmlite.binding as llvm
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jitree.base import processor
+from jitree.base.memory import PAGE_SIZE, Mapping
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.dispatch.native.lower import lower
+from jitree.dispatch.native.nests import dot_panels, plan, registers
+from jitree.dispatch.native.source import from_program
+from jitree.dispatch.native.ssa import SsaFunction
+from tests.dispatch.native.nests.harness import Compiled, interpret
+from tests.dispatch.native.nests.programs import (
+    Body,
+    Bound,
+    Level,
+    Text,
+    argument,
+    module,
+    only_nest,
+    program,
+)
+from tests.dispatch.native.nests.test_kernels import _at_the_end_of_memory, _memory, check
+
+lanes_of_processor = registers.dot_lanes.__wrapped__
+SIGNS = [(left, right) for left in "su" for right in "su"]
+PROCESSORS = {
+    "AVX512-VNNI": (16, 16, 4, "avx512_vnni"),
+    "AVX512-VNNI by halves": (8, 16, 4, "avx512_vnni"),
+    "AVX-VNNI": (8, 6, 6, "avx_vnni"),
+    "without": (0, 16, 4, ""),
+}
+"""Lanes of an instruction, vectors and copies in a tile, and the flag of processors that have it."""
+
+
+@pytest.fixture(autouse=True, params=PROCESSORS)
+def _processor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes, accumulators, copies, flag = PROCESSORS[request.param]
+    if flag and flag not in processor.words("flags"):
+        pytest.skip(f"no {flag}")
+    monkeypatch.setattr(registers, "dot_lanes", lambda: lanes)
+    monkeypatch.setattr(plan, "accumulators", lambda: accumulators)
+    monkeypatch.setattr(plan, "copies", lambda: copies)
+    monkeypatch.setattr(dot_panels, "PANEL_BYTES", 64 * 64)
+
+
+def takes_dots(function: SsaFunction) -> bool:
+    """Whether a nest is written with the instruction; never where there is none."""
+    found = only_nest(function).plan.dot is not None
+    assert found <= bool(registers.dot_lanes())
+    return found or not registers.dot_lanes()
+
+
+def product(sizes: tuple[int, int, int], signs: tuple[str, str], transposed: bool) -> Body:
+    """Rows by a matrix, or by a transposed one, that begin at an odd element."""
+    _, columns, depth = sizes
+
+    def body(text: Text, at: list[str]) -> None:
+        row, column, k = at
+        out = text.index(7, (row, columns), (column, 1))
+        left = text.load(f"i8.{signs[0]}", 1, text.index(1, (row, depth + 3), (k, 1)))
+        place = ((column, depth), (k, 1)) if transposed else ((column, 1), (k, columns + 5))
+        right = text.load(f"i8.{signs[1]}", 2, text.index(3, *place))
+        text.store("i32", 0, out, text.op("fma.i32", left, right, text.load("i32", 0, out)))
+
+    return body
+
+
+@pytest.mark.parametrize("signs", SIGNS)
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("sizes", [(17, 16, 24), (5, 70, 71), (1, 35, 66), (9, 20, 5), (2, 3, 131)])
+def test_product(sizes: tuple[int, int, int], transposed: bool, signs: tuple[str, str]) -> None:
+    """Sums in memory are large numbers at first, so they wrap; bytes have all values."""
+    function = program([Level(size) for size in sizes], product(sizes, signs, transposed))
+    assert takes_dots(function)
+    check(function)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("sizes", [(17, 16, 24), (20, 33, 3), (1, 18, 67), (3, 65, 130), (6, 2, 1)])
+def test_sizes_of_the_call(sizes: tuple[int, int, int], transposed: bool) -> None:
+    bounds: list[Bound] = [argument(number) for number in range(3)]
+    function = program([Level(bound) for bound in bounds], product(sizes, ("s", "s"), transposed))
+    assert takes_dots(function)
+    check(function, sizes)
+
+
+@pytest.mark.parametrize("loaded,extended,signed", [("u", "s", True), ("s", "u", False)])
+def test_the_last_extension_decides(loaded: str, extended: str, signed: bool) -> None:
+    """As in kernels of the compiler, which extend what they load; product and sum are two instructions."""
+
+    def body(text: Text, at: list[str]) -> None:
+        row, column, k = at
+        out = text.index(0, (row, 20), (column, 1))
+        left = text.op(
+            f"ext.i8.i32.{extended}", text.load(f"i8.{loaded}", 1, text.index(0, (row, 9), (k, 1)))
+        )
+        right = text.load("i8.s", 2, text.index(0, (k, 20), (column, 1)))
+        total = text.op("add.i32", text.op("mul.i32", right, left), text.load("i32", 0, out))
+        text.store("i32", 0, out, total)
+
+    function = program([Level(6), Level(20), Level(9)], body)
+    assert takes_dots(function)
+    dot = only_nest(function).plan.dot
+    assert dot is None or (dot.element_signed, dot.row_signed) == (signed, True)
+    check(function)
+
+
+@pytest.mark.parametrize("columns", [5, 18])
+def test_convolution(columns: int) -> None:
+    """Rows and columns of the filter: channels are added up innermost, wherever their loop stands."""
+
+    def body(text: Text, at: list[str]) -> None:
+        row, column, feature, channel, high, wide = at
+        out = text.index(0, (row, columns * 20), (column, 20), (feature, 1))
+        image = text.index(0, (row, 200), (high, 200), (column, 7), (wide, 7), (channel, 1))
+        filters = text.index(0, (high, 3 * 140), (wide, 140), (channel, 20), (feature, 1))
+        left, right = text.load("i8.s", 1, image), text.load("i8.s", 2, filters)
+        text.store("i32", 0, out, text.op("fma.i32", left, right, text.load("i32", 0, out)))
+
+    levels = [Level(2), Level(columns), Level(20), Level(7), Level(3), Level(3)]
+    function = program(levels, body)
+    assert takes_dots(function)
+    check(function)
+
+
+@dataclass(frozen=True)
+class Case:
+    sizes: tuple[int, int, int]
+    gaps: tuple[int, int, int]
+    """Elements between rows, of what is stored and of both factors."""
+    signs: tuple[str, str]
+    transposed: bool
+    order: tuple[int, ...]
+    """Of the loops, from the outermost."""
+    dynamic: tuple[bool, ...]
+
+
+CASES = st.builds(
+    Case,
+    st.tuples(st.integers(1, 9), st.integers(1, 40), st.integers(1, 75)),
+    st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 9)),
+    st.sampled_from(SIGNS),
+    st.booleans(),
+    st.permutations(range(3)).map(tuple),
+    st.tuples(st.booleans(), st.booleans(), st.booleans()),
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(CASES)
+def test_random_products(case: Case) -> None:
+    _, columns, depth = case.sizes
+    bounds: list[Bound] = [
+        argument(number) if dynamic else size
+        for number, (size, dynamic) in enumerate(zip(case.sizes, case.dynamic, strict=True))
+    ]
+
+    def body(text: Text, at: list[str]) -> None:
+        row, column, k = (at[case.order.index(number)] for number in range(3))
+        out = text.index(0, (row, columns + case.gaps[0]), (column, 1))
+        place = ((column, depth + case.gaps[2]), (k, 1))
+        if not case.transposed:
+            place = ((k, columns + case.gaps[2]), (column, 1))
+        left = text.load(f"i8.{case.signs[0]}", 1, text.index(0, (row, depth + case.gaps[1]), (k, 1)))
+        right = text.load(f"i8.{case.signs[1]}", 2, text.index(0, *place))
+        text.store("i32", 0, out, text.op("fma.i32", left, right, text.load("i32", 0, out)))
+
+    check(program([Level(bounds[number]) for number in case.order], body), case.sizes)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("sizes", [(5, 19, 67), (1, 64, 64), (2, 33, 6)])
+def test_no_byte_after_the_last_one(sizes: tuple[int, int, int], transposed: bool) -> None:
+    """Words and rows end with the buffers."""
+    rows, columns, depth = sizes
+    function = program([Level(size) for size in sizes], product(sizes, ("s", "s"), transposed))
+    memory = _memory(function)
+    ends = 1 + (rows - 1) * (depth + 3) + depth, 3 + columns * depth
+    if not transposed:
+        ends = ends[0], 3 + (depth - 1) * (columns + 5) + columns
+    mappings = [Mapping(4 * PAGE_SIZE) for _ in ends]
+    nest = only_nest(function)
+    for number, (pages, end) in enumerate(zip(mappings, ends, strict=True), 1):
+        memory[number] = _at_the_end_of_memory(pages, memory[number][:end])
+    refs = [value for value in function.arguments if value.type == "ref"]
+    expected, actual = memory[0].copy(), memory[0].copy()
+    interpret(nest.loop, dict(zip(refs, [expected, *memory[1:]], strict=True)))
+    Compiled(nest).run(dict(zip(refs, [actual, *memory[1:]], strict=True)))
+    assert (expected == actual).all()
+
+
+@pytest.mark.parametrize("what", ["elements apart", "a word too short", "a sum of i8", "two rows"])
+def test_others_stay_as_they_are(what: str) -> None:
+    depth = 3 if what == "a word too short" else 11
+    kind = "i8" if what == "a sum of i8" else "i32"
+
+    def body(text: Text, at: list[str]) -> None:
+        row, column, k = at
+        out = text.index(0, (row, 20), (column, 1))
+        apart = 2 if what == "elements apart" else 1
+        lanes = 1 if what == "two rows" else 0
+        left = text.load("i8.s", 1, text.index(0, (row, 30), (k, apart), (column, lanes)))
+        right = text.load("i8.s", 2, text.index(0, (k, 20), (column, 1)))
+        before = text.load("i8.s" if kind == "i8" else kind, 0, out)
+        text.store(kind, 0, out, text.op("fma.i32", left, right, before))
+
+    function = program([Level(6), Level(20), Level(depth)], body)
+    assert only_nest(function).plan.dot is None
+    check(function)
+
+
+def test_largest_bytes() -> None:
+    """-128 by -128 and 255 by 255, so often that nothing may saturate."""
+    for signs, byte in [(("s", "s"), 0x80), (("u", "u"), 0xFF), (("u", "s"), 0x80), (("s", "u"), 0x80)]:
+        sizes = (5, 16, 300)
+        function = program([Level(size) for size in sizes], product(sizes, signs, True))
+        memory = [np.full(1 << 14, byte, np.uint8) for _ in _memory(function)]
+        check(function, memory=memory)
+
+
+def test_the_whole_function_is_valid() -> None:
+    """Beside everything else that a module declares."""
+    sizes = (18, 64, 64)
+    built = BytecodeModule.load(
+        module([Level(size) for size in sizes], product(sizes, ("s", "s"), False)).build()
+    )
+    lowered = lower(from_program(built.program), ())
+    assert ("vpdpbusd" in lowered.text) == bool(registers.dot_lanes())
+    llvm.parse_assembly(lowered.text).verify()
+
+
+def test_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the flags of a processor say."""
+    known = {
+        ("avx512f", "avx512vl", "avx512_vnni"): 16,
+        ("avx512f", "avx512_vnni"): 0,
+        ("avx2", "avx_vnni"): 8,
+        ("avx2", "fma"): 0,
+    }
+    for flags, lanes in known.items():
+        monkeypatch.setattr(processor, "words", lambda _, flags=flags: frozenset(flags))
+        assert lanes_of_processor() == lanes
