@@ -3,6 +3,7 @@ need them (``dots.py``), put into memory once for all iterations of a tile's oth
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from jitree.codegen.ir_text import llvm_type
@@ -43,11 +44,11 @@ class DotPanels:
         writer.do(f"call void @llvm.stackrestore.p0(ptr {self._saved})")
 
     def write(
-        self, counters: dict[Level, str], start: str, end: str, vectors: int, left: str | None
+        self, counters: dict[Level, str], start: str, end: str, firsts: Sequence[int], left: str | None
     ) -> DepthBlock:
-        """Fills it for some iterations, as far as they are whole groups. Of ``left`` lanes, if that is given,
-        those that do not exist are 0."""
-        writer, dots, lanes = self._writer, self._dots, vectors * LANES
+        """Fills it for some iterations, as far as they are whole groups, and vectors that begin at these
+        lanes. Of ``left`` lanes, if that is given, those that do not exist are 0."""
+        writer, dots, lanes = self._writer, self._dots, len(firsts) * LANES
         mask = None if left is None else (self._mask(left),)
         back = writer.let(f"mul i64 {start}, {-lanes // GROUP}")
         origin = writer.let(f"getelementptr i32, ptr {self._memory}, i64 {back}")
@@ -62,10 +63,10 @@ class DotPanels:
             ):
                 at = {**counters, self._plan.reductions[-1]: iteration.counter}
                 region = NestRegion(at, mask, squares=size == SQUARE)
-                iteration.next = branch.next = self._groups(region, origin, lanes, size, iteration.values)
+                iteration.next = branch.next = self._groups(region, origin, firsts, size, iteration.values)
             return branch.result
 
-        sums = ["zeroinitializer"] * vectors
+        sums = ["zeroinitializer"] * len(firsts)
         done = start
         for size in (SQUARE, GROUP) if dots.lies_along and mask is None else (GROUP,):
             rest = writer.let(f"urem i64 {writer.let(f'sub i64 {end}, {done}')}, {size}")
@@ -73,27 +74,30 @@ class DotPanels:
             sums, done = fill(done, whole, size, sums), whole
         last = writer.let(f"mul i64 {done}, {lanes // GROUP}")
         row = writer.let(f"getelementptr i32, ptr {origin}, i64 {last}")
-        for number, text in enumerate(sums):
-            self._store(text, row, number * LANES)
+        for first, text in zip(firsts, sums, strict=True):
+            self._store(text, row, first)
         return DepthBlock(start, end, {dots.access: Panel(origin, lanes, row)})
 
-    def _groups(self, region: NestRegion, origin: str, lanes: int, size: int, sums: list[str]) -> list[str]:
+    def _groups(
+        self, region: NestRegion, origin: str, firsts: Sequence[int], size: int, sums: list[str]
+    ) -> list[str]:
         """Writes the words of some iterations, and adds them up."""
         vector, along = self._plan.vector, self._plan.reductions[-1]
         assert vector is not None
+        lanes = len(firsts) * LANES
         row = self._writer.let(f"mul i64 {region.counters[along]}, {lanes // GROUP}")
         base = self._writer.let(f"getelementptr i32, ptr {origin}, i64 {row}")
         sums = list(sums)
         for step in range(0, size, GROUP):
-            for number in range(len(sums)):
-                words = self._dots.words(region, {vector: number * LANES, along: step})
-                self._store(words, base, step // GROUP * lanes + number * LANES)
+            for number, first in enumerate(firsts):
+                words = self._dots.words(region, {vector: first, along: step})
+                self._store(words, base, step // GROUP * lanes + first)
                 sums[number] = self._dots.moved(sums[number], words)
         return sums
 
     def _store(self, text: str, base: str, place: int) -> None:
         pointer = self._writer.let(f"getelementptr i32, ptr {base}, i64 {place}")
-        self._writer.do(f"store {llvm_type('i32', LANES)} {text}, ptr {pointer}, align 64")
+        self._writer.do(f"store {llvm_type('i32', LANES)} {text}, ptr {pointer}, align 4")
 
     def _mask(self, left: str) -> str:
         bound = self._writer.splat("i32", self._writer.let(f"trunc i64 {left} to i32"), LANES)

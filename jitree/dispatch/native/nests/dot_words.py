@@ -121,13 +121,28 @@ class Dots:
         writer = self._writer
 
         def make(access: ElementAccess) -> str:
-            pointer = self._memory.pointer(region, access, offsets)
-            text = writer.let(f"load i32, ptr {pointer}, align 1{writer.context.access}")
+            text = self._word(region, access, offsets)
             if self._dot.turned:
                 text = writer.let(f"xor i32 {text}, {_TURNED}")
             return writer.splat("i32", text, LANES)
 
         return self._known(region, self._dot.element, offsets, make)
+
+    def _word(self, region: NestRegion, access: ElementAccess, offsets: Offsets) -> str:
+        """Four iterations of what all lanes share."""
+        writer, memory, along = self._writer, self._memory, self._dot.along
+        if access.index.coefficient(along.counter).number == 1:
+            pointer = memory.pointer(region, access, offsets)
+            return writer.let(f"load i32, ptr {pointer}, align 1{writer.context.access}")
+        text = ""
+        for number in range(GROUP):
+            pointer = memory.pointer(region, access, {**offsets, along: offsets.get(along, 0) + number})
+            byte = writer.let(f"load i8, ptr {pointer}, align 1{writer.context.access}")
+            part = writer.let(f"zext i8 {byte} to i32")
+            if number:
+                part = writer.let(f"or i32 {text}, {writer.let(f'shl i32 {part}, {8 * number}')}")
+            text = part
+        return text
 
     def words(self, region: NestRegion, offsets: Offsets) -> str:
         """Four iterations of the lanes' bytes."""
@@ -147,7 +162,7 @@ class Dots:
 
     def _load(self, base: str, index: str) -> str:
         pointer = self._writer.let(f"getelementptr i32, ptr {base}, i64 {index}")
-        return self._writer.let(f"load {llvm_type('i32', LANES)}, ptr {pointer}, align 64")
+        return self._writer.let(f"load {llvm_type('i32', LANES)}, ptr {pointer}, align 4")
 
     def _of_panel(self, region: NestRegion, panel: Panel, offsets: Offsets) -> str:
         row = self._writer.let(f"mul i64 {region.counters[self._dot.along]}, {panel.lanes // GROUP}")

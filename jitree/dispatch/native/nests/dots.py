@@ -61,9 +61,9 @@ def find_dot(
     for element, row in (factors, factors[::-1]):
         if vector.counter in dependence.place(structure.loads[element.load]):
             continue
-        fitting = [level for level in reductions if _fits(structure, element.load, row.load, vector, level)]
+        fitting = [level for level in reductions if _fits(structure, row.load, vector, level)]
         if fitting:
-            along = max(fitting, key=lambda level: level.extent or 1 << 30)
+            along = max(fitting, key=lambda level: _worth(structure.loads[element.load], level))
             return DotProduct(element.load, row.load, along, element.signed, row.signed)
     return None
 
@@ -101,15 +101,16 @@ def _byte(structure: Structure, value: Value) -> _Byte | None:
     return _Byte(value, value.operation.endswith(".s") if signed is None else signed)
 
 
-def _fits(structure: Structure, element: Value, row: Value, vector: Level, along: Level) -> bool:
-    """Whether four elements are a word, and the row's bytes lie along the lanes or along the reduction."""
+def _fits(structure: Structure, row: Value, vector: Level, along: Level) -> bool:
+    """Whether there are groups, and the row's bytes lie along the lanes or along the reduction."""
     if along.extent is not None and along.extent < GROUP:
         return False
     index = structure.loads[row].index
     step = index.coefficient(vector.counter)
-    beside = step.number == 1 or index.coefficient(along.counter).number == 1
-    return (
-        bool(step.terms)
-        and beside
-        and (structure.loads[element].index.coefficient(along.counter).number == 1)
-    )
+    return bool(step.terms) and (step.number == 1 or index.coefficient(along.counter).number == 1)
+
+
+def _worth(element: ElementAccess, along: Level) -> tuple[int, bool]:
+    """Most of a long reduction is in groups; and if four elements lie side by side, one load is a word."""
+    groups = LANES if along.extent is None else along.extent // GROUP
+    return min(groups, GROUP), element.index.coefficient(along.counter).number == 1

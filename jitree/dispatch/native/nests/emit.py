@@ -207,7 +207,9 @@ class NestLoops:
         """Whether what is left of the vector loop is more than a vector, and can be one tile: what two of its
         vectors compute is the same, of sums that wait in registers."""
         plan, count = self._plan, self._extents[level]
-        if not plan.reductions or plan.packed or plan.steps > 1 or count.startswith("%"):
+        if not plan.reductions or count.startswith("%"):
+            return False
+        if plan.dot is None and (plan.packed or plan.steps > 1):
             return False
         if self._part is not None and self._part.level is level:
             return False
@@ -228,7 +230,7 @@ class NestLoops:
             end = writer.intrinsic("smin", "i64", 1, [writer.let(f"add i64 {start}, {size}"), count])
             block = DepthBlock(start, end, {})
             if panels is not None:
-                block = panels.write(counters, start, end, tile.vectors, tile.left)
+                block = panels.write(counters, start, end, tile.firsts(self._plan.lanes), tile.left)
             self._along_tiled(counters, tile._replace(block=block))
 
         with writer.loop("0", count, size, []) as part:

@@ -64,12 +64,12 @@ class Panels:
         writer.do(f"call void @llvm.stackrestore.p0(ptr {self._saved})")
 
     def write(
-        self, counters: dict[Level, str], start: str, end: str, vectors: int, left: str | None
+        self, counters: dict[Level, str], start: str, end: str, firsts: Sequence[int], left: str | None
     ) -> DepthBlock:
-        """Fills them for some iterations and lanes. Of ``left`` lanes, if that is given, the last one stands
-        in those that do not exist."""
+        """Fills them for some iterations and vectors, which begin at these lanes. Of ``left`` lanes, if that
+        is given, the last one stands in those that do not exist."""
         panels = {
-            access: self._fill(access, counters, start, end, vectors * self._plan.lanes, left)
+            access: self._fill(access, counters, start, end, len(firsts) * self._plan.lanes, left)
             for access in self._accesses
         }
         return DepthBlock(start, end, panels)

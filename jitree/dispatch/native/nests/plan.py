@@ -255,7 +255,7 @@ class _Planner:
         """Sums of integers are the same in any order, so the reduction that has groups is the innermost."""
         lanes = self._lanes()
         tiled = self._tiled(vector)
-        vectors = self._vectors(vector, tiled, _count(vector) // lanes)
+        vectors = self._vectors(vector, tiled, -(-_count(vector) // lanes))
         lies_along = self._structure.loads[dot.row].index.coefficient(vector.counter).number != 1
         return Plan(
             outer=tuple(level for level in self._parallel if level is not vector and level is not tiled),

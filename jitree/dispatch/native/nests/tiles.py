@@ -27,13 +27,16 @@ class Tile(NamedTuple):
         """Where each copy of the nest's body is, in iterations from the tile's first ones."""
         found: list[Offsets] = []
         for copy in range(self.copies):
-            for number in range(self.vectors):
+            for first in self.firsts(plan.lanes):
                 offsets: Offsets = {}
                 if plan.tiled is not None:
                     offsets[plan.tiled] = copy
                 if plan.vector is not None:
-                    first = number * plan.lanes
-                    last = first if self.width is None else self.width - plan.lanes
-                    offsets[plan.vector] = min(first, last)
+                    offsets[plan.vector] = first
                 found.append(offsets)
         return found
+
+    def firsts(self, lanes: int) -> list[int]:
+        """The first lanes of its vectors."""
+        firsts = range(0, self.vectors * lanes, lanes)
+        return [first if self.width is None else min(first, self.width - lanes) for first in firsts]

@@ -133,6 +133,25 @@ def test_convolution(columns: int) -> None:
     check(function)
 
 
+@pytest.mark.parametrize("columns", [7, 20, 37])
+@pytest.mark.parametrize("signs", SIGNS)
+def test_convolution_of_planes(columns: int, signs: tuple[str, str]) -> None:
+    """What all lanes share lies apart along the channels. Vectors of a row overlap."""
+
+    def body(text: Text, at: list[str]) -> None:
+        feature, row, column, channel, high, wide = at
+        out = text.index(0, (feature, 2 * columns), (row, columns), (column, 1))
+        image = text.index(0, (channel, 200), (row, columns + 2), (high, columns + 2), (column, 1), (wide, 1))
+        filters = text.index(0, (feature, 54), (channel, 9), (high, 3), (wide, 1))
+        left, right = text.load(f"i8.{signs[0]}", 1, filters), text.load(f"i8.{signs[1]}", 2, image)
+        text.store("i32", 0, out, text.op("fma.i32", left, right, text.load("i32", 0, out)))
+
+    levels = [Level(9), Level(2), Level(columns), Level(6), Level(3), Level(3)]
+    function = program(levels, body)
+    assert takes_dots(function)
+    check(function)
+
+
 @dataclass(frozen=True)
 class Case:
     sizes: tuple[int, int, int]
@@ -140,6 +159,8 @@ class Case:
     """Elements between rows, of what is stored and of both factors."""
     signs: tuple[str, str]
     transposed: bool
+    apart: int
+    """From one of the elements that all lanes share to the next."""
     order: tuple[int, ...]
     """Of the loops, from the outermost."""
     dynamic: tuple[bool, ...]
@@ -151,6 +172,7 @@ CASES = st.builds(
     st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 9)),
     st.sampled_from(SIGNS),
     st.booleans(),
+    st.integers(1, 3),
     st.permutations(range(3)).map(tuple),
     st.tuples(st.booleans(), st.booleans(), st.booleans()),
 )
@@ -171,7 +193,8 @@ def test_random_products(case: Case) -> None:
         place = ((column, depth + case.gaps[2]), (k, 1))
         if not case.transposed:
             place = ((k, columns + case.gaps[2]), (column, 1))
-        left = text.load(f"i8.{case.signs[0]}", 1, text.index(0, (row, depth + case.gaps[1]), (k, 1)))
+        stride = depth * case.apart + case.gaps[1]
+        left = text.load(f"i8.{case.signs[0]}", 1, text.index(0, (row, stride), (k, case.apart)))
         right = text.load(f"i8.{case.signs[1]}", 2, text.index(0, *place))
         text.store("i32", 0, out, text.op("fma.i32", left, right, text.load("i32", 0, out)))
 
@@ -199,7 +222,7 @@ def test_no_byte_after_the_last_one(sizes: tuple[int, int, int], transposed: boo
     assert (expected == actual).all()
 
 
-@pytest.mark.parametrize("what", ["elements apart", "a word too short", "a sum of i8", "two rows"])
+@pytest.mark.parametrize("what", ["rows apart", "a word too short", "a sum of i8", "two rows"])
 def test_others_stay_as_they_are(what: str) -> None:
     depth = 3 if what == "a word too short" else 11
     kind = "i8" if what == "a sum of i8" else "i32"
@@ -207,10 +230,10 @@ def test_others_stay_as_they_are(what: str) -> None:
     def body(text: Text, at: list[str]) -> None:
         row, column, k = at
         out = text.index(0, (row, 20), (column, 1))
-        apart = 2 if what == "elements apart" else 1
+        apart = 2 if what == "rows apart" else 1
         lanes = 1 if what == "two rows" else 0
-        left = text.load("i8.s", 1, text.index(0, (row, 30), (k, apart), (column, lanes)))
-        right = text.load("i8.s", 2, text.index(0, (k, 20), (column, 1)))
+        left = text.load("i8.s", 1, text.index(0, (row, 30), (k, 1), (column, lanes)))
+        right = text.load("i8.s", 2, text.index(0, (k, 60), (column, apart)))
         before = text.load("i8.s" if kind == "i8" else kind, 0, out)
         text.store(kind, 0, out, text.op("fma.i32", left, right, before))
 
