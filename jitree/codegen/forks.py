@@ -5,36 +5,65 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import IO, TypeVar
+from itertools import chain
+from typing import IO, Final, TypeVar
 
 from jitree.errors import InternalError
 
+_NUMBER: Final = 8
+"""Bytes."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def spread(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """``work`` of every item, in order. In a process with several threads it is done here: a copy would have
-    their locks, and not them."""
+    """``work`` of every item, in order; each process begins with an item of its own and then takes one after
+    the other. In a process with several threads all is done here: a copy would have their locks, and not
+    them."""
     count = min(len(os.sched_getaffinity(0)), len(items))
     if count < 2 or threading.active_count() > 1:
         return [work(item) for item in items]
-    with ExitStack() as copies:
-        others = [copies.enter_context(_Copy(work, items[start::count])) for start in range(1, count)]
-        results: list[list[Result]] = [[work(item) for item in items[::count]]]
-        results += [other.results() for other in others]
-    return [results[number % count][number // count] for number in range(len(items))]
+    with _Numbers(range(count, len(items))) as numbers, ExitStack() as copies:
+        others = [
+            copies.enter_context(_Copy(work, items, chain((first,), numbers))) for first in range(1, count)
+        ]
+        results = {number: work(items[number]) for number in chain((0,), numbers)}
+        for other in others:
+            results.update(other.results())
+    return [results[number] for number in range(len(items))]
+
+
+class _Numbers:
+    """The numbers of items that no process has taken yet. They lie in a file in memory whose descriptor the
+    copies of this process share, and so its position."""
+
+    def __init__(self, numbers: Iterable[int]) -> None:
+        self._file = os.memfd_create("numbers")
+        os.write(self._file, array("q", numbers).tobytes())
+        os.lseek(self._file, 0, os.SEEK_SET)
+
+    def __iter__(self) -> Iterator[int]:
+        while number := os.read(self._file, _NUMBER):
+            yield int.from_bytes(number, sys.byteorder)
+
+    def __enter__(self) -> _Numbers:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        os.close(self._file)
 
 
 class _Copy:
     """A copy of this process that works on some items. It ends with the block that it is used in, also where
     other work fails: its results, which are not asked for then, do not fit into a pipe."""
 
-    def __init__(self, work: Callable[[Item], object], items: Sequence[Item]) -> None:
+    def __init__(self, work: Callable[[Item], object], items: Sequence[Item], numbers: Iterable[int]) -> None:
         source, drain = os.pipe()
         self._status: int | None = None
         self._process = os.fork()
@@ -46,7 +75,7 @@ class _Copy:
         code = 1
         try:
             with open(drain, "wb") as output:
-                output.write(pickle.dumps(_outcome(work, items)))
+                output.write(pickle.dumps(_outcome(work, items, numbers)))
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -62,8 +91,8 @@ class _Copy:
             os.kill(self._process, signal.SIGKILL)
             os.waitpid(self._process, 0)
 
-    def results(self) -> list[Result]:
-        """What came of the items; raises what the work raised."""
+    def results(self) -> dict[int, Result]:
+        """What came of the items, by their numbers; raises what the work raised."""
         data = self._output.read()
         _, self._status = os.waitpid(self._process, 0)
         if self._status:
@@ -74,8 +103,10 @@ class _Copy:
         return results  # type: ignore[no-any-return]
 
 
-def _outcome(work: Callable[[Item], object], items: Sequence[Item]) -> tuple[list[object], Exception | None]:
+def _outcome(
+    work: Callable[[Item], object], items: Sequence[Item], numbers: Iterable[int]
+) -> tuple[dict[int, object], Exception | None]:
     try:
-        return [work(item) for item in items], None
+        return {number: work(items[number]) for number in numbers}, None
     except Exception as error:
-        return [], error
+        return {}, error

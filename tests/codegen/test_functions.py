@@ -206,6 +206,26 @@ def test_work_is_spread_over_copies_in_order() -> None:
             spread(squared, numbers)
 
 
+def test_copies_take_what_others_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of two processes has an item that ends when the other one has done all others."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    source, drain = os.pipe()
+
+    def work(number: int) -> int:
+        if number == 0:
+            os.read(source, 1)
+        elif number == 5:
+            os.write(drain, b"x")
+        return os.getpid()
+
+    processes = spread(work, range(6))
+    os.close(source)
+    os.close(drain)
+    assert processes[0] == os.getpid() and len({*processes[1:]} - {os.getpid()}) == 1
+    assert processes[0] not in processes[1:]
+
+
 def failing_here(process: int) -> bytes:
     if os.getpid() == process:
         raise ValueError("no")
