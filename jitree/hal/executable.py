@@ -77,6 +77,10 @@ class Executable(abc.ABC):
         """Bytes of copies of the program's constants that it keeps for speed."""
         return 0
 
+    def add_constants(self, data: memoryview) -> None:
+        """The program reads these bytes, too, and does not change them: parameters."""
+        return
+
     @property
     @abc.abstractmethod
     def function_count(self) -> int: ...

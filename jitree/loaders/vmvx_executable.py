@@ -288,6 +288,10 @@ class VmvxExecutable(TabledExecutable):
     def copied(self) -> int:
         return 0 if self._compiled is None else self._compiled.copied
 
+    def add_constants(self, data: memoryview) -> None:
+        if self._compiled is not None:
+            self._compiled.add_constants(data)
+
     def places(self, ordinal: int) -> list[str]:
         return [] if self._places is None else self._places(ordinal)
 

@@ -97,6 +97,11 @@ class CompiledKernels(Ended):
         """Bytes of copies of constants."""
         return 0 if self._copies is None else self._copies.kept
 
+    def add_constants(self, data: memoryview) -> None:
+        """Kernels may copy these, which nothing changes."""
+        if self._copies is not None:
+            self._copies.extend(data)
+
     def look_at_memory(self) -> None:
         """Has copies of constants given up where memory is short. Threads that run kernels call it now and
         then."""

@@ -9,7 +9,10 @@ a moment when no thread has it.
 from __future__ import annotations
 
 import mmap
+from _thread import allocate_lock
 from array import array
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
@@ -36,14 +39,20 @@ _INTERVAL: Final = CONTEXTS.word("interval")
 _DUE: Final = CONTEXTS.word("due")
 _SIZE: Final = PACKED.word("size")
 _ROOM: Final = PACKED.word("room")
+_NEXT: Final = PACKED.word("next")
+_publishing: Final = allocate_lock()
+_NOTHING: Final = memoryview(bytes(1))
+"""No line of constants."""
 
 
 class PackedConstants:
     """Room for copies of the constants of one file. Pages that are never written take no memory."""
 
-    def __init__(self, constants: memoryview) -> None:
-        """RESOURCE_EXHAUSTED if the address space has no room."""
+    def __init__(self, constants: memoryview, most: int = MOST_COPIED) -> None:
+        """``most``: bytes that may have copies. RESOURCE_EXHAUSTED if the address space has no room."""
         self._constants = constants  # keeps the file open
+        self.following: PackedConstants | None = None
+        """Other constants of the same program."""
         elements = np.frombuffer(constants, np.uint8)
         begin: int = elements.__array_interface__["data"][0]
         start = -(-begin // PACKED_LINE) * PACKED_LINE
@@ -53,9 +62,9 @@ class PackedConstants:
         self._copies.protect(0, self._copies.size, READ | WRITE)
         copies = self._copies.address
         marks = copies + -(-size // PACKED_LINE) * PACKED_LINE
-        self.most_copied = min(size, MOST_COPIED)
+        self.most_copied = min(size, most)
         """Bytes of constants that may come to have copies."""
-        self._record = array("q", (start, size, copies - start, marks, self.most_copied))
+        self._record = array("q", (start, size, copies - start, marks, self.most_copied, 0))
 
     @property
     def address(self) -> int:
@@ -71,6 +80,16 @@ class PackedConstants:
     def reserved(self) -> int:
         """Bytes of addresses."""
         return self._copies.size
+
+    def has(self, constants: memoryview) -> bool:
+        """Whether it is of these."""
+        return constants.obj is self._constants.obj
+
+    def follow(self, other: PackedConstants) -> None:
+        """Has kernels find the others, too, which it keeps from now on."""
+        self.following = other
+        with _publishing:  # orders the stores for threads that see the address
+            self._record[_NEXT] = other.address
 
     def retire(self) -> None:
         """No kernel finds a copy from now on. Those that have found some may still read them."""
@@ -93,6 +112,7 @@ class Copies:
         self.constants: PackedConstants | None = constants
         """For new readers; None when they are given up."""
         self._kept: PackedConstants | None = constants
+        self._extends = lender is None
         self._readers: dict[Reader, None] = {}
         self._contexts = array("q", bytes(CONTEXTS.size))
         self.held = 0
@@ -106,33 +126,46 @@ class Copies:
         calls :meth:`look`."""
         self._contexts = contexts
         contexts[CONTEXTS.word("look")] = look
-        contexts[_INTERVAL] = _FIRST_LOOK
+        contexts[_INTERVAL] = _FIRST_LOOK if self.most_kept else 0
 
     def add(self, reader: Reader) -> None:
         """Something reads them, and lets go of them some day."""
         self._readers[reader] = None
 
+    def extend(self, data: memoryview) -> None:
+        """Kernels may copy these constants, too: parameters. Not where a limit counts memory, nor where their
+        bytes may change, or there is no room."""
+        constants = stable_memory(data) if self._extends else None
+        regions = tuple(chain(self.constants))
+        room = MOST_COPIED - sum(region.most_copied for region in regions)
+        if constants is None or not regions or room <= 0 or any(r.has(constants) for r in regions):
+            return
+        with suppress(ResourceExhaustedError):  # kernels run without copies
+            regions[-1].follow(PackedConstants(constants, room))
+            self._contexts[_INTERVAL] = self._contexts[_INTERVAL] or _FIRST_LOOK
+
     @property
     def kept(self) -> int:
         """Bytes of memory that they take."""
-        return 0 if self._kept is None else self._kept.copied
+        return sum(region.copied for region in chain(self._kept))
 
     @property
     def most_kept(self) -> int:
         """Bytes that they may come to take."""
-        return 0 if self.constants is None else self.constants.most_copied
+        return sum(region.most_copied for region in chain(self.constants))
 
     @property
     def reserved(self) -> int:
         """Bytes of addresses that they have."""
-        return 0 if self._kept is None else self._kept.reserved
+        return sum(region.reserved for region in chain(self._kept))
 
     def give_up(self) -> None:
         """Frees them as soon as no kernel reads them; there are none from then on."""
         constants, self.constants = self.constants, None
         self.held = 0
         if constants is not None:
-            constants.retire()
+            for region in chain(constants):
+                region.retire()
             self._contexts[_INTERVAL], self._contexts[_DUE] = _HASTE, 1
         for reader in tuple(self._readers):
             if reader.let_go():
@@ -154,16 +187,30 @@ class Copies:
 
 
 def copies_for(data: memoryview, lender: Lender | None) -> Copies | None:
-    """For the file in which an executable lies; None where its bytes may change, or there is no room."""
+    """For the file in which an executable lies, and for parameters; for these alone where the bytes of the
+    file may change. None where there is no room."""
+    whole = stable_memory(data)
+    if whole is None and lender is not None:
+        return None
+    try:
+        return Copies(PackedConstants(_NOTHING if whole is None else whole), lender)
+    except ResourceExhaustedError:  # kernels run without copies
+        return None
+
+
+def stable_memory(data: memoryview) -> memoryview | None:
+    """All the memory that some bytes are part of; None where it may change."""
     owner: object = data
     while isinstance(owner, (memoryview, np.ndarray)):
         owner = owner.obj if isinstance(owner, memoryview) else owner.base
     if not isinstance(owner, (bytes, mmap.mmap)):
         return None
     whole = memoryview(owner)
-    if not whole.readonly:
-        return None
-    try:
-        return Copies(PackedConstants(whole), lender)
-    except ResourceExhaustedError:  # kernels run without copies
-        return None
+    return whole if whole.readonly else None
+
+
+def chain(first: PackedConstants | None) -> Iterator[PackedConstants]:
+    """Those, and all that follow them."""
+    while first is not None:
+        yield first
+        first = first.following

@@ -72,7 +72,7 @@ SCRATCH: Final = Record(
     i64 owner             # the Python object that the record belongs to
     i64 part              # which part of a workgroup runs
     i64 refused           # 1 when `lend` has given nothing
-    i64 packed            # address of the PACKED record of the program's constants, 0 = none
+    i64 packed            # address of a PACKED record of the program's constants, 0 = none
     """,
 )
 """Memory for `buffer.alloc` in compiled functions whose buffers die with them. An allocation takes an entry,
@@ -89,6 +89,7 @@ PACKED: Final = Record(
     i64 distance          # from a constant to its copy
     i64 marks             # address of an i32 for each PACKED_LINE bytes of constants
     i64 room              # bytes that may still be copied
+    i64 next              # address of the record of other constants, 0 = none
     """,
 )
 """Copies of constants in the order in which vectors need them, each in a place as far from the constant as

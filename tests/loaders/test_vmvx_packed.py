@@ -11,9 +11,10 @@ import pytest
 
 from jitree.dispatch.native.nests import cutting
 from jitree.hal.executable import ExecutableParameters
+from jitree.hal.heap import HeapAllocator
 from jitree.loaders.vmvx import FORMAT, VmvxLoader
 from jitree.loaders.vmvx_executable import VmvxExecutable
-from jitree.loaders.vmvx_packed import MOST_COPIED, PackedConstants, copies_for
+from jitree.loaders.vmvx_packed import MOST_COPIED, PackedConstants, chain, copies_for
 from jitree.regs.memory import Bounds
 from tests.hal.native_kernels import aligned
 from tests.loaders.cut_programs import KernelText, run_parts, run_whole, with_code
@@ -128,18 +129,47 @@ def test_memory_that_is_counted_elsewhere(mapped: tuple[mmap.mmap, int]) -> None
 
 
 def test_which_files() -> None:
-    assert copies_for(memoryview(bytes(1000))[10:20], None) is not None
-    assert copies_for(memoryview(bytearray(1000)).toreadonly(), None) is None
+    """What bytes may change of is left out; parameters may come later."""
     frozen = np.zeros(1000, np.uint8)
     frozen.flags.writeable = False
-    assert copies_for(frozen.data, None) is None
+    for data in (memoryview(bytearray(1000)).toreadonly(), frozen.data):
+        copies = copies_for(data, None)
+        assert copies is not None and copies.most_kept == 0
+        assert copies_for(data, HeapAllocator(1 << 30)) is None
+    copies = copies_for(memoryview(bytes(1000))[10:20], None)
+    assert copies is not None and copies.most_kept > 900
+
+
+def test_parameters(tmp_path: Path) -> None:
+    """Constants of another file, of which executables learn when the program has loaded them; once."""
+    code = product().module().build()
+    weights = np.random.default_rng(1).normal(0, 1, SIZE // 4 + 16).astype(np.float32).tobytes()
+    for file in (code, bytearray(code)):
+        loaded = executable(file, len(code))
+        matrix = matrix_in(weights, 0)
+        expected = [results(loaded, matrix) for _ in range(3)]
+        assert loaded.copied == 0
+        for _ in range(2):
+            loaded.add_constants(memoryview(weights)[64:])
+        expected += [results(loaded, matrix), results(loaded, matrix)]
+        assert loaded.copied == SIZE and len(set(expected)) == 1
+        loaded.add_constants(memoryview(bytearray(weights)).toreadonly())
+        assert loaded._compiled is not None and loaded._compiled._copies is not None
+        assert len([*chain(loaded._compiled._copies.constants)]) == 2
+        loaded._compiled._copies.give_up()
+        assert results(loaded, matrix) == expected[0] and loaded.copied == 0
+        loaded.add_constants(memoryview(weights))
+        results(loaded, matrix)
+        results(loaded, matrix)
+        assert loaded.copied == 0
 
 
 def test_the_record() -> None:
     """Constants begin at a line, and so do their copies."""
     for size in (1, 63, 64, 1000, 100_000):
         packed = PackedConstants(memoryview(bytes(size)))
-        start, length, distance, marks, room = packed._record
+        start, length, distance, marks, room, following = packed._record
         assert start % 64 == 0 and (start + distance) % 64 == 0 and 0 <= length <= size
         assert marks >= start + distance + length and room == length and packed.copied == 0
+        assert following == 0
     assert PackedConstants(memoryview(bytes(MOST_COPIED + 4096))).most_copied == MOST_COPIED

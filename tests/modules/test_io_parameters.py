@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from jitree import Session
 from jitree.errors import StatusCode, StatusError
 from jitree.hal.buffer import Buffer
 from jitree.hal.fence import Fence
+from jitree.loaders.vmvx_packed import stable_memory
 from jitree.modules.io_parameters import IoParametersModule
 from jitree.params import ParameterIndex, ParameterProvider, open_providers, splat_entry
 from jitree.params.irpa_writer import plan, write
@@ -121,6 +123,18 @@ def test_files_are_used_in_place(calls: Calls) -> None:
     assert first.address == second.address and first.host_view().readonly
     (inner,) = calls.buffers(("w", 7, 0, 5))
     assert bytes(inner.host_view()) == W[7:12].tobytes() and inner.address % 64 == 0
+
+
+def test_executables_learn_of_parameters_that_stay_as_they_are(calls: Calls) -> None:
+    """Those of which the program has a copy are its own."""
+    executable = Mock()
+    calls.device.executables.add(executable)
+    calls.load(("w", 0, 0, 64))
+    calls.buffers(("w", 0, 0, 64), usage=DEFAULT_USAGE)
+    calls.load(("splat4", 0, 0, 8))
+    (told,) = executable.add_constants.call_args_list
+    (source,) = told.args
+    assert source.readonly and bytes(source) == W.tobytes() and stable_memory(source) is not None
 
 
 def test_what_a_program_may_change_is_its_own(calls: Calls) -> None:

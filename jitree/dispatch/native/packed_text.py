@@ -42,10 +42,13 @@ define internal fastcc i64 @vm.packed(ptr %state, ptr %first, i64 %depth, i64 %b
 own:
   %scratch.ptr = inttoptr i64 %scratch to ptr
 {_field("scratch.ptr", "packed", SCRATCH.offsets["packed"])}
-  %unpacked = icmp eq i64 %packed, 0
-  br i1 %unpacked, label %none, label %known
+  br label %candidate
+candidate:
+  %place = phi i64 [ %packed, %own ], [ %following, %other ]
+  %over = icmp eq i64 %place, 0
+  br i1 %over, label %none, label %known
 known:
-  %record = inttoptr i64 %packed to ptr
+  %record = inttoptr i64 %place to ptr
 {_RECORD}
   %address = ptrtoint ptr %first to i64
   %begin = sub i64 %address, %start
@@ -62,7 +65,10 @@ known:
   %wide = add i64 %depth, {_DEPTHS}
   %tag = trunc i64 %wide to i32
   %end = add i64 %begin, %bytes
-  br i1 %usable, label %look, label %none
+  br i1 %usable, label %look, label %other
+other:
+{_field("record", "following", PACKED.offsets["next"]).rstrip()}
+  br label %candidate
 look:
   %at = phi i64 [ %begin, %known ], [ %next, %done ]
   %before = phi i1 [ true, %known ], [ %good, %done ]

@@ -66,6 +66,8 @@ def _load(device: Device, batch: Batch, request: ParameterRequest, memory_types:
         source = parameter.contents()[start : start + length].toreadonly()
         imported = allocator.import_host(source, memory_types, usage)
         if imported is not None:
+            for executable in tuple(device.executables):
+                executable.add_constants(source)
             return imported
     buffer = allocator.allocate(memory_types, usage | _TRANSFER_TARGET if usage else 0, length)
     _read(batch, ParameterRequest(parameter, start, 0, length), buffer)

@@ -15,9 +15,12 @@ import pytest
 from jitree.codegen.image.compile import host_target, target_machine
 from jitree.dispatch.native.packed_text import LANES, TEXT
 from jitree.dispatch.native.ssa import Value
-from jitree.regs.layout import PACKED_LINE, SCRATCH, STATE
+from jitree.regs.layout import PACKED, PACKED_LINE, SCRATCH, STATE
 from tests.dispatch.native.nests.harness import Bytes, Compiled, interpret, own_machine
 from tests.dispatch.native.nests.programs import Body, Level, Text, argument, only_nest, program
+
+ROOM = PACKED.word("room")
+NEXT = PACKED.word("next")
 
 
 class Copier:
@@ -31,7 +34,7 @@ class Copier:
         self.marks = np.zeros(size // PACKED_LINE + 1, np.int32)
         start = self.constants.ctypes.data
         distance = self.copies.ctypes.data - start
-        self.record = array("q", (start, size, distance, self.marks.ctypes.data, room))
+        self.record = array("q", (start, size, distance, self.marks.ctypes.data, room, 0))
         self.scratch = array("q", bytes(SCRATCH.size))
         self.scratch[SCRATCH.word("packed")] = self.record.buffer_info()[0]
         self.state = array("q", bytes(STATE.size))
@@ -72,9 +75,27 @@ def test_the_second_time_makes_a_copy() -> None:
     assert not copier.find(size, 64, 2) and not copier.copies.any()
     assert copier.find(size, 64, 2)
     assert copier.holds(size, 64) and copier.holds(2 * size, 64)
-    assert copier.record[-1] == (1 << 20) - 2 * size
-    assert copier.find(2 * size, 64) and copier.record[-1] == (1 << 20) - 2 * size
+    assert copier.record[ROOM] == (1 << 20) - 2 * size
+    assert copier.find(2 * size, 64) and copier.record[ROOM] == (1 << 20) - 2 * size
     assert not copier.copies[:size].any() and not copier.copies[3 * size :].any()
+
+
+def test_constants_of_several_files() -> None:
+    """The records are looked through until one has the block."""
+    copier, other, third = Copier(1 << 16, 1 << 20), Copier(1 << 16, 1 << 20), Copier(1 << 16, 1 << 20)
+    copier.record[NEXT] = other.record.buffer_info()[0]
+    other.record[NEXT] = third.record.buffer_info()[0]
+    at = third.record[0] - copier.record[0]
+    find = copier._find
+    state = copier.state.buffer_info()[0]
+    assert [find(state, copier.record[0] + at, 64, 1) for _ in range(3)] == [
+        0,
+        third.distance,
+        third.distance,
+    ]
+    assert third.holds(0, 64) and not copier.copies.any() and not other.copies.any()
+    assert find(state, third.record[0] + (1 << 16), 64, 1) == 0
+    assert not copier.find(0, 64) and copier.find(0, 64) and copier.holds(0, 64)
 
 
 @pytest.mark.parametrize("other", [(0, 128), (64, 64), (4096, 128), (8128, 64), (64, 16)])
@@ -114,7 +135,7 @@ def test_room_ends() -> None:
             copier.find(number * size, 64)
     found = [copier.find(number * size, 64) for number in range(8)]
     assert found == [True] * 3 + [False] * 5
-    assert copier.record[-1] == 100
+    assert copier.record[ROOM] == 100
 
 
 def test_no_record() -> None:
@@ -144,7 +165,7 @@ def test_threads_meet_the_same_blocks() -> None:
         found = set[tuple[int, int]]().union(*threads.map(use, range(4)))
     assert found and all(copier.find(*block) and copier.holds(*block) for block in found)
     taken = sum(64 * depth for _, depth in found)
-    assert copier.record[-1] == (1 << 17) - taken
+    assert copier.record[ROOM] == (1 << 17) - taken
     assert sum(64 * depth + 64 for _, depth in found) <= 1 << 18
 
 
