@@ -71,6 +71,8 @@ TESTS = {
         "security/test_hostile.py::test_endless_kernels_end_in_time",
         "security/test_hostile_files.py::test_what_takes_long_to_load_ends_in_time",
         "security/test_process.py::test_nothing_goes_on_between_calls",
+        "security/test_process_surroundings.py::test_a_call_that_cannot_be_sent_leaves_the_process_stopped",
+        "security/test_process_surroundings.py::test_the_process_ends_with_its_parent",
     ],
     "process that builds machine code": [
         "security/test_builders.py::test_a_builder_is_limited_and_ends_with_the_load",

@@ -53,8 +53,11 @@ def aligned(size: int) -> int:
 
 @contextmanager
 def new_file() -> Iterator[int]:
-    """An empty one."""
-    file = os.memfd_create("jitree-message", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    """An empty one. RESOURCE_EXHAUSTED where the process may not have one more open."""
+    try:
+        file = os.memfd_create("jitree-message", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError as error:
+        raise ResourceExhaustedError(f"no file can be made for a message: {error}") from None
     try:
         yield file
     finally:
@@ -62,10 +65,14 @@ def new_file() -> Iterator[int]:
 
 
 def send(to: socket.socket, head: dict[str, Any], parts: Sequence[memoryview | bytes], answer: int) -> None:
-    """Sends a message and the file for its answer. What :func:`write` raises; nothing is sent then."""
+    """Sends a message and the file for its answer. What :func:`write` raises, and RESOURCE_EXHAUSTED where
+    the system takes no file of its size; nothing is sent then."""
     with new_file() as file:
-        write(file, head, parts)
-        _seal(file)
+        try:
+            write(file, head, parts)
+            _seal(file)
+        except OSError as error:
+            raise ResourceExhaustedError(f"a message to the process cannot be written: {error}") from None
         socket.send_fds(to, [_MARK], [file, answer])
 
 

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 from jitree.codegen.image.packages import folders_of
@@ -48,6 +49,17 @@ class Starter:
 
 
 _started: Final[list[Starter]] = []
+_lock = Lock()
+"""Of a thread that asks: of two at once, one would end the process that the other has just asked."""
+
+
+def _unlock() -> None:
+    """In a forked process, where no other thread goes on."""
+    global _lock
+    _lock = Lock()
+
+
+os.register_at_fork(after_in_child=_unlock)
 
 
 @atexit.register
@@ -60,6 +72,14 @@ def ask_for_child(options: bytes) -> tuple[socket.socket, socket.socket]:
     """Has a child started: the sockets for messages to it, and to its keeper. UNAVAILABLE without one."""
     if not hasattr(os, "memfd_create"):
         raise UnavailableError(f"no process can be confined on {sys.platform}")
+    try:
+        with _lock:
+            return _asked(options)
+    except OSError as error:
+        raise UnavailableError(f"no process can be started here: {error}") from None
+
+
+def _asked(options: bytes) -> tuple[socket.socket, socket.socket]:
     (connection, theirs), (life, its) = _pair(), _pair()
     theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # few messages can wait unread
     with theirs, its:

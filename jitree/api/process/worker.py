@@ -91,6 +91,7 @@ class Child(Ended):
             except OSError:
                 raise self._ended(doing) from None
             except ResourceExhaustedError:  # nothing was sent
+                self._signal(signal.SIGSTOP)
                 raise
             except BaseException:
                 self.end()
