@@ -6,6 +6,7 @@ import asyncio
 import gc
 import warnings
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ import pytest
 
 from jitree import Function, HostExport, HostModule, Session
 from jitree.dispatch.engine import Pending
+from jitree.dispatch.native import slow_calls, tiering
 from jitree.errors import AbortedError, DataLossError
 from jitree.regs.layout import GATE
+from jitree.regs.machine import Machine
 from tests.api.direct import CALLS, X, direct, live, needs_machine_code
 from tests.api.programs import ARITHMETIC, ASYNCHRONOUS
 from tests.assembler import Assembler
@@ -196,3 +199,69 @@ def test_functions_that_are_asynchronous(session: Session) -> None:
     before = live(session)
     asyncio.run(main())
     assert add.is_direct and live(session) == before
+
+
+ENDLESS = (
+    Assembler("endless")
+    .function("leaf", "0i_i", "%i1 = add.i32 %i0, %i0\nreturn [%i1]")
+    .function("count", "0i_i", """
+        %i1 = const.i32 1
+        %i2 = const.i32 0
+        br ^again
+        ^again:
+        %i2 = add.i32 %i2, %i1
+        %i3 = cmp.lt.i32.s %i2, %i0
+        cond_br %i3, ^again, ^end
+        ^end:
+        return [%i2]
+    """)
+)  # fmt: skip
+for name, begin, called in (
+    ("counts", "br ^again", "count"),
+    ("leaves", "br ^again", "leaf"),
+    ("more_leaves", "br ^first\n^first:\nbr ^again", "leaf"),
+):
+    ENDLESS.function(name, "0i_v", f"{begin}\n^again:\n[%i1] = call @{called} [%i0]\nbr ^again")
+
+
+async def some_turns(function: Function, events: list[object]) -> None:
+    """Of an event loop, beside a call that never ends."""
+    call = asyncio.ensure_future(function.async_(10_000))
+    for _ in range(30):
+        await asyncio.sleep(0)
+        events.append("turn")
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+def test_functions_inside_of_others_leave_the_event_loop_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[object] = []
+    may_go_on = slow_calls.may_go_on
+
+    def look(machine: Machine) -> bool:
+        events.append("look")
+        return may_go_on(machine)
+
+    monkeypatch.setattr(slow_calls, "may_go_on", look)
+    with Session("local-sync", tier="native") as session:
+        asyncio.run(some_turns(session.load(ENDLESS.build()).counts, events))
+    assert "look" in events and ("look", "look") not in [*pairwise(events)]
+
+
+@pytest.mark.parametrize("name", ["leaves", "more_leaves"])
+def test_what_calls_compiled_functions_goes_on_compiled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever its time is over: at the call, or at the branch."""
+    events: list[object] = []
+    resume_address = tiering.resume_address
+
+    def resume(machine: Machine, module: tiering.NativeModule, pc: int) -> int:
+        address = resume_address(machine, module, pc)
+        if address:
+            events.append(machine.module.module.function_name(machine.function.ordinal))
+        return address
+
+    monkeypatch.setattr(tiering, "resume_address", resume)
+    with Session("local-sync", tier="native") as session:
+        asyncio.run(some_turns(session.load(ENDLESS.build())[name], events))
+    assert name in events

@@ -87,7 +87,8 @@ def run_loop(run: Run, machine: Machine, promote: Promote) -> None:
 
 def drive(first: Run, run: Run, machine: Machine, promote: Promote) -> None:
     """Enters machine code by ``first``; each time it has left with something to do, does that and enters it
-    by ``run``. A call that must not hold up others gives way each time that its time is over."""
+    by ``run``. A call that must not hold up others gives way each time that its time is over, but not at each
+    branch at which a way into compiled code is sought."""
     state, address, handlers = machine.state, machine.state_address, HANDLERS
     pc = RUNNING
     try:
@@ -109,8 +110,9 @@ def drive(first: Run, run: Run, machine: Machine, promote: Promote) -> None:
             if reason == EXIT_OUT_OF_FUEL:
                 machine.refuel()
                 machine.note(following)
+                is_over = not machine.sought
                 promote(machine, following)
-                if state[_PROMPT] == PROMPT:
+                if is_over and state[_PROMPT] == PROMPT:
                     machine.pc = machine.resume_pc = following
                     machine.pending = YIELD
                     return

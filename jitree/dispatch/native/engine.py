@@ -30,6 +30,8 @@ _FUEL: Final = STATE.word("fuel")
 _BARE: Final = OPCODE["br.bare"]
 _MOST_SOUGHT: Final = 256
 """Branches that are looked at one by one, a millisecond, to find the beginning of a loop."""
+_MOST_CALLS: Final = 8
+"""Calls made meanwhile of compiled functions: what calls them may be such a loop, and is not compiled yet."""
 
 
 def attach(machine: Machine) -> None:
@@ -52,15 +54,19 @@ def promote(machine: Machine, following: int) -> None:
 
 
 def go_up(machine: Machine, module: tiering.NativeModule, following: int) -> None:
-    """Goes on in native code if that has a way in at ``following``, else looks again at the next branch: ways
-    in are where loops begin, and no loop has many branches after which none begins."""
+    """Goes on in native code if that has a way in at ``following``. Looks again at the next branch if it has
+    none, or if a function begins there, after which its caller goes on: ways in are where loops begin, and no
+    loop has many branches after which none begins."""
     from jitree.dispatch.native import tiering
 
     address = tiering.resume_address(machine, module, following)
     machine.state[_RESUME] = address
     if address:
         machine.refuel()
-    if address or machine.sought >= _MOST_SOUGHT or not module.places(machine.function.ordinal):
+        most = _MOST_CALLS if following == machine.function.start else 0
+    else:
+        most = _MOST_SOUGHT if module.places(machine.function.ordinal) else 0
+    if machine.sought >= most:
         machine.sought = 0
     else:
         machine.sought += 1

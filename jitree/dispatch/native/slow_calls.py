@@ -53,8 +53,12 @@ def _steps(borrowed: Borrowed, kept: list[BaseException | None]) -> Generator[No
                 yield
                 machine: Machine = borrowed()
                 if machine.state[_OUTCOME] == SLOW_LOOK:
-                    machine.refuel()
-                    machine.state[_OUTCOME] = SLOW_DONE if may_go_on(machine) else SLOW_REFUSED
+                    machine.require_running()
+                    if may_go_on(machine):
+                        machine.fill_fuel()
+                        machine.state[_OUTCOME] = SLOW_DONE
+                    else:  # its time stays over, so that the loop, too, is left at once
+                        machine.state[_OUTCOME] = SLOW_REFUSED
                 elif _execute(machine, machine.adopt()):
                     machine.state[_OUTCOME] = SLOW_DONE
                 del machine
