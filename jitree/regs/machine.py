@@ -7,6 +7,7 @@ All tiers run on the same memory. While Python runs, ``pc`` is an index into ``c
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -362,6 +363,12 @@ class Machine:
     def limit_time(self, most: int) -> None:
         """Has Python look in earlier than usual."""
         self.state[_STATE_TIME] = min(self.state[_STATE_TIME], most)
+
+    def spend_time(self, begun: int) -> bool:
+        """Counts what Python has taken since a time in nanoseconds; whether none is left."""
+        left = int(self.state[_STATE_TIME]) - (time.monotonic_ns() - begun)
+        self.state[_STATE_TIME] = left
+        return left <= 0
 
     # -- machine code ----------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ _PC: Final = STATE.word("pc")
 _MATH: Final = STATE.word("math")
 _LOOKED: Final = STATE.word("looked")
 _PROMPT: Final = STATE.word("prompt")
+_FUEL: Final = STATE.word("fuel")
 _TICK: Final = STATE.word("tick")
 _MEASURED: Final = 20_000
 """Nanoseconds."""
@@ -87,9 +88,11 @@ def run_loop(run: Run, machine: Machine, promote: Promote) -> None:
 
 def drive(first: Run, run: Run, machine: Machine, promote: Promote) -> None:
     """Enters machine code by ``first``; each time it has left with something to do, does that and enters it
-    by ``run``. A call that must not hold up others gives way each time that its time is over, but not at each
-    branch at which a way into compiled code is sought."""
+    by ``run``. A call that must not hold up others gives way each time that its time is over, of which Python
+    takes some, but not at each branch at which a way into compiled code is sought."""
     state, address, handlers = machine.state, machine.state_address, HANDLERS
+    gives_way = state[_PROMPT] == PROMPT
+    begun = 0
     pc = RUNNING
     try:
         reason = first(address)
@@ -100,6 +103,8 @@ def drive(first: Run, run: Run, machine: Machine, promote: Promote) -> None:
                 raise_failure(machine)
                 return
             frame = machine.frame
+            if gives_way:
+                begun = time.monotonic_ns()
             following = handlers[machine.code[pc]](machine, pc)
             if following < 0:
                 return
@@ -112,10 +117,12 @@ def drive(first: Run, run: Run, machine: Machine, promote: Promote) -> None:
                 machine.note(following)
                 is_over = not machine.sought
                 promote(machine, following)
-                if is_over and state[_PROMPT] == PROMPT:
+                if is_over and gives_way:
                     machine.pc = machine.resume_pc = following
                     machine.pending = YIELD
                     return
+            elif gives_way and machine.spend_time(begun):
+                state[_FUEL] = 1
             pc = RUNNING
             state[_LOOKED] = 0  # the time of Python is none of machine code's
             reason = run(address)

@@ -8,18 +8,20 @@ until that is written the instruction counts as failed, so that whatever happens
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Generator
 from typing import Final
 
 from jitree.base.endings import Borrowed
 from jitree.dispatch.plain.handlers import HANDLERS
-from jitree.regs.layout import PROMPT, SLOW_DONE, SLOW_LOOK, SLOW_REFUSED, STATE
+from jitree.regs.layout import PROMPT, SLOW_DONE, SLOW_LOOK, SLOW_REFUSED, SLOW_STOP, STATE
 from jitree.regs.machine import Machine
 
 _SLOW_CALL: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _SLOW: Final = STATE.word("slow")
 _PROMPT: Final = STATE.word("prompt")
 _OUTCOME: Final = STATE.word("outcome")
+_TIME: Final = STATE.word("time")
 
 
 def attach(machine: Machine) -> None:
@@ -38,6 +40,17 @@ def may_go_on(machine: Machine) -> bool:
 
 def _execute(machine: Machine, pc: int) -> bool:
     return HANDLERS[machine.code[pc]](machine, pc) >= 0
+
+
+def _execute_in_time(machine: Machine) -> int:
+    """Of a call that gives way to others: when its time is over, the loop is left in front of the
+    instruction."""
+    if machine.state[_TIME] <= 0:
+        return SLOW_REFUSED
+    begun = time.monotonic_ns()
+    is_done = _execute(machine, machine.adopt())
+    machine.spend_time(begun)
+    return SLOW_DONE if is_done else SLOW_STOP
 
 
 def _steps(borrowed: Borrowed, kept: list[BaseException | None]) -> Generator[None, int, None]:
@@ -59,6 +72,8 @@ def _steps(borrowed: Borrowed, kept: list[BaseException | None]) -> Generator[No
                         machine.state[_OUTCOME] = SLOW_DONE
                     else:  # its time stays over, so that the loop, too, is left at once
                         machine.state[_OUTCOME] = SLOW_REFUSED
+                elif machine.state[_PROMPT] == PROMPT:
+                    machine.state[_OUTCOME] = _execute_in_time(machine)
                 elif _execute(machine, machine.adopt()):
                     machine.state[_OUTCOME] = SLOW_DONE
                 del machine
