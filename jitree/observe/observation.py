@@ -232,8 +232,9 @@ class Observation(Listener):
         changes = [run for group in groups for run in group]
         writes = self._writes_of(step, joined(groups, name))
         outputs = outputs_of(operands, writes or operands[-1:], name, types, self._regions)
-        if writes:
-            places = [(t.binding, t.extent[0] - operands[t.binding][0], t.extent[1]) for t in outputs]
+        if writes:  # later observers may give other types, or none
+            found = outputs_of(operands, writes, name, {}, self._regions) if types else outputs
+            places = [(t.binding, t.extent[0] - operands[t.binding][0], t.extent[1]) for t in found]
             self._known(step)[_key(step)] = places
         for tensor in outputs:
             tensor.changes = changes

@@ -69,9 +69,7 @@ def test_taps_tell_what_each_dispatch_makes_and_change_nothing(seen: Session) ->
     first, second, third = taps
     assert [tensor.type for tensor in first.inputs] == ["4x64xf32", "64x71xf32", "71xf32"]
     assert {tensor.source for tensor in first.inputs} == {"declared"}
-    assert [tensor.type for tensor in second.inputs] == ["4x71xf32"] and second.inputs[
-        0
-    ].origin == first.label
+    assert [(tensor.type, tensor.origin) for tensor in second.inputs] == [("4x71xf32", first.label)]
     assert [tensor.type for tensor in third.outputs] == ["4xi64"], (
         "the second of two results in one allocation"
     )
@@ -232,6 +230,19 @@ def test_types_that_the_user_gives(seen: Session) -> None:
         expected = pytest.raises(InvalidArgumentError, match=said)
         with expected, seen.tap("*softmax*", types={1: "71x4xi32", binding: kind}):
             results(seen)
+
+
+def test_types_that_were_given_end_with_their_tap(seen: Session) -> None:
+    def shown() -> list[tuple[str, str]]:
+        with seen.tap() as taps:
+            results(seen)
+        return [(tensor.type, tensor.source) for tap in taps for tensor in tap.inputs + tap.outputs]
+
+    plain = shown()
+    with seen.tap("*softmax*", types={1: "294xf32"}) as taps:
+        results(seen)
+    assert taps[0].outputs[0].type == "294xf32"
+    assert shown() == plain
 
 
 def test_memory_that_a_tap_would_need(seen: Session, monkeypatch: pytest.MonkeyPatch) -> None:
