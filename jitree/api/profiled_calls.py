@@ -136,30 +136,32 @@ class CallRecorder(CallNotes):
         if thread in _calling:
             return work(*arguments, **named)
         _calling.add(thread)
-        note, known = [0, function, thread], self._codes
-        while frame is not None:
-            code = frame.f_code
-            found = known.get(id(code))
-            if found is None:
-                found = known[id(code)] = code, is_of_user(code.co_filename)
-            if found[1]:
-                note += code, frame.f_lasti
-                if len(note) > _MOST_NOTED:
-                    break
-            frame = frame.f_back
-        begun = perf_counter_ns()
-        if self.before is not None and self.before(function, thread, begun):
-            begun = perf_counter_ns()
         try:
-            return work(*arguments, **named)
-        finally:
-            ended = perf_counter_ns()
+            note, known = [0, function, thread], self._codes
+            while frame is not None:
+                code = frame.f_code
+                found = known.get(id(code))
+                if found is None:
+                    found = known[id(code)] = code, is_of_user(code.co_filename)
+                if found[1]:
+                    note += code, frame.f_lasti
+                    if len(note) > _MOST_NOTED:
+                        break
+                frame = frame.f_back
+            begun = perf_counter_ns()
+            if self.before is not None and self.before(function, thread, begun):
+                begun = perf_counter_ns()
+            try:
+                return work(*arguments, **named)
+            finally:
+                ended = perf_counter_ns()
+                if self.after is not None:
+                    self.after(thread)
+                note += begun, ended
+                note[0] = len(note)
+                self._notes += note
+        finally:  # also when Ctrl-C comes while it waits for a device
             _calling.discard(thread)
-            if self.after is not None:
-                self.after(thread)
-            note += begun, ended
-            note[0] = len(note)
-            self._notes += note
 
 
 class _ProfiledFunction(Watcher):

@@ -29,8 +29,8 @@ _BUFFER: Final = 4 << 20
 _FORCED: Final = 1
 """CUPTI_ACTIVITY_FLAG_FLUSH_FORCED"""
 _READINGS: Final = 5
-_DRIFT: Final = 2e-3
-"""By how much two clocks of nanoseconds may differ: more than the system's is adjusted by (5e-4)."""
+_DOUBT: Final = 20_000
+"""Nanoseconds by which two spans may differ because readings take time."""
 _KIND: Final = struct.Struct("<I")
 RECORDS: Final = {
     KERNEL: struct.Struct("<16xQQ8xI4xIiii28xI8xQ"),
@@ -69,8 +69,9 @@ class DriverCall(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """CUPTI's clock, by what it and ours show at two moments. It counts nanoseconds, unless another tool of
-    the process has given CUPTI a clock of another unit, as torch.profiler does for good."""
+    """CUPTI's clock, by what it and ours show at two moments. It counts nanoseconds,
+    some less or more than ours, unless another tool of the process has given CUPTI a clock of another unit,
+    as torch.profiler does for good."""
 
     begun: tuple[int, int]
     """CUPTI's time, and ours."""
@@ -80,8 +81,8 @@ class Clock(NamedTuple):
     def unit(self) -> float:
         """Nanoseconds of ours that are one of CUPTI's."""
         (begun, own_begun), (ended, own_ended) = self
-        unit = (own_ended - own_begun) / max(ended - begun, 1)
-        return 1 if abs(unit - 1) < _DRIFT else unit
+        theirs, own = ended - begun, own_ended - own_begun
+        return 1 if abs(theirs - own) < _DOUBT else own / max(theirs, 1)
 
     def own(self, time: int) -> int:
         """The time of our clock for one of CUPTI's."""

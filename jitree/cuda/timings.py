@@ -72,12 +72,14 @@ class CudaTimings(CostlyTimings):
             self._stream.finish()
             return
         self._is_paused = True
-        if self._tracer is not None:
-            self._stop_tracing(self._tracer)
-            return
-        self._stream.finish()
-        self._stream.measures = 0
-        self._stream.share.record.release(PROFILED)
+        try:
+            self._stream.finish()  # what was promised is signalled without the lock
+        finally:  # Ctrl-C ends the wait
+            if self._tracer is not None:
+                self._stop_tracing(self._tracer)
+            else:
+                self._stream.measures = 0
+                self._stream.share.record.release(PROFILED)
 
     def end(self) -> None:
         self.pause()
@@ -99,16 +101,17 @@ class CudaTimings(CostlyTimings):
     def _stop_tracing(self, tracer: Tracer) -> None:
         """Between submissions: ends of kernels that are running would be as late as CUPTI's next flush."""
         stream = self._stream
-        stream.finish()  # what was promised is signalled without the lock
         with stream.lock:
             stream.take()
-            stream.context.enter()
-            with suppress(StatusError):  # the next wait has it, too
-                stream.flush()
-                if stream.tick != stream.completed:
-                    stream.api.synchronize_stream(stream.handle)
-            tracer.pause()
-            stream.end()
+            try:
+                with suppress(StatusError):  # the next wait has it, too
+                    stream.context.enter()
+                    stream.flush()
+                    if stream.tick != stream.completed and stream.api.lost is None:
+                        stream.api.synchronize_stream(stream.handle)
+            finally:
+                tracer.pause()
+                stream.end()
 
     def _measurements(self, records: Records, sizes: Mapping[Kernel, int]) -> Iterator[Measurement]:
         """For each call of the driver what it has launched, from its first beginning to its last end, and

@@ -40,7 +40,7 @@ class Sampler:
         """When the window, or the last one, began to open, and was open."""
         self._next = self._opened + _WINDOW
         """When to close an open window, or to open the next."""
-        self._is_open = True
+        self._is_open, self._is_over = True, False
         self._windows: list[tuple[int, int]] = []
 
     def before(self, function: str, thread: int, at: int) -> bool:
@@ -64,6 +64,8 @@ class Sampler:
         self._timed.discard(thread)
 
     def _change(self, at: int, function: str, thread: int) -> None:
+        if self._is_over:  # a call that was about to begin when the profile ended
+            return
         if self._is_open:
             self._close(at)
             at = perf_counter_ns()
@@ -80,14 +82,15 @@ class Sampler:
 
     def _close(self, at: int) -> None:
         self._is_open = False
-        for each in self._timings:
-            each.pause()
         self._windows.append((self._opened, at))
         self._timed.clear()
+        for each in self._timings:
+            each.pause()
 
     def stop(self, callers: Collection[int]) -> None:
         """``callers``: threads that have made calls."""
         with self._lock:
+            self._is_over = True
             if self._is_open:
                 self._close(perf_counter_ns())
             for each in self._timings:

@@ -183,6 +183,23 @@ def test_failing_calls_and_functions_of_later_modules() -> None:
     assert found == {"module.__init": 1, NAME: 2} and len(profile.rows) == 3
 
 
+def test_calls_after_one_that_was_ended_before_it_began() -> None:
+    """Ctrl-C may come while devices are told to begin or end their measuring."""
+
+    def interrupted(function: str, thread: int, at: int) -> bool:
+        raise KeyboardInterrupt
+
+    with Session(device="local-sync") as session:
+        session.load(SEEN)
+        with session.profile() as profile:
+            profile.notes.before = interrupted
+            with pytest.raises(KeyboardInterrupt):
+                call(session)
+            profile.notes.before = None
+            call(session)
+    assert [row.calls for row in profile.table("function")] == [1]
+
+
 def test_closing_ends_the_profile() -> None:
     session = Session(device="local-sync")
     session.load(SEEN)

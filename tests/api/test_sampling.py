@@ -127,3 +127,11 @@ def test_a_call_without_end_does_not_keep_a_window_open(monkeypatch: pytest.Monk
     calls.sampler.before("without end", 2, calls.time)
     calls.make("f", 10_000)
     assert not all(calls.timed[-2000:])
+
+
+def test_a_call_that_begins_after_the_end_opens_no_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread had been told of the profile before that ended."""
+    calls = Calls(monkeypatch)
+    calls.sampler.stop(())
+    calls.sampler.before("f", 1, calls.time)
+    assert not calls.timings.works

@@ -22,7 +22,7 @@ class FakeCupti:
         self.enabled: set[int] = set()
         self.refuses = False
         self.dropped = 0
-        self.ticks = 1
+        self.ticks = 1.0
         """Of its clock a nanosecond."""
         self._names: dict[str, ctypes.Array[ctypes.c_char]] = {}
         self._functions: tuple[Any, Any] = (None, None)
@@ -52,7 +52,7 @@ class FakeCupti:
         return 0
 
     def cuptiGetTimestamp(self, place: Any) -> int:
-        place._obj.value = perf_counter_ns() * self.ticks + CLOCK
+        place._obj.value = int(perf_counter_ns() * self.ticks) + CLOCK
         return 0
 
     def cuptiActivityFlushAll(self, flag: int) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 from time import perf_counter_ns
 
@@ -19,11 +20,13 @@ from jitree.cuda import timings
 from jitree.cuda.cupti import DRIVER, KERNEL, MEMCPY, Tracer
 from jitree.cuda.device import CudaDevice
 from jitree.dispatch.fast.engine import LOOP
+from jitree.errors import StatusError
 from jitree.hal.local import executor
 from jitree.modules.hal.native import RECIPE
 from tests.api.direct import CALLS
 from tests.cuda.fake import FakeDriver
 from tests.cuda.fake_cupti import CLOCK, FakeCupti
+from tests.cuda.fake_results import CUresult
 from tests.cuda.programs import PROGRAM_KERNELS, STATELESS
 
 X = np.arange(8, dtype=np.float32)
@@ -128,7 +131,7 @@ def test_two_devices_and_two_profiles(library: FakeCupti, fake: FakeDriver, sess
 
 def test_a_clock_of_another_unit(library: FakeCupti, session: Session) -> None:
     """torch.profiler gives CUPTI the processor's counter for good: profiles after it had no kernels."""
-    library.ticks = 3
+    library.ticks = 3.0
     with session.profile() as profile:
         session["module.scale"](X, X)
         time.sleep(0.01)  # else what the readings are off by is seen
@@ -138,6 +141,38 @@ def test_a_clock_of_another_unit(library: FakeCupti, session: Session) -> None:
     assert row.name == FIRST and row.total * 1e9 == pytest.approx(2000, rel=0.01)
     (begins,) = {measured.start for _, measured in profile.measurements if measured.kind == "dispatch"}
     assert begins == pytest.approx((begun - CLOCK) // 3, abs=100_000)
+
+
+def test_a_clock_that_is_slow(library: FakeCupti, session: Session) -> None:
+    """In a minute two clocks are a millisecond apart, so work belonged to other calls."""
+    library.ticks = 0.999
+    with session.profile() as profile:
+        begun = int(perf_counter_ns() * 0.999) + CLOCK
+        library.add(KERNEL, begun, begun + 6000, 0, 1, 1, 1, 1, 7, name=FIRST)
+        time.sleep(0.2)
+    (begins,) = {measured.start for _, measured in profile.measurements if measured.kind == "dispatch"}
+    assert begins == pytest.approx((begun - CLOCK) / 0.999, abs=50_000)
+
+
+@pytest.mark.parametrize("ending", [SystemExit, StatusError])
+def test_whatever_ends_the_wait_cupti_records_nothing_after_it(
+    library: FakeCupti, fake: FakeDriver, session: Session, monkeypatch: pytest.MonkeyPatch, ending: type
+) -> None:
+    entered = fake.cuCtxSetCurrent
+
+    def failing(context: int) -> object:
+        if ending is SystemExit:  # as a handler of a signal may raise
+            raise SystemExit
+        return (CUresult.CUDA_ERROR_DEINITIALIZED,)
+
+    profile = session.profile()
+    session["module.scale"](X, X)
+    monkeypatch.setattr(fake, "cuCtxSetCurrent", failing)
+    with suppress(SystemExit):
+        session.device.profiler.timings.pause()  # type: ignore[union-attr]
+    assert not library.enabled
+    monkeypatch.setattr(fake, "cuCtxSetCurrent", entered)
+    profile.stop()
 
 
 def test_records_are_taken_between_submissions(
