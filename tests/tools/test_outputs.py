@@ -126,7 +126,7 @@ def test_what_is_no_archive_is_not_appended_to(tmp_path: Path) -> None:
         (["-", "@a.npz"], "OUT_OF_RANGE; 2 outputs specified but"),
         (["-", "-"], "OUT_OF_RANGE; 2 outputs specified but the provided variant list only has 1 elements"),
         (["x"], "UNIMPLEMENTED; unsupported output mode specification 'x'"),
-        (["@/nonexistent/a.npy"], "UNAVAILABLE; unable to write file `/nonexistent/a.npy`"),
+        (["@/proc/nowhere/a.npy"], "UNAVAILABLE; unable to write file `/proc/nowhere/a.npy`"),
     ],
 )
 def test_bad_specifications(specifications: list[str], message: str) -> None:
