@@ -346,8 +346,10 @@ def _compare_results(found: Difference, makers: tuple[Makers, Makers]) -> None:
     if found.first is None and departures:
         found.first = min(departures, key=_time_made)
         number = int(found.first.operand.rpartition(" ")[2])
-        peers = (n for n, side in enumerate(found.sides) if isinstance(side, Peer))
-        found.counterpart = next((found.results[peer][number] for peer in peers), None)
+        peers = [n for n, side in enumerate(found.sides) if isinstance(side, Peer)]
+        found.counterpart = found.results[peers[0]][number] if peers else None
+        if len(peers) == len(found.sides):
+            found.first = found.first._replace(reason="neither of the two is a program")
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -105,10 +105,10 @@ class Departure(NamedTuple):
             for name, ordinal in zip((self.dispatch, self.other), self.ordinals, strict=True)
             if name
         )
-        made = " and ".join(names) or "no dispatch"
+        made = f"{' and '.join(names)}: " if names else ""
         where = "".join(f"\n  {text}" for text in (self.location, self.call_site) if text)
         reads = "".join(f"\n  {read}" for read in self.inputs)
-        return f"{made}: {self.operand} ({self.type}) departs {self.place}\n  {self.reason}{reads}{where}"
+        return f"{made}{self.operand} ({self.type}) departs {self.place}\n  {self.reason}{reads}{where}"
 
 
 class Comparison:

@@ -163,6 +163,7 @@ def test_a_reproduction_runs_alone(tmp_path: Path, capsys: pytest.CaptureFixture
         printed = capsys.readouterr().out
         assert printed.startswith(MATMUL) and "4x8xf32 min" in printed
         assert str(d.first.bits[0]) in printed and str(d.first.bits[1]) in printed
+        assert "no dispatch" not in printed, "it is the dispatch that made it"
         alone = jitree.LoneDispatch.load(folder / "a")
         assert alone.name == MATMUL and len(alone.bindings) == 3
         assert alone.run("local-task")[0].tobytes() == alone.expected()[0].tobytes()
@@ -196,6 +197,8 @@ def test_something_that_can_be_called() -> None:
     assert d.first.inputs[0].origin == f"{MATMUL} (dispatch 4)"
     both = jitree.diff(reference, lambda x: reference(x, wrong=True), inputs=[X])
     assert both.first is not None and both.first.dispatch == ""
+    said = str(both.first)
+    assert said.startswith("result 0 (") and "neither of the two is a program" in said
     with pytest.raises(FailedPreconditionError):
         both.save("nowhere")
 
