@@ -85,7 +85,7 @@ def _default_provider() -> ChannelProvider:
     if "RANK" not in os.environ:  # not torchrun
         try:
             from mpi4py import MPI
-        except ImportError:
+        except (ImportError, RuntimeError):  # the latter where mpi4py finds no library of MPI
             return provider
         if MPI.COMM_WORLD.Get_size() > 1:
             return MpiProvider(MPI.COMM_WORLD)
@@ -98,8 +98,9 @@ def _gloo(provider: ChannelProvider, timeout: float = TIMEOUT_SECONDS) -> Transp
         import torch.distributed as distributed
     except ImportError as error:
         raise UnavailableError(
-            "channels of local devices need mpi4py (pip install 'jitree[mpi]', mpirun) or torch, which are "
-            "not installed; or give the device a provider with a transport (replace_channel_provider)"
+            "channels of local devices need mpi4py (pip install 'jitree[mpi]', mpirun) and a library of MPI "
+            "that it finds, or torch, and there is neither; or give the device a provider with a transport "
+            "(replace_channel_provider)"
         ) from error
     import datetime
 

@@ -478,3 +478,22 @@ def test_an_event_loop_has_its_turns_while_others_are_late(uri: str) -> None:
         running = thread.submit(other)
         asyncio.run(asyncio.wait_for(member(), 60))
         running.result(60)
+
+
+def test_mpi4py_without_a_library_of_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then Gloo carries what mpirun's members send, where torch is there."""
+
+    class Unlinked:
+        @property
+        def MPI(self) -> object:
+            raise RuntimeError("cannot load MPI library")
+
+    for name in ("RANK", "OMPI_COMM_WORLD_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in (("PMI_RANK", "0"), ("PMI_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(sys.modules, "mpi4py", Unlinked())
+    for module in ("torch", "torch.distributed"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UnavailableError, match="a library of MPI that it finds"):
+        make_transport(None)
