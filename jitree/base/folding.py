@@ -50,7 +50,7 @@ def _of_user(trace: TracebackType | None) -> TracebackType | None:
         file = trace.tb_frame.f_code.co_filename
         if not is_of_user(file):
             is_ours = is_ours or file.startswith(_PACKAGE)
-        elif not (is_ours and _is_library(file)):
+        elif not (is_ours and is_library(file)):
             is_ours = False
             kept.append(trace)
         trace = trace.tb_next
@@ -60,5 +60,6 @@ def _of_user(trace: TracebackType | None) -> TracebackType | None:
     return found
 
 
-def _is_library(file: str) -> bool:
+def is_library(file: str) -> bool:
+    """Whether code is of Python's standard library."""
     return file.startswith(_LIBRARY) and not file[len(_LIBRARY) :].startswith(_PACKAGES_OF_USERS)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from jitree.base.folding import is_of_user
+from jitree.base.folding import is_library, is_of_user
 from jitree.base.records import NamedTuple
 from jitree.dispatch.backtrace import describe
 from jitree.dispatch.invocation import Invoker
@@ -49,7 +49,7 @@ class CallOrigin(NamedTuple):
     location: str
     """The function of the program that submits, and its source where the module says it."""
     call_site: str
-    """The line of Python that called: ``model.py:12 in main``."""
+    """The line of Python that called: ``model.py:12 in main``; empty on a thread whose function is ours."""
 
 
 class Origins:
@@ -73,7 +73,7 @@ class Origins:
                 if frame.f_locals["self"] is not self._invoker:
                     return None
                 call = self._call(frame.f_locals)
-            elif not call_site and is_of_user(code.co_filename):
+            elif not call_site and is_of_user(code.co_filename) and not is_library(code.co_filename):
                 call_site = f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}"
                 if call is None:
                     break

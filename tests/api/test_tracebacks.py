@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -121,3 +122,16 @@ def test_code_that_is_made_has_a_name_that_is_no_user_s() -> None:
     made = re.compile(r"(?<![.\w])(?:exec|eval)\((?!compile\()")
     files = Path(jitree.__file__).parent.rglob("*.py")
     assert not [file.name for file in files if made.search(file.read_text(encoding="utf-8"))]
+
+
+def test_a_call_on_a_thread_of_its_own_has_no_line(session: jitree.Session) -> None:
+    """What is left of the stack is Python's own: threading.py."""
+    call = session.load(SEEN).normalized
+    arguments = np.ones((4, 64), np.float32), np.ones((64, 71), np.float32), np.zeros(71, np.float32)
+    with session.tap() as taps:
+        thread = threading.Thread(target=call, args=arguments)
+        thread.start()
+        thread.join()
+        call(*arguments)
+    sites = [tap.call_site for tap in taps]
+    assert sites[:3] == [""] * 3 and all("test_tracebacks.py" in site for site in sites[3:])
