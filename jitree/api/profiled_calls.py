@@ -7,7 +7,7 @@ part is a call by itself, from one wait to the next.
 
 from __future__ import annotations
 
-from _thread import _local, allocate_lock, get_ident
+from _thread import allocate_lock, get_ident
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from sys import _getframe
 from time import perf_counter_ns
@@ -38,11 +38,6 @@ _NOTHING: Final[dict[str, Any]] = {}
 _IMPORTS: Final = [opcode for opcode, base in enumerate(BASE_OPCODE) if OPCODE_NAMES[base] == "call.import"]
 
 
-class _ThisCall(_local):
-    is_in_import = False
-
-
-_here: Final = _ThisCall()
 _calling: Final = set[int]()
 """Threads that are in a call that is noted."""
 _recorders: Final[dict[int, list[ProfiledImport]]] = {}
@@ -218,12 +213,10 @@ def _timed_import(machine: Machine, pc: int) -> int:
     imports = _recorders.get(id(machine.table))
     if imports is None:
         return call_import(machine, pc)
-    module, number, outer = machine.module.module, machine.code[pc + 3], _here.is_in_import
-    _here.is_in_import = True
+    module, number = machine.module.module, machine.code[pc + 3]
     begun = perf_counter_ns()
     try:
         return call_import(machine, pc)
     finally:
         ended = perf_counter_ns()
-        _here.is_in_import = outer
-        imports.append(ProfiledImport(module, number, outer, get_ident(), begun, ended))
+        imports.append(ProfiledImport(module, number, get_ident(), begun, ended))

@@ -39,8 +39,6 @@ class ProfiledImport(NamedTuple):
 
     module: Any
     number: int
-    is_inner: bool
-    """Whether another import of the thread has called the program that makes it."""
     thread: int
     begun: int
     ended: int
