@@ -1,17 +1,27 @@
-"""Snippets of ``docs/scale.md`` run as they are written there."""
+"""Snippets of ``docs/scale.md`` run as they are written there, each a script of its own."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs" / "scale.md").read_text()
-SNIPPETS = "\n".join(re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+SNIPPETS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
-def test_snippets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    exec(compile(SNIPPETS, str(ROOT / "docs" / "scale.md"), "exec"), {})
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda snippet: snippet.partition("\n")[0])
+def test_snippets(snippet: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(snippet)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, script], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
