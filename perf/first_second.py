@@ -1,7 +1,7 @@
 """Times the first second of VMVX kernels with nothing in the cache: jitree against iree.runtime.
 
     python perf/first_second.py [--device local-task] [--threads 2] [--suite LIST.json] [--only REGEX]
-                                [--seconds 1.0] [--repeat 3] [--calls 20] [--warm]
+                                [--seconds 1.0] [--repeat 3] [--calls 20] [--warm] [--clock thread_time]
 
 For each kernel new processes are started, in which one runtime calls it for so long, alternately; each of
 jitree's has an empty cache. Given are the medians of several processes: by how much the mean call is faster
@@ -9,7 +9,8 @@ than iree.runtime's (above 1: jitree is faster), how long the longest call took 
 median call, the same of iree.runtime (what the machine does to any program), when machine code had taken
 over (calls four times as fast as the first ones), the first calls one by one, in milliseconds and in units of
 iree.runtime's: the first one of its first, the others of its median of those. With `--warm` they share a
-cache, which processes before them have filled. Needs the extra `perf`.
+cache, which processes before them have filled. With `--clock thread_time` time is that of the calling
+thread's processor, all there is of a call on local-sync: for busy machines. Needs the extra `perf`.
 """
 
 from __future__ import annotations
@@ -48,10 +49,11 @@ def measure(case: Case, options: argparse.Namespace) -> Calls:
         threads = f"://?threads={options.threads}" if options.device == "local-task" else ""
         call = own_call(case, jitree.Session(device=options.device + threads))
     calls: Calls = []
-    begin = start = time.perf_counter()
+    clock = getattr(time, options.clock)
+    begin = start = clock()
     while start < begin + options.seconds or len(calls) < options.calls:
         call()
-        end = time.perf_counter()
+        end = clock()
         calls.append((start - begin, end - start))
         start = end
     return calls
@@ -62,7 +64,7 @@ def measure_apart(runtime: str, name: str, options: argparse.Namespace, cache: s
     command = [
         sys.executable, __file__, "--measure", runtime, "--only", f"^{name}$", "--suite", str(options.suite),
         "--device", options.device, "--threads", str(options.threads), "--seconds", str(options.seconds),
-        "--calls", str(options.calls),
+        "--calls", str(options.calls), "--clock", options.clock,
     ]  # fmt: skip
     environment = os.environ | {"JITREE_CACHE_DIR": cache}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # or Python compiles what has changed in each process
@@ -135,6 +137,7 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--calls", type=int, default=20)
     parser.add_argument("--warm", action="store_true")
+    parser.add_argument("--clock", default="perf_counter", choices=("perf_counter", "thread_time"))
     parser.add_argument("--measure", choices=(PEER, OWN), help=argparse.SUPPRESS)
     options = parser.parse_args()
     cases = list(read_cases(options.suite, options.only))

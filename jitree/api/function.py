@@ -67,7 +67,7 @@ PREPARED_AFTER: Final = 2
 """How many calls are made before direct calls are prepared: many functions are called once."""
 _PREPARING_SECONDS: Final = 0.0001
 _PREPARING_SHARE: Final = 0.125
-"""About how long each call then prepares them, at least, and of its own time."""
+"""How long a call then prepares them on average, at least, and of its own time."""
 
 
 class _PythonSignature:

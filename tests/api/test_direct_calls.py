@@ -402,11 +402,13 @@ def output_of(program: str) -> list[str]:
 def test_each_call_prepares_a_bit() -> None:
     """None of the first calls of a process takes several times as long as the others."""
     imported, following, *lines = output_of(f"""
-import sys
+import itertools, sys, types
 import numpy as np
 from jitree import Session
 from jitree.api import function
-function._PREPARING_SECONDS = function._PREPARING_SHARE = 0.0  # one step
+from jitree.api.calls import preparation
+preparation.time = types.SimpleNamespace(thread_time=itertools.count().__next__)
+function._PREPARING_SECONDS, function._PREPARING_SHARE = 1.0, 0.0  # one step
 digits = Session("local-sync", tier="fast").load({str(DIGITS)!r})
 loaded = set(sys.modules)
 digits.classify(np.zeros((8, 8), np.float32))
@@ -439,11 +441,13 @@ for row in rows:
 
 def test_preparing_takes_the_time_that_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     left = iter(preparation._STEPS[:6])
-    monkeypatch.setattr(preparation, "_left", left)
+    monkeypatch.setattr(preparation._Left, "steps", left)
+    monkeypatch.setattr(preparation._Left, "seconds", 0.0)
     monkeypatch.setattr(preparation, "time", SimpleNamespace(thread_time=count().__next__))
-    assert not preparation.is_prepared(0.0) and length_hint(left) == 5, "at least one step"
-    assert not preparation.is_prepared(2.5) and length_hint(left) == 2
-    assert not preparation.is_prepared(math.inf), "the next call has time for what is left"
+    for seconds, steps in ((0.25, 5), (0.5, 5), (0.25, 5), (2.5, 2)):
+        assert not preparation.is_prepared(seconds)
+        assert length_hint(left) == steps, "each takes 1"
+    assert not preparation.is_prepared(math.inf), "the next call makes the function's record"
     assert preparation.is_prepared(0.0)
 
 

@@ -1,7 +1,8 @@
 """What machine code of calls needs in a process: imported and loaded in steps, after the first calls.
 
-All of them take some 1.5 ms, as long as several calls of a small kernel: each call takes a few, so that it is
-not felt. Nothing depends on the steps: what is not there when it is used is loaded then.
+All of them take some 1.5 ms, as long as several calls of a small kernel, and ten times as long where Python
+has to compile the files: calls share them, so that it is not felt. Nothing depends on the steps: what is not
+there when it is used is loaded then.
 """
 
 from __future__ import annotations
@@ -15,19 +16,29 @@ _STEPS: Final = (
     "interface:addresses", "rest", "keeper", "direct", "session", "session:interface",
 )  # fmt: skip
 """Files of :mod:`jitree.api.calls.native`, each of which imports earlier ones, and functions in them."""
-_left: Final = iter(_STEPS)
+
+
+class _Left:
+    """What is left to do, and for how long calls have let it be done."""
+
+    steps: Final = iter(_STEPS)
+    seconds: float = 0.0
+    """Less than nothing after a step that took longer, such as a file that Python had to compile."""
 
 
 def is_prepared(seconds: float) -> bool:
-    """Whether nothing was left to do; else that is done, for about so long."""
-    end = time.thread_time() + seconds
+    """Whether nothing was left to do; else some is done, for ``seconds`` a call on average."""
+    _Left.seconds += seconds
     was_all = True
-    for step in _left:
+    while _Left.seconds > 0:
+        step = next(_Left.steps, None)
+        if step is None:
+            return was_all
         was_all = False
+        begun = time.thread_time()
         file, _, function = step.partition(":")
         module = import_module(f"jitree.api.calls.native.{file}")
         if function:
             getattr(module, function)()
-        if time.thread_time() >= end:
-            break
-    return was_all
+        _Left.seconds -= time.thread_time() - begun
+    return False
