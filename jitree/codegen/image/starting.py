@@ -5,9 +5,8 @@ from __future__ import annotations
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from jitree.codegen.image import background
-
 if TYPE_CHECKING:
+    from jitree.codegen.image import background
     from jitree.codegen.image.builds import Builds
     from jitree.codegen.image.flat import Recipe
 
@@ -27,6 +26,8 @@ class Starting(Thread):
 
     def run(self) -> None:
         try:
+            from jitree.codegen.image import background  # here: it takes a call half a millisecond
+
             self._builder = background.start_builder(*self._arguments)
             if self._builder is not None and self._builds is not None:
                 self._builder.limit(self._builds.limit)
