@@ -16,9 +16,8 @@ import pytest
 
 from jitree import Array, Session, donate
 from jitree.api.calls.native import RECIPE as CALLS_RECIPE
-from jitree.base import dlpack
+from jitree.base import dlpack, dlpack_names
 from jitree.base.dlpack import DLTensor
-from jitree.base.dlpack_names import VERSIONED_NAME
 from jitree.codegen import image
 from jitree.cuda import capsules
 from jitree.cuda.device import CudaDevice
@@ -83,7 +82,7 @@ def _describe(value: Tensor, out: Any) -> int:
 
 def _give(value: Tensor, out: int) -> int:
     capsule = value.array.__dlpack__(stream=-1, max_version=(1, 0))
-    ctypes.c_void_p.from_address(out).value = dlpack.pointer(id(capsule), VERSIONED_NAME)
+    ctypes.c_void_p.from_address(out).value = dlpack.pointer(id(capsule), dlpack_names.VERSIONED_NAME)
     capsules._set_name(id(capsule), capsules._USED_VERSIONED)
     return 0
 
