@@ -19,6 +19,7 @@ from jitree.api.calls.native import RECIPE as CALLS_RECIPE
 from jitree.codegen import image
 from jitree.cuda.device import CudaDevice
 from jitree.dispatch.fast.engine import LOOP
+from jitree.hal.exchange import HostTransfers
 from jitree.hal.local import executor
 from jitree.modules.hal.native import RECIPE
 from tests.cuda.fake import FakeDriver
@@ -124,6 +125,20 @@ def test_arrays_of_the_host_go_to_the_device_without_python(
     with pytest.raises(jitree.errors.InvalidArgumentError):
         add(x, kind(array[:7]))
     assert np.array_equal(np.asarray(add(x, value)), X + array)
+
+
+def test_the_host_is_told_of_transfers_where_it_wants_to(fake: FakeDriver) -> None:
+    fake.kernels.update(PROGRAM_KERNELS)
+    with CudaDevice(fake, 0, HostTransfers.EXPLICIT) as device, Session(device=device) as session:
+        add, x = session.load(LENDING).add, session.to_device(X)
+        warm(add, x, x)
+        for value in (X, X[::-1], X.tolist(), PlainProducer()):
+            for arguments in ((x, value), (value, value)):
+                with pytest.raises(jitree.errors.FailedPreconditionError, match="to_device"):
+                    add(*arguments)
+        placed = [session.to_device(X + number) for number in range(3)]
+        assert [array._view for array in placed] == [None] * 3
+        assert np.array_equal(add(*placed[:2]).to_host(), 2 * X + 1)
 
 
 def test_small_arrays_of_one_call_go_to_the_device_together(fake: FakeDriver, session: Session) -> None:

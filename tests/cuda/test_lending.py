@@ -55,8 +55,7 @@ class Tensor(Producer):
     """An array of a library with DLPack's functions in C; ``overrides`` are fields of what it says there."""
 
     stream: int | None = None
-    found = 0
-    """How often the library was asked for it."""
+    found = 0  # times that the library was asked for it
     requires_grad = False
 
     def __init__(self, array: Array, **overrides: Any) -> None:

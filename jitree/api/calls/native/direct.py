@@ -117,7 +117,7 @@ def direct_call(
         "argument_count": count, "arguments": arguments.buffer_info()[0],
         "result_count": len(signature.results), "results": results.buffer_info()[0],
         "signal": rows.signal() if signature.fences else 0, "rewrites": int(rows.rewrites),
-        "workspace": rows.workspace, "staging": rows.staging(arguments),
+        "workspace": rows.workspace, "staging": rows.staging(arguments), "uploads": int(rows.uploads),
         "acquire_code": method_code(lock.acquire, METH_KEYWORDS),
         "release_code": method_code(lock.release, METH_NOARGS),
     }  # fmt: skip
@@ -201,6 +201,9 @@ class _Rows:
             item.written or item.tensor is None for item in function.signature.arguments
         )
         """Whether the program may write to arrays that the host has copies of."""
+        exchange = function.device.array_exchange
+        self.uploads = exchange is None or not exchange.explicit_transfers
+        """Whether elements of the host go to the device without being told to."""
         self._copies = copies_to(function.device, function.invoker.table)
 
     def arguments(self, rows: Sequence[Row]) -> array[int]:

@@ -238,6 +238,7 @@ CALL: Final = Record(
     i64 lent                # handles of the call's memory of other libraries, linked in their extensions
     i64 producer            # the stream of another library that the device's now comes after,
     i64 producer_type       # and the EXCHANGE record of the library's type: it is asked once a call
+    i64 uploads             # 1 = elements of the host go to a device without being told to
     i64 staging             # address of MOST_SHARED bytes for small arrays that go to a device together, or 0
     i64 shared              # the storage that these share there, 0 = there are none yet
     i64 shared_size         # bytes of it that they take

@@ -130,7 +130,7 @@ class DirectCalls:
         }])  # fmt: skip
         result = records(RESULT, [{"kind": PASS_ARRAY, "place": place, "view_kind": self._view_kind}])
         fill(words, CALL, {
-            "run": 0, "signal": 0, "workspace": 0, "staging": 0, "ref_count": 1,
+            "run": 0, "signal": 0, "workspace": 0, "uploads": 1, "staging": 0, "ref_count": 1,
             "argument_count": 1, "arguments": argument.buffer_info()[0],
             "result_count": 1, "results": result.buffer_info()[0],
         })  # fmt: skip

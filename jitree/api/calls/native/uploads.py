@@ -41,7 +41,7 @@ def pass_gathered(
 def pass_uploaded(python: Python, record: CallRecord, argument: Argument, dimensions: int, data: int) -> bool:
     """Elements at an address of the host, of dimensions that fit, which go to the device by its stream."""
     size = view_size(argument, dimensions, LARGEST_UPLOADED)
-    if size < 0 or record.state.handle_pool.queue.open == 0:
+    if size < 0 or record.uploads == 0 or record.state.handle_pool.queue.open == 0:
         return False
     if may_join(record, size):
         return pass_joined(python, record, argument, dimensions, data, size)
