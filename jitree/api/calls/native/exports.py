@@ -145,7 +145,8 @@ def destroy_managed(managed: int) -> None:
 def destroy_on_device(managed: int) -> None:
     """As :func:`destroy_managed`, of memory that the other library's work may not have done with. It may come
     in the middle of anything, so that it asks no driver: what is submitted next comes after that."""
-    atomic_store(StreamRecord(VersionedTensor(managed).context).returned, 1)
+    if call_int(Python(load64(managed + _PYTHON_AT)).is_initialized) != 0:
+        atomic_store(StreamRecord(VersionedTensor(managed).context).returned, 1)
     destroy_managed(managed)
 
 
