@@ -271,13 +271,34 @@ def _softmax(rows: int, columns: int) -> KernelText:
 
 @pytest.mark.parametrize(("rows", "columns", "parts"), [(20, 1000, 10), (11, 500, 6), (32, 300, 2)])
 def test_rows_of_a_softmax(rows: int, columns: int, parts: int) -> None:
-    """Two rows are a part, or as many as there are lanes; rows of denormals and of zeros have zeros as their
-    greatest elements."""
+    """Two rows are a part, or as many as there are lanes."""
     block = np.random.default_rng(3).normal(0, 4, (rows, columns)).astype(np.float32)
-    block[1] = np.random.default_rng(4).choice(np.array([0, -0.0, 1e-40, -1e-40], np.float32), columns)
+    block[1] = np.random.default_rng(4).choice(np.array([0, -0.0], np.float32), columns)
     block[2, 5:] = np.nan
     blocks = [aligned(block.ravel()), aligned(np.zeros(rows * columns, np.float32))]
     assert _same(_softmax(rows, columns), 1, (), blocks) == parts
+
+
+@pytest.mark.parametrize("is_greatest", [True, False])
+def test_the_first_of_what_equals_zero_stays(is_greatest: bool) -> None:
+    """Kernels take denormals for zeros where they compare, and leave them what they are."""
+    rows, columns = 40, 130
+    text = KernelText(2)
+    none = text.pair()
+    text.lines.append(f"{none} = const.f32 nan")
+    text.loops([rows], lambda at: text.store("f32", 4, at[0], none))
+
+    def find(at: list[str]) -> None:
+        value = text.load("f32", 3, text.index(0, (at[0], columns), (at[1], 1)))
+        text.store("f32", 4, at[0], further(text, text.load("f32", 4, at[0]), value, is_greatest))
+
+    text.loops([rows, columns], find)
+    kinds = np.array([0, -0.0, 1e-40, -1e-40, *[-1.0 if is_greatest else 1.0] * 30], np.float32)
+    block = np.random.default_rng(6).choice(kinds, rows * columns)
+    expected, found = ([aligned(block), aligned(np.ones(rows, np.float32))] for _ in range(2))
+    run_whole(load(text.module(), "fast"), 1, (), expected)
+    run_whole(compiled(text), 1, (), found)
+    assert found[1].tobytes() == expected[1].tobytes()
 
 
 def _neighbours(step: int) -> KernelText:

@@ -14,6 +14,7 @@ from jitree.dispatch.native.nests.body import Body
 from jitree.dispatch.native.nests.dot_panels import DotPanels
 from jitree.dispatch.native.nests.dot_words import Dots
 from jitree.dispatch.native.nests.dots import GROUP, SQUARE
+from jitree.dispatch.native.nests.extremes import NestRow, RowExtreme
 from jitree.dispatch.native.nests.folding import is_zero
 from jitree.dispatch.native.nests.looks import Looks
 from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets
@@ -347,28 +348,16 @@ class NestLoops:
         keys: list[tuple[ElementAccess, Offsets]],
         values: list[str],
     ) -> list[str]:
-        """The accumulator after the last reduction: of its lanes, of what they leave, and in order if it is
-        zero."""
-        writer, count = self._writer, self._extents[level]
+        """The accumulator after the last reduction; a zero is the first of its row."""
         wide, body, extreme = self._plan.folded, self._body.folded, self._plan.extreme
         assert wide is not None and body is not None and extreme is not None
-        ((store, offsets),), (first,) = keys, values
-        (load,) = wide.accumulators
-        width = wide.lanes * wide.vectors
-        end = self._multiple(count, width)
-        kind = llvm_type(store.stored.type, wide.lanes)
-        start = writer.splat(store.stored.type, first, wide.lanes)
-        with self._looks.loop(level, "0", end, width, [(kind, start)] * wide.vectors) as iteration:
-            region = NestRegion({**outer.counters, level: iteration.counter}, None, squares=False)
-            places = [{**offsets, level: number * wide.lanes} for number in range(wide.vectors)]
-            for place, known in zip(places, iteration.values, strict=True):
-                region.accumulators[body.copy(store, place)] = NestOperand(known, wide.lanes)
-            found = (body.value(region, store.stored, place) for place in places)
-            iteration.next = [body.kept(load, operand).text for operand in found]
-        lanes = extreme.of_lanes(writer, wide.lanes, iteration.next)
-        (result,) = self._steps(level, end, count, 1, outer, keys, [lanes])
-        with writer.maybe(is_zero(writer, result), self._carried(keys, [result])) as branch:
-            branch.next = self._iterations(level, "0", count, 1, outer, keys, values)
+        ((_, offsets),), (first,) = keys, values
+        place = NestRow(level, outer.counters, offsets)
+        row = RowExtreme(self._writer, self._looks, wide, body, extreme, place)
+        found = row.of(first)
+        with self._writer.maybe(is_zero(self._writer, 1, found), self._carried(keys, [found])) as branch:
+            region = NestRegion({**outer.counters, level: row.first_zero()}, None, squares=False)
+            branch.next = self._step(region, keys, values, {})
         return branch.result
 
     def _carried(self, keys: list[tuple[ElementAccess, Offsets]], values: list[str]) -> list[tuple[str, str]]:

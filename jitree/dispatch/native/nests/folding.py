@@ -2,7 +2,7 @@
 
 ``acc < x ? x : acc``, or the other way round, with ``acc`` where x is no number, finds the same whatever
 comes first, but for zeros: of 0 and -0, and of denormals that comparisons take for zeros, the first stays.
-So what comes out as zero is looked for once more, in order.
+So a zero is looked for once more: the first element that equals it (``extremes.py``).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
 
-LEAST_ROW: Final = 64
-"""Iterations of the reduction from which on it is worth it."""
+LEAST_ROW: Final = 96
+"""Iterations of the reduction from which on it is worth it; squares of shorter rows take less."""
 _KIND: Final = "f32"
 _COMPARE, _NAN, _CHOOSE = f"cmp.lt.{_KIND}.u", f"cmp.nan.{_KIND}", f"select.{_KIND}"
 
@@ -26,6 +26,8 @@ class Extreme(NamedTuple):
     """How two elements become one."""
 
     is_greatest: bool
+    element: Value
+    """The other one, of each iteration."""
 
     def of(self, writer: Writer, lanes: int, known: str, other: str) -> str:
         """The instructions of the program: ``known`` stays where the other is the same or no number."""
@@ -35,11 +37,8 @@ class Extreme(NamedTuple):
         is_no_number = emit(writer, _NAN, lanes, [other])
         return emit(writer, _CHOOSE, lanes, [is_no_number, known, further])
 
-    def of_lanes(self, writer: Writer, lanes: int, vectors: list[str]) -> str:
-        """Of all lanes of some vectors."""
-        known, *others = vectors
-        for other in others:
-            known = self.of(writer, lanes, known, other)
+    def of_lanes(self, writer: Writer, lanes: int, known: str) -> str:
+        """Of all lanes of a vector."""
         vector = llvm_type(_KIND, lanes)
         distance = lanes
         while distance > 1:
@@ -50,8 +49,9 @@ class Extreme(NamedTuple):
         return writer.let(f"extractelement {vector} {known}, i64 0")
 
 
-def is_zero(writer: Writer, value: str) -> str:
-    return writer.let(f"fcmp oeq {llvm_type(_KIND, 1)} {value}, 0.0")
+def is_zero(writer: Writer, lanes: int, value: str) -> str:
+    zero = writer.splat(_KIND, "0.0", lanes)
+    return writer.let(f"fcmp oeq {llvm_type(_KIND, lanes)} {value}, {zero}")
 
 
 def extreme_of(structure: Structure, last: Level, accumulators: dict[Value, ElementAccess]) -> Extreme | None:
@@ -78,8 +78,8 @@ def _extreme_of(accumulator: Value, store: ElementAccess) -> Extreme | None:
         return None
     compared = _operands(further[0], _COMPARE)
     if compared == (accumulator, tested[0]):
-        return Extreme(True)
-    return Extreme(False) if compared == (tested[0], accumulator) else None
+        return Extreme(True, tested[0])
+    return Extreme(False, tested[0]) if compared == (tested[0], accumulator) else None
 
 
 def _operands(value: Value, operation: str) -> tuple[Value, ...] | None:

@@ -85,10 +85,9 @@ class Plan:
     """Of a nest without lanes: how values that do not need the accumulators are computed, whose lanes are
     iterations of the last reduction."""
     folded: Plan | None
-    """Of a nest without lanes: how all but a rest of the last reduction runs, whose iterations are lanes that
-    end in one element each (``folding.py``)."""
+    """Of a nest without lanes that looks for the ``extreme`` of each row: how elements are computed, with the
+    iterations of the last reduction as lanes (``extremes.py``)."""
     extreme: Extreme | None
-    """How those become one."""
     is_window: bool
     """The reductions have few iterations, which are all written out (``windows.py``)."""
     alternative: Plan | None
@@ -206,6 +205,8 @@ class _Planner:
     ) -> Plan | None:
         """The plan of a reduction along rows that takes some at a time, not as lanes; None: it should not."""
         extreme = extreme_of(self._structure, self._reductions[-1], accumulators)
+        if extreme is not None and self._dependence.reads_stored(extreme.element):
+            extreme = None
         if extreme is None and (rows is None or not self._leaves_lanes(rows)):
             return None
         tiled = None if extreme is not None else rows
@@ -233,10 +234,10 @@ class _Planner:
             injective=injective,
         )
         lanes = self._lanes()
-        wide = replace(plan, vector=self._reductions[-1], lanes=lanes)
+        wide = replace(plan, vector=self._reductions[-1], lanes=lanes, accumulators={})
         if extreme is not None:
             return replace(plan, folded=replace(wide, vectors=MAXIMUM_VECTORS))
-        return replace(plan, steps=lanes, ahead=replace(wide, accumulators={}))
+        return replace(plan, steps=lanes, ahead=wide)
 
     def _leaves_lanes(self, rows: Level) -> bool:
         """Whether functions would be computed for many lanes that are no rows."""
