@@ -6,14 +6,16 @@
 Each runtime has a separate process, which loads the model of `trained.py` and calls it. A peak is the most
 resident memory of that process (VmHWM of Linux), with Python, numpy and the runtime itself; jitree's is the
 greater of a process with an empty cache and one with a full one. The processes that compile kernels meanwhile
-are not in it; `compiled` is how long `jitree cache warm` takes with an empty cache on so many processors (0:
+are not in it; `compiled` is how long all kernels take that are compiled at once, on so many processors (0:
 all). A ratio is onnxruntime's peak over jitree's (above 1: jitree takes less). Needs what `trained.py` needs.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -61,27 +63,46 @@ def measured(runtime: str, file: Path, name: str, options: argparse.Namespace, c
     return int(done.stdout.split()[-1])
 
 
-def compile_seconds(file: Path, cache: str, processors: int) -> float:
+def compile_kernels(file: Path, processors: int) -> None:
+    """What a process does that compiles a model's kernels, as the builder of images does; prints how long it
+    took, and what all its processes took of processors."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: processors or None])
+    start = time.perf_counter()
+    gc.disable()
+    from jitree.codegen.image.build import build, generate
+    from jitree.codegen.image.compile import host_target
+    from jitree.dispatch.bytecode_module import BytecodeModule
+    from jitree.loaders import vmvx_images
+
+    for executable in vmvx_images.executables(BytecodeModule.load(file).module):
+        build(generate(vmvx_images.recipe(executable)), host_target())
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    print(time.perf_counter() - start, sum(usage.ru_utime + usage.ru_stime for usage in usages))
+
+
+def compile_times(file: Path, processors: int) -> list[float]:
+    """What :func:`compile_kernels` prints, of a new process."""
+    command = [sys.executable, __file__, "--compile", str(file), "--processors", str(processors)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=600)
+    return [float(text) for text in done.stdout.split()]
+
+
+def fill(cache: str, file: Path) -> None:
+    """Builds all machine code that the model takes."""
     command = [sys.executable, "-m", "jitree", "cache", "warm", str(file)]
     environment = {**os.environ, "JITREE_CACHE_DIR": cache}
-    every = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(every)[: processors or None])
-    try:
-        start = time.perf_counter()
-        subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True, timeout=600)
-        return time.perf_counter() - start
-    finally:
-        os.sched_setaffinity(0, every)
+    subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True, timeout=600)
 
 
 def compare(name: str, files: dict[str, Path], options: argparse.Namespace) -> float:
     """onnxruntime's peak over jitree's."""
     with tempfile.TemporaryDirectory() as cold, tempfile.TemporaryDirectory() as cache:
-        seconds = compile_seconds(files["vmvx"], cache, options.processors)
+        wall, busy = compile_times(files["vmvx"], options.processors)
+        fill(cache, files["vmvx"])
         own = max(measured("jitree", files["vmvx"], name, options, folder) for folder in (cold, cache))
         peer = measured("onnxruntime", files["onnx"], name, options, cache)
     sizes = f"jitree {own / 1e6:6.1f} MB  onnxruntime {peer / 1e6:6.1f} MB  ratio {peer / own:.3f}"
-    print(f"{name:12s} {sizes}  compiled in {seconds:.1f} s", flush=True)
+    print(f"{name:12s} {sizes}  compiled in {wall:.1f} s ({busy:.1f} of processors)", flush=True)
     return peer / own
 
 
@@ -93,7 +114,11 @@ def main() -> int:
     parser.add_argument("--only", default="")
     parser.add_argument("--folder", type=Path, default=Path("trained-models"))
     parser.add_argument("--member", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--compile", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.compile:
+        compile_kernels(options.compile, options.processors)
+        return 0
     if options.member:
         runtime, file, name = options.member
         member(runtime, Path(file), name, options)
