@@ -10,9 +10,11 @@ from jitree.base import cgroups
 
 
 def available_memory(root: Path = cgroups.ROOT, membership: Path = cgroups.MEMBERSHIP) -> int:
-    """Bytes."""
+    """Bytes. OSError where the system does not say it."""
     with open("/proc/meminfo", "rb") as file:
-        free = next(int(line.split()[1]) << 10 for line in file if line.startswith(b"MemAvailable"))
+        free = next((int(line.split()[1]) << 10 for line in file if line.startswith(b"MemAvailable")), -1)
+    if free < 0:
+        raise OSError("/proc/meminfo has no MemAvailable")
     addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
     if addresses != resource.RLIM_INFINITY:
         with open("/proc/self/statm", "rb") as file:

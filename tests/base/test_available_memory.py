@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import resource
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from jitree.base import available_memory as memory_module
 from jitree.base.available_memory import available_memory
 
 _LIMITED = """
@@ -54,3 +56,9 @@ def test_a_limit_of_the_process() -> None:
     done = subprocess.run([sys.executable, "-c", _LIMITED], capture_output=True, text=True, check=True)
     before, limited = map(int, done.stdout.split())
     assert limited < 3 << 30 and limited <= before
+
+
+def test_a_system_that_does_not_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_module, "open", lambda *_: io.BytesIO(b"MemTotal: 1 kB\n"), raising=False)
+    with pytest.raises(OSError, match="no MemAvailable"):
+        available_memory()
