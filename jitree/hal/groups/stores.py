@@ -7,7 +7,13 @@ import time
 from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
-from jitree.errors import AlreadyExistsError, DeadlineExceededError, StatusError, UnavailableError
+from jitree.errors import (
+    AlreadyExistsError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    StatusError,
+    UnavailableError,
+)
 from jitree.hal.groups.waiting import wait_looking
 from jitree.hal.objects import ChannelProvider
 
@@ -83,6 +89,9 @@ class PolledStore:
     """A store in which a key is looked for again and again."""
 
     def __init__(self, timeout: float) -> None:
+        """INVALID_ARGUMENT for what is no time: a look that has no end."""
+        if not timeout >= 0:
+            raise InvalidArgumentError(f"timeout: expected seconds, not {timeout}")
         self._timeout = timeout
 
     def look(self, key: str) -> bytes | None:

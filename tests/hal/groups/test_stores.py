@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jitree.base.scopes import deadline
-from jitree.errors import AlreadyExistsError, DeadlineExceededError, UnavailableError
+from jitree.errors import AlreadyExistsError, DeadlineExceededError, InvalidArgumentError, UnavailableError
 from jitree.hal.groups.stores import FolderStore, StoreProvider
 
 
@@ -48,6 +48,13 @@ def test_members_that_do_not_come(tmp_path: Path) -> None:
         StoreProvider(FolderStore(tmp_path / "other", 0.01), 1, 2).exchange_default_id(b"")
     with deadline(0.1), pytest.raises(DeadlineExceededError, match="was not done within"):
         StoreProvider(FolderStore(tmp_path / "other", 60), 1, 2).exchange_default_id(b"")
+
+
+@pytest.mark.parametrize("timeout", [-1.0, float("nan")])
+def test_what_is_no_time(tmp_path: Path, timeout: float) -> None:
+    """With NaN a member would wait for ever."""
+    with pytest.raises(InvalidArgumentError, match="timeout"):
+        FolderStore(tmp_path, timeout)
 
 
 def test_stores_of_torch() -> None:
