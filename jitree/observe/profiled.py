@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 from typing import TYPE_CHECKING, Any, Final
 
+from jitree.base.folding import is_library
 from jitree.base.records import NamedTuple
 
 if TYPE_CHECKING:
@@ -30,8 +31,11 @@ class ProfiledCall(NamedTuple):
 
     @property
     def site(self) -> str:
-        """The line of Python that called: ``model.py:12 in main``."""
-        return describe(*self.stack[0]) if self.stack else _NO_CALL
+        """The line of Python that called: ``model.py:12 in main``. Of what an event loop calls, the one that
+        runs the loop."""
+        of_user = (each for each in self.stack if not is_library(each[0].co_filename))
+        found = next(of_user, self.stack[0] if self.stack else None)
+        return _NO_CALL if found is None else describe(*found)
 
 
 class ProfiledImport(NamedTuple):

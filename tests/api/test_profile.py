@@ -234,6 +234,20 @@ def test_awaited_and_submitted_calls(device: str) -> None:
         assert all(row.calls == 2 for row in profile.rows)
 
 
+def test_calls_that_an_event_loop_makes_are_of_the_line_that_runs_it() -> None:
+    with Session(device="local-sync") as session:
+        function = session.load(ASYNCHRONOUS).add
+        arguments = np.ones(64, np.float32), np.ones(64, np.float32)
+
+        async def several() -> None:
+            await asyncio.gather(*(function.async_(*arguments) for _ in range(3)))
+
+        with session.profile() as profile:
+            asyncio.run(several())
+    (site,) = profile.table(by="call site")
+    assert "test_profile.py" in site.name and site.calls == 3
+
+
 def test_threads() -> None:
     with Session(device="local-task") as session:
         session.load(SEEN)
