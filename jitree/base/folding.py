@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Final
 
 _VARIABLE: Final = "JITREE_TRACEBACK"
@@ -20,6 +20,15 @@ _TYPED: Final = frozenset(("<stdin>", "<string>"))
 def is_of_user(file: str) -> bool:
     """Whether code is neither ours nor made by us or by Python."""
     return not file.startswith((_PACKAGE, "<")) or file in _TYPED or file.startswith("<ipython")
+
+
+def caller(frame: FrameType) -> str:
+    """``model.py:12 in main`` for a line that users know as the one that called; empty for one of ours, or of
+    the standard library, whose threads and event loops make calls for them."""
+    code = frame.f_code
+    if not is_of_user(code.co_filename) or is_library(code.co_filename):
+        return ""
+    return f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}"
 
 
 def keep_tracebacks() -> None:

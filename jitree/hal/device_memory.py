@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from weakref import ref
 
 from jitree.base.endings import Unique
-from jitree.base.folding import is_of_user
+from jitree.base.folding import caller
 from jitree.base.records import NamedTuple
 from jitree.dispatch.backtrace import describe
 from jitree.dispatch.plain.calls import call_import
@@ -187,15 +187,12 @@ class _TrackingAllocator(Allocator):
 
 def asking() -> tuple[str, str]:
     """The function of a program and the line of Python for which this thread allocates."""
-    function, frame = "", None
-    caller: FrameType | None = sys._getframe(1)
-    while caller is not None and frame is None:
-        if caller.f_code is _IMPORT and not function:
-            function = describe(*next(caller.f_locals["machine"].locations(caller.f_locals["pc"])))
-        elif is_of_user(caller.f_code.co_filename):
-            frame = caller
-        caller = caller.f_back
-    place = (
-        f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}" if frame else "(no line)"
-    )
-    return function or _PYTHON, place
+    function, line = "", ""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not line:
+        if frame.f_code is _IMPORT and not function:
+            function = describe(*next(frame.f_locals["machine"].locations(frame.f_locals["pc"])))
+        else:
+            line = caller(frame)
+        frame = frame.f_back
+    return function or _PYTHON, line or "(no line)"

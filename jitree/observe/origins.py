@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from jitree.base.folding import is_library, is_of_user
+from jitree.base.folding import caller
 from jitree.base.records import NamedTuple
 from jitree.dispatch.backtrace import describe
 from jitree.dispatch.invocation import Invoker
@@ -73,9 +73,9 @@ class Origins:
                 if frame.f_locals["self"] is not self._invoker:
                     return None
                 call = self._call(frame.f_locals)
-            elif not call_site and is_of_user(code.co_filename) and not is_library(code.co_filename):
-                call_site = f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}"
-                if call is None:
+            elif not call_site:
+                call_site = caller(frame)
+                if call_site and call is None:
                     break
             frame = frame.f_back
         return CallOrigin(call, location, call_site)

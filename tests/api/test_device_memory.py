@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -63,6 +64,15 @@ def test_results_that_are_kept_have_function_and_line(session: Session) -> None:
     del kept, mine
     gc.collect()
     assert sum(row.live for row in memory.rows if row.function.startswith("module.normalized")) == 0
+
+
+def test_what_a_thread_of_its_own_allocates_has_no_line(session: Session) -> None:
+    """Its stack has none but Python's own: threading.py."""
+    with session.device.memory() as memory:
+        thread = threading.Thread(target=session[NAME], args=ARGUMENTS)
+        thread.start()
+        thread.join()
+    assert {row.call_site for row in memory.rows} == {"(no line)"}
 
 
 def test_calls_are_as_before_when_it_has_ended(session: Session) -> None:
