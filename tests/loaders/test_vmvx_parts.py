@@ -153,6 +153,33 @@ def test_rows_that_run_into_each_other_stay_whole() -> None:
     assert _same(case.text(), 1, (5, 30), [left, right, out]) > 1
 
 
+@pytest.mark.parametrize(("features", "rows"), [(6, 9), (40, 2), (5, 5)])
+def test_lanes_that_run_over_rows(features: int, rows: int) -> None:
+    """A convolution whose vectors are in two rows, in parts of rows or of features."""
+    columns, channels = 20, 8
+    text = KernelText(3)
+    zero = text.pair()
+    text.lines.append(f"{zero} = const.f32.zero")
+
+    def place(at: Sequence[str]) -> str:
+        return text.index(0, (at[0], rows * columns), (at[1], columns), (at[2], 1))
+
+    def add(at: list[str]) -> None:
+        feature, row, column, channel, high, wide = at
+        pitch = columns + 2
+        image = ((channel, (rows + 2) * pitch), (row, pitch), (high, pitch), (column, 1), (wide, 1))
+        filters = text.index(0, (feature, 9 * channels), (channel, 9), (high, 3), (wide, 1))
+        left, right = text.load("f32", LEFT, filters), text.load("f32", RIGHT, text.index(0, *image))
+        text.store("f32", OUT, place(at), text.op("fma.f32", left, right, text.load("f32", OUT, place(at))))
+
+    text.loops([features, rows, columns], lambda at: text.store("f32", OUT, place(at), zero))
+    text.loops([features, rows, columns, channels, 3, 3], add)
+    random = np.random.default_rng(3)
+    sizes = features * channels * 9, channels * (rows + 2) * (columns + 2), features * rows * columns
+    blocks = [aligned(random.normal(0, 1, size).astype(np.float32)) for size in sizes]
+    assert _same(text, 1, (), blocks) > 1
+
+
 def _tile(rows: int, columns: int, clears: bool) -> KernelText:
     """An image of three channels plus what scratch memory holds: one if it ``clears`` that, else zero. It has
     room for so many rows and columns; the dispatch says how many there are."""

@@ -41,6 +41,10 @@ class Body:
         self._memory = Memory(writer, structure, plan, places)
         self.places = places
         self._levels = {level.counter: level for level in structure.levels}
+        if plan.fold is not None:
+            self._levels |= dict.fromkeys(
+                (plan.fold.rows.counter, plan.fold.columns.counter), plan.fold.level
+            )
         self._ahead: Body | None = None
         if plan.ahead is not None:
             self._ahead = Body(writer, structure, reader, plan.ahead, dependence, places, invariants)
@@ -209,6 +213,9 @@ class Body:
         if memory.is_uniform(access):
             bit = self._any(self._predicate(region, predicate, offsets)) if predicate else None
             return memory.load_element(access, pointer, bit)
+        if self._plan.fold is not None and access in self._plan.fold.gaps:
+            mask = self._mask(region, predicate, offsets)
+            return memory.load_folded(region, access, self._plan.fold, offsets, mask)
         if access in region.panels:
             return memory.load_panel(region, access, offsets)
         if value in self._plan.transposed and region.squares and region.mask is None:

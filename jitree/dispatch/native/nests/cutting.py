@@ -197,6 +197,8 @@ class _Cutter:
         plan = nest.plan
         if plan.in_order or level in plan.reductions:
             return None
+        if plan.fold is not None and level is plan.fold.columns:
+            return None
         if level is plan.vector:
             return plan.lanes * (plan.vectors if plan.tiled is not None else 1)
         return plan.copies if level is plan.tiled else 1

@@ -54,6 +54,11 @@ class NestLoops:
         part: LoopRange | None = None,
     ) -> None:
         self._part = part
+        if plan.fold is not None:
+            body.places.fold(plan.fold)
+            if part is not None and part.level is plan.fold.rows:
+                ends = [writer.let(f"mul i64 {end}, {plan.fold.width}") for end in (part.start, part.end)]
+                self._part = LoopRange(plan.fold.level, *ends)
         self._writer = writer
         self._structure = structure
         self._plan = plan

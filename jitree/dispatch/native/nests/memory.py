@@ -9,6 +9,7 @@ from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.reading import Level
 from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
+from jitree.dispatch.native.nests.row_folds import Fold
 from jitree.dispatch.native.nests.transpose import load_columns
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
@@ -42,6 +43,14 @@ class Places:
     """In bytes, from constants to their copies."""
     bounded: set[Value] = field(default_factory=set)
     """Computed parts of indices that the guard has found to be small."""
+
+    def fold(self, fold: Fold) -> None:
+        """Two loops become one, in indices too; what is left of those are gaps between rows."""
+        self.extents[fold.level] = str(fold.level.extent)
+        for access, level in list(self.coefficients):
+            if fold.in_place_of(level):
+                del self.coefficients[access, level]
+                self.coefficients[access, fold.level] = "1"
 
 
 class Panel(NamedTuple):
@@ -82,6 +91,7 @@ class Memory:
         self._structure = structure
         self._plan = plan
         self.places = places
+        self._levels = structure.levels if plan.fold is None else (*structure.levels, plan.fold.level)
 
     def is_uniform(self, access: ElementAccess) -> bool:
         """All lanes touch one element."""
@@ -101,7 +111,7 @@ class Memory:
     def pointer(self, region: NestRegion, access: ElementAccess, offsets: Offsets) -> str:
         """Of the element of the first lane."""
         writer, coefficients = self._writer, self.places.coefficients
-        moving = [level for level in self._structure.levels if (access, level) in coefficients]
+        moving = [level for level in self._levels if (access, level) in coefficients]
         numbers = {level: coefficients[access, level] for level in moving}
         # Multiples of constants go into the last addition, so that copies of a tile share the rest.
         dynamic = {level: offsets.get(level, 0) for level in moving if numbers[level].startswith("%")}
@@ -193,6 +203,39 @@ class Memory:
 
             columns = region.rows[key] = load_columns(writer, kind, lanes, load)
         return NestOperand(self.extended(access, columns[offsets.get(along, 0)], lanes), lanes)
+
+    def load_folded(
+        self, region: NestRegion, access: ElementAccess, fold: Fold, offsets: Offsets, mask: str | None
+    ) -> NestOperand:
+        """A vector out of two rows."""
+        writer, lanes = self._writer, self._plan.lanes
+        kind, vector, gap = ELEMENT_LLVM[access.element], self._vector(access, lanes), fold.gaps[access]
+        row, after = self._row_of(region, fold, offsets.get(fold.level, 0))
+        start = self.pointer(region, access, offsets)
+        place = writer.let(f"getelementptr {kind}, ptr {start}, i64 {writer.let(f'mul i64 {row}, {gap}')}")
+        first = self.load_lanes(access, place, mask).text
+        below = writer.let(f"getelementptr {kind}, ptr {place}, i64 {gap}")
+        if mask is not None:
+            after = writer.let(f"and <{lanes} x i1> {after}, {mask}")
+        name = f"@llvm.masked.load.v{lanes}{access.element}.p0"
+        writer.context.declare(f"declare {vector} {name}(ptr, i32, <{lanes} x i1>, {vector})")
+        arguments = f"ptr {below}, i32 1, <{lanes} x i1> {after}, {vector} {first}"
+        return NestOperand(writer.let(f"call {vector} {name}({arguments})"), lanes)
+
+    def _row_of(self, region: NestRegion, fold: Fold, first: int) -> tuple[str, str]:
+        """The row of a vector's first lane, and the lanes that lie in the next one."""
+        writer, lanes = self._writer, self._plan.lanes
+        known = region.rows.get((fold.level, first))
+        if known is None:
+            number = writer.let(f"add i64 {region.counters[fold.level]}, {first}")
+            row = writer.let(f"udiv i64 {number}, {fold.width}")
+            end = writer.let(f"mul i64 {writer.let(f'add i64 {row}, 1')}, {fold.width}")
+            left = writer.let(f"trunc i64 {writer.let(f'sub i64 {end}, {number}')} to i32")
+            numbers = ", ".join(f"i32 {lane}" for lane in range(lanes))
+            bound = writer.splat("i32", left, lanes)
+            known = [row, writer.let(f"icmp sge <{lanes} x i32> <{numbers}>, {bound}")]
+            region.rows[fold.level, first] = known
+        return known[0], known[1]
 
     def load_panel(self, region: NestRegion, access: ElementAccess, offsets: Offsets) -> NestOperand:
         """A row of a panel."""

@@ -10,7 +10,7 @@ the same bit for bit. Other nests run as they stand, one element at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Final
 
@@ -22,6 +22,7 @@ from jitree.dispatch.native.nests.prepacked import is_packable
 from jitree.dispatch.native.nests.reading import Level, Split
 from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
 from jitree.dispatch.native.nests.registers import accumulators, copies
+from jitree.dispatch.native.nests.row_folds import Fold, find_fold
 from jitree.dispatch.native.packed_text import LANES
 from jitree.dispatch.native.ssa import Value
 
@@ -78,26 +79,28 @@ class Plan:
     """Loads along the last reduction that become rows of panels in memory (``panels.py``)."""
     prepacked: tuple[Value, ...]
     """Loads of constants that are read from copies (``../packed_text.py``)."""
-    block: int
+    injective: dict[ElementAccess, Order]
+    """Stores for which a guard has to check that each factor exceeds what the smaller ones reach."""
+    block: int = 0
     """Iterations of the last reduction that run for all tiles along the tiled loop before the next ones do,
     while what they share is in the first-level cache; 0: all, or as many as panels have room for."""
-    ahead: Plan | None
+    ahead: Plan | None = None
     """Of a nest without lanes: how values that do not need the accumulators are computed, whose lanes are
     iterations of the last reduction."""
-    folded: Plan | None
+    folded: Plan | None = None
     """Of a nest without lanes that looks for the ``extreme`` of each row: how elements are computed, with the
     iterations of the last reduction as lanes (``extremes.py``)."""
-    extreme: Extreme | None
-    is_window: bool
+    extreme: Extreme | None = None
+    is_window: bool = False
     """The reductions have few iterations, which are all written out (``windows.py``)."""
-    alternative: Plan | None
+    alternative: Plan | None = None
     """How it runs where loads that this one transposes are constants with copies."""
-    dot: DotProduct | None
+    fold: Fold | None = None
+    """Two loops that the vector loop stands for."""
+    dot: DotProduct | None = None
     """The sum of products of bytes that it is, if there is an instruction for that."""
-    in_order: bool
+    in_order: bool = False
     """Each access happens as the program has it, so nothing need be known about overlaps."""
-    injective: dict[ElementAccess, Order] = field(default_factory=dict)
-    """Stores for which a guard has to check that each factor exceeds what the smaller ones reach."""
 
     @property
     def forwards(self) -> bool:
@@ -111,10 +114,7 @@ def make_plan(structure: Structure, splits: Sequence[Split], dependence: Depende
 
 
 def _in_order(structure: Structure) -> Plan:
-    return Plan(
-        structure.levels, None, None, (), 1, 1, 1, 1, {}, {}, (), (), 0, None, None, None, False, None, None,
-        True,
-    )  # fmt: skip
+    return Plan(structure.levels, None, None, (), 1, 1, 1, 1, {}, {}, (), (), {}, in_order=True)
 
 
 class _Planner:
@@ -180,17 +180,17 @@ class _Planner:
             packed=packed,
             prepacked=(),
             block=0 if packed or steps > 1 else self._block(vector, tiled, vectors * lanes, together),
-            ahead=None,
-            folded=None,
-            extreme=None,
             is_window=not (packed or transposed) and self._is_window(vector, vectors * together),
-            alternative=None,
-            dot=None,
-            in_order=False,
             injective=injective,
         )
         if vector is not None and along in self._reductions and len(transposed) == 1:
             plan = replace(plan, alternative=self._prepacked(plan, vector))
+        if (
+            vector is not None
+            and self._reductions
+            and not (transposed or packed or plan.block or plan.is_window)
+        ):
+            plan = self._folded(plan, vector)
         if vector is not None or not self._reductions or self._dependence.weight < FUNCTION_WEIGHT:
             return plan
         lanes = self._lanes()
@@ -223,14 +223,7 @@ class _Planner:
             transposed={},
             packed=(),
             prepacked=(),
-            block=0,
-            ahead=None,
-            folded=None,
             extreme=extreme,
-            is_window=False,
-            alternative=None,
-            dot=None,
-            in_order=False,
             injective=injective,
         )
         lanes = self._lanes()
@@ -245,6 +238,21 @@ class _Planner:
             return False
         lanes = self._lanes()
         return rows.extent <= FULL_LANES * lanes * -(-rows.extent // lanes)
+
+    def _folded(self, plan: Plan, vector: Level) -> Plan:
+        """The plan with lanes that run over rows, where that is better."""
+        fold = find_fold(self._structure, self._dependence, vector, plan.outer)
+        if fold is None:
+            return plan
+        vectors = self._vectors(vector, plan.tiled, -(-_count(fold.level) // plan.lanes))
+        return replace(
+            plan,
+            outer=tuple(level for level in plan.outer if level is not fold.rows),
+            vector=fold.level,
+            vectors=vectors,
+            copies=self._copies(plan.tiled, vectors, 1),
+            fold=fold,
+        )
 
     def _dot_plan(
         self,
@@ -271,14 +279,7 @@ class _Planner:
             transposed={},
             packed=(dot.row,) if self._is_reused(vector, tiled, lanes) else (),
             prepacked=(),
-            block=0,
-            ahead=None,
-            folded=None,
-            extreme=None,
-            is_window=False,
-            alternative=None,
             dot=dot,
-            in_order=False,
             injective=injective,
         )
 

@@ -30,6 +30,12 @@ def copies() -> int:
 
 
 @cache
+def has_masks() -> bool:
+    """Whether a load under a mask takes no longer than another, and keeps what the other lanes held."""
+    return "avx512f" in processor.words("flags")
+
+
+@cache
 def dot_lanes() -> int:
     """Lanes of 32 bits to which one instruction adds four products of bytes each; 0: there is none."""
     flags = processor.words("flags")

@@ -1,0 +1,104 @@
+"""Lanes that run over rows: memory is what the instructions leave, whatever the rows' number and length."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from jitree.base import processor
+from jitree.base.memory import PAGE_SIZE, Mapping
+from jitree.dispatch.native.nests import plan, registers
+from tests.dispatch.native.nests.harness import Compiled, interpret
+from tests.dispatch.native.nests.programs import Body, Level, Text, only_nest, program
+from tests.dispatch.native.nests.test_kernels import _at_the_end_of_memory, _memory, check
+
+masks_of_processor = registers.has_masks.__wrapped__
+
+
+@pytest.fixture(autouse=True)
+def _processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code for masks runs on others, too, where it is not made."""
+    monkeypatch.setattr(registers, "has_masks", lambda: True)
+    monkeypatch.setattr(plan, "accumulators", lambda: 16)
+    monkeypatch.setattr(plan, "copies", lambda: 4)
+
+
+def convolution(rows: int, columns: int, gap: int, element: str = "f32", start: int = 0) -> Body:
+    """A filter of 3 by 3 over eight channels of an image whose rows are longer than those of the result."""
+    pitch = columns + gap
+
+    def body(text: Text, at: list[str]) -> None:
+        feature, row, column, channel, high, wide = at
+        out = text.index(5, (feature, rows * columns), (row, columns), (column, 1))
+        image = ((channel, (rows + 2) * pitch), (row, pitch), (high, pitch), (column, 1), (wide, 1))
+        filters = text.index(0, (feature, 72), (channel, 9), (high, 3), (wide, 1))
+        left, right = text.load(element, 1, filters), text.load(element, 2, text.index(start, *image))
+        text.store(element, 0, out, text.op(f"fma.{element}", left, right, text.load(element, 0, out)))
+
+    return body
+
+
+def levels(features: int, rows: int, columns: int) -> list[Level]:
+    return [Level(size) for size in (features, rows, columns, 8, 3, 3)]
+
+
+@pytest.mark.parametrize("columns", [17, 20, 27, 31])
+@pytest.mark.parametrize("rows", [2, 3, 7])
+@pytest.mark.parametrize("features", [5, 7])
+def test_convolution(features: int, rows: int, columns: int) -> None:
+    """Whole tiles, vectors that overlap in the last one, and few lanes that are left."""
+    function = program(levels(features, rows, columns), convolution(rows, columns, 2))
+    assert only_nest(function).plan.fold is not None
+    check(function)
+
+
+@pytest.mark.parametrize("gap", [1, 9, 40])
+@pytest.mark.parametrize("element", ["f32", "i32"])
+def test_rows_far_apart(element: str, gap: int) -> None:
+    function = program(levels(5, 4, 18), convolution(4, 18, gap, element))
+    assert only_nest(function).plan.fold is not None
+    check(function)
+
+
+@pytest.mark.parametrize("rows", [2, 5, 16])
+@pytest.mark.parametrize("columns", [17, 24])
+def test_no_element_after_the_last_one(rows: int, columns: int) -> None:
+    """The image ends with the last element that the last window needs."""
+    function = program(levels(4, rows, columns), convolution(rows, columns, 2))
+    nest, pages = only_nest(function), Mapping(8 * PAGE_SIZE)
+    memory = [np.resize(given, 1 << 15) for given in _memory(function)]
+    memory[2] = _at_the_end_of_memory(pages, memory[2][: 4 * 8 * (rows + 2) * (columns + 2)])
+    refs = [value for value in function.arguments if value.type == "ref"]
+    expected, actual = memory[0].copy(), memory[0].copy()
+    interpret(nest.loop, dict(zip(refs, [expected, *memory[1:]], strict=True)))
+    assert Compiled(nest).run(dict(zip(refs, [actual, *memory[1:]], strict=True))) == 4
+    assert (expected == actual).all()
+
+
+@pytest.mark.parametrize(
+    "what", ["rows that fill vectors", "short rows", "every other element", "no masks", "rows as data"]
+)
+def test_others_stay_as_they_are(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = {"rows that fill vectors": 32, "short rows": 13}.get(what, 20)
+    monkeypatch.setattr(registers, "has_masks", lambda: what != "no masks")
+
+    def body(text: Text, at: list[str]) -> None:
+        feature, row, column, k, high = at
+        out = text.index(0, (feature, 3 * columns), (row, columns), (column, 1))
+        apart = 2 if what == "every other element" else 1
+        image = text.index(0, (row, 70), (column, apart), (k, 1), (high, 70))
+        right = text.load("f32", 2, image)
+        if what == "rows as data":
+            right = text.op("mul.f32", right, text.op("cast.si64.f32", row))
+        left = text.load("f32", 1, text.index(0, (feature, 20), (k, 2), (high, 1)))
+        text.store("f32", 0, out, text.op("fma.f32", left, right, text.load("f32", 0, out)))
+
+    function = program([Level(size) for size in (6, 3, columns, 9, 9)], body)
+    assert only_nest(function).plan.fold is None
+    check(function)
+
+
+def test_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    for flags, masks in {("avx2", "fma"): False, ("avx2", "avx512f"): True}.items():
+        monkeypatch.setattr(processor, "words", lambda _, flags=flags: frozenset(flags))
+        assert masks_of_processor() is masks
