@@ -52,6 +52,7 @@ KERNELS: dict[str, tuple[Maker, ...]] = {
     "batch_matmul": (floats(8, 64, 64), floats(8, 64, 64)),
     "matmul_transposed": (floats(96, 128), floats(80, 128)),
     "depthwise_conv": (floats(1, 34, 34, 32), floats(3, 3, 32)),
+    "conv_planes": (floats(1, 96, 22, 22), floats(24, 96, 3, 3)),
     "max_pool": (floats(1, 64, 64, 32),),
     "column_sum": (floats(512, 512),),
     "requantize": (integers(-12000, 12000, 65536),),

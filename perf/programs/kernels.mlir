@@ -134,3 +134,12 @@ func.func @gather(%table: tensor<1024x64xf32>, %rows: tensor<512xi32>) -> tensor
   } -> tensor<512x64xf32>
   return %0 : tensor<512x64xf32>
 }
+
+// a filter over planes of a padded image, whose rows fill no vectors
+func.func @conv_planes(%image: tensor<1x96x22x22xf32>, %filter: tensor<24x96x3x3xf32>) -> tensor<1x24x20x20xf32> {
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<1x24x20x20xf32>
+  %f = linalg.fill ins(%zero : f32) outs(%e : tensor<1x24x20x20xf32>) -> tensor<1x24x20x20xf32>
+  %0 = linalg.conv_2d_nchw_fchw ins(%image, %filter : tensor<1x96x22x22xf32>, tensor<24x96x3x3xf32>) outs(%f : tensor<1x24x20x20xf32>) -> tensor<1x24x20x20xf32>
+  return %0 : tensor<1x24x20x20xf32>
+}
