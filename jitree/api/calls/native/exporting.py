@@ -13,7 +13,7 @@ from jitree.api.array import Array
 from jitree.api.calls.native.objects import new_capsule
 from jitree.api.calls.transfers import copy_to_device, native_row, wrap_in_place
 from jitree.base import dlpack
-from jitree.base.callbacks import bound
+from jitree.base.bound import bound
 from jitree.base.dlpack_names import VERSIONED_NAME
 from jitree.base.memory import once
 from jitree.hal.device import Device

@@ -28,7 +28,7 @@ from jitree.api.calls.native.producers import (
 )
 from jitree.api.calls.tensor_packing import Donation
 from jitree.api.function import Function
-from jitree.base.callbacks import bound, can_bind
+from jitree.base.bound import STRIDE, bound_together, can_bind
 from jitree.base.dlpack_names import NAME, VERSIONED_NAME, tensor_type
 from jitree.base.scopes import ENDED
 from jitree.codegen import image
@@ -58,6 +58,8 @@ numpy's C interface."""
 _ARRAY_SLOTS: Final = (
     "_device", "_dimensions", "_elements", "_fence", "_keeper", "_owner", "_passed_as", "_view",
 )  # fmt: skip
+_METHODS: Final = "array_method", "buffer_method", "function_method", "attempt_method", "submit_method"
+"""Functions of the image that are methods, of four arguments and the PYTHON record."""
 _DESTRUCTORS: Final = "destroy_owner", "destroy_managed", "destroy_on_device"
 _OWNER_NAME: Final = ctypes.c_char_p(b"jitree.owner")
 _VERSIONED_NAME: Final = ctypes.c_char_p(VERSIONED_NAME)
@@ -99,6 +101,7 @@ class Interface:
         self._set({field: code.addresses[field] for field in _DESTRUCTORS})
         self._set({"dtypes": self._dtypes.buffer_info()[0], "exchanges": self.producers.address})
         self._capsule = new_capsule(self.record)
+        self._methods = bound_together([code.addresses[symbol] for symbol in _METHODS], 4, self.record)
         for row in ELEMENT_TYPES:
             if row.numpy_name in np.sctypeDict:
                 self.learn(row)
@@ -166,10 +169,10 @@ class Interface:
         record, for what it does not do itself."""
         self._kept.append(python)
         self._set({field: id(python)})
-        code = bound(self._code.addresses[symbol], 4, self.record)
+        address = self._methods.address + STRIDE * _METHODS.index(symbol)
         name, documentation = python.__name__.encode(), (python.__doc__ or "").encode() or None
-        definition = _Definition(name, code.address, _ANY_ARGUMENTS, documentation)
-        self._kept += code, definition
+        definition = _Definition(name, address, _ANY_ARGUMENTS, documentation)
+        self._kept.append(definition)
         new = c_function("PyDescr_NewMethod", ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
         return new(cls, ctypes.addressof(definition))
 
