@@ -144,7 +144,7 @@ class _Planner:
             return self._dot_plan(dot, vector, accumulators, injective)
         lanes = self._lanes() if vector is not None else 1
         transposed, along = self._transposed(vector) if vector is not None else ({}, None)
-        if vector is None or along in self._reductions:
+        if self._reductions and (vector is None or along in self._reductions):
             rows = self._along_rows(vector, accumulators, injective)
             if rows is not None:
                 return rows
