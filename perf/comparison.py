@@ -11,8 +11,12 @@ _BATCH_SECONDS = 0.005
 """Calls are timed in batches of about this much, so that the clock costs nothing."""
 
 
-def alternate(calls: Sequence[Callable[[], object]], seconds: float) -> list[float]:
-    """Median seconds of a call of each callable, measured in turn until each has had its time."""
+def alternate(calls: Sequence[Callable[[], object]], seconds: float, pause: float = 0.0) -> list[float]:
+    """Median seconds of a call of each callable, measured in turn until each has had its time.
+
+    ``pause``: seconds in front of each batch, which begins with a call that does not count then. Threads of
+    some runtimes look for work for milliseconds after a call, and have the processors that the next one needs.
+    """
     for call in calls:
         call()
     batches = [_batch(call) for call in calls]
@@ -20,6 +24,9 @@ def alternate(calls: Sequence[Callable[[], object]], seconds: float) -> list[flo
     end = time.perf_counter() + seconds * len(calls)
     while time.perf_counter() < end or len(times[0]) < 3:
         for call, count, spent in zip(calls, batches, times, strict=True):
+            if pause:
+                time.sleep(pause)
+                call()
             start = time.perf_counter()
             for _ in range(count):
                 call()

@@ -30,6 +30,8 @@ import jitree
 from jitree.tools import cache_warm
 
 COMPILER_SECONDS = 600
+PAUSE = 0.03
+"""Seconds after which threads of onnxruntime no longer look for work."""
 _LOCAL = "--iree-hal-target-device=local"
 _BACKEND = "--iree-hal-local-target-device-backends="
 TARGETS = {
@@ -180,7 +182,8 @@ def measure(
             calls["llvm-cpu"] = of_iree(files["llvm-cpu"], value, options.threads)
         expected, result = calls["onnxruntime"](), own()
         error = np.abs(result - expected).max() / np.abs(expected).max()
-        times = dict(zip(calls, alternate(list(calls.values()), options.seconds), strict=True))
+        pause = PAUSE if options.threads > 1 else 0.0
+        times = dict(zip(calls, alternate(list(calls.values()), options.seconds, pause), strict=True))
         texts = (f"{runtime} {seconds * 1e3:8.2f} ms" for runtime, seconds in times.items())
         print(f"{name:12s}", "  ".join(texts), f" error {error:.1e}", flush=True)
         if options.dispatches:
