@@ -15,7 +15,7 @@ def alternate(calls: Sequence[Callable[[], object]], seconds: float, pause: floa
     """Median seconds of a call of each callable, measured in turn until each has had its time.
 
     ``pause``: seconds in front of each batch, which begins with a call that does not count then. Threads of
-    some runtimes look for work for milliseconds after a call, and have the processors that the next one needs.
+    some runtimes look for work for milliseconds after a call, on the processors that the next one needs.
     """
     for call in calls:
         call()
