@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from jitree.cuda.device import CudaDevice
 from jitree.hal.buffer import Buffer
 from jitree.hal.fence import Fence
+from tests.cuda.fake import FakeDriver
 
 TIMEOUT = 20.0
 
@@ -30,3 +32,17 @@ class Threads:
 
     def __exit__(self, *exception: object) -> None:
         self.started = threading.active_count() - self._before
+
+
+def release_after(fake: FakeDriver, name: str) -> threading.Thread:
+    """A thread that releases the device when a call of that name has been made, or when none comes."""
+
+    def release() -> None:
+        late = time.monotonic() + TIMEOUT
+        while name not in fake.names() and time.monotonic() < late:
+            time.sleep(0.001)
+        fake.release()
+
+    thread = threading.Thread(target=release)
+    thread.start()
+    return thread

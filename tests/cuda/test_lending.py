@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import random
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, cast
@@ -28,6 +27,7 @@ from jitree.modules.hal.native import RECIPE
 from tests.api import producers
 from tests.cuda import native_kernels
 from tests.cuda.fake import FakeDriver
+from tests.cuda.ordering import release_after
 from tests.cuda.programs import LENDING, LENDING_ASYNC, PROGRAM_KERNELS
 from tests.cuda.test_exchange import Producer
 
@@ -142,10 +142,9 @@ def test_a_call_comes_after_what_the_library_has_submitted(
     fake.enqueue(2, lambda: None)
     fake.calls.clear()
     found = Tensor.found
-    timer = threading.Timer(0.02, fake.release)
-    timer.start()
+    releasing = release_after(fake, "cuStreamWaitEvent")
     add(tensor, tensor)
-    timer.join()
+    releasing.join()
     assert Tensor.found == found + 1
     asked = [name for name, arguments in fake.calls if 2 in arguments and "Current" not in name]
     assert asked == ["cuStreamQuery", "cuEventRecord"], "once for both"
@@ -292,10 +291,9 @@ def test_a_call_comes_after_what_a_neighbour_has_submitted(
     fake.hold()
     far[:] = 2 * X
     fake.calls.clear()
-    timer = threading.Timer(0.02, fake.release)
-    timer.start()
+    releasing = release_after(fake, "cuStreamWaitEvent")
     result = add(x, far)
-    timer.join()
+    releasing.join()
     recorded = [int(arguments[1]) for name, arguments in fake.calls if name == "cuEventRecord"]
     assert recorded[0] == int(device.stream.handle) and "cuStreamWaitEvent" in fake.names()
     assert np.array_equal(np.asarray(result), 3 * X)
