@@ -347,6 +347,21 @@ def test_sizes_that_disagree_are_a_status_with_guard_pages() -> None:
         assert (add(ones, ones) == 2).all()
 
 
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+@pytest.mark.parametrize("name", ["of_constant", "of_argument", "of_temporary"])
+def test_each_buffer_ends_at_guard_pages(name: str, device: str) -> None:
+    """Also constants of the program, and what it computes in between."""
+    with jitree.Session(device, sandbox="process", guard_pages=True) as session:
+        function = session.load(Path(__file__).with_name("pick.vmfb"))[name]
+        given = () if name == "of_constant" else (np.arange(96, dtype=np.float32),)
+        factor = 2 if name == "of_temporary" else 1
+        assert (function(*given, np.full(4, 95, np.int32)) == 95 * factor).all()
+        for index in (96 + 16, 10_000, GUARD // 4 - 1):
+            with pytest.raises(AbortedError, match=rf"ended by SIGSEGV while module.{name} ran"):
+                function(*given, np.full(4, index, np.int32))
+        assert (function(*given, np.full(4, 5, np.int32)) == 5 * factor).all()
+
+
 def test_mutants_of_native_modules_never_harm_the_parent() -> None:
     """``python -m tests.security.native_mutants 100000`` makes more of them."""
     campaign = Campaign(5)
