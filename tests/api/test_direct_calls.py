@@ -436,7 +436,7 @@ for row in rows:
     assert following == "True", "the next functions find everything there"
     counts, steps = zip(*(map(int, line.split()) for line in lines), strict=True)
     assert sum(counts) > 10 and max(counts) <= 3, counts
-    assert max(steps) < 600, steps  # calls of Python functions, of some 0.5 us each
+    assert max(steps) < 500, steps  # calls of Python functions, of some 0.5 us each
 
 
 def test_preparing_takes_the_time_that_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
