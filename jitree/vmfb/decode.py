@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from jitree.vmfb.module import Signatures
 
 
+_LINE: Final = 16
+"""Words of a cache line."""
 _MOST_TAGS: Final = 1 << 16
 _MOST_PARTS: Final = 16
 _CACHED_CONVENTIONS: Final = 1024
@@ -85,7 +87,7 @@ class Decoding:
         end, instructions, sites = (int(self._record[word]) for word in _RESULTS)
         return DecodedModule(
             self._module,
-            words=self._result("words", (end - self._places["words"]) // 4).copy(),
+            words=_placed(self._result("words", (end - self._places["words"]) // 4)),
             functions=DecodedFunctions(self._signatures, self._rows[:, _START], self._rows[:, _END]),
             site_words=self._result("site_words", sites).copy().data,
             site_segments=self._result("site_segments", sites).copy().data,
@@ -209,3 +211,12 @@ def decode_module(module: ModuleTables, arithmetic: str = STRICT) -> DecodedModu
 
         check_sizes(module, program)
     return program
+
+
+def _placed(words: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """A copy in the middle of a cache line. Wherever numpy had put it, the same loop took up to 8 % longer in
+    one process than in another."""
+    block = np.empty(len(words) + 2 * _LINE, np.int32)
+    first = -address_of(block) % (4 * _LINE) // 4 + _LINE // 2
+    block[first : first + len(words)] = words
+    return block[first : first + len(words)]

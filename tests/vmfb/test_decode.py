@@ -263,6 +263,12 @@ def test_words_are_aligned_32_bit_integers() -> None:
     assert words.dtype == "int32" and words.flags.c_contiguous and words.ctypes.data % 8 == 0
 
 
+def test_words_begin_in_the_middle_of_a_cache_line() -> None:
+    """Wherever numpy has memory: what a loop costs depends on where its words are."""
+    modules = [decode(Assembler("m").function("f", "0v_v", "return")) for _ in range(40)]
+    assert {module.words.ctypes.data % 64 for module in modules} == {32}
+
+
 def test_locations_of_words() -> None:
     program = sample("%i0 = const.i32 1\n%i1:2 = const.i64 2\nbr ^a\n^a:\nreturn".replace("%i1:2", "%i2:3"))
     at = [(row.index, row.end) for row in read_function(program, program.functions[0])]
