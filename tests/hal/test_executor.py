@@ -16,7 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jitree.errors import FailedPreconditionError, InternalError, InvalidArgumentError, OutOfRangeError
+from jitree.errors import (
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    OutOfRangeError,
+    ResourceExhaustedError,
+)
 from jitree.hal.command_list import DIRECT, CommandList
 from jitree.hal.enums import WHOLE_BUFFER
 from jitree.hal.local import executor
@@ -337,3 +343,10 @@ def test_two_clocks_are_compared_though_one_reading_takes_long(monkeypatch: pyte
     time.sleep(0.002)
     assert late.nanoseconds_per_tick(late.moment()) == pytest.approx(1 / 3, rel=0.01)
     assert late.ticks_per_microsecond == pytest.approx(3000, rel=0.01)
+
+
+def test_local_memory_that_there_is_no_room_for() -> None:
+    with pytest.raises(
+        ResourceExhaustedError, match=f"{1 << 46} bytes of workgroup-local memory on each of 2"
+    ):
+        calling._Job().provide_local_memory(1 << 46, 2)
