@@ -10,6 +10,7 @@ import numpy as np
 
 from jitree.base.memory import address_of as address_of
 from jitree.base.records import NamedTuple
+from jitree.errors import ResourceExhaustedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +31,15 @@ def zeroed(length: int, alignment: int = 64) -> Bytes:
     block: Bytes = np.zeros(length + alignment, np.uint8)
     start = -address_of(block) % alignment
     return block[start : start + length]
+
+
+def local_memory(length: int) -> Bytes:
+    """As :func:`zeroed`, for workgroups. RESOURCE_EXHAUSTED if there is no room for what an executable says
+    that it needs."""
+    try:
+        return zeroed(length)
+    except MemoryError:
+        raise ResourceExhaustedError(f"no room for {length} bytes of workgroup-local memory") from None
 
 
 class MemoryBlock:

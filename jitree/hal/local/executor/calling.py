@@ -13,9 +13,8 @@ import numpy as np
 
 from jitree.base.due import DUE, count_by
 from jitree.base.scopes import RINGS
-from jitree.errors import ResourceExhaustedError
 from jitree.hal.command_layout import FUNCTIONS, JOB, SHARE
-from jitree.regs.memory import address_of, zeroed
+from jitree.regs.memory import address_of, local_memory, zeroed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -74,15 +73,9 @@ class _Job:
         self._shares = array("q")
 
     def provide_local_memory(self, size: int, threads: int) -> None:
-        """RESOURCE_EXHAUSTED where there is no room for what an executable says it needs."""
         stride = -(-size // _LOCAL_ALIGNMENT) * _LOCAL_ALIGNMENT
         if len(self._local) < stride * threads:
-            try:
-                self._local = zeroed(stride * threads)
-            except MemoryError:
-                raise ResourceExhaustedError(
-                    f"no memory for {size} bytes of workgroup-local memory on each of {threads} threads"
-                ) from None
+            self._local = local_memory(stride * threads)
             self.words[_LOCAL_MEMORY] = address_of(self._local)
         self.words[_LOCAL_STRIDE] = stride
 

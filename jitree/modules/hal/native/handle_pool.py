@@ -23,7 +23,7 @@ from jitree.modules.hal.native import FREE, HAND_OVER, IS_DONE, SWEEP, TAKE_OVER
 from jitree.modules.hal.native.layout import HANDLE_POOL, LARGEST_POOLED, PROMISED, STAGED
 from jitree.modules.hal.native.pools import ArenaPool, StoragePool
 from jitree.regs.layout import ENTRY, KIND_FREE, KIND_STORAGE, OWNER_CODE, PLACE_SHIFT
-from jitree.regs.memory import address_of, zeroed
+from jitree.regs.memory import address_of, local_memory
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -205,7 +205,7 @@ class HandlePool:
         """Local memory for a list that needs ``size`` bytes for each of the threads that run it."""
         total = (size + _ALIGNMENT - 1 & -_ALIGNMENT) * threads
         if total > self._words[HANDLE_POOL.word("local_size")] and not self._words[HANDLE_POOL.word("busy")]:
-            self._local = zeroed(total)
+            self._local = local_memory(total)
             self._set("local_memory", address_of(self._local))
             self._set("local_size", total)
 
