@@ -65,8 +65,8 @@ class Watcher(abc.ABC):
 
 PREPARED_AFTER: Final = 2
 """How many calls are made before direct calls are prepared: many functions are called once."""
-_PREPARING_SECONDS: Final = 0.0001
-_PREPARING_SHARE: Final = 0.125
+_PREPARING_SECONDS: Final = 0.0002
+_PREPARING_SHARE: Final = 0.25
 """How long a call then prepares them on average, at least, and of its own time."""
 
 

@@ -32,7 +32,7 @@ from jitree.base.bound import STRIDE, bound_together, can_bind
 from jitree.base.dlpack_names import NAME, VERSIONED_NAME, tensor_type
 from jitree.base.scopes import ENDED
 from jitree.codegen import image
-from jitree.errors import InternalError
+from jitree.errors import CancelledError, InternalError
 from jitree.types import ELEMENT_TYPES, ElementType
 
 _FUNCTIONS: Final = {
@@ -208,6 +208,7 @@ def addresses() -> dict[str, int]:
     table = _numpy_table()
     objects = {
         "none": None, "true": True, "false": False, "exception_type": Exception,
+        "cancelled_type": CancelledError,
         "int_type": int, "float_type": float, "list_type": list, "tuple_type": tuple,
         "array_type": Array, "function_type": Function, "ndarray_type": np.ndarray,
         "donation_type": Donation, "out_name": OUT, "dlpack_name": DLPACK,

@@ -58,6 +58,7 @@ PYTHON: Final = Record(
     i64 true
     i64 false
     i64 exception_type      # Exception
+    i64 cancelled_type      # CancelledError
     i64 int_type
     i64 float_type
     i64 array_type          # jitree.Array

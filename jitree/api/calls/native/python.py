@@ -84,10 +84,13 @@ def is_false(python: Python, result: int) -> bool:
 
 
 def forgets_error(python: Python) -> bool:
-    """Drops an exception, if one is set, unless it ends more than a call: Ctrl-C, the end of the process."""
+    """Drops an exception, if one is set, unless it ends more than a call (Ctrl-C, the end of the process) or
+    comes once: ``session.cancel()`` ends a call that has begun, and none that begins after it."""
     if call(python.error_occurred) == 0:
         return True
     if call(python.error_matches, python.exception_type) & 1 == 0:
+        return False
+    if call(python.error_matches, python.cancelled_type) & 1 != 0:
         return False
     call(python.clear_error)
     return True
