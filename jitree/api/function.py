@@ -68,6 +68,8 @@ PREPARED_AFTER: Final = 2
 _PREPARING_SECONDS: Final = 0.0002
 _PREPARING_SHARE: Final = 0.25
 """How long a call then prepares them on average, at least, and of its own time."""
+_PREPARING_CALLS: Final = 8
+"""Calls after so many do more, in proportion: without compiled files it takes ten times as long."""
 
 
 class _PythonSignature:
@@ -263,6 +265,7 @@ class Function(Remade):
         from jitree.api.calls.preparation import is_prepared
 
         seconds = max(_PREPARING_SECONDS, _PREPARING_SHARE * (time.thread_time() - begun))
+        seconds *= max(1, self._calls / _PREPARING_CALLS)
         if is_prepared(seconds):
             self._is_settled, self._direct = self._session.call_by_machine_code(self)
 
