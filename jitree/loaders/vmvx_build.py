@@ -17,7 +17,7 @@ from jitree.dispatch.native.source import ModuleSource, decode
 from jitree.loaders.vmvx_layout import symbol
 from jitree.loaders.vmvx_text import Kernel, keeps_buffers, list_changes, texts
 
-KERNELS: Final = Pipeline(1, False, False, False, is_final=True)
+KERNELS: Final = Pipeline(1, loop_vectorization=False, slp_vectorization=False, loop_unrolling=False)
 """How kernels are optimised whose loops are all nests: these are vectors, the rest is straight-line code."""
 _TOGETHER: Final = 8
 """Kernels that are lowered and compiled together, beside others: LLVM's time grows faster than the number."""

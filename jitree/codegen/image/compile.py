@@ -62,23 +62,8 @@ def optimized_module(
     options.loop_unrolling = pipeline.loop_unrolling
     builder = llvm.create_pass_builder(machine, options)
     unused.run(module, builder)
-    if pipeline.is_final:
-        _simplify(module, builder)
-    else:
-        builder.getModulePassManager().run(module, builder)
+    builder.getModulePassManager().run(module, builder)
     return module
-
-
-def _simplify(module: Any, builder: Any) -> None:
-    """Inlines and simplifies: three quarters of the time of all passes, which find little more to do."""
-    inlining = llvm.create_new_module_pass_manager()
-    inlining.add_always_inliner_pass()
-    inlining.add_global_dead_code_eliminate_pass()
-    inlining.run(module, builder)
-    simplifying = builder.getFunctionPassManager()
-    for function in module.functions:
-        if not function.is_declaration:
-            simplifying.run(function, builder)
 
 
 def compile_object(

@@ -16,9 +16,6 @@ class Pipeline(NamedTuple):
     loop_vectorization: bool
     slp_vectorization: bool
     loop_unrolling: bool
-    is_final: bool = False
-    """Functions have the loops that they are to have: what was inlined is simplified, in each by itself, and
-    nothing else is done."""
 
 
 PLAIN: Final = Pipeline(2, loop_vectorization=False, slp_vectorization=False, loop_unrolling=False)
