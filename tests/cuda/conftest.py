@@ -8,14 +8,27 @@ from typing import Any
 
 import pytest
 
+from jitree.api.calls.native import RECIPE as CALLS_RECIPE
+from jitree.codegen import image
 from jitree.codegen.image import cache
 from jitree.cuda import jit, timings
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.driver import CudaDriver
+from jitree.dispatch.fast.engine import LOOP
 from jitree.errors import UnavailableError
+from jitree.hal.local import executor
+from jitree.modules.hal.native import RECIPE
 from tests.cuda import fake_native
 from tests.cuda.fake import FakeDriver
 from tests.cuda.kernels import KERNELS
+
+
+@pytest.fixture(scope="session")
+def machine_code() -> None:
+    """What machine code does of calls, fast paths and the loop is there."""
+    for recipe in (RECIPE, LOOP, CALLS_RECIPE):
+        image.wait(recipe)
+    executor.require_native_executor()
 
 
 @pytest.fixture(autouse=True)

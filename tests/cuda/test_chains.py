@@ -8,15 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jitree.api.calls.native import RECIPE as CALLS_RECIPE
-from jitree.codegen import image
-from jitree.dispatch.fast.engine import LOOP
 from jitree.errors import InternalError
 from jitree.hal.buffer import BufferView
-from jitree.hal.local import executor
-from jitree.modules.hal.native import RECIPE
 from tests.cuda.fake_results import CUresult
-from tests.cuda.test_native import Side
+from tests.cuda.test_native import MULTIPLY, Side
 from tests.modules.hal_programs import (
     BUFFERS,
     COMMANDS,
@@ -33,8 +28,9 @@ from tests.modules.hal_programs import (
     Program,
 )
 
+pytestmark = pytest.mark.usefixtures("machine_code")
+
 SINGLY, CHANGE, GRAPH = "cuLaunchKernelEx", "cuGraphExecKernelNodeSetParams", "cuGraphLaunch"
-MULTIPLY = 2
 
 
 def powers(empty: bool = False) -> Program:
@@ -61,13 +57,6 @@ def powers(empty: bool = False) -> Program:
 
 
 LAUNCHES = 3
-
-
-@pytest.fixture(scope="module", autouse=True)
-def machine_code() -> None:
-    for recipe in (RECIPE, LOOP, CALLS_RECIPE):
-        image.wait(recipe)
-    executor.require_native_executor()
 
 
 class Calls:

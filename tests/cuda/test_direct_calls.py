@@ -15,26 +15,16 @@ import pytest
 
 import jitree
 from jitree import Session
-from jitree.api.calls.native import RECIPE as CALLS_RECIPE
-from jitree.codegen import image
 from jitree.cuda.device import CudaDevice
-from jitree.dispatch.fast.engine import LOOP
 from jitree.hal.exchange import HostTransfers
-from jitree.hal.local import executor
-from jitree.modules.hal.native import RECIPE
 from tests.cuda.fake import FakeDriver
 from tests.cuda.programs import LENDING, LENDING_ASYNC, PROGRAM_KERNELS
 from tests.cuda.test_lending import Tensor, warm
 
+pytestmark = pytest.mark.usefixtures("machine_code")
+
 X = np.arange(8, dtype=np.float32)
 PACKAGE = str(Path(jitree.__file__).parent)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def machine_code() -> None:
-    for recipe in (RECIPE, LOOP, CALLS_RECIPE):
-        image.wait(recipe)
-    executor.require_native_executor()
 
 
 @pytest.fixture

@@ -14,15 +14,10 @@ import numpy as np
 import pytest
 
 from jitree import Session
-from jitree.api.calls.native import RECIPE as CALLS_RECIPE
 from jitree.base import dlpack
 from jitree.base.dlpack import Versioned
 from jitree.base.dlpack_names import VERSIONED_NAME
-from jitree.codegen import image
 from jitree.cuda.device import CudaDevice
-from jitree.dispatch.fast.engine import LOOP
-from jitree.hal.local import executor
-from jitree.modules.hal.native import RECIPE
 from tests.api import producers
 from tests.api.test_exported import Consumer, delete
 from tests.cuda.fake import FakeDriver
@@ -31,17 +26,12 @@ from tests.cuda.programs import LENDING, PROGRAM_KERNELS
 from tests.cuda.test_direct_calls import functions_of
 from tests.cuda.test_lending import warm
 
+pytestmark = pytest.mark.usefixtures("machine_code")
+
 X = np.arange(8, dtype=np.float32)
 _Make = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 _Delete = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _retain = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_IncRef", ctypes.pythonapi))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def machine_code() -> None:
-    for recipe in (RECIPE, LOOP, CALLS_RECIPE):
-        image.wait(recipe)
-    executor.require_native_executor()
 
 
 class Tensor:

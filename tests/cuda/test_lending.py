@@ -14,16 +14,11 @@ import numpy.typing as npt
 import pytest
 
 from jitree import Array, Session, donate
-from jitree.api.calls.native import RECIPE as CALLS_RECIPE
 from jitree.base import dlpack, dlpack_names
 from jitree.base.dlpack import DLTensor
-from jitree.codegen import image
 from jitree.cuda import capsules
 from jitree.cuda.device import CudaDevice
-from jitree.dispatch.fast.engine import LOOP
 from jitree.errors import FailedPreconditionError, InternalError, InvalidArgumentError, StatusError
-from jitree.hal.local import executor
-from jitree.modules.hal.native import RECIPE
 from tests.api import producers
 from tests.cuda import native_kernels
 from tests.cuda.fake import FakeDriver
@@ -31,17 +26,12 @@ from tests.cuda.ordering import release_after
 from tests.cuda.programs import LENDING, LENDING_ASYNC, PROGRAM_KERNELS
 from tests.cuda.test_exchange import Producer
 
+pytestmark = pytest.mark.usefixtures("machine_code")
+
 Vector = npt.NDArray[np.float32]
 X = np.arange(8, dtype=np.float32)
 SUBMITS = {"cuCtxSetCurrent", "cuLaunchKernelEx", "cuStreamQuery"}
 """What machine code calls."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def machine_code() -> None:
-    for recipe in (RECIPE, LOOP, CALLS_RECIPE):
-        image.wait(recipe)
-    executor.require_native_executor()
 
 
 @pytest.fixture

@@ -14,16 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from jitree import Session
-from jitree.api.calls.native import RECIPE as CALLS_RECIPE
-from jitree.codegen import image
 from jitree.cuda.device import CudaDevice
-from jitree.dispatch.fast.engine import LOOP
 from jitree.errors import InternalError, StatusError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.fence import Fence
-from jitree.hal.local import executor
 from jitree.hal.profiling import ProfilingMode
-from jitree.modules.hal.native import RECIPE, supply
+from jitree.modules.hal.native import supply
 from jitree.regs.objects import VmBuffer
 from tests.cuda import fake_native, native_kernels
 from tests.cuda.fake import FakeDriver
@@ -47,17 +43,12 @@ from tests.modules.hal_programs import (
     programs,
 )
 
+pytestmark = pytest.mark.usefixtures("machine_code")
+
 MULTIPLY = 2
 PINNED = 0x46
 BYTES = bytes(range(80))
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def machine_code() -> None:
-    for recipe in (RECIPE, LOOP, CALLS_RECIPE):
-        image.wait(recipe)
-    executor.require_native_executor()
 
 
 class Side:

@@ -14,30 +14,20 @@ import numpy as np
 import pytest
 
 from jitree import Session
-from jitree.api.calls.native import RECIPE as CALLS_RECIPE
-from jitree.codegen import image
 from jitree.cuda import timings
 from jitree.cuda.cupti import DRIVER, KERNEL, MEMCPY, Tracer
 from jitree.cuda.device import CudaDevice
-from jitree.dispatch.fast.engine import LOOP
 from jitree.errors import StatusError
-from jitree.hal.local import executor
-from jitree.modules.hal.native import RECIPE
 from tests.api.direct import CALLS
 from tests.cuda.fake import FakeDriver
 from tests.cuda.fake_cupti import CLOCK, FakeCupti
 from tests.cuda.fake_results import CUresult
 from tests.cuda.programs import PROGRAM_KERNELS, STATELESS
 
+pytestmark = pytest.mark.usefixtures("machine_code")
+
 X = np.arange(8, dtype=np.float32)
 FIRST, SECOND = "scale_dispatch_0_elementwise_8_f32", "scale_dispatch_1_elementwise_8_f32"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def machine_code() -> None:
-    for recipe in (RECIPE, LOOP, CALLS_RECIPE):
-        image.wait(recipe)
-    executor.require_native_executor()
 
 
 @pytest.fixture
