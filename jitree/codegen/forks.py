@@ -23,9 +23,9 @@ Result = TypeVar("Result")
 
 
 def spread(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """``work`` of every item, in order; each process begins with an item of its own and then takes one after
-    the other. In a process with several threads all is done here: a copy would have their locks, and not
-    them."""
+    """The results of ``work`` for all items, in their order. Copies of this process share the items: a copy
+    that is done with one takes the next. A process with several threads makes no copies, since a copy would
+    have their locks and not the threads."""
     count = min(len(os.sched_getaffinity(0)), len(items))
     if count < 2 or threading.active_count() > 1:
         return [work(item) for item in items]

@@ -26,7 +26,7 @@ CONTEXTS: Final = Record(
     "vmvx worker contexts",
     """
     i64 count
-    i64 interval          # ticks between two looks at the memory that is left; 0: nobody needs them
+    i64 interval          # ticks between two looks at the memory that is left; 0: no look is needed
     i64 due               # when the next one is; 0 before the first span
     i64 look              # address of the C function that looks
     i64 first             # address of a CONTEXT record; count of them follow

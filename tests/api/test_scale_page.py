@@ -1,4 +1,4 @@
-"""Snippets of ``docs/scale.md`` run as they are written there, each a script of its own."""
+"""Each snippet of ``docs/scale.md`` is a script that runs as it is written there."""
 
 from __future__ import annotations
 

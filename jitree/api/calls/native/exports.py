@@ -79,7 +79,7 @@ def export_tensor(array: int, out: int, record: int) -> int:
     if describes(python, array, tensor):
         return 0 if keeps_dimensions(python, array, tensor) else -1
     if is_given(python, array, tensor):
-        atomic_store(stream_of(python, array).returned, 1)  # nobody says when it is no longer used
+        atomic_store(stream_of(python, array).returned, 1)  # the library does not say when it is done
         return 0 if keeps_dimensions(python, array, tensor) else -1
     capsule = invoke_with(python, exports.export_slowly, array)
     if capsule == 0:

@@ -55,8 +55,8 @@ def pass_uploaded(python: Python, record: CallRecord, argument: Argument, dimens
 
 
 def is_refilled(python: Python, record: CallRecord, size: int) -> bool:
-    """Whether there may be what an upload of so many bytes takes now. A stream that nobody has asked may have
-    done with pinned memory. An exception may be set if not."""
+    """Whether there may be what an upload of so many bytes takes now. The stream may have done with
+    pinned memory since it was asked last. An exception may be set if not."""
     stream = record.state.handle_pool.queue.stream
     is_done_within(stream, stream.tick, 1)
     return is_true(python, invoke_with_number(python, record.supply, size))
