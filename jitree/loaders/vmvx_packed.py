@@ -41,7 +41,7 @@ _SIZE: Final = PACKED.word("size")
 _ROOM: Final = PACKED.word("room")
 _NEXT: Final = PACKED.word("next")
 _publishing: Final = allocate_lock()
-_NOTHING: Final = memoryview(bytes(1))
+_NOTHING: Final = memoryview(b"")
 """No line of constants."""
 
 
