@@ -138,10 +138,9 @@ class ContextGate(abc.ABC):
         begun, until = self.gate[CANCELS], scopes.until()
         try:
             with self.watch_gate(self.lock):
-                if until is None:
-                    self.lock.acquire()
-                elif not self.lock.acquire(timeout=min(max(until - time.monotonic(), 0.0), _LONGEST)):
-                    raise DeadlineExceededError("another call has the session, and has not ended in time")
+                while not self.lock.acquire(timeout=_remaining(until)):
+                    if until is not None and time.monotonic() >= until:
+                        raise DeadlineExceededError("another call has the session, and has not ended in time")
             if begun != self.gate[CANCELS]:
                 raise cancellation()
             return True
@@ -241,8 +240,13 @@ class ContextGate(abc.ABC):
                 self.waiting.pop(scope, None)
 
 
-_LONGEST: Final = 1e6
-"""Seconds; locks refuse times that do not fit their clock."""
+_LOOK_SECONDS: Final = 1.0
+"""The longest sleep. A signal that comes between Python's last look and the sleep does not end it."""
+
+
+def _remaining(until: float | None) -> float:
+    """Seconds to sleep before the next look."""
+    return _LOOK_SECONDS if until is None else min(max(until - time.monotonic(), 0.0), _LOOK_SECONDS)
 
 
 def cancellation() -> CancelledError:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 import time
+from _thread import interrupt_main
 
 import pytest
 
@@ -264,3 +266,21 @@ def test_awaited_failure_and_cancellation(any_device: Device) -> None:
 
 async def _awaited(fence: Fence) -> None:
     await fence
+
+
+@pytest.mark.parametrize("timeout", [None, 2 * TIMEOUT])
+def test_a_signal_that_does_not_end_the_sleep(timeout: float | None) -> None:
+    """As one that comes after Python's last look before it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    semaphore = Semaphore()
+    timers = [threading.Timer(0.1, interrupt_main), threading.Timer(TIMEOUT, semaphore.signal, (1,))]
+    for timer in timers:
+        timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            semaphore.wait(1, timeout)
+        assert not semaphore.is_reached(1)
+    finally:
+        for timer in timers:
+            timer.cancel()
+        signal.signal(signal.SIGINT, before)
