@@ -21,11 +21,11 @@ from math import inf, isnan
 from numbers import Real
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
-from weakref import WeakSet
 
 from jitree.base import due
 from jitree.base.arguments import object_of, shown
 from jitree.base.endings import Unique
+from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -262,7 +262,7 @@ def deadline(seconds: float | None) -> AbstractContextManager[object]:
     return nullcontext() if limit == inf else Scope(limit)
 
 
-cancelled: Final[WeakSet[Caller]] = WeakSet()
+cancelled: Final[SharedWeakSet[Caller]] = SharedWeakSet()
 """Those whose calls have been cancelled once."""
 
 
@@ -282,7 +282,7 @@ def why_to_end() -> StatusError | None:
             _words[1] = 1
     scope = current()
     failure = None if scope is None else scope._failure()
-    for caller in tuple(cancelled) if failure is None and cancelled else ():
+    for caller in cancelled if failure is None and cancelled else ():
         failure = failure or caller.cancelled_here()
     return failure
 

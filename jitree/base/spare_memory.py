@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from typing import Final, Protocol
-from weakref import WeakSet
+
+from jitree.base.weak_sets import SharedWeakSet
 
 SHARE: Final = 4
 """Spare memory may grow to the part ``1 / SHARE`` of what the system, or the cgroup, has left."""
@@ -28,7 +29,7 @@ class Spare(Protocol):
         """Frees what nothing reads at this moment, the rest as soon as nothing does; it takes no more."""
 
 
-_spares: Final[WeakSet[Spare]] = WeakSet()
+_spares: Final[SharedWeakSet[Spare]] = SharedWeakSet()
 
 
 def add(spare: Spare) -> None:

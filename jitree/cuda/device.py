@@ -14,6 +14,7 @@ import numpy as np
 from jitree.base.arguments import object_of
 from jitree.base.elements import Bytes
 from jitree.base.endings import Ended
+from jitree.base.weak_sets import SharedWeakSet
 from jitree.cuda import submissions
 from jitree.cuda.allocator import CudaAllocator
 from jitree.cuda.channel import create_channel
@@ -335,11 +336,11 @@ class CudaDevice(Ended, Device):
             self._own_allocator.close()
 
 
-_devices: Final[weakref.WeakSet[CudaDevice]] = weakref.WeakSet()
+_devices: Final[SharedWeakSet[CudaDevice]] = SharedWeakSet()
 
 
 def _end_all() -> None:
-    for device in list(_devices):
+    for device in _devices:
         device.end()
 
 

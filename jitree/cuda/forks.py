@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from typing import TYPE_CHECKING, Final, Protocol
 
+from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import FailedPreconditionError
 from jitree.hal.local.queue_record import CLOSED
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         is_inherited: bool
 
 
-_streams: Final[weakref.WeakSet[Inherited]] = weakref.WeakSet()
+_streams: Final[SharedWeakSet[Inherited]] = SharedWeakSet()
 
 
 def watch(stream: Inherited) -> None:
@@ -32,7 +32,7 @@ def watch(stream: Inherited) -> None:
 
 
 def _after_fork() -> None:
-    for stream in list(_streams):
+    for stream in _streams:
         stream.lock = threading.RLock()  # a thread that the child does not have may hold it
         stream.is_inherited = True
         stream.share.record.after_fork()

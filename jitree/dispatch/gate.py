@@ -13,10 +13,10 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
-from weakref import WeakSet
 
 from jitree.base import scopes
 from jitree.base.scopes import Scope
+from jitree.base.weak_sets import SharedWeakSet
 from jitree.dispatch.engine import YIELD
 from jitree.errors import CancelledError, DeadlineExceededError, FailedPreconditionError, StatusError
 from jitree.regs.layout import CONTENDED, GATE, STATE
@@ -113,7 +113,7 @@ class ContextGate(abc.ABC):
         """Entered by threads while they wait for the lock."""
         self.waiting: dict[Scope, None] = {}
         """What ends calls that wait, or whose callers have gone on."""
-        self.submitted: WeakSet[Submitted] = WeakSet()
+        self.submitted: SharedWeakSet[Submitted] = SharedWeakSet()
         """What is signalled when the work of calls is done whose callers have gone on."""
         self._cancels = count(1)
         self._direct: Machine | None = None
@@ -183,7 +183,7 @@ class ContextGate(abc.ABC):
         failure = cancellation()
         for scope in tuple(self.waiting):
             scope.end(failure)
-        for fence in tuple(self.submitted):
+        for fence in self.submitted:
             fence.interrupt(failure)
         scopes.ring()
 
@@ -257,7 +257,7 @@ def cancellation() -> CancelledError:
 # A forked child has no thread but the one that forked. A call that another thread was making will never end
 # there, and it may have been anywhere: nothing that it has touched can be used. All other contexts go on.
 
-_gates: Final[WeakSet[ContextGate]] = WeakSet()
+_gates: Final[SharedWeakSet[ContextGate]] = SharedWeakSet()
 
 
 def _after_fork() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
-from weakref import WeakSet
 
 from jitree.base.arguments import integer, integers, shown
 from jitree.base.endings import Unique
 from jitree.base.records import NamedTuple
+from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
 from jitree.hal.buffer import no_device
 from jitree.hal.enums import BufferCompatibility, MemoryType
@@ -229,7 +229,7 @@ class LendingAllocator(Allocator):
     """Lends blocks of memory to borrowers, which hand them out without asking for each."""
 
     def __init__(self) -> None:
-        self.borrowers: WeakSet[Borrower] = WeakSet()
+        self.borrowers: SharedWeakSet[Borrower] = SharedWeakSet()
         self._settled: Sequence[int] = (0,) * 6
 
     @property

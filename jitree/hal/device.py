@@ -5,13 +5,14 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final, Self
-from weakref import WeakSet, ref
+from weakref import ref
 
 import numpy as np
 
 from jitree.base.arguments import integer, items, object_of
 from jitree.base.endings import Unique
 from jitree.base.memory import require_listing
+from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.hal import checks, enums
 from jitree.hal.buffer import Buffer, no_device
@@ -93,7 +94,7 @@ class Device(Unique, QueueOperations):
         self.loaders = list(loaders)
         """Asked in this order; loaders may be added, for caches created later."""
         self.profiler = profiler
-        self.executables: WeakSet[Executable] = WeakSet()
+        self.executables: SharedWeakSet[Executable] = SharedWeakSet()
         """Those that its caches have prepared and that are still there."""
 
     def __repr__(self) -> str:

@@ -90,7 +90,7 @@ class DeviceMemory(Unique):
         """Bytes so far."""
         self.reserved: int = self._own.reserved
         """Bytes that were taken from the system, or the driver, so far."""
-        self.copied: int = sum(executable.copied for executable in tuple(self._device.executables))
+        self.copied: int = sum(executable.copied for executable in self._device.executables)
         """Bytes of copies of constants in another order, which programs keep for speed and give up where
         memory is short. Other totals do not have them."""
 

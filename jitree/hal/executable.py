@@ -5,9 +5,9 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Sequence
 from typing import Final
-from weakref import WeakSet
 
 from jitree.base.records import NamedTuple
+from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import NotFoundError, StatusCode, StatusError
 from jitree.hal.enums import CachingMode
 
@@ -168,7 +168,7 @@ class ExecutableLoader(abc.ABC):
 _NEXT_LOADER = (StatusCode.CANCELLED, StatusCode.NOT_FOUND)
 
 
-_prepared: Final[WeakSet[Executable]] = WeakSet()
+_prepared: Final[SharedWeakSet[Executable]] = SharedWeakSet()
 
 
 def prepared_executables() -> tuple[Executable, ...]:

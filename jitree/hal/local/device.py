@@ -89,14 +89,14 @@ class LocalDevice(Device):
 
     def replace_device_allocator(self, allocator: Allocator) -> None:
         if isinstance(self.device_allocator, HeapAllocator):
-            for borrower in tuple(self.device_allocator.borrowers):
+            for borrower in self.device_allocator.borrowers:
                 borrower.stop()
         super().replace_device_allocator(allocator)
         self._charge = allocator.limited_charge
         for queue in self._queues:
             queue.charge = self._charge
         if isinstance(allocator, HeapAllocator):
-            for borrower in tuple(allocator.borrowers):
+            for borrower in allocator.borrowers:
                 borrower.resume()
 
     def _query(self, category: str, key: str) -> int | None:

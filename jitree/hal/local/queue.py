@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import time
 import warnings
-import weakref
 from _thread import _local, allocate_lock
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base import scopes
 from jitree.base.scopes import CURRENT
+from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import (
     CancelledError,
     FailedPreconditionError,
@@ -380,12 +380,12 @@ class LocalQueue:
             return True
 
 
-_queues: weakref.WeakSet[LocalQueue] = weakref.WeakSet()
+_queues: Final[SharedWeakSet[LocalQueue]] = SharedWeakSet()
 
 
 def _after_fork() -> None:
     """In a forked child no thread holds a lock, whatever it says. Waiting operations go on waiting there."""
-    for queue in list(_queues):
+    for queue in _queues:
         queue._lock = allocate_lock()
         queue.record.after_fork()
         queue.profiler.after_fork()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-import weakref
 from array import array
 from typing import Final
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from jitree.base.endings import Ending, carefully
 from jitree.base.records import NamedTuple
+from jitree.base.weak_sets import SharedWeakSet
 from jitree.codegen.atomics import atomic_load, atomic_store
 from jitree.hal import watchdog
 from jitree.hal.command_layout import FUTEX_CALL, FUTEX_CALLS, MASK_SIZE, TEAM
@@ -255,16 +255,16 @@ def _homes(topology: Topology) -> tuple[int | None, ...]:
     return homes
 
 
-_teams: weakref.WeakSet[Team] = weakref.WeakSet()
+_teams: Final[SharedWeakSet[Team]] = SharedWeakSet()
 
 
 def _close_all() -> None:
-    for team in list(_teams):
+    for team in _teams:
         team.close()
 
 
 def _restart_all() -> None:
-    for team in list(_teams):
+    for team in _teams:
         team._after_fork()
 
 

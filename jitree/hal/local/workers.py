@@ -11,15 +11,15 @@ import atexit
 import os
 import sys
 import threading
-import weakref
 from _thread import allocate_lock
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from jitree import errors
 from jitree.base.endings import Ending, carefully
+from jitree.base.weak_sets import SharedWeakSet
 from jitree.hal import watchdog
 from jitree.hal.local.topology import Topology
 
@@ -282,16 +282,16 @@ def _work(shared: _Shared, place: int, processor: int | None) -> None:
         del task  # what it holds must not live until the next one comes
 
 
-_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+_pools: Final[SharedWeakSet[WorkerPool]] = SharedWeakSet()
 
 
 def _close_all() -> None:
-    for pool in list(_pools):
+    for pool in _pools:
         pool.close()
 
 
 def _restart_all() -> None:
-    for pool in list(_pools):
+    for pool in _pools:
         pool._after_fork()
 
 

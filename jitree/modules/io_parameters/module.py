@@ -66,7 +66,7 @@ def _load(device: Device, batch: Batch, request: ParameterRequest, memory_types:
         source = parameter.contents()[start : start + length].toreadonly()
         imported = allocator.import_host(source, memory_types, usage)
         if imported is not None:
-            for executable in tuple(device.executables):
+            for executable in device.executables:
                 executable.add_constants(source)
             return imported
     buffer = allocator.allocate(memory_types, usage | _TRANSFER_TARGET if usage else 0, length)
