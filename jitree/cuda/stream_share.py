@@ -128,8 +128,10 @@ class StreamShare:
 
     def take_returned(self) -> bool:
         """As :attr:`returned`, given once: the caller sees to the order."""
-        found, self._words[_RETURNED] = self._words[_RETURNED], 0
-        return bool(found)
+        if not self.returned:  # a thread without the GIL may return some now: it is not for us to write 0
+            return False
+        self._words[_RETURNED] = 0
+        return True
 
     def set_batched(self, count: int) -> None:
         """So many submissions are held back."""

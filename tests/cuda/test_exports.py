@@ -18,6 +18,8 @@ from jitree.base import dlpack
 from jitree.base.dlpack import Versioned
 from jitree.base.dlpack_names import VERSIONED_NAME
 from jitree.cuda.device import CudaDevice
+from jitree.cuda.stream_share import StreamShare
+from jitree.hal.stream_record import STREAM
 from tests.api import producers
 from tests.api.test_exported import Consumer, delete
 from tests.cuda.fake import FakeDriver
@@ -203,3 +205,19 @@ def test_consumers_in_c_are_given_arrays_without_python(fake: FakeDriver, sessio
     delete(managed)
     taken = consumer.take(consumer.export(add(x, x)))
     assert np.array_equal(np.asarray(taken), 2 * X) and taken.device is session.device
+
+
+class _ReturnedMeanwhile(list[int]):
+    """Words of a STREAM record that another library's thread, which needs no GIL, writes as they are read."""
+
+    def __getitem__(self, index: Any) -> Any:
+        word = super().__getitem__(index)
+        self[index] = 1
+        return word
+
+
+def test_memory_that_comes_back_just_then() -> None:
+    """The next submission comes after its users, too."""
+    share = StreamShare.__new__(StreamShare)
+    share._words = _ReturnedMeanwhile([0] * (STREAM.size // 8))  # type: ignore[assignment]
+    assert share.take_returned() or share.returned
