@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,9 @@ def prepared_calls() -> None:
 
 def pytest_configure() -> None:
     """Code that has changed since images were shipped is tested with images of its own, in the cache. Failed
-    tests show where in the package."""
+    tests show where in the package. Ctrl-C ends what tests begin, also in the background of a shell, where
+    processes ignore it."""
     keep_tracebacks()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if STAMP_VARIABLE not in os.environ and build_stamp.changed_since(Path(STAMP_FILE)):
         os.environ[STAMP_VARIABLE] = hashed((build_stamp.text("").encode(),)).hex()

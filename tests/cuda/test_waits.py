@@ -34,14 +34,6 @@ SOON = 0.05
 TIMEOUT = 20.0
 
 
-@pytest.fixture(autouse=True)
-def ctrl_c() -> Iterator[None]:
-    """Processes in the background of a shell ignore SIGINT."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.fixture(params=["machine code", "Python"])
 def session(request: pytest.FixtureRequest, fake: FakeDriver) -> Iterator[Session]:
     """Who waits: machine code first, or Python alone, as on the plain tier."""

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
 from types import FrameType
 
 import pytest
@@ -45,15 +44,6 @@ ENDLESS = {
         br ^a
     """,
 }
-
-
-@pytest.fixture(autouse=True)
-def keyboard_interrupts() -> Iterator[None]:
-    """SIGINT raises KeyboardInterrupt also where the shell started this process with it ignored, as shells do
-    with background jobs."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("program", ENDLESS)

@@ -181,18 +181,14 @@ def test_an_interrupted_wait_interrupts_what_other_threads_do_for_it() -> None:
         wait_until(lambda: bool(semaphore._timepoints))  # by the main thread
         os.kill(os.getpid(), signal.SIGINT)
 
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        first = occupied.submit(endless, before)
-        last = occupied.submit(lambda: None, first)
-        thread = threading.Thread(target=interrupt)
-        thread.start()
-        assert begun.wait(TIMEOUT)  # else this thread does it
-        with pytest.raises(KeyboardInterrupt):
-            wait_for(last.timepoints, WaitMode.ALL, None)
-        thread.join()
-    finally:
-        signal.signal(signal.SIGINT, handler)
+    first = occupied.submit(endless, before)
+    last = occupied.submit(lambda: None, first)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    assert begun.wait(TIMEOUT)  # else this thread does it
+    with pytest.raises(KeyboardInterrupt):
+        wait_for(last.timepoints, WaitMode.ALL, None)
+    thread.join()
     for fence in (first, last):
         with pytest.raises(CancelledError):
             fence.wait(TIMEOUT)
