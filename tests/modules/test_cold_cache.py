@@ -15,39 +15,15 @@ from jitree.codegen.image import shipped
 _ROOT = Path(__file__).parents[2]
 
 _PROGRAM = """
-import threading, time
 from jitree import Session
-from jitree.base import private_files
 from jitree.codegen import image
-from jitree.codegen.image import background, cache
 from jitree.dispatch.fast.engine import LOOP
-from jitree.codegen.image import shipped
 from jitree.hal.local import executor
 from jitree.modules.hal import native as hal
 from jitree.modules.hal.native import supply
 from tests.modules.hal_programs import ROWS
 from tests.modules.test_hal_native import outcome, whole_call
 
-ready, shipped.load = shipped.load, lambda recipe: None  # as where none are shipped
-
-class Copying(threading.Thread):
-    # Takes the place of a builder: half a second later what is shipped is in the cache.
-
-    def __init__(self, recipe, key):
-        super().__init__(daemon=True)
-        self.recipe, self.key = recipe, key
-        self.start()
-
-    def run(self):
-        time.sleep(0.5)
-        cache.store(self.recipe, self.key, ready(self.recipe))
-
-    def has_ended(self):
-        return not self.is_alive()
-
-if all(ready(item) for item in (LOOP, hal.RECIPE, executor.RECIPE)):
-    private_files.make_folder(str(cache.directory()))
-    background.start_builder = lambda recipe, key, niceness: Copying(recipe, key)
 OWN = [LOOP, hal.RECIPE, executor.RECIPE]
 module = whole_call(ROWS).module("m")
 running = Session("local-sync", tier="auto")
