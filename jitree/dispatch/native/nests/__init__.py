@@ -8,7 +8,8 @@ from jitree.dispatch.native.nests.collapsing import collapsed, parted
 from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.guard import require_sizes
 from jitree.dispatch.native.nests.guarded import BegunNest, emit_nest
-from jitree.dispatch.native.nests.plan import Plan, make_plan
+from jitree.dispatch.native.nests.plan import Plan
+from jitree.dispatch.native.nests.planner import make_plan
 from jitree.dispatch.native.nests.reading import NotANest, PolynomialReader
 from jitree.dispatch.native.nests.recognise import Structure, recognise, values_used_after
 

@@ -15,7 +15,7 @@ from jitree.base import processor
 from jitree.base.memory import PAGE_SIZE, Mapping
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.lower import lower
-from jitree.dispatch.native.nests import dot_panels, plan, registers
+from jitree.dispatch.native.nests import dot_panels, planner, registers
 from jitree.dispatch.native.source import from_program
 from jitree.dispatch.native.ssa import SsaFunction
 from tests.dispatch.native.nests.harness import Compiled, interpret
@@ -48,8 +48,8 @@ def _processor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     if flag and flag not in processor.words("flags"):
         pytest.skip(f"no {flag}")
     monkeypatch.setattr(registers, "dot_lanes", lambda: lanes)
-    monkeypatch.setattr(plan, "accumulators", lambda: accumulators)
-    monkeypatch.setattr(plan, "copies", lambda: copies)
+    monkeypatch.setattr(planner, "accumulators", lambda: accumulators)
+    monkeypatch.setattr(planner, "copies", lambda: copies)
     monkeypatch.setattr(dot_panels, "PANEL_BYTES", 64 * 64)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jitree.base.memory import PAGE_SIZE, READ, WRITE, Mapping
-from jitree.dispatch.native.nests import plan
+from jitree.dispatch.native.nests import planner
 from jitree.dispatch.native.ssa import SsaFunction
 from tests.dispatch.native.nests.harness import Bytes, Compiled, interpret
 from tests.dispatch.native.nests.programs import (
@@ -399,8 +399,8 @@ def test_elements_of_tiles(count: int, bound: str) -> None:
 @pytest.mark.parametrize("rows", [2, 7, 16])
 def test_tiles_of_processors(registers: int, copies: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows and vectors that are no divisors of the extents, fewer than a tile has, and a rest of several."""
-    monkeypatch.setattr(plan, "accumulators", lambda: registers)
-    monkeypatch.setattr(plan, "copies", lambda: copies)
+    monkeypatch.setattr(planner, "accumulators", lambda: registers)
+    monkeypatch.setattr(planner, "copies", lambda: copies)
 
     def body(text: Text, at: list[str]) -> None:
         out = text.index(0, (at[0], 70), (at[1], 1))

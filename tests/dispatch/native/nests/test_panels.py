@@ -7,7 +7,7 @@ import pytest
 
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.lower import lower
-from jitree.dispatch.native.nests import panels, plan
+from jitree.dispatch.native.nests import panels, planner
 from jitree.dispatch.native.source import from_program
 from tests.dispatch.native.nests.programs import (
     Body,
@@ -32,8 +32,8 @@ def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def _tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of processors with AVX-512, and of others: which of them makes panels depends on the rows."""
     accumulators, copies = request.param
-    monkeypatch.setattr(plan, "accumulators", lambda: accumulators)
-    monkeypatch.setattr(plan, "copies", lambda: copies)
+    monkeypatch.setattr(planner, "accumulators", lambda: accumulators)
+    monkeypatch.setattr(planner, "copies", lambda: copies)
 
 
 def product(columns: int, depth: int, start: int) -> Body:

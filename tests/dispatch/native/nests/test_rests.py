@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from jitree.dispatch.native.nests import plan
+from jitree.dispatch.native.nests import planner
 from tests.dispatch.native.nests.programs import Body, Level, Text, argument, only_nest, program
 from tests.dispatch.native.nests.test_kernels import check
 
@@ -27,15 +27,15 @@ def product(columns: int, depth: int, element: str = "f32") -> Body:
 @pytest.mark.parametrize("columns", [17, 31, 33, 40, 47, 56, 63, 65, 81, 96, 120])
 @pytest.mark.parametrize("rows", [1, 3, 9])
 def test_product(columns: int, rows: int, tiles: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "accumulators", lambda: tiles[0])
-    monkeypatch.setattr(plan, "copies", lambda: tiles[1])
+    monkeypatch.setattr(planner, "accumulators", lambda: tiles[0])
+    monkeypatch.setattr(planner, "copies", lambda: tiles[1])
     check(program([Level(size) for size in (rows, columns, 6)], product(columns, 6)))
 
 
 def test_the_rest_is_a_vector_of_the_tile(monkeypatch: pytest.MonkeyPatch) -> None:
     """40 columns are three vectors at once, and not two and then a half: so few sums wait for each other."""
-    monkeypatch.setattr(plan, "accumulators", lambda: 16)
-    monkeypatch.setattr(plan, "copies", lambda: 4)
+    monkeypatch.setattr(planner, "accumulators", lambda: 16)
+    monkeypatch.setattr(planner, "copies", lambda: 4)
     found = only_nest(program([Level(size) for size in (8, 40, 6)], product(40, 6))).plan
     assert (found.vectors, found.copies) == (3, 4)
     found = only_nest(program([Level(size) for size in (8, 24, 6)], product(24, 6))).plan
@@ -51,8 +51,8 @@ def test_elements(element: str) -> None:
 @pytest.mark.parametrize("rows", [1, 5])
 def test_columns_that_only_the_call_knows(columns: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two vectors at a time end the loop, and one, of which some lanes may not exist."""
-    monkeypatch.setattr(plan, "accumulators", lambda: 16)
-    monkeypatch.setattr(plan, "copies", lambda: 4)
+    monkeypatch.setattr(planner, "accumulators", lambda: 16)
+    monkeypatch.setattr(planner, "copies", lambda: 4)
     function = program([Level(rows), Level(argument(0)), Level(6)], product(121, 6))
     assert only_nest(function).plan.vectors == 4
     check(function, (columns,))
@@ -62,7 +62,7 @@ def test_columns_that_only_the_call_knows(columns: int, rows: int, monkeypatch: 
 @pytest.mark.parametrize("columns", [16, 40, 70, argument(0)])
 def test_blocks_of_the_depth(depth: int, columns: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What all rows share runs in parts that fit the cache: sums wait in memory, and keep their order."""
-    monkeypatch.setattr(plan, "SHARED_BYTES", 1024)
+    monkeypatch.setattr(planner, "SHARED_BYTES", 1024)
     function = program([Level(9), Level(columns), Level(depth)], product(70, depth))
     found = only_nest(function).plan
     width = 4 * found.vectors * found.lanes

@@ -7,7 +7,7 @@ import pytest
 
 from jitree.base import processor
 from jitree.base.memory import PAGE_SIZE, Mapping
-from jitree.dispatch.native.nests import plan, registers
+from jitree.dispatch.native.nests import planner, registers
 from tests.dispatch.native.nests.harness import Compiled, interpret
 from tests.dispatch.native.nests.programs import Body, Level, Text, only_nest, program
 from tests.dispatch.native.nests.test_kernels import _at_the_end_of_memory, _memory, check
@@ -19,8 +19,8 @@ masks_of_processor = registers.has_masks.__wrapped__
 def _processor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Code for masks runs on others, too, where it is not made."""
     monkeypatch.setattr(registers, "has_masks", lambda: True)
-    monkeypatch.setattr(plan, "accumulators", lambda: 16)
-    monkeypatch.setattr(plan, "copies", lambda: 4)
+    monkeypatch.setattr(planner, "accumulators", lambda: 16)
+    monkeypatch.setattr(planner, "copies", lambda: 4)
 
 
 def convolution(rows: int, columns: int, gap: int, element: str = "f32", start: int = 0) -> Body:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from jitree.dispatch.native.nests import plan, windows
+from jitree.dispatch.native.nests import planner, windows
 from tests.dispatch.native.nests.programs import Body, Level, Text, argument, only_nest, program
 from tests.dispatch.native.nests.test_kernels import check
 
@@ -15,8 +15,8 @@ from tests.dispatch.native.nests.test_kernels import check
 def _tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of processors with AVX-512, and of others."""
     accumulators, copies = request.param
-    monkeypatch.setattr(plan, "accumulators", lambda: accumulators)
-    monkeypatch.setattr(plan, "copies", lambda: copies)
+    monkeypatch.setattr(planner, "accumulators", lambda: accumulators)
+    monkeypatch.setattr(planner, "copies", lambda: copies)
 
 
 def depthwise(

@@ -1,0 +1,438 @@
+"""Decides how a nest runs: which loops are parallel, which one becomes the lanes of vectors, what is kept in
+registers.
+
+A loop is *parallel* if the stored element depends on its counter, a *reduction* if not. When the stored index
+is injective over the parallel loops and nothing else touches what is stored, any order of iterations is legal
+that leaves the reductions in theirs: each element sees its operations in the original order, so results are
+the same bit for bit. Other nests run as they stand, one element at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Final
+
+from jitree.dispatch.native.nests.dependence import FUNCTION_WEIGHT, Dependence
+from jitree.dispatch.native.nests.dots import GROUP, SQUARE, DotProduct, find_dot
+from jitree.dispatch.native.nests.folding import extreme_of
+from jitree.dispatch.native.nests.plan import Order, Plan
+from jitree.dispatch.native.nests.polynomials import Polynomial
+from jitree.dispatch.native.nests.prepacked import is_packable
+from jitree.dispatch.native.nests.reading import Level, Split
+from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
+from jitree.dispatch.native.nests.registers import accumulators, copies
+from jitree.dispatch.native.nests.row_folds import find_fold
+from jitree.dispatch.native.packed_text import LANES
+from jitree.dispatch.native.ssa import Value
+
+MAXIMUM_VECTORS: Final = 4
+"""Vectors along the vector loop in one tile."""
+MAXIMUM_COPIES: Final = 8
+"""Iterations of the tiled loop in one tile."""
+NOT_SHARED: Final = 2
+"""Iterations of the tiled loop in one tile where none shares what it loads."""
+LIGHT_BODY: Final = 12
+HEAVY_BODY: Final = 40
+"""Instructions of a body without reductions: up to the first it is written for four vectors, from the second
+on for one."""
+LARGEST_TILE: Final = 700
+"""Instructions of a tile with reductions; compile time grows faster than it."""
+LARGEST_WINDOW: Final = 1200
+"""… of a tile whose reductions are written out."""
+SHARED_BYTES: Final = 48 << 10
+"""What tiles have in common is read for each of them, so it is to stay in the first-level cache."""
+ROWS: Final = 2
+"""Rows that are summed up together where each has its lanes along it."""
+FULL_LANES: Final = 0.75
+"""Of lanes that are rows with functions in their sums, so many are to be filled."""
+NARROW: Final = 2
+"""Iterations of a vector loop that is given up for one of at least WIDE."""
+WIDE: Final = 16
+
+
+def make_plan(structure: Structure, splits: Sequence[Split], dependence: Dependence) -> Plan:
+    """The best plan known for a nest; there always is one."""
+    return _Planner(structure, splits, dependence).parallel() or _in_order(structure)
+
+
+def _in_order(structure: Structure) -> Plan:
+    return Plan(structure.levels, None, None, (), 1, 1, 1, 1, {}, {}, (), (), {}, in_order=True)
+
+
+class _Planner:
+    def __init__(self, structure: Structure, splits: Sequence[Split], dependence: Dependence) -> None:
+        self._structure = structure
+        self._splits = splits
+        self._dependence = dependence
+        index = structure.stores[0].index
+        self._parallel = [level for level in structure.levels if index.coefficient(level.counter).terms]
+        self._reductions = [level for level in structure.levels if level not in self._parallel]
+
+    def parallel(self) -> Plan | None:
+        """None if the iterations have to stay in order."""
+        accumulators = self._accumulators()
+        if accumulators is None or not self._stores_agree():
+            return None
+        injective: dict[ElementAccess, Order] = {}
+        for store in self._structure.stores:
+            order = self._injective(store)
+            if order is None:
+                return None
+            if order:
+                injective[store] = order
+        vector = self._vector()
+        dot = find_dot(self._structure, self._dependence, vector, self._reductions) if vector else None
+        if dot is not None and vector is not None:
+            return self._dot_plan(dot, vector, accumulators, injective)
+        lanes = self._lanes() if vector is not None else 1
+        transposed, along = self._transposed(vector) if vector is not None else ({}, None)
+        if self._reductions and (vector is None or along in self._reductions):
+            rows = self._along_rows(vector, accumulators, injective)
+            if rows is not None:
+                return rows
+        tiled = along if along in self._parallel else self._tiled(vector)
+        packed: tuple[Value, ...] = ()
+        if along in self._reductions and vector is not None and self._is_reused(vector, tiled, lanes):
+            packed, transposed, along = tuple(transposed), {}, None
+        steps = lanes if along in self._reductions else 1
+        vectors = 1
+        if vector is not None and not transposed:
+            count = _count(vector) // lanes
+            if self._reductions and not packed and vector.extent is not None and count > 1:
+                # A tile takes the rest as one of its vectors; there is no second tile for it.
+                count = -(-vector.extent // lanes)
+            vectors = self._vectors(vector, tiled, count)
+        together = self._copies(tiled, vectors, steps)
+        if along is not None and along is tiled:
+            together = lanes
+        elif steps > 1 and tiled is not None and vector is not None and not self._shared(tiled, vector):
+            together = 1
+        rest = tuple(level for level in self._parallel if level is not vector and level is not tiled)
+        plan = Plan(
+            outer=rest,
+            vector=vector,
+            tiled=tiled,
+            reductions=tuple(self._reductions),
+            lanes=lanes,
+            vectors=vectors,
+            copies=together,
+            steps=steps,
+            accumulators=accumulators,
+            transposed=transposed,
+            packed=packed,
+            prepacked=(),
+            block=0 if packed or steps > 1 else self._block(vector, tiled, vectors * lanes, together),
+            is_window=not (packed or transposed) and self._is_window(vector, vectors * together),
+            injective=injective,
+        )
+        if vector is not None and along in self._reductions and len(transposed) == 1:
+            plan = replace(plan, alternative=self._prepacked(plan, vector))
+        if (
+            vector is not None
+            and self._reductions
+            and not (transposed or packed or plan.block or plan.is_window)
+        ):
+            plan = self._folded(plan, vector)
+        if vector is not None or not self._reductions or self._dependence.weight < FUNCTION_WEIGHT:
+            return plan
+        lanes = self._lanes()
+        ahead = replace(plan, vector=self._reductions[-1], lanes=lanes, accumulators={})
+        return replace(plan, steps=lanes, ahead=ahead)
+
+    def _along_rows(
+        self,
+        rows: Level | None,
+        accumulators: dict[Value, ElementAccess],
+        injective: dict[ElementAccess, Order],
+    ) -> Plan | None:
+        """The plan of a reduction along rows that takes some at a time, not as lanes; None: it should not."""
+        extreme = extreme_of(self._structure, self._reductions[-1], accumulators)
+        if extreme is not None and self._dependence.reads_stored(extreme.element):
+            extreme = None
+        if extreme is None and (rows is None or not self._leaves_lanes(rows)):
+            return None
+        tiled = None if extreme is not None else rows
+        plan = Plan(
+            outer=tuple(level for level in self._parallel if level is not tiled),
+            vector=None,
+            tiled=tiled,
+            reductions=tuple(self._reductions),
+            lanes=1,
+            vectors=1,
+            copies=1 if tiled is None else ROWS,
+            steps=1,
+            accumulators=accumulators,
+            transposed={},
+            packed=(),
+            prepacked=(),
+            extreme=extreme,
+            injective=injective,
+        )
+        lanes = self._lanes()
+        wide = replace(plan, vector=self._reductions[-1], lanes=lanes, accumulators={})
+        if extreme is not None:
+            return replace(plan, folded=replace(wide, vectors=MAXIMUM_VECTORS))
+        return replace(plan, steps=lanes, ahead=wide)
+
+    def _leaves_lanes(self, rows: Level) -> bool:
+        """Whether functions would be computed for many lanes that are no rows."""
+        if self._dependence.weight < FUNCTION_WEIGHT or rows.extent is None:
+            return False
+        lanes = self._lanes()
+        return rows.extent <= FULL_LANES * lanes * -(-rows.extent // lanes)
+
+    def _folded(self, plan: Plan, vector: Level) -> Plan:
+        """The plan with lanes that run over rows, where that is better."""
+        fold = find_fold(self._structure, self._dependence, vector, plan.outer)
+        if fold is None:
+            return plan
+        vectors = self._vectors(vector, plan.tiled, -(-_count(fold.level) // plan.lanes))
+        return replace(
+            plan,
+            outer=tuple(level for level in plan.outer if level is not fold.rows),
+            vector=fold.level,
+            vectors=vectors,
+            copies=self._copies(plan.tiled, vectors, 1),
+            fold=fold,
+        )
+
+    def _dot_plan(
+        self,
+        dot: DotProduct,
+        vector: Level,
+        accumulators: dict[Value, ElementAccess],
+        injective: dict[ElementAccess, Order],
+    ) -> Plan:
+        """Sums of integers are the same in any order, so the reduction that has groups is the innermost."""
+        lanes = self._lanes()
+        tiled = self._tiled(vector)
+        vectors = self._vectors(vector, tiled, -(-_count(vector) // lanes))
+        lies_along = self._structure.loads[dot.row].index.coefficient(vector.counter).number != 1
+        return Plan(
+            outer=tuple(level for level in self._parallel if level is not vector and level is not tiled),
+            vector=vector,
+            tiled=tiled,
+            reductions=(*(level for level in self._reductions if level is not dot.along), dot.along),
+            lanes=lanes,
+            vectors=vectors,
+            copies=self._copies(tiled, vectors, 1),
+            steps=SQUARE if lies_along else GROUP,
+            accumulators=accumulators,
+            transposed={},
+            packed=(dot.row,) if self._is_reused(vector, tiled, lanes) else (),
+            prepacked=(),
+            dot=dot,
+            injective=injective,
+        )
+
+    def _injective(self, store: ElementAccess) -> Order | None:
+        """The order that a guard has to check; empty: the numbers show it, None: it is not so."""
+        factors = self._factors(store.index)
+        constant = [pair for pair in factors if pair[0].number is not None]
+        order = sorted(constant, key=lambda pair: abs(pair[0].number or 0))
+        order += [pair for pair in factors if pair[0].number is None]
+        reach: int | None = 0
+        for factor, level in order:
+            number, count = factor.number, level.extent
+            if number is None or reach is None:
+                return tuple(order) if all((one.number or 1) > 0 for one, _ in order) else None
+            if abs(number) <= reach:
+                return None
+            reach = None if count is None else reach + abs(number) * (count - 1)
+        return ()
+
+    def _factors(self, index: Polynomial) -> list[tuple[Polynomial, Level]]:
+        """Of the parallel loops, from the innermost; a split one that is used as a whole counts as one."""
+        found: list[tuple[Polynomial, Level]] = []
+        merged: set[Level] = set()
+        for level in reversed(self._parallel):
+            if level.extent == 1:  # its counter is 0
+                continue
+            if level in merged:
+                continue
+            factor, whole = index.coefficient(level.counter), level
+            for split in self._splits:  # from the innermost of each loop
+                outer = index.coefficient(split.outer.counter)
+                if whole is split.inner and outer == factor * split.inner.bound:
+                    whole = split.whole
+                    merged.add(split.outer)
+            found.append((factor, whole))
+        return found
+
+    def _accumulators(self) -> dict[Value, ElementAccess] | None:
+        """None if a stored element is used in a way that lanes would change."""
+        found: dict[Value, ElementAccess] = {}
+        for store in self._structure.stores:
+            own = [
+                (value, load) for value, load in self._structure.loads.items() if load.buffer is store.buffer
+            ]
+            if any(not _same_element(load, store) or load.position > store.position for _, load in own):
+                return None
+            if not self._reductions:
+                continue
+            if not own or store.predicate or any(load.predicate for _, load in own):
+                return None
+            found.update((value, store) for value, _ in own)
+        return found
+
+    def _stores_agree(self) -> bool:
+        """All stores depend on the same loops and go to different buffers."""
+        stores = self._structure.stores
+        if len({store.buffer for store in stores}) < len(stores):
+            return False
+        return all(
+            bool(store.index.coefficient(level.counter).terms) == (level in self._parallel)
+            for store in stores
+            for level in self._structure.levels
+        )
+
+    def _vector(self) -> Level | None:
+        if all(level.extent == 1 for level in self._parallel):
+            return None
+        index = self._structure.stores[0].index
+
+        def nearness(level: Level) -> float:
+            """How near elements of its iterations are to each other."""
+            number = index.coefficient(level.counter).number
+            return -abs(number) if number is not None else float("-inf")
+
+        widest = max(self._parallel, key=lambda level: (_count(level), nearness(level)))
+        for level in self._parallel:
+            if index.coefficient(level.counter).number == 1:
+                return widest if _count(level) <= NARROW and _count(widest) >= WIDE else level
+        return widest
+
+    def _lanes(self) -> int:
+        accesses = [*self._structure.loads.values(), *self._structure.stores]
+        return 8 if any(access.bytes == 8 for access in accesses) else 16
+
+    def _strided(self, vector: Level) -> Iterator[tuple[Value, ElementAccess]]:
+        """Loads whose lanes lie apart."""
+        for value, load in self._structure.loads.items():
+            coefficient = load.index.coefficient(vector.counter)
+            if coefficient.terms and coefficient.number != 1 and not (load.predicate or load.computed):
+                yield value, load
+
+    def _transposed(self, vector: Level) -> tuple[dict[Value, Level], Level | None]:
+        """The loads that lie along one other loop, and that loop: the last reduction, or a parallel one."""
+        candidates = self._reductions[-1:] or [level for level in self._parallel if level is not vector]
+        candidates = [level for level in candidates if _count(level) >= self._lanes()]
+        best: tuple[dict[Value, Level], Level | None] = ({}, None)
+        for level in reversed(candidates):
+            found = {
+                value: level
+                for value, load in self._strided(vector)
+                if load.index.coefficient(level.counter).number == 1
+            }
+            if len(found) > len(best[0]):
+                best = found, level
+        return best
+
+    def _tiled(self, vector: Level | None) -> Level | None:
+        """Where there are reductions, the parallel loop over which most vectors can be shared; or else most
+        single elements, as of a filter that is laid over all rows of an image."""
+        others = [level for level in self._parallel if level is not vector]
+        if vector is None or not self._reductions or not others:
+            return None
+
+        loads = self._structure.loads.values()
+        shares = any(self._shared(level, vector) for level in others)
+
+        def worth(level: Level) -> tuple[int, ...]:
+            together = min(_count(level), MAXIMUM_VECTORS)
+            common = sum(level.counter not in self._dependence.place(load) for load in loads)
+            if shares:
+                return together, self._shared(level, vector), common
+            return common if together > 1 else 0, together
+
+        return max(reversed(others), key=worth)
+
+    def _shared(self, level: Level, vector: Level) -> int:
+        """The loads of vectors that all iterations of a loop have in common."""
+        return sum(
+            level.counter not in place and vector.counter in place
+            for place in map(self._dependence.place, self._structure.loads.values())
+        )
+
+    def _is_reused(self, vector: Level, tiled: Level | None, lanes: int) -> bool:
+        """Whether more than one tile along the tiled loop needs the same vectors."""
+        if tiled is None or not self._shared(tiled, vector):
+            return False
+        vectors = self._vectors(vector, tiled, _count(vector) // lanes)
+        return _count(tiled) > self._copies(tiled, vectors, 1)
+
+    def _prepacked(self, plan: Plan, vector: Level) -> Plan | None:
+        """The plan where the transposed load is a constant with a copy."""
+        (value,) = plan.transposed
+        load = self._structure.loads[value]
+        if plan.lanes != LANES or not is_packable(
+            load, self._dependence.place(load), vector, plan.reductions
+        ):
+            return None
+        vectors = self._vectors(vector, plan.tiled, _count(vector) // plan.lanes)
+        return replace(
+            plan,
+            transposed={},
+            prepacked=(value,),
+            steps=1,
+            vectors=vectors,
+            copies=self._copies(plan.tiled, vectors, 1),
+        )
+
+    def _block(self, vector: Level | None, tiled: Level | None, width: int, together: int) -> int:
+        """As many iterations of the one reduction as the cache has room for what tiles share in them; 0 where
+        all are no more, or nothing is shared."""
+        counts = [_count(level) for level in self._reductions]
+        if vector is None or tiled is None or not counts or max(counts[:-1], default=1) > 1:
+            return 0
+        last = self._reductions[-1]
+        row = sum(
+            width * load.bytes
+            for load, place in (
+                (load, self._dependence.place(load)) for load in self._structure.loads.values()
+            )
+            if vector.counter in place and last.counter in place and tiled.counter not in place
+        )
+        blocks = -(-(last.extent or 0) * row // SHARED_BYTES)
+        if blocks < 2 or _count(tiled) <= together or self._is_window(vector, width * together):
+            return 0
+        return -(-counts[-1] // blocks)
+
+    def _is_window(self, vector: Level | None, size: int) -> bool:
+        """Whether a tile of so many vectors, of elements that lie together, is small enough to be written for
+        all iterations of several reductions."""
+        counts = [_count(level) for level in self._reductions]
+        if vector is None or sum(count > 1 for count in counts) < 2:
+            return False
+        return prod(counts) * size * self._dependence.weight <= LARGEST_WINDOW
+
+    def _vectors(self, vector: Level, tiled: Level | None, count: int) -> int:
+        """Of one tile, where the vector loop has so many."""
+        if self._reductions:
+            sharing = tiled is not None and self._shared(tiled, vector) > 0
+            registers = accumulators() // len(self._structure.stores)
+            beside = min(copies() if sharing else NOT_SHARED, _count(tiled)) if tiled is not None else 1
+            most = min(registers // beside, LARGEST_TILE // self._dependence.weight)
+        else:
+            weight = self._dependence.weight
+            most = 4 if weight <= LIGHT_BODY else 2 if weight <= HEAVY_BODY else 1
+        return max(1, min(most, MAXIMUM_VECTORS, count))
+
+    def _copies(self, tiled: Level | None, vectors: int, steps: int) -> int:
+        if tiled is None:
+            return 1
+        registers = accumulators() // len(self._structure.stores) // vectors
+        most = min(registers, LARGEST_TILE // (self._dependence.weight * steps * vectors))
+        return max(1, min(most, MAXIMUM_COPIES if vectors == 1 else MAXIMUM_VECTORS, _count(tiled)))
+
+
+def _count(level: Level) -> int:
+    """The number of iterations, a large one where it is not known."""
+    count = level.extent
+    return 1 << 30 if count is None else count
+
+
+def _same_element(load: ElementAccess, store: ElementAccess) -> bool:
+    return load.index == store.index and load.bytes == store.bytes and not load.computed
