@@ -129,8 +129,10 @@ class Copies:
         contexts[_INTERVAL] = _FIRST_LOOK if self.most_kept else 0
 
     def add(self, reader: Reader) -> None:
-        """Something reads them, and lets go of them some day."""
+        """Something reads them, and lets go of them some day; soon if they are given up already."""
         self._readers[reader] = None
+        if self.constants is None:
+            self._look_soon()
 
     def extend(self, data: memoryview) -> None:
         """Kernels may copy these constants, too: parameters. Not where a limit counts memory, nor where their
@@ -166,12 +168,16 @@ class Copies:
         if constants is not None:
             for region in chain(constants):
                 region.retire()
-            self._contexts[_INTERVAL], self._contexts[_DUE] = _HASTE, 1
+            self._look_soon()
         for reader in tuple(self._readers):
             if reader.let_go():
                 self._readers.pop(reader, None)
         if not self._readers:
             self._kept, self._contexts[_INTERVAL] = None, 0
+
+    def _look_soon(self) -> None:
+        """Has the next thread that has run a span look."""
+        self._contexts[_INTERVAL], self._contexts[_DUE] = _HASTE, 1
 
     withdraw = give_up
     """See :class:`~jitree.regs.memory.Lessee`."""

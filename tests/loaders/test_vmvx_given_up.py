@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import mmap
 import threading
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from tests.loaders.test_vmvx_packed import SIZE, executable, matrix_in, program,
 
 HOST = 0
 _DUE = CONTEXTS.word("due")
+_INTERVAL = CONTEXTS.word("interval")
 
 
 class Loaded:
@@ -124,7 +126,8 @@ def test_calls_that_run_meanwhile() -> None:
 
 def test_little_memory_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = Loaded()
-    most = sum(spare.most_kept for spare in spare_memory._spares)
+    monkeypatch.setattr(spare_memory, "_spares", [loaded.copies])  # not what nothing has collected yet
+    most = loaded.copies.most_kept
     left_are(spare_memory.SHARE * most, monkeypatch)
     loaded.copies.look()
     assert loaded.executable.copied == SIZE
@@ -242,9 +245,18 @@ def test_readers_that_come_late_keep_their_own() -> None:
             return self.free
 
     copies = Copies(PackedConstants(memoryview(bytes(1 << 16))), None)
-    late = Late()
+    contexts, late = array("q", bytes(CONTEXTS.size)), Late()
+    copies.watch(contexts, 0)
     copies.give_up()
-    assert copies.reserved == 0
+    assert copies.reserved == 0 and not contexts[_INTERVAL], "threads need not look"
+    copies.add(late)
+    assert contexts[_INTERVAL] and contexts[_DUE] == 1
+    copies.look()
+    assert contexts[_INTERVAL], "it is not free yet"
+    late.free = True
+    copies.look()
+    assert not contexts[_INTERVAL]
+    late.free = False
     copies = Copies(PackedConstants(memoryview(bytes(1 << 16))), None)
     copies.add(late)
     copies.give_up()
