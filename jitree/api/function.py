@@ -68,7 +68,7 @@ PREPARED_AFTER: Final = 2
 _PREPARING_SECONDS: Final = 0.0002
 _PREPARING_SHARE: Final = 0.25
 """A call then spends a quarter of its own time on preparing direct calls, or 0.2 ms if that is more."""
-_PREPARING_CALLS: Final = 8
+_PREPARING_CALLS: Final = 20
 """Calls after so many do more, in proportion: without compiled files it takes ten times as long."""
 
 

@@ -436,6 +436,7 @@ for row in rows:
     assert following == "True", "the next functions find everything there"
     counts, steps = zip(*(map(int, line.split()) for line in lines), strict=True)
     assert sum(counts) > 10 and max(counts) <= 3, counts
+    assert not any(counts[2:6]), "programs that make a few calls end before it pays"
     assert max(steps) < 500, steps  # calls of Python functions, of some 0.5 us each
 
 
@@ -443,7 +444,9 @@ def test_preparing_takes_the_time_that_it_may(monkeypatch: pytest.MonkeyPatch) -
     left = iter(preparation._STEPS[:6])
     monkeypatch.setattr(preparation._Left, "steps", left)
     monkeypatch.setattr(preparation._Left, "seconds", 0.0)
+    monkeypatch.setattr(preparation._Left, "spared", 1)
     monkeypatch.setattr(preparation, "time", SimpleNamespace(thread_time=count().__next__))
+    assert not preparation.is_prepared(math.inf) and length_hint(left) == 6, "one of the first calls"
     for seconds, steps in ((0.25, 5), (0.5, 5), (0.25, 5), (2.5, 2)):
         assert not preparation.is_prepared(seconds)
         assert length_hint(left) == steps, "each takes 1"
