@@ -15,7 +15,7 @@ from jitree.errors import InternalError, UnimplementedError
 from jitree.hal import watchdog
 from jitree.hal.buffer import UNTOLD
 from jitree.hal.local.queue_record import UNSUPPORTED, WATCHED, QueueRecord
-from jitree.hal.stream_record import MOST_NEIGHBOURS, OWNED_BY_PYTHON, STREAM
+from jitree.hal.stream_record import MOST_NEIGHBOURS, OWNED_BY_PYTHON, STREAM, UNTIMED
 from jitree.regs.layout import PLACE_SHIFT
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ _neighbours: Final = array("q", bytes(8 * MOST_NEIGHBOURS))
 """Addresses of STREAM records by place."""
 _WORDS: Final = (
     "owner", "tick", "completed", "batched", "program", "launched", "lends", "failed", "exports", "returned",
-    "launch_kernel", "query",
+    "launch_kernel", "query", "way",
 )  # fmt: skip
 (
     _OWNER, _TICK, _COMPLETED, _BATCHED, _PROGRAM, _LAUNCHED, _LENDS, _FAILED, _EXPORTS, _RETURNED,
-    _LAUNCH_KERNEL, _QUERY,
+    _LAUNCH_KERNEL, _QUERY, _WAY,
 ) = map(STREAM.word, _WORDS)  # fmt: skip
 
 
@@ -176,6 +176,7 @@ class StreamShare:
             assert self._code is not None
             while not self._code.take_over(self._address):
                 time.sleep(0)
+            self._words[_WAY] = UNTIMED  # its program may go
 
     def count(self) -> int:
         """Counts a submission of Python's, whose the stream is from now on. INTERNAL if the last one of

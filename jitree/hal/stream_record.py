@@ -47,6 +47,9 @@ STREAM: Final = Record(
     i64 block_bytes       # that a thread block of a fill or copy moves at a time
     i64 most_blocks       # of a fill or copy
     i64 neighbours        # address of the addresses of such records by place; 0 = none, or closed
+    i64 way               # UNTIMED, BY_GRAPH or SINGLY: how ``program`` was launched
+    i64 begun             # ticks of the clock when it was, and
+    i64 ended             # when the host found it done; 0 = it has not yet
     """,
 )
 
@@ -59,6 +62,10 @@ OWNED_BY_PYTHON: Final = 0
 OWNED_BY_CODE: Final = 1
 SUBMITTING: Final = 2
 """Machine code is just submitting something."""
+UNTIMED: Final = 0
+BY_GRAPH: Final = 1
+SINGLY: Final = 2
+"""Ways in which it launches a command list that is nearly as in the last runs, timed or not."""
 
 PROGRAM: Final = Record(
     "program",
@@ -73,6 +80,9 @@ PROGRAM: Final = Record(
     i64 latest            # offset there of the one that was launched last
     i64 chains            # address of two CHAIN records
     i64 latest_chain      # offset there of the one that was launched last
+    i64 changes           # times that a graph would have been changed and the device had nothing to do
+    i64 graph_time        # ticks that it then took with a graph, lately at least; 0 = not known
+    i64 single_time       # and launched one by one
     """,
 )
 """Command lists that differ in addresses, lengths, constants and grids only. What differs are the words of a

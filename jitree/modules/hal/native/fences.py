@@ -21,6 +21,7 @@ from jitree.modules.hal.native.registers import (
     queue_of,
     reference,
 )
+from jitree.modules.hal.native.ways import note_end
 from jitree.regs.layout import OWNER_CODE, PATIENT
 
 _DEFERRED = 17
@@ -156,6 +157,7 @@ def is_done_within(stream: StreamRecord, tick: int, queries: int) -> bool:
         status = call_int(stream.query, stream.handle)
         if status == 0:
             stream.completed = greater(stream.completed, tick)
+            note_end(stream, tick)
             return True
         if status != _NOT_READY:
             return False

@@ -71,7 +71,7 @@ class ProgramTable:
         bucket = hash_ & BUCKETS - 1
         record = array("q", (
             self._buckets[bucket], hash_, commands.commands.row_count, shapes.buffer_info()[0],
-            graphs.launch_count, graphs.firsts, graphs.instances, 0, graphs.chains, 0,
+            graphs.launch_count, graphs.firsts, graphs.instances, 0, graphs.chains, 0, 0, 0, 0,
         ))  # fmt: skip
         self._programs[key] = record, shapes, graphs
         self._buckets[bucket] = record.buffer_info()[0]

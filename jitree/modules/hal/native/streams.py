@@ -47,6 +47,7 @@ from jitree.modules.hal.native.records import (
     StreamRecord,
 )
 from jitree.modules.hal.native.registers import DONE, REFUSED
+from jitree.modules.hal.native.ways import is_sooner_singly, take_time
 
 INSTANCE_SIZE = INSTANCE.size
 NODE_SIZE = KERNEL_NODE.size
@@ -83,6 +84,7 @@ def submit(
         call(memmove, data, table.data, size)
     result = REFUSED
     if atomic_replace(stream.owner, OWNED_BY_CODE, SUBMITTING):
+        take_time(stream)
         program = find(handle_pool, table)  # while the stream is Python's programs may go
         if program and stream.batched == 0 and comes_after_users(stream):
             words = stack(8 * load64(program.firsts + 8 * program.launch_count))
@@ -287,40 +289,46 @@ def launch(stream: StreamRecord, program: ProgramRecord, words: int) -> bool:
     """Whether everything has entered the stream; else nothing has."""
     if call_int(stream.set_current, stream.context) != 0:
         return False
-    if stream.launch_kernel != 0 and is_for_once(program, words):
+    if stream.launch_kernel != 0 and program.launch_count == 1:
         return launch_singly(stream, program, words)
-    offset = nearest(program, words)
-    instance = InstanceRecord(place_of(program.instances) + offset)
+    graph = program.instances
+    first = differences(program, graph.words, words)
+    second = first
+    if first != 0:
+        second = differences(program, InstanceRecord(place_of(graph) + INSTANCE_SIZE).words, words)
+    fewest = lesser(first, second)
+    if stream.launch_kernel != 0 and goes_singly(stream, program, words, fewest):
+        return launch_singly(stream, program, words)
+    offset = nearest(program, first, second)
+    instance = InstanceRecord(place_of(graph) + offset)
     if not change(stream, program, instance, words):
         return False
     program.latest = offset
     return call_int(stream.launch_graph, instance.executable, stream.handle) == 0
 
 
-def is_for_once(program: ProgramRecord, words: int) -> bool:
-    """Whether to launch one by one: a launch alone, and where most differ from both graphs' and from those of
-    the last two times that this was so. To change a graph takes as long, and the device waits meanwhile."""
-    if program.launch_count == 1:
-        return True
+def goes_singly(stream: StreamRecord, program: ProgramRecord, words: int, fewest: int) -> bool:
+    """Whether to launch one by one what differs from both graphs, in ``fewest`` launches from one of them."""
+    if fewest == 0:
+        return False
+    return is_for_once(program, words, fewest) or is_sooner_singly(stream, program)
+
+
+def is_for_once(program: ProgramRecord, words: int, fewest: int) -> bool:
+    """Whether most launches differ from the graphs', and from those of the last two times that they were
+    made one by one. To change a graph takes as long, and the device waits meanwhile."""
     most = quotient(program.launch_count, _MOST_PART)
-    graph = program.instances
     chain = program.chains
     return (
-        differences(program, graph.words, words) > most
-        and differences(program, InstanceRecord(place_of(graph) + INSTANCE_SIZE).words, words) > most
+        fewest > most
         and differences(program, chain.words, words) > most
         and differences(program, ChainRecord(place_of(chain) + CHAIN_SIZE).words, words) > most
     )
 
 
-def nearest(program: ProgramRecord, words: int) -> int:
-    """The offset of the graph to change: of the one with fewer differences if these are few, else of the one
-    that was not launched last. So lists whose addresses take turns have a graph each."""
-    instance = program.instances
-    first = differences(program, instance.words, words)
-    if first == 0:
-        return 0
-    second = differences(program, InstanceRecord(place_of(instance) + INSTANCE_SIZE).words, words)
+def nearest(program: ProgramRecord, first: int, second: int) -> int:
+    """The offset of the graph to change, by numbers of differences: of the one with fewer if they are few,
+    else of the one that was not launched last. So lists whose addresses take turns have a graph each."""
     if lesser(first, second) * _FEW_PART > program.launch_count:
         return INSTANCE_SIZE - program.latest
     return 0 if first <= second else INSTANCE_SIZE

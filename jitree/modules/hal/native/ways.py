@@ -1,0 +1,63 @@
+"""How a command list enters the stream that is nearly as in the last runs: by a graph of which some launches
+are changed, or launch by launch.
+
+The device has nothing to do while a graph is changed, and begins with the first of single launches at once.
+But where its kernels take less time than a launch does, it then waits for each. So the times of both decide,
+from when the list is submitted until the host finds it done, where the device had nothing else to do. The
+slower way is tried again now and then.
+"""
+
+from __future__ import annotations
+
+from jitree.codegen.primitives import lesser
+from jitree.codegen.processor import ticks
+from jitree.hal.stream_record import BY_GRAPH, SINGLY, UNTIMED
+from jitree.modules.hal.native.records import ProgramRecord, StreamRecord
+
+FIRST_TRIAL = 8
+"""Lists of a shape after which the other way is tried twice, and again whenever they are twice as many."""
+_MOST_CHANGES = 1 << 16
+_SLOWNESS = 4
+"""A time that was better than all after it counts for 1/16 more each time."""
+
+
+def is_sooner_singly(stream: StreamRecord, program: ProgramRecord) -> bool:
+    """Whether to launch one by one what could also be a graph with changes. Machine code is just submitting
+    it."""
+    if stream.completed < stream.tick:
+        return False
+    changes = program.changes + 1
+    program.changes = changes if changes < _MOST_CHANGES else _MOST_CHANGES >> 1
+    is_singly = 0 < program.single_time < program.graph_time
+    pair = changes & -2
+    if pair >= FIRST_TRIAL and pair & (pair - 1) == 0:
+        is_singly = not is_singly
+    stream.way = SINGLY if is_singly else BY_GRAPH
+    stream.ended = 0
+    stream.begun = ticks()
+    return is_singly
+
+
+def note_end(stream: StreamRecord, tick: int) -> None:
+    """The host has just found that the device has done submission ``tick``."""
+    if stream.way != UNTIMED and stream.launched == tick and stream.ended == 0:
+        stream.ended = ticks()
+
+
+def take_time(stream: StreamRecord) -> None:
+    """Keeps the time of the last submission, if it has one. Machine code is just submitting the next."""
+    way = stream.way
+    stream.way = UNTIMED
+    taken = stream.ended - stream.begun
+    if way == UNTIMED or taken <= 0:
+        return
+    program = stream.program
+    if way == SINGLY:
+        program.single_time = recent_least(program.single_time, taken)
+    else:
+        program.graph_time = recent_least(program.graph_time, taken)
+
+
+def recent_least(time: int, taken: int) -> int:
+    """The least of the times lately. 0 = there was none."""
+    return taken if time == 0 else lesser(taken, time + (time >> _SLOWNESS) + 1)

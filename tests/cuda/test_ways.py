@@ -1,0 +1,117 @@
+"""Command lists that are nearly as in the last runs: a graph is changed, or they are launched one by one,
+whichever takes less time."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+
+import pytest
+
+from jitree.hal.stream_record import BY_GRAPH, PROGRAM, STREAM, UNTIMED
+from jitree.modules.hal.native import ways
+from jitree.modules.hal.native.records import ProgramRecord, StreamRecord
+from tests.cuda.test_chains import GRAPH, LAUNCHES, Calls
+from tests.cuda.test_chains import SINGLY as LAUNCH
+
+
+class Timed:
+    """A stream and a program whose runs take as long as the test says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._words = array("q", bytes(STREAM.size)), array("q", bytes(PROGRAM.size))
+        self.stream = StreamRecord(self._words[0].buffer_info()[0])
+        self.program = ProgramRecord(self._words[1].buffer_info()[0])
+        self.stream.program = self.program
+        self.now = 1
+        monkeypatch.setattr(ways, "ticks", lambda: self.now)
+
+    def run(self, by_graph: int, singly: int) -> bool:
+        """Whether the launches of one more run are single ones; the times that both ways take."""
+        ways.take_time(self.stream)
+        is_singly = ways.is_sooner_singly(self.stream, self.program)
+        self.stream.tick += 1
+        self.stream.launched = self.stream.tick
+        self.now += singly if is_singly else by_graph
+        self.stream.completed = self.stream.tick
+        ways.note_end(self.stream, self.stream.tick)
+        self.now += 1000  # until the next run
+        return is_singly
+
+    def runs(self, count: int, by_graph: int, singly: int) -> list[bool]:
+        return [self.run(by_graph, singly) for _ in range(count)]
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> Timed:
+    return Timed(monkeypatch)
+
+
+def test_the_quicker_way_is_taken(timed: Timed) -> None:
+    first = timed.runs(ways.FIRST_TRIAL, 340, 300)
+    assert not any(first[:-1]) and first[-1]
+    assert sum(timed.runs(1000, 340, 300)) > 985
+
+
+def test_the_slower_way_is_seldom_tried(timed: Timed) -> None:
+    found = timed.runs(1000, 300, 340)
+    assert 10 < sum(found) < 16
+    assert not any(found[520:])
+
+
+def test_what_becomes_slower_is_left(timed: Timed) -> None:
+    timed.runs(200, 340, 300)
+    assert sum(timed.runs(200, 340, 500)) < 8
+
+
+def test_a_slow_run_does_not_count(timed: Timed) -> None:
+    """A thread may lose its processor for a while."""
+    timed.runs(100, 340, 300)
+    timed.run(340, 100_000)
+    assert all(timed.runs(20, 340, 300))
+
+
+def test_runs_of_which_the_end_is_not_known(timed: Timed) -> None:
+    stream = timed.stream
+    assert not ways.is_sooner_singly(stream, timed.program)
+    stream.tick = 1
+    assert not ways.is_sooner_singly(stream, timed.program)  # the device works: it says nothing
+    assert (stream.way, timed.program.changes) == (BY_GRAPH, 1)
+    ways.take_time(stream)
+    assert stream.way == UNTIMED and timed.program.graph_time == 0
+
+
+def test_another_submission_has_another_time(timed: Timed) -> None:
+    stream = timed.stream
+    ways.is_sooner_singly(stream, timed.program)
+    stream.tick, stream.launched, timed.now = 2, 1, 50
+    ways.note_end(stream, 2)
+    assert stream.ended == 0
+    ways.note_end(stream, 1)
+    timed.now = 90
+    ways.note_end(stream, 1)  # waited for again
+    ways.take_time(stream)
+    assert timed.program.graph_time == 49
+
+
+# -- on a device -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def calls(machine_code: None) -> Iterator[Calls]:
+    calls = Calls()
+    yield calls
+    calls.side.close()
+
+
+def test_both_ways_give_the_same(calls: Calls) -> None:
+    """One launch in three is another in each call; the result is checked."""
+    views = [calls.view(number) for number in range(40)]
+    for view in views[:8]:
+        calls.check(view)
+    ways_taken = []
+    for view in views:
+        calls.driver.calls.clear()
+        calls.check(view)
+        ways_taken.append((calls.driver.count(GRAPH), calls.driver.count(LAUNCH)))
+    assert set(ways_taken) == {(1, 0), (0, LAUNCHES)}
