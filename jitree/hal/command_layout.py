@@ -284,29 +284,47 @@ TEAM: Final = Record(
     i64 begin             # first row of the group
     i64 limit             # generation << 32 | chunks of the group
     i64 generation        # of the last group
+    i64 threads           # that take part in the group
     i64 functions         # address of the FUNCTIONS record
     i64 workers           # threads beside the one that submits
-    i64 spin_ticks        # how long a worker looks for work before it parks
+    i64 most              # of them that help at the same time: there is a processor for each
+    i64 helpers           # address of one HELPER record per thread, the submitting one's first
+    i64 spin_ticks        # how long a worker looks for work before it sleeps
     i64 spinning_ticks    # work that is worth sharing while a worker spins
     i64 parked_ticks      # work that is worth waking workers
-    i64 owed              # work done alone lately that spinning workers would have shared
+    i64 owed              # work done lately that more workers would have shared
     i64 owed_since        # when that last grew
+    i64 lost              # ticks by which shared groups took longer than alone, less what others gained
+    i64 alone_until       # when groups are shared again
+    i64 alone_ticks       # for how long they were not
     i64 stop              # 1: workers end
-    i64 homes             # address of one processor number per thread, the submitting one's first; -1 = any
-    i64 masks             # address of one affinity mask of MASK_SIZE bytes per thread, for its home
+    i64 masks             # address of one affinity mask of MASK_SIZE bytes per thread, the first one's first
     i64 submitter         # processor on which the last group was opened
     i64 futex             # number of the system call
     line claimed          # generation << 32 | next chunk
     line finished         # chunks of the group that are done
-    line sequence         # grows with every group; workers sleep on its low half as a futex
-    line parked           # workers that sleep; a thread that wakes one takes it off, or the worker does
+    line posted           # POSTING for every group, and below that the number of workers that are to help
     line busy             # 1 while a thread uses the team
     """,
 )
+HELPER: Final = Record("helper", "line asleep  # 1 = it sleeps or is about to: a futex")
+"""What others know of a worker thread."""
+POSTING: Final = 1 << 8
+POSTED_STOP: Final = 1 << 62
+"""Workers are to end."""
+ROUSED_BY_EACH: Final = 3
+"""Sleeping workers that a thread wakes before it begins; those wake the others."""
+RISE_SHIFT: Final = 3
+FALL_SHIFT: Final = 2
+"""Parts of a difference by which measured costs grow and shrink."""
+MOST_LOST: Final = 8
+MOST_GAINED: Final = 64
+LONGEST_ALONE: Final = 4096
+"""In units of ``TEAM.parked_ticks``, as sharing is given up and taken up again."""
 BYTES_CHUNK: Final = 256 * 1024
 """Bytes of a fill or copy that one thread does at a time, at least."""
 CHUNKS_PER_THREAD: Final = 8
-"""More chunks balance better, fewer cost less."""
+"""At most. More chunks balance better, fewer cost less."""
 FIRST_PART: Final = 16
 """A sixteenth of what Python runs for the first time tells what the rest takes."""
 INTERPRETED_SHIFT: Final = 15

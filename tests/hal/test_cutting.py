@@ -8,8 +8,8 @@ import pytest
 
 from jitree.codegen.atomics import atomic_store
 from jitree.hal.command_layout import CHUNKS_PER_THREAD, COMMAND, ENTRY_POINT, SHARE, TEAM
+from jitree.hal.local.executor.dividing import chunk_size, cut
 from jitree.hal.local.executor.records import Command, KernelEntry, Share, ThreadTeam
-from jitree.hal.local.executor.sharing import chunk_size, cut
 
 THREADS = 4
 PIECES = THREADS * CHUNKS_PER_THREAD
@@ -19,10 +19,10 @@ LEAST = 500
 
 @pytest.mark.parametrize(("begin", "end", "ticks", "most", "parts"), [
     (0, 1, 1_000_000, 255, PIECES),  # as many as there are chunks
-    (0, 1, 1_000_000, 7, 7),  # but no more than the kernel has
+    (0, 1, 1_000_000, 7, 4),  # but no more than the kernel has: of seven one thread would do two
     (0, 1, 4 * LEAST + 10, 255, 4),  # and none too short
     (0, 1, LEAST, 255, 1),
-    (0, 5, 1_000_000, 255, -(-PIECES // 5)),
+    (0, 5, 1_000_000, 255, 4),  # 20 parts are five for each thread, 30 are eight for two of them
     (1, 3, 1_000_000, 255, PIECES // 2),  # the first one has been run to be measured
     (0, PIECES, 1_000_000, 255, 1),
     (0, 0, 1_000_000, 255, 1),
@@ -42,9 +42,9 @@ def test_parts(begin: int, end: int, ticks: int, most: int, parts: int) -> None:
     row.kind = 4
     atomic_store(entry.cost, ticks << 10)
     share.begin, share.end, share.parts = begin, end, 1
-    cut(team, row, share)
+    cut(team, row, share, THREADS)
     assert (share.parts, share.begin, share.end) == (parts, begin * parts, end * parts)
     units = share.end - share.begin
     if ticks and units:
-        size = chunk_size(team, row, share, units, 1)
+        size = chunk_size(team, row, share, units, THREADS)
         assert size * ticks >= parts * LEAST, "chunks of parts take as long as chunks of workgroups"

@@ -77,7 +77,7 @@ def test_helpers_start_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading.Thread, "start", noted)
     helpers = thread_team._Helpers("test-team", unpinned(6), 1, native)
     helpers.start()
-    wait_until(lambda: len(starters) == 4 and "3 helpers, 3 parked" in helpers.report())
+    wait_until(lambda: len(starters) == 4 and "3 helpers, 3 asleep" in helpers.report())
     assert starters == [threading.current_thread().name, *(f"test-team.{number}" for number in (1, 2, 3))]
     assert helpers._team.workers == 3
     for thread in helpers.stop():

@@ -19,13 +19,13 @@ from jitree.base.records import NamedTuple
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.codegen.atomics import atomic_load, atomic_store
 from jitree.hal import watchdog
-from jitree.hal.command_layout import FUTEX_CALL, FUTEX_CALLS, MASK_SIZE, TEAM
+from jitree.hal.command_layout import FUTEX_CALL, FUTEX_CALLS, HELPER, MASK_SIZE, TEAM
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import FUNCTION_TABLE_ADDRESS, NOT_LOGGED, NativeExecutor
-from jitree.hal.local.executor.records import Functions, ThreadTeam
+from jitree.hal.local.executor.records import Functions, ThreadTeam, helper_at
 from jitree.hal.local.queue_record import NO_TEAM, QueueRecord
-from jitree.hal.local.topology import Topology
+from jitree.hal.local.topology import Topology, available_processors
 from jitree.regs.memory import address_of, zeroed
 
 SPINNING_NANOSECONDS: Final = 6_000
@@ -57,18 +57,17 @@ class _Helpers:
         self.name = name
         self.thread_count = topology.worker_count
         self._memory = zeroed(TEAM.size, 128)
+        self._helpers = zeroed(HELPER.size * topology.worker_count, 128)
         self.address = address_of(self._memory)
         team = self._team = ThreadTeam(self.address)
+        team.helpers = address_of(self._helpers)
         self._native = native
-        homes = _homes(topology)
-        self._homes = array("q", (-1 if home is None else home for home in homes))
-        self._masks = b"".join((1 << (home or 0)).to_bytes(MASK_SIZE, "little") for home in homes)
+        self._masks = _masks(topology)
         ticks = native.ticks_per_microsecond / 1000
         team.functions = Functions(FUNCTION_TABLE_ADDRESS)
         team.spin_ticks = int(spin_nanoseconds * ticks)
         team.spinning_ticks = int(SPINNING_NANOSECONDS * ticks)
         team.parked_ticks = int(PARKED_NANOSECONDS * ticks)
-        team.homes = self._homes.buffer_info()[0]
         team.masks = address_of(np.frombuffer(self._masks, np.uint8))
         team.futex = FUTEX_CALLS.get(os.uname().machine.lower(), FUTEX_CALL)
         self._threads: list[threading.Thread] = []
@@ -78,9 +77,10 @@ class _Helpers:
         for thread in self._threads:
             thread.join()
         atomic_store(self._team.stop, 0)
-        atomic_store(self._team.parked, 0)
+        atomic_store(self._team.posted, 0)
         self._threads = []
         self._team.workers = self.thread_count - 1
+        self._team.most = min(self.thread_count, available_processors()) - 1
         self._start(1)
 
     def _start(self, number: int) -> None:
@@ -97,6 +97,7 @@ class _Helpers:
         except RuntimeError:
             self._threads.pop()
             self._team.workers = number - 1
+            self._team.most = min(self._team.most, number - 1)
 
     def _serve(self, number: int) -> None:
         self._start(number + 1)
@@ -110,9 +111,11 @@ class _Helpers:
     def report(self) -> str:
         """What the helpers do, for the watchdog."""
         team = self._team
-        parked, finished, limit, busy = map(atomic_load, (team.parked, team.finished, team.limit, team.busy))
+        finished, limit, busy = map(atomic_load, (team.finished, team.limit, team.busy))
         done = f"{finished} of {limit & 0xFFFFFFFF} chunks done" if busy else "no work"
-        return f"{self.name}: {len(self._threads)} helpers, {parked} parked; {done}"
+        count = len(self._threads)
+        asleep = sum(atomic_load(helper_at(team, number).asleep) for number in range(1, count + 1))
+        return f"{self.name}: {count} helpers, {asleep} asleep; {done}"
 
 
 class Team:
@@ -241,18 +244,23 @@ class Team:
         self._record.hold(NO_TEAM)
 
 
-def _homes(topology: Topology) -> tuple[int | None, ...]:
-    """The processor of each thread: as the topology says; one each if the team has all processors, else any.
+def _masks(topology: Topology) -> bytes:
+    """Where each thread may run, as affinity masks: as the topology says; on a processor of its own if the
+    team has all of them, else on any.
 
-    A helper that may run anywhere can wake up on the submitting thread's processor and stay for milliseconds.
+    Where other programs have work for all processors, the system puts helpers that may run anywhere behind
+    one another. But helpers of several programs must not choose the same one while others are idle.
     """
     allowed = sorted(os.sched_getaffinity(0))
-    homes = topology.processors
-    if homes == (None,) * len(allowed):
-        homes = tuple(allowed)
-    if any(home is not None and home >= 8 * MASK_SIZE for home in homes):
-        return (None,) * len(homes)
-    return homes
+    homes = list(topology.processors)
+    if homes == [None] * len(homes) and len(homes) >= len(allowed) == available_processors():
+        homes[: len(allowed)] = allowed
+    return b"".join(_mask(allowed if home is None else [home]) for home in homes)
+
+
+def _mask(processors: list[int]) -> bytes:
+    bits = sum(1 << processor for processor in processors if processor < 8 * MASK_SIZE)
+    return bits.to_bytes(MASK_SIZE, "little")
 
 
 _teams: Final[SharedWeakSet[Team]] = SharedWeakSet()

@@ -8,8 +8,9 @@ from jitree.hal.local.executor.records import Command, Job, Share, ThreadTeam, n
 from jitree.hal.local.executor.rows import run_span
 
 
-def claim_chunks(team: ThreadTeam, worker: int) -> None:
-    """Takes chunks of the open group until there are none, and only then says how many it has done. A claim
+def claim_chunks(team: ThreadTeam, worker: int) -> int:
+    """Takes chunks of the open group until there are none, and only then says how many it has done, which it
+    returns. A claim
     is valid only together with a limit of the same generation; while a valid claim is not finished the group
     stays open, so what it refers to stays as it is, and all claims of one call are of one group."""
     row = Command(0)
@@ -36,13 +37,14 @@ def claim_chunks(team: ThreadTeam, worker: int) -> None:
         mine += 1
     if mine != 0:
         atomic_add(team.finished, mine)
+    return mine
 
 
 def place(job: Job, claim: int, chunks: int) -> int:
     """The chunk that a claim stands for. Claims go round as many stretches of the chunks as there are
     threads, so that what runs at the same time lies far apart: threads that write to one cache line slow each
     other down tenfold."""
-    threads = job.concurrency
+    threads = job.team.threads
     stretch = remainder(claim, threads)
     before = stretch * quotient(chunks, threads) + lesser(stretch, remainder(chunks, threads))
     return before + quotient(claim, threads)

@@ -11,6 +11,7 @@ from jitree.hal.command_layout import (
     ENTRY_POINT,
     EVENT,
     FUNCTIONS,
+    HELPER,
     JOB,
     LIST,
     LOG,
@@ -81,13 +82,17 @@ class ThreadTeam(MemoryRecord, layout=TEAM):
     stop: Atomic
     claimed: Atomic
     finished: Atomic
-    sequence: Atomic
-    parked: Atomic
+    posted: Atomic
     busy: Atomic
+
+
+class Helper(MemoryRecord, layout=HELPER):
+    asleep: Atomic
 
 
 COMMAND_SIZE = COMMAND.size
 SHARE_SIZE = SHARE.size
+HELPER_SIZE = HELPER.size
 
 
 def row_at(commands: List, index: int) -> Command:
@@ -100,3 +105,7 @@ def next_row(row: Command) -> Command:
 
 def next_share(share: Share) -> Share:
     return Share(place_of(share) + SHARE_SIZE)
+
+
+def helper_at(team: ThreadTeam, worker: int) -> Helper:
+    return Helper(team.helpers + worker * HELPER_SIZE)

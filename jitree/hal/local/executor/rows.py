@@ -26,6 +26,7 @@ from jitree.hal.command_layout import (
     ENTRY_SPAN,
     FAILED_COUNTS,
     FAILED_FUNCTION,
+    FALL_SHIFT,
     FILL_BLOCK,
     FIRST_WORKGROUPS,
     FOREVER,
@@ -37,6 +38,7 @@ from jitree.hal.command_layout import (
     MAXIMUM_COUNT_Z,
     MAXIMUM_WORKGROUPS,
     PIECE,
+    RISE_SHIFT,
     WORKGROUP,
 )
 from jitree.hal.local.executor.logs import note_row
@@ -104,6 +106,8 @@ def estimate_share(row: Command, share: Share) -> int:
     left = share.end - share.begin
     if row.kind < KIND_DISPATCH:
         return quotient(left, BYTES_PER_TICK)
+    if share.parts > 1:
+        left = quotient(left, share.parts)
     cost = atomic_load(row.entry.cost)
     if bit_length(cost) + bit_length(left) > 62:
         return FOREVER
@@ -134,8 +138,8 @@ def run_span(job: Job, row: Command, share: Share, worker: int, first: int, last
 
 @apart
 def run_measured(job: Job, row: Command, share: Share, worker: int, first: int, last: int) -> None:
-    """The average goes down faster than up: a thread that lost its processor meanwhile says nothing about
-    the function."""
+    """The average goes down faster than up, and is at most doubled: a thread that lost its processor
+    meanwhile says nothing about the function."""
     cost = row.entry.cost
     start = ticks()
     run_workgroups(job, row, share, worker, first, last)
@@ -145,9 +149,9 @@ def run_measured(job: Job, row: Command, share: Share, worker: int, first: int, 
     if known == 0:
         atomic_store(cost, sample)
     elif difference < 0:
-        atomic_store(cost, (known + (difference >> 2)) | 1)
+        atomic_store(cost, (known + (difference >> FALL_SHIFT)) | 1)
     else:
-        atomic_store(cost, (known + (difference >> 3)) | 1)
+        atomic_store(cost, (known + lesser(difference >> RISE_SHIFT, known)) | 1)
 
 
 def run_workgroups(job: Job, row: Command, share: Share, worker: int, first: int, last: int) -> None:

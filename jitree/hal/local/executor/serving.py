@@ -3,77 +3,76 @@
 from __future__ import annotations
 
 from jitree.codegen.atomics import atomic_add, atomic_load, atomic_store
-from jitree.codegen.primitives import call, load64
+from jitree.codegen.primitives import call, load64, stack, store64
 from jitree.codegen.processor import flush_denormals, pause, restore_denormals, ticks
-from jitree.codegen.record import place_of
-from jitree.hal.command_layout import FUTEX_WAIT, FUTEX_WAKE, MASK_SIZE, MOST_LOOKS
+from jitree.hal.command_layout import MASK_SIZE, MOST_LOOKS, POSTED_STOP, POSTING
 from jitree.hal.local.executor.chunks import claim_chunks
-from jitree.hal.local.executor.records import ThreadTeam
+from jitree.hal.local.executor.inviting import is_dismissed, is_invited, rouse, sleep, wake
+from jitree.hal.local.executor.records import ThreadTeam, helper_at
 
 
 def serve(team: ThreadTeam, worker: int) -> None:
-    """A worker thread, numbered from 1: helps with what is posted, parks when there has been nothing for a
-    while."""
-    home = -1
-    seen = -1
+    """A worker thread, numbered from 1: helps with what it is invited to, sleeps when there has been nothing
+    for a while."""
+    avoided = -1
+    seen = 0
     while True:
-        spin(team, seen)
-        sequence = atomic_load(team.sequence)
-        if sequence != seen:
-            seen = sequence
-            home = settle(team, worker, home)
+        posted = spin(team, worker, seen)
+        if is_dismissed(posted):
+            return
+        if posted == seen:
+            sleep(team, worker, seen)
+        else:
+            seen = posted
+            rouse(team, worker, posted & (POSTING - 1))
+            avoided = settle(team, worker, avoided)
             mode = flush_denormals()
             claim_chunks(team, worker)
             restore_denormals(mode)
-        elif atomic_load(team.stop) != 0:
-            return
-        else:
-            park(team, seen)
 
 
 def dismiss(team: ThreadTeam) -> None:
     """Lets the workers end."""
+    if atomic_load(team.stop) != 0:
+        return
     atomic_store(team.stop, 1)
-    atomic_add(team.sequence, 1)
-    wake(team, 0x7FFFFFFF)
+    atomic_add(team.posted, POSTED_STOP)
+    for worker in range(1, team.workers + 1):
+        wake(team, helper_at(team, worker))
 
 
-def spin(team: ThreadTeam, seen: int) -> None:
-    """Looks until there is something new, the workers are to end, or patience ends."""
+def spin(team: ThreadTeam, worker: int, seen: int) -> int:
+    """Looks until the worker is invited, is to end, or patience ends. What is posted; ``seen`` if that is
+    nothing new for this worker."""
+    patience = team.spin_ticks
     since = ticks()
     for _ in range(MOST_LOOKS):
-        if atomic_load(team.sequence) != seen or atomic_load(team.stop) != 0:
-            return
-        if ticks() - since >= team.spin_ticks:
-            return
+        posted = atomic_load(team.posted)
+        if posted != seen and (is_invited(posted, worker) or is_dismissed(posted)):
+            return posted
+        if ticks() - since >= patience:
+            return seen
         pause()
+    return seen
 
 
-def park(team: ThreadTeam, seen: int) -> None:
-    """Sleeps until it is woken. The kernel looks at the sequence again before it lets the worker sleep: what
-    was posted meanwhile is not missed."""
-    atomic_add(team.parked, 1)
-    if futex(team, FUTEX_WAIT, seen) != 0:
-        atomic_add(team.parked, -1)
-
-
-def wake(team: ThreadTeam, count: int) -> None:
-    """Wakes so many workers, if so many sleep, and takes them off the count."""
-    woken = futex(team, FUTEX_WAKE, count)
-    if woken > 0:
-        atomic_add(team.parked, -woken)
-
-
-def futex(team: ThreadTeam, operation: int, value: int) -> int:
-    return call(team.functions.syscall, team.futex, place_of(team.sequence), operation, value, 0, 0, 0)
-
-
-def settle(team: ThreadTeam, worker: int, home: int) -> int:
-    """Sees to it that a helper is not on the submitting thread's processor: one whose home that is goes to
-    the home of the first thread, which has no other. The number of the thread whose home it is at."""
-    own = load64(team.homes + 8 * worker)
-    wanted = 0 if own == atomic_load(team.submitter) else worker
-    if own < 0 or wanted == home:
-        return home
-    call(team.functions.sched_setaffinity, 0, MASK_SIZE, team.masks + wanted * MASK_SIZE)
-    return wanted
+def settle(team: ThreadTeam, worker: int, avoided: int) -> int:
+    """Sees to it that a helper is not on the submitting thread's processor, where it would wait for
+    milliseconds. One that may be on no other goes where the first thread of the team may be. The processor
+    that it avoids from now on; -1: none yet."""
+    submitter = atomic_load(team.submitter)
+    if submitter == avoided or submitter >= 8 * MASK_SIZE:
+        return avoided
+    mask = stack(MASK_SIZE)
+    allowed = team.masks + worker * MASK_SIZE
+    others = 0
+    for place in range(0, MASK_SIZE, 8):
+        word = load64(allowed + place)
+        if place == submitter >> 6 << 3:
+            word &= ~(1 << (submitter & 63))
+        store64(mask + place, word)
+        others |= word
+    if others == 0:
+        mask = team.masks
+    call(team.functions.sched_setaffinity, 0, MASK_SIZE, mask)
+    return submitter
