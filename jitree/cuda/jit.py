@@ -52,7 +52,7 @@ def load_cubins(recipe: Recipe, key: bytes) -> list[bytes] | None:
     found = cache.load(recipe, key)
     if found is None:
         return None
-    return [found.code[start:end] for start, end in pairwise((0, *found.entries.values()))]
+    return [bytes(found.code[start:end]) for start, end in pairwise((0, *found.entries.values()))]
 
 
 def store_cubins(recipe: Recipe, key: bytes, cubins: Sequence[bytes]) -> None:

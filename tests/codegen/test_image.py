@@ -90,6 +90,11 @@ def test_file_round_trip() -> None:
 SAMPLE = encode(FlatImage(b"code" * 9, struct.pack("<2I", 0, 8), {"a": 3, "two": 0}, b"notes"), KEY, "sample")
 
 
+def test_code_of_a_file_is_not_copied() -> None:
+    read = decode(SAMPLE, KEY)
+    assert read is not None and isinstance(read.code, memoryview) and read.code.obj is SAMPLE
+
+
 @given(st.integers(0, len(SAMPLE) - 1))
 def test_short_file_is_a_miss(length: int) -> None:
     assert decode(SAMPLE[:length], KEY) is None

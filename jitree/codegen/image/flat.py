@@ -87,8 +87,9 @@ _START: Final = DIGEST_SIZE + _HEADER.size
 
 
 class FlatImage(NamedTuple):
-    code: bytes
-    """Instructions and constants; to be placed at any multiple of the page size."""
+    code: bytes | memoryview
+    """Instructions and constants; to be placed at any multiple of the page size. Of a file it is the part
+    there: the only copy is that of :func:`map_image`."""
     rebase: bytes
     """Little-endian u32 offsets of words to which the load address must be added."""
     entries: dict[str, int]
@@ -105,7 +106,7 @@ class _Parts(NamedTuple):
     names: bytes
     rebase: bytes
     notes: bytes
-    code: bytes
+    code: memoryview
 
 
 def encode(image: FlatImage, key: bytes, title: str) -> bytes:
@@ -118,38 +119,39 @@ def encode(image: FlatImage, key: bytes, title: str) -> bytes:
     return hashed((data,)) + data
 
 
-def decode(data: bytes, key: bytes) -> FlatImage | None:
+def decode(data: bytes | memoryview, key: bytes) -> FlatImage | None:
     """The image of a file made for ``key``; None for any other, damaged or short file."""
     parts = _parts(data)
     return _image(parts) if parts is not None and parts.key == key and _is_whole(data) else None
 
 
-def decode_trusted(data: bytes) -> FlatImage | None:
+def decode_trusted(data: bytes | memoryview) -> FlatImage | None:
     """The image of a file for any key, which is not searched for damage; None for one of another format."""
     parts = _parts(data)
     return None if parts is None else _image(parts)
 
 
-def key_of(data: bytes) -> bytes | None:
+def key_of(data: bytes | memoryview) -> bytes | None:
     """The key that a file was made for; None for one that is damaged, short or of another format."""
     parts = _parts(data)
     return parts.key if parts is not None and _is_whole(data) else None
 
 
-def title_of(data: bytes) -> str | None:
+def title_of(data: bytes | memoryview) -> str | None:
     """What a file says it is; None for one that is damaged, short or of another format."""
     parts = _parts(data)
     return parts.title.decode() if parts is not None and _is_whole(data) else None
 
 
-def _parts(data: bytes) -> _Parts | None:
+def _parts(data: bytes | memoryview) -> _Parts | None:
     if len(data) < _START:
         return None
     magic, key, *sizes = _HEADER.unpack_from(data, DIGEST_SIZE)
     ends = list(accumulate(sizes, initial=_START))
     if magic != MAGIC or ends[-1] != len(data):
         return None
-    return _Parts(key, *(data[start:end] for start, end in pairwise(ends)))
+    title, names, rebase, notes, code = (memoryview(data)[start:end] for start, end in pairwise(ends))
+    return _Parts(key, bytes(title), bytes(names), bytes(rebase), bytes(notes), code)
 
 
 def _image(parts: _Parts) -> FlatImage:
@@ -162,7 +164,7 @@ def _image(parts: _Parts) -> FlatImage:
     return FlatImage(parts.code, parts.rebase, entries, parts.notes)
 
 
-def _is_whole(data: bytes) -> bool:
+def _is_whole(data: bytes | memoryview) -> bool:
     return hashed((memoryview(data)[DIGEST_SIZE:],)) == data[:DIGEST_SIZE]
 
 

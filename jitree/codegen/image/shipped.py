@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from mmap import ACCESS_READ, mmap
 from typing import Final
 
 from jitree.base import processor
@@ -42,9 +43,10 @@ def load(recipe: Recipe) -> FlatImage | None:
     if recipe.data or level is None:
         return None
     try:
-        with open(path_of(recipe.name, level), "rb") as file:
-            return decode_trusted(file.read())
-    except OSError:  # not shipped, or left out of an installation
+        with open(path_of(recipe.name, level), "rb", buffering=0) as file:
+            # It is mapped, not read: new pages of memory take longer than what is copied from there.
+            return decode_trusted(memoryview(mmap(file.fileno(), 0, access=ACCESS_READ)))
+    except (OSError, ValueError):  # not shipped, or left out of an installation; an empty file
         return None
 
 
