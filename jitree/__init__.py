@@ -86,12 +86,9 @@ def __getattr__(name: str) -> Any:
     path = _LAZY.get(present)
     if path is None:
         raise AttributeError(f"module 'jitree' has no attribute '{name}'")
-    import importlib
-
     from jitree.base import start
 
-    start.use()
-    value = getattr(importlib.import_module(path), present)
+    value = getattr(start.imported(path), present)
     if name != present:
         import warnings
 

@@ -9,12 +9,14 @@ there.
 
 from __future__ import annotations
 
+import gc
 import marshal
 import os
 import sys
 from _frozen_importlib import ModuleSpec
 from _frozen_importlib_external import MAGIC_NUMBER, SourceFileLoader, cache_from_source
 from contextlib import suppress
+from importlib import import_module
 from mmap import ACCESS_READ, mmap
 from types import CodeType, ModuleType
 from typing import Final
@@ -82,6 +84,23 @@ class _Finder:
 
 
 _is_used = False
+
+
+def imported(name: str) -> ModuleType:
+    """A module, imported from the file if that has it. The garbage collector does not look at what comes
+    with it, 15,000 objects that stay: they go where those are that have stayed for long."""
+    if name in sys.modules or not gc.isenabled():
+        use()
+        return import_module(name)
+    gc.disable()
+    try:
+        use()
+        return import_module(name)
+    finally:
+        gc.enable()
+        if not gc.get_freeze_count():  # those of the user's would thaw as well
+            gc.freeze()
+            gc.unfreeze()
 
 
 def use() -> None:

@@ -125,3 +125,29 @@ def test_only_its_user_may_write_it(copy: Path) -> None:
     file_of(copy).unlink()
     run(copy, LOADERS)
     assert file_of(copy).stat().st_mode & 0o777 == 0o600
+
+
+COLLECTIONS = """
+import gc, numpy, jitree
+def collections():
+    return sum(each["collections"] for each in gc.get_stats())
+before = collections()
+jitree.Session
+print(collections() - before, gc.isenabled(), gc.get_freeze_count())
+"""
+
+
+def test_the_collector_leaves_imports_alone(copy: Path) -> None:
+    assert run(copy, COLLECTIONS) == "0 True 0\n"
+
+
+def test_what_the_user_has_frozen_stays_frozen(copy: Path) -> None:
+    program = (
+        "import gc, jitree; gc.freeze(); jitree.Session; print(gc.isenabled(), gc.get_freeze_count() > 0)"
+    )
+    assert run(copy, program) == "True True\n"
+
+
+def test_a_collector_that_is_off_stays_off(copy: Path) -> None:
+    program = "import gc, jitree; gc.disable(); jitree.Session; print(gc.isenabled())"
+    assert run(copy, program) == "False\n"
