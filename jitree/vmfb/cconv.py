@@ -115,6 +115,8 @@ def parse(text: str) -> CallingConvention:
 
 
 def _parse_arguments(characters: str, text: str) -> tuple[Item, ...]:
+    if "C" not in characters:
+        return tuple(_parse_values(characters, text))
     items: list[Item] = []
     position = 0
     while position < len(characters):

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from jitree.regs.objects import VmBuffer
 
 
-fence_create = Fence.create
+def fence_create(_state: HalState, device: Device, _flags: int) -> Fence:
+    return Fence.create(device)
 
 
 def channel_create(
@@ -105,6 +106,10 @@ def file_from_memory(
             f"{names(MemoryAccess(access))}"
         )
     return device.import_file(queue_affinity, access, source.view.toreadonly(), offset, length, flags)
+
+
+def devices_count(state: HalState) -> int:
+    return len(state.devices)
 
 
 def devices_get(state: HalState, index: int) -> Device | None:

@@ -35,6 +35,18 @@ def create(
     return executable
 
 
+def create_for_queues(
+    state: HalState,
+    device: Device,
+    _queue_affinity: int,
+    executable_format: VmBuffer,
+    data: VmBuffer,
+    constants: VmBuffer | None,
+) -> Executable:
+    """:func:`create` since ABI 0.6; executables run on all queues."""
+    return create(state, device, executable_format, data, constants)
+
+
 def parameters_of(
     executable_format: VmBuffer,
     data: VmBuffer,
