@@ -62,6 +62,11 @@ class Pending:
         self.awaitable = awaitable
 
 
+AGAIN: Final = 2
+"""What the call of an import gives in place of whether it waits: machine code, which had given it up, is to
+try again."""
+
+
 def _nothing_to_wait_for(timeout: float | None) -> bool:
     return True
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jitree.regs.machine import Machine
+    from jitree.vmfb.program import CallSite
 
 
 class HostExport:
@@ -16,7 +20,10 @@ class HostExport:
     raises fails the call.
     """
 
-    __slots__ = ("attrs", "cconv", "compiled", "function", "name")
+    __slots__ = ("attrs", "cconv", "compiled", "function", "name", "refill")
+    refill: Callable[[Any, Machine, CallSite], bool] | None
+    """Supplies what machine code may have lacked that gave up a call, and tells whether anything was lacking:
+    then machine code tries again, once, before the function is called. None: it never does."""
 
     def __init__(
         self,
@@ -35,6 +42,7 @@ class HostExport:
         """Gives the address of machine code that does the same (``regs.layout.COMPILED_DONE``), 0 as long as
         there is none; asked by tiers that can use it when a program that imports the function is linked and
         when it is called, until there is one."""
+        self.refill = None
 
     @property
     def unprepared(self) -> Callable[..., Any]:

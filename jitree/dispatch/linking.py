@@ -9,6 +9,7 @@ from jitree.base.arguments import object_of
 from jitree.base.records import NamedTuple
 from jitree.dispatch import sites
 from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.dispatch.engine import AGAIN
 from jitree.dispatch.function import BytecodeFunction, HostFunction
 from jitree.dispatch.host_export import HostExport
 from jitree.dispatch.host_module import HostModule
@@ -144,28 +145,51 @@ class _HostSite(NamedTuple):
         compiled = self.target.export.compiled
         return compiled() if self.calls_code and compiled is not None else 0
 
+    def link(self, machine: Machine) -> int:
+        """Gives the machine's module the machine code, if that is there; its address."""
+        if address := self.code():
+            machine.module.link_compiled(self.ordinal, address)
+        return address
 
-def _call_unprepared(site: _HostSite, more: int, index: int, machine: Machine) -> bool:
+    def refills(self, index: int, machine: Machine) -> bool:
+        """Whether machine code is to try a call again, as it has now what it lacked."""
+        target = self.target
+        refill = target.export.refill
+        return (
+            refill is not None
+            and self.link(machine) != 0
+            and refill(target.state, machine, self.program.site(index))
+        )
+
+
+def _call_unprepared(site: _HostSite, more: int, index: int, machine: Machine) -> int:
     """One of the first calls, of which there are ``more``. Site calls are bound after them: most sites run
     seldom, or have machine code soon."""
+    if site.refills(index, machine):
+        return AGAIN
     following = partial(_call_unprepared, site, more - 1) if more else partial(_bind, site)
     machine.module.sites[index] = partial(following, index)
-    if address := site.code():
-        machine.module.link_compiled(site.ordinal, address)
+    if site.target.export.refill is None:
+        site.link(machine)
     return sites.call_once(machine, site.program.site(index), site.target)
 
 
-def _bind(site: _HostSite, index: int, machine: Machine) -> bool:
+def _bind(site: _HostSite, index: int, machine: Machine) -> int:
     call = sites.bind(site.program.site(index), site.target)
-    if site.calls_code and site.target.export.compiled is not None:
+    if site.calls_code and site.target.export.refill is not None:
+        call = partial(_call_refilled, site, index, call)
+    elif site.calls_code and site.target.export.compiled is not None:
         call = partial(_call_until_compiled, site, index, call)
     machine.module.sites[index] = call
     return call(machine)
 
 
-def _call_until_compiled(site: _HostSite, index: int, call: SiteCall, machine: Machine) -> bool:
-    if address := site.code():
-        machine.module.link_compiled(site.ordinal, address)
+def _call_refilled(site: _HostSite, index: int, call: SiteCall, machine: Machine) -> int:
+    return AGAIN if site.refills(index, machine) else call(machine)
+
+
+def _call_until_compiled(site: _HostSite, index: int, call: SiteCall, machine: Machine) -> int:
+    if site.link(machine):
         machine.module.sites[index] = call
     return call(machine)
 

@@ -93,9 +93,12 @@ class Worker:
             raise
 
     def prepare(self, binding_counts: Iterable[int]) -> None:
-        """Makes what dispatches with so many bindings need, so that the first ones find it there."""
+        """Makes what the first dispatch of the first kernel needs, and what dispatches with so many bindings
+        need: they find it there."""
         for count in binding_counts:
             self._shown[count] = KernelArguments(self.context.table, count)
+        if self._functions:
+            self.call(0)
         self.context.invoker.prepare()
 
     def close(self) -> None:

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    SiteCall = Callable[[Any], bool]
-    """Performs the import call of a Machine's call site; true if it has to wait (Machine.pending)."""
-    FirstCall = Callable[[int, Any], bool]
+    SiteCall = Callable[[Any], int]
+    """Performs the import call of a Machine's call site; true if it has to wait (Machine.pending), AGAIN
+    (``dispatch.engine``) if nothing has happened yet."""
+    FirstCall = Callable[[int, Any], int]
     """Performs the first import call of the call site with that number, for which no SiteCall is made yet."""
 
 _FUNCTION_WORDS = FUNCTION.size // 8

@@ -39,7 +39,13 @@ def may_go_on(machine: Machine) -> bool:
 
 
 def _execute(machine: Machine, pc: int) -> bool:
-    return HANDLERS[machine.code[pc]](machine, pc) >= 0
+    """A call that machine code is to try again (AGAIN) is Python's after all: the compiled function goes on
+    behind it."""
+    handler = HANDLERS[machine.code[pc]]
+    following = pc
+    while following == pc:
+        following = handler(machine, pc)
+    return following >= 0
 
 
 def _execute_in_time(machine: Machine) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Final, TypeVar
 
+from jitree.dispatch.engine import AGAIN
 from jitree.errors import InvalidArgumentError, NotFoundError
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.machine import STOP, Machine
@@ -96,6 +97,8 @@ def call_import(machine: Machine, pc: int) -> int:
     else:
         waits = site(machine)
     if waits:
+        if waits == AGAIN:
+            return pc
         machine.pc = pc
         machine.resume_pc = pc + code[pc + 1]
         return STOP

@@ -13,7 +13,7 @@ from jitree.dispatch.host_module import HostModule, Signal
 from jitree.dispatch.linking import TIERS_THAT_CALL_CODE
 from jitree.errors import NotFoundError, StatusError, printable
 from jitree.modules.hal.native import address
-from jitree.modules.hal.native.supply import IDLE, Supplier, supplied
+from jitree.modules.hal.native.supply import IDLE, Supplier, refill_of, supplied
 from jitree.modules.hal.references import HAL_TYPES, call_once, checked
 from jitree.modules.import_rows import ImportRow, named, rows
 from jitree.types import element_type
@@ -184,6 +184,7 @@ class CheckedExport(HostExport):
         self.cconv = row.cconv
         self.attrs = {}
         self.compiled = address(row)
+        self.refill = None if self.compiled is None else refill_of(row.name)
         self._row = row
         self._checked = None
 

@@ -142,15 +142,16 @@ class HandlePool:
 
     # -- what pools need -------------------------------------------------------------------------------
 
-    def supply(self) -> None:
-        """Refills what is empty. Called when a fast path gave up, for whatever reason."""
+    def supply(self) -> bool:
+        """Refills what is empty, and tells whether anything was: a fast path gave up, for whatever reason."""
         words = self._words
+        lacks = not (words[_BLANK] and words[_EXECUTE])
         if not words[_BLANK] and self._table.room >= 2 * _BLANK_BATCH:
             blank = self._table.reserve(_BLANK_BATCH)
             self._table.write(blank, {"owner": OWNER_CODE, "link": np.append(blank[1:], 0)})
             words[_BLANK] = int(blank[0])
             self._promised += _BLANK_BATCH
-        self._arenas.supply()
+        has_room = self._arenas.supply()
         if not words[_EXECUTE]:
             native = executor.native_executor()
             if native is not None:
@@ -158,17 +159,19 @@ class HandlePool:
                 self._set("execute", native.execute_address)
                 self._set("estimate", native.estimate_address)
                 self._set("clock", native.clock_address)
+        return has_room or (lacks and bool(words[_BLANK] and words[_EXECUTE]))
 
     def expect(self, command_buffers: int) -> None:
         """So many may be recorded before Python is asked for the next."""
         self._arenas.expect(command_buffers)
 
-    def supply_storage(self, size: int, memory_type: int) -> None:
-        """More memory of the size that a program asks for; what it has dropped is free by then."""
-        self._table.drain_deferred()
-        self.settle()
-        if self._storage is not None and 0 <= size <= LARGEST_POOLED:
-            self._storage.supply(size, memory_type)
+    def supply_storage(self, size: int, memory_type: int) -> bool:
+        """More memory of the size that a program asks for, and whether there was none; what the program has
+        dropped is free by then."""
+        self._take_back()
+        if self._storage is None or not 0 <= size <= LARGEST_POOLED:
+            return False
+        return self._storage.supply(size, memory_type)
 
     def supply_argument(self, size: int) -> None:
         """All that a copy of so many bytes of the host takes."""
@@ -220,9 +223,14 @@ class HandlePool:
         words[_FAILURE] = 0
         return failure
 
+    def _take_back(self) -> None:
+        """Frees what Python has dropped, too."""
+        self._table.drain_deferred()
+        self.settle()
+
     def trim(self) -> None:
         """Gives idle memory back to its allocator."""
-        self.settle()
+        self._take_back()
         if self._programs is not None:
             self._programs.clear()
         if self._storage is not None:
@@ -232,7 +240,7 @@ class HandlePool:
         """The context is closed: fast paths allocate no more. What Python still holds stays, and with it the
         table, which from now on owns this object without being owned: both go with the last array, and not
         when circles are looked for."""
-        self.settle()
+        self._take_back()
         if self._programs is not None:
             self._programs.clear()
         if self._storage is not None:

@@ -114,32 +114,33 @@ class StoragePool:
         """See :class:`~jitree.hal.allocator.Borrower`."""
         self._words[HANDLE_POOL.word("queue")] = self._queue
 
-    def supply(self, size: int, memory_type: int) -> None:
-        """Lends blocks for a request, if there is none idle."""
+    def supply(self, size: int, memory_type: int) -> bool:
+        """Lends blocks for a request, if there is none idle; whether it has."""
         capacity = size_class(size)
         is_pinned = self.allocator.is_pinned(memory_type)
         place = _FIRST_POOL + class_index(capacity) + (POOL_COUNT if is_pinned else 0)
         if not self._words[HANDLE_POOL.word("queue")] or (self._words[place] and not is_pinned):
-            return
+            return False
         if self._words[place] and self.allocator.has_rested(self._table.i64[self._tick(place)]):
-            return
+            return False
         most = self.allocator.most_lent
         batch = self._batches.get(place, _FIRST_BATCH)
         count = max(1, min(batch, _BATCH_BYTES // capacity, (most - self._lent) // capacity))
         if self._lent + count * capacity > most:
             self.trim()
             if self._lent + count * capacity > most:
-                return
+                return False
         try:
             blocks = self.allocator.lend(capacity, count, memory_type)
             handles = self._table.reserve(len(blocks)).tolist()
         except ResourceExhaustedError:
-            return  # the caller asked for memory and says so, if there is none for that either
+            return False  # the caller asks for memory and says so, if there is none for that either
         self._batches[place] = min(2 * batch, _BATCH)
         for handle, block in zip(handles, blocks, strict=True):
             self._lent += capacity
             self._blocks[handle] = block
             self._publish(handle, block, place)
+        return count > 0
 
     def _publish(self, handle: int, block: Block, place: int) -> None:
         table = self._table
@@ -216,10 +217,10 @@ class ArenaPool:
         self._size = 0
         """Bytes of all of it."""
 
-    def supply(self) -> None:
-        """Makes some if there is none left, and there is not too much."""
+    def supply(self) -> bool:
+        """Makes some if there is none left, and there is not too much; whether it has."""
         if self._words[self._place] or self._size >= _MOST_ARENA_BYTES:
-            return
+            return False
         size = RECORDING.size + sum(sections(self._scale).values())
         wanted = max(self._expected, len(self._blocks)) // self._scale
         count = min(wanted, (_MOST_ARENA_BYTES - self._size) // size)
@@ -227,6 +228,7 @@ class ArenaPool:
         block = _Block(words, address_of(words))
         self._blocks |= dict.fromkeys(self._lay_out(block), block)
         self._size += words.nbytes
+        return True
 
     def expect(self, count: int) -> None:
         """The program records so many command buffers, as far as one can say."""

@@ -1,4 +1,5 @@
-"""What Python's functions do for the fast paths that gave up: see to it that the next one need not."""
+"""What Python does for the fast paths that gave up: it gives them what they lacked, and the next one need
+not."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.codegen import image
+from jitree.dispatch.sites import register_index
 from jitree.hal.fence import Fence
 from jitree.modules.hal.native import RECIPE
 from jitree.modules.hal.native.layout import STAGED
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from jitree.hal.device import Device
     from jitree.modules.hal.native.handle_pool import HandlePool
     from jitree.regs.handles import HandleTable
+    from jitree.regs.machine import Machine
+    from jitree.vmfb.program import CallSite
 
     class Supplied(Protocol):
         """The state of a module."""
@@ -46,18 +50,21 @@ class Supplier:
         self._own: HandlePool | None = None
         """The same if this context made them; one that shares its table did else."""
 
-    def refill(self) -> HandlePool | None:
-        """Refills pools of entries and command buffers. None as long as there are no fast paths."""
-        handle_pool = self._handle_pool or self._connect()
-        if handle_pool is not None:
-            handle_pool.supply()
-        return handle_pool
+    @property
+    def handle_pool(self) -> HandlePool | None:
+        """None as long as there are no fast paths."""
+        return self._handle_pool or self._connect()
+
+    def refill(self) -> bool:
+        """Refills pools of entries and command buffers; whether one was empty."""
+        handle_pool = self.handle_pool
+        return handle_pool is not None and handle_pool.supply()
 
     def expect(self, command_buffers: int) -> None:
         """A program is about to record so many: memory for them is there before the first, which Python would
         record otherwise, and comes at once. Where they are few Python is as quick as what that takes."""
         wanted = self.is_local and command_buffers > _FEW
-        handle_pool = (self._handle_pool or self._connect()) if wanted else None
+        handle_pool = self.handle_pool if wanted else None
         if handle_pool is not None:
             handle_pool.expect(command_buffers)
             handle_pool.supply()
@@ -109,36 +116,54 @@ _OF_ANY_DEVICE: Final = frozenset((
 """What fast paths know of devices and buffers that only Python can work with."""
 
 
+_TRANSFERS: Final = frozenset(("device.queue.fill", "device.queue.copy", "device.queue.update"))
+_EXECUTE: Final = "device.queue.execute"
+
+Refill = Callable[[Any, "Machine", "CallSite"], bool]
+"""See :attr:`HostExport.refill`."""
+
+
+def refill_of(name: str) -> Refill | None:
+    """What refills pools for the fast path of an import. Of transfers and executions Python makes the first
+    ones: from those it learns what else they need."""
+    if name in _TRANSFERS or name.startswith(_EXECUTE):
+        return None
+    if name == "device.queue.alloca":
+        return _refill_storage
+    return _refill if name in _OF_ANY_DEVICE else _refill_locally
+
+
+def _refill(state: Supplied, machine: Machine, site: CallSite) -> bool:
+    return state.supplier.refill()
+
+
+def _refill_locally(state: Supplied, machine: Machine, site: CallSite) -> bool:
+    return state.supplier.is_local and state.supplier.refill()
+
+
+def _refill_storage(state: Supplied, machine: Machine, site: CallSite) -> bool:
+    is_refilled = _refill_locally(state, machine, site)
+    handle_pool = state.supplier.handle_pool if state.supplier.is_local else None
+    if handle_pool is None:
+        return False
+    size = machine.i64[register_index(site.arguments[_SIZE])]
+    memory_type = machine.i32[register_index(site.arguments[_MEMORY_TYPE])]
+    return handle_pool.supply_storage(size, memory_type) or is_refilled
+
+
 def supplied(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """The function of an import that has a fast path."""
     if name in _OF_ANY_DEVICE:
-        return _refilled(function)
-    if name.startswith("device.queue.execute"):
+        return function
+    if name.startswith(_EXECUTE):
         return _executed(function)
-    return _published(_SUPPLIES.get(name, _refilled)(function), function)
-
-
-def _refilled(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(state: Supplied, *arguments: Any) -> Any:
-        state.supplier.refill()
-        return function(state, *arguments)
-
-    return call
-
-
-def _allocated(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(state: Supplied, *arguments: Any) -> Any:
-        handle_pool = state.supplier.refill()
-        if handle_pool is not None:
-            handle_pool.supply_storage(arguments[_SIZE], arguments[_MEMORY_TYPE])
-        return function(state, *arguments)
-
-    return call
+    return _published(_transferred(function) if name in _TRANSFERS else function, function)
 
 
 def _transferred(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(state: Supplied, device: Device, *arguments: Any) -> Any:
-        handle_pool = state.supplier.refill()
+        state.supplier.refill()
+        handle_pool = state.supplier.handle_pool
         result = function(state, device, *arguments)
         if handle_pool is not None:
             handle_pool.learn_transfers(device)
@@ -147,12 +172,6 @@ def _transferred(function: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return call
-
-
-_SUPPLIES: Final = {
-    "device.queue.alloca": _allocated, "device.queue.fill": _transferred,
-    "device.queue.copy": _transferred, "device.queue.update": _transferred,
-}  # fmt: skip
 
 
 def _published(function: Callable[..., Any], elsewhere: Callable[..., Any]) -> Callable[..., Any]:
@@ -184,7 +203,9 @@ def _executed(function: Callable[..., Any]) -> Callable[..., Any]:
         commands: CommandBuffer | list[CommandBuffer],
         *arguments: Any,
     ) -> Any:
-        handle_pool = state.supplier.refill() if state.supplier.is_local else None
+        supplier = state.supplier
+        handle_pool = supplier.handle_pool if supplier.is_local else None
+        supplier.refill()
         if handle_pool is None or not isinstance(device, Device) or not device.queue_record():
             return function(state, device, queue_affinity, wait, signal, commands, *arguments)
         local = commands[0] if isinstance(commands, list) and commands else commands
@@ -201,7 +222,7 @@ def _executed(function: Callable[..., Any]) -> Callable[..., Any]:
                 )
             handle_pool.supply_local_memory(local.commands.most_local_memory, device.threads)
         result = function(state, device, queue_affinity, wait, signal, commands, *arguments)
-        state.supplier.publish((wait, signal))
+        supplier.publish((wait, signal))
         return result
 
     return call
