@@ -255,13 +255,13 @@ def test_uses_that_cannot_be_followed() -> None:
     from jitree.dispatch.bytecode_module import BytecodeModule
     from jitree.modules.io_parameters.uses import find_uses
 
-    kernels = find_uses([BytecodeModule.load(PROGRAM)])
-    assert kernels == {
+    uses = find_uses([BytecodeModule.load(PROGRAM)])
+    assert uses.kernels == {
         ("model", "w"): {"linear_dispatch_0_matmul_2x3x4_f32"},
         ("", "scale"): {"linear_dispatch_0_matmul_2x3x4_f32"},
     }
     unknown = Assembler("unknown").import_function("io_parameters.load", "0rIrrrIiirrr_r")
-    assert find_uses([BytecodeModule.load(unknown.build())]) == {}
+    assert find_uses([BytecodeModule.load(unknown.build())]).kernels == {}
 
 
 def test_nothing_is_known_of_what_the_host_reads() -> None:
@@ -355,6 +355,9 @@ def test_bits_of_floats_that_numpy_does_not_have() -> None:
             return count == 4
 
         def may_be_taken_for_others(self, element: object, shape: object, length: int) -> bool:
+            return False
+
+        def may_be_shown_as_others(self, element: object, length: int) -> bool:
             return False
 
     def read(array: np.ndarray[Any, Any]) -> None:

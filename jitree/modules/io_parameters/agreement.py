@@ -16,6 +16,9 @@ compiler was told not to compute constants beforehand. What cannot be told, and 
 types anywhere: tables that kernels look elements up in, operands of operations fused with another one, and
 operations that have no names for their operands. A table of just as many bytes as an operand, and a
 parameter that the program casts by its bits, look like a mistake: their bytes pass without a type.
+
+What no kernel binds has the elements that callers get: those of the views that the program makes of it, or of
+the bytes that it is copied to. That is looked at where a function declares a tensor of just that size.
 """
 
 from __future__ import annotations
@@ -42,14 +45,18 @@ from jitree.modules.io_parameters.kernel_names import (
 )
 from jitree.modules.io_parameters.providers import StoredParameter
 from jitree.modules.io_parameters.requests import ParameterRequest, described, in_turn
-from jitree.types import BY_NAME, INTEGER_CLASSES, ElementType
+from jitree.types import BY_NAME, INTEGER_CLASSES, ElementType, element_type
 
 if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext
+    from jitree.modules.io_parameters.uses import ParameterUses
 
 _DECLARATION: Final = "iree.abi.declaration"
 _KERNEL_BYTES: Final = re.compile(KERNEL.pattern.encode())
 _TENSOR: Final = re.compile(r"tensor<(?:[\d?]+x)*(\w+)")
+_FIXED_TENSOR: Final = re.compile(r"tensor<((?:\d+x)*)([a-zA-Z]\w*)>")
+_MOST_DIGITS: Final = 18
+"""The most digits of a size that can be counted."""
 _AS_BYTES: Final = "or pass its bytes by array.view(numpy.uint8) if they are what the program means"
 _BFLOAT16: Final = BY_NAME["bf16"]
 _FLOAT16: Final = BY_NAME["f16"], _BFLOAT16
@@ -72,7 +79,9 @@ class ReadingProgram:
         self._types: frozenset[ElementType] = frozenset()
         self._operands: Sequence[tuple[int, ...]] = ()
         self._operations: frozenset[RootOperation] = frozenset()
-        self._uses: dict[tuple[str, str], set[str]] | None = None
+        self._tensors: frozenset[tuple[ElementType, int]] = frozenset()
+        """Types and numbers of bytes of the tensors that its functions declare, where these are fixed."""
+        self._uses: ParameterUses | None = None
 
     @property
     def is_initialising(self) -> bool:
@@ -99,12 +108,29 @@ class ReadingProgram:
 
     def kernels_of(self, scope: str, key: str) -> set[str]:
         """Names of all kernels that bind a parameter; empty if that cannot be told."""
+        return self._found_uses().kernels.get((scope, key), set())
+
+    def shown_as(self, scope: str, parameter: StoredParameter) -> list[ElementType]:
+        """The types of the tensors as which callers get a parameter that no kernel binds; empty if that
+        cannot be told: a kernel may read what the parameter is copied to."""
+        uses, name = self._found_uses(), (scope, parameter.key)
+        shape = () if parameter.tensor is None else parameter.tensor.shape
+        if name in uses.copied and self.may_compute_with(math.prod(shape)):
+            return []
+        return sorted(map(element_type, uses.shown.get(name, ())))
+
+    def _found_uses(self) -> ParameterUses:
         self._look()
         if self._uses is None:
             from jitree.modules.io_parameters.uses import find_uses
 
             self._uses = find_uses(self._compiled())
-        return self._uses.get((scope, key), set())
+        return self._uses
+
+    def may_be_shown_as_others(self, element: ElementType | None, length: int) -> bool:
+        """Whether any function has a tensor of so many bytes, and of another type."""
+        self._look()
+        return any(length == size and not _has((row,), element) for row, size in self._tensors)
 
     def may_be_taken_for_others(self, element: ElementType | None, shape: Sequence[int], length: int) -> bool:
         """Whether any kernel is known to have operands like that, and none of the type."""
@@ -123,6 +149,7 @@ class ReadingProgram:
             compiled = self._compiled()
             kernels = [names for module in compiled for names in _kernels(module)]
             types = [set().union(*map(_types, names)) for names in kernels]
+            self._tensors = frozenset(row for module in compiled for row in _declared_tensors(module))
             declared = frozenset(row for module in compiled for row in _declared_types(module))
             known = bool(types) and all(types) and not any(map(_reads_elements, compiled))
             self._types = declared.union(*types) if known else frozenset()
@@ -164,6 +191,14 @@ def _products(sizes: tuple[int, ...]) -> set[int]:
     return products
 
 
+def _declared_tensors(module: BytecodeModule) -> Iterable[tuple[ElementType, int]]:
+    for function in module.module.functions:
+        for sizes, word in _FIXED_TENSOR.findall(function.attrs.get(_DECLARATION, "")):
+            if word in BY_NAME:
+                count = math.prod(int(size[:_MOST_DIGITS]) for size in sizes.split("x") if size)
+                yield BY_NAME[word], count * BY_NAME[word].bits // 8
+
+
 def _declared_types(module: BytecodeModule) -> Iterable[ElementType]:
     for function in module.module.functions:
         for word in _TENSOR.findall(function.attrs.get(_DECLARATION, "")):
@@ -191,6 +226,7 @@ def require_agreement(program: ReadingProgram, scope: str, requests: Iterable[Pa
             )
         if taken == parameter.length:
             _require_operand(program, scope, parameter, has)
+            _require_view(program, scope, parameter, has)
 
 
 def _require_operand(program: ReadingProgram, scope: str, parameter: StoredParameter, has: str) -> None:
@@ -217,6 +253,21 @@ def _require_operand(program: ReadingProgram, scope: str, parameter: StoredParam
         f"{has}, and the kernel '{names[0]}', which takes it, computes with {count} elements of "
         f"{other.name}; {remedy}, {_AS_BYTES}"
     )
+
+
+def _require_view(program: ReadingProgram, scope: str, parameter: StoredParameter, has: str) -> None:
+    """INVALID_ARGUMENT for other elements than those as which callers get the parameter."""
+    element = _element(parameter)
+    if parameter.tensor is None or not (element is None or _is_told(element)):
+        return
+    if not program.may_be_shown_as_others(element, parameter.length):
+        return
+    types = program.shown_as(scope, parameter)
+    if types and all(map(_is_told, types)) and not _has(types, element):
+        raise InvalidArgumentError(
+            f"{has}, and the program gives it to its callers as elements of {types[0].name}; convert it, "
+            f"with numpy by {_conversion(types[0])}, {_AS_BYTES}"
+        )
 
 
 def _common(

@@ -1,15 +1,17 @@
-"""Which kernels of a module bind the buffer of a parameter.
+"""Which kernels of a module bind the buffer of a parameter, or as which elements its caller gets it.
 
-Followed from where a parameter is loaded through registers, lists and globals to the dispatches of it. What
-may be in a register is a set of values; of what cannot be followed (a parameter that is copied, passed on or
-shown to the caller; one of a call whose tables are not constants) nothing is said.
+Followed from where a parameter is loaded through registers, lists and globals to the dispatches and views of
+it. What may be in a register is a set of values; of what cannot be followed (a parameter that is passed on;
+one of a call whose tables are not constants) nothing is said. A parameter that is copied is shown by the
+views of the very bytes, by offset and length, that it is copied to; without such views nothing is said of it.
 """
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from jitree.base.scopes import require_going_on
 from jitree.dispatch.bytecode_module import BytecodeModule
@@ -28,10 +30,23 @@ Parameter = tuple[str, str]
 _Value = tuple[str, Any]
 _Values = frozenset[_Value]
 _State = dict[int, _Values]
+_Range = tuple[Any, ...]
+"""offset and length of bytes"""
+T = TypeVar("T")
 
 _OTHER: Final[_Values] = frozenset({("other", None)})
+_U32: Final = 0xFFFFFFFF
 _HARMLESS: Final = frozenset({"cmp.eq.ref", "cmp.ne.ref", "cmp.nz.ref", "discard.refs"})
+_NUMBERS: Final = frozenset({"const.i32", "const.i32.zero", "const.i64", "const.i64.zero"})
 _NOT_FOLLOWED: Final = frozenset({"global.load.indirect.ref", "cond_break", "break", "yield"})
+_SHOW: Final = frozenset({"hal.buffer_view.create", "hal_inline.buffer_view.create"})
+_COPIES: Final = {
+    ("hal.command_buffer.copy_buffer", 6): 4,
+    ("hal.command_buffer.copy_buffer", 8): 6,
+    ("hal.command_buffer.copy_buffer", 9): 6,
+    ("hal.device.queue.copy", 10): 7,
+}
+"""Where the target's offset and the length are, by name and number of arguments."""
 _MOST_BYTES: Final = 4 << 20
 """The most bytecode that is read: more of it takes too long in Python."""
 
@@ -41,16 +56,31 @@ class NotFollowedError(Exception):
 
 
 class ParameterUses:
-    """``kernels`` has the parameters whose uses are all known, with the names of the kernels."""
+    """``kernels`` has the parameters that only kernels use, with the names of these, ``shown`` those that no
+    kernel uses, with the numbers of the element types of their views; all uses are known. ``copied`` has
+    those whose bytes are somewhere else, too, where kernels may read them."""
 
     def __init__(self, modules: Iterable[BytecodeModule]) -> None:
         uses = [_ModuleUses(module) for module in modules]
         hidden = {parameter for row in uses for parameter in row.hidden}
-        self.kernels: dict[Parameter, set[str]] = {}
-        for row in uses:
-            for parameter, names in row.kernels.items():
-                if parameter not in hidden:
-                    self.kernels.setdefault(parameter, set()).update(names)
+        kernels = _united((row.kernels for row in uses), hidden)
+        shown = _united((row.shown() for row in uses), hidden)
+        self.kernels = {parameter: names for parameter, names in kernels.items() if parameter not in shown}
+        self.shown = {
+            parameter: {element for element in types if element is not None}
+            for parameter, types in shown.items()
+            if parameter not in kernels and None not in types
+        }
+        self.copied = {parameter for row in uses for parameter in row.copied}
+
+
+def _united(rows: Iterable[dict[Parameter, set[T]]], hidden: set[Parameter]) -> dict[Parameter, set[T]]:
+    found: dict[Parameter, set[T]] = {}
+    for row in rows:
+        for parameter, values in row.items():
+            if parameter not in hidden:
+                found.setdefault(parameter, set()).update(values)
+    return found
 
 
 class _ModuleUses:
@@ -58,6 +88,11 @@ class _ModuleUses:
         self.kernels: dict[Parameter, set[str]] = {}
         self.hidden: set[Parameter] = set()
         """Parameters that are used otherwise, or may be."""
+        self._views: dict[_Range, set[int | None]] = {}
+        """The element types of all views; None where one may be any."""
+        self._shown: dict[Parameter, set[int | None]] = {}
+        self.copied: dict[Parameter, set[_Range]] = {}
+        """Where parameters are copied to."""
         self._module = module.module
         self._imports = [row.full_name for row in self._module.imports]
         self._loads: list[list[Parameter]] = []
@@ -68,6 +103,16 @@ class _ModuleUses:
             self._changed = False
             for function in self._module.functions:
                 self._follow(function.ordinal)
+
+    def shown(self) -> dict[Parameter, set[int | None]]:
+        """The element types that parameters are shown with; None for one that is not known."""
+        is_known = not any(None in place for place in (*self._views, *itertools.chain(*self.copied.values())))
+        views = self._views if is_known else {}
+        copied = {
+            parameter: {element for place in places for element in views.get(place, {None})}
+            for parameter, places in self.copied.items()
+        }
+        return _united((self._shown, copied), set())
 
     def _follow(self, ordinal: int) -> None:
         """Runs the blocks of a function until their registers can hold nothing else."""
@@ -101,7 +146,7 @@ class _ModuleUses:
     def _step(self, function: int, record: InstructionRecord, state: _State) -> None:
         mnemonic, operands = record.instruction.mnemonic, record.operands
         result = _OTHER
-        if mnemonic in ("const.i32", "const.i32.zero"):
+        if mnemonic in _NUMBERS:
             result = frozenset({("number", operands[0] if len(operands) > 1 else 0)})
         elif mnemonic == "const.ref.rodata":
             result = frozenset({("rodata", operands[0])})
@@ -156,9 +201,26 @@ class _ModuleUses:
             for parameter in bound:
                 self.kernels.setdefault(parameter, set()).update(kernel for _, kernel in args[2])
             return _OTHER
+        elif name in _SHOW:
+            self._show(args)
+            return _OTHER
+        elif (name, len(args)) in _COPIES:
+            first = _COPIES[name, len(args)]
+            target = _numbers(args[first : first + 2])
+            for parameter in _parameters(args):
+                self.copied.setdefault(parameter, set()).add(target)
+            return _OTHER
         for values in args:
             self._hide(values)
         return _OTHER
+
+    def _show(self, args: list[_Values]) -> None:
+        buffer, offset, length, element, *_ = args
+        types = {value & _U32 if kind == "number" else None for kind, value in element}
+        self._views.setdefault(_numbers((offset, length)), set()).update(types)
+        for parameter in _parameters([buffer]):
+            self._shown.setdefault(parameter, set()).update(types)
+        self._hide(frozenset(value for value in buffer if value[0] == "list"))
 
     def _asked(self, args: list[_Values]) -> list[Parameter]:
         """The parameters of a call, from its constant tables."""
@@ -185,14 +247,27 @@ class _ModuleUses:
                 self.hidden.update(self._loads[value])
 
 
-def find_uses(modules: list[BytecodeModule]) -> dict[Parameter, set[str]]:
-    """The names of the kernels that bind each parameter whose uses are all known."""
+def find_uses(modules: list[BytecodeModule]) -> ParameterUses:
+    """How programs use their parameters, as far as that can be told at once."""
     if sum(row.length for module in modules for row in module.module.functions) > _MOST_BYTES:
-        return {}
+        return ParameterUses(())
     try:
-        return ParameterUses(modules).kernels
+        return ParameterUses(modules)
     except (NotFollowedError, struct.error):
-        return {}
+        return ParameterUses(())
+
+
+def _parameters(args: Iterable[_Values]) -> set[Parameter]:
+    return {value for values in args for kind, value in values if kind == "parameter"}
+
+
+def _numbers(args: Iterable[_Values]) -> _Range:
+    """None for what is no constant."""
+    return tuple(next(iter(values))[1] if _is_number(values) else None for values in args)
+
+
+def _is_number(values: _Values) -> bool:
+    return len(values) == 1 and all(kind == "number" for kind, _ in values)
 
 
 def _register(word: int) -> int:
