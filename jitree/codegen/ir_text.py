@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-LLVM_TYPES: Final = {"i1": "i1", "i32": "i32", "i64": "i64", "f32": "float", "f64": "double", "ref": "ptr"}
+LLVM_TYPES: Final = {
+    "i1": "i1", "i16": "i16", "i32": "i32", "i64": "i64", "f32": "float", "f64": "double", "ref": "ptr",
+}  # fmt: skip
 UNLIKELY: Final = ", !prof !1"
 LIKELY: Final = ", !prof !2"
 _FIRST_FREE: Final = 100

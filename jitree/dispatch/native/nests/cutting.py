@@ -14,6 +14,7 @@ from math import lcm, prod
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jitree.dispatch.native.nests.digits import Digit, Reading, elements, read_digit
+from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.nests.reading import Level
 from jitree.dispatch.native.nests.recognise import ElementAccess
@@ -199,9 +200,7 @@ class _Cutter:
             return None
         if plan.fold is not None and level is plan.fold.columns:
             return None
-        if level is plan.vector:
-            return plan.lanes * (plan.vectors if plan.tiled is not None else 1)
-        return plan.copies if level is plan.tiled else 1
+        return lcm(*(_together(one, level) for one in (plan, plan.alternative) if one is not None))
 
     def _is_repeated(self, number: int, nest: Nest, level: Level) -> bool:
         """Whether each part runs all of a nest, so little work that it is not to decide how large parts are:
@@ -279,6 +278,13 @@ class _Cutter:
         reading = read_digit(part.nest.structure, access, part.level)
         assert reading is not None
         self._rooms += [(number, room) for room in reading.rooms]
+
+
+def _together(plan: Plan, level: Level) -> int:
+    """Iterations of a parallel loop that a tile or its lanes take."""
+    if level is plan.vector:
+        return plan.lanes * (plan.vectors if plan.tiled is not None else 1)
+    return plan.copies if level is plan.tiled else 1
 
 
 def _distinct(rooms: Sequence[tuple[int, Polynomial]]) -> Iterator[tuple[int, Polynomial]]:

@@ -1,4 +1,5 @@
-"""Writes sums of products of bytes (``dots.py``): words of four bytes out of rows, and what adds them up."""
+"""Writes sums of products (``dots.py``, ``pairs.py``): words of four bytes, or two bfloat16 numbers, out of
+rows, and what adds them up."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Final
 
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests import registers
-from jitree.dispatch.native.nests.dots import GROUP, LANES, SQUARE, DotProduct
+from jitree.dispatch.native.nests.dots import BYTES, LANES, DotProduct
 from jitree.dispatch.native.nests.memory import ELEMENT_LLVM, Memory, NestOperand, NestRegion, Offsets, Panel
 from jitree.dispatch.native.nests.reading import Level
 from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
@@ -30,6 +31,10 @@ class Dots:
         self._structure = structure
         self._dot = dot
         self._vector = vector
+        self.group = dot.group
+        """Iterations that one instruction takes."""
+        self.square = dot.square
+        """Iterations in a square of words."""
         self.access = structure.loads[dot.row]
         self.lies_along = self.access.index.coefficient(vector.counter).number != 1
         """The bytes of a lane's word lie side by side."""
@@ -65,7 +70,7 @@ class Dots:
         return list(found) if self._dot.turned else []
 
     def step(self, region: NestRegion, copies: Sequence[Offsets], values: list[str], first: int) -> list[str]:
-        """The accumulators after four iterations."""
+        """The accumulators after the iterations of one instruction."""
         at = {self._dot.along: first}
         result = [
             self.added(value, self._element(region, {**offsets, **at}), self.words(region, {**offsets, **at}))
@@ -81,7 +86,9 @@ class Dots:
         return self.added(value, f"splat (i32 {_TURNED})", words)
 
     def added(self, value: str, elements: str, words: str) -> str:
-        """A sum and the products of four elements and words."""
+        """A sum and the products of the elements in words."""
+        if self._dot.group != BYTES:
+            return self._pairs(value, elements, words)
         unsigned, signed = (elements, words) if self._dot.row_signed else (words, elements)
         width = registers.dot_lanes()
         if width == LANES:
@@ -104,6 +111,16 @@ class Dots:
         self._writer.context.declare(f"declare {kind} {name}({kind}, {kind}, {kind})")
         return self._writer.let(f"call {kind} {name}({', '.join(f'{kind} {text}' for text in operands)})")
 
+    def _pairs(self, value: str, elements: str, words: str) -> str:
+        """A sum of binary32 and two products of bfloat16 numbers in each lane, that of upper halves first."""
+        writer, name = self._writer, "@llvm.x86.avx512bf16.dpbf16ps.512"
+        kind, halves = llvm_type("f32", LANES), f"<{2 * LANES} x bfloat>"
+        writer.context.declare(f"declare {kind} {name}({kind}, {halves}, {halves})")
+        left, right = (
+            writer.let(f"bitcast {llvm_type('i32', LANES)} {text} to {halves}") for text in (elements, words)
+        )
+        return writer.let(f"call {kind} {name}({kind} {value}, {halves} {left}, {halves} {right})")
+
     def _known(
         self, region: NestRegion, load: Value, offsets: Offsets, make: Callable[[ElementAccess], str]
     ) -> str:
@@ -116,7 +133,7 @@ class Dots:
         return known.text
 
     def _element(self, region: NestRegion, offsets: Offsets) -> str:
-        """Four elements in all lanes. They are moved as a scalar: LLVM 22 does not end where a vector of
+        """A word of elements in all lanes. They are moved as a scalar: LLVM 22 does not end where a vector of
         equal lanes is."""
         writer = self._writer
 
@@ -129,23 +146,33 @@ class Dots:
         return self._known(region, self._dot.element, offsets, make)
 
     def _word(self, region: NestRegion, access: ElementAccess, offsets: Offsets) -> str:
-        """Four iterations of what all lanes share."""
+        """A word of what all lanes share."""
         writer, memory, along = self._writer, self._memory, self._dot.along
         if access.index.coefficient(along.counter).number == 1:
             pointer = memory.pointer(region, access, offsets)
-            return writer.let(f"load i32, ptr {pointer}, align 1{writer.context.access}")
-        text = ""
-        for number in range(GROUP):
+            return self._in_order(writer.let(f"load i32, ptr {pointer}, align 1{writer.context.access}"), 1)
+        text, kind = "", ELEMENT_LLVM[access.element]
+        for number in range(self.group):
             pointer = memory.pointer(region, access, {**offsets, along: offsets.get(along, 0) + number})
-            byte = writer.let(f"load i8, ptr {pointer}, align 1{writer.context.access}")
-            part = writer.let(f"zext i8 {byte} to i32")
+            one = writer.let(f"load {kind}, ptr {pointer}, align 1{writer.context.access}")
+            part = writer.let(f"zext {kind} {one} to i32")
             if number:
-                part = writer.let(f"or i32 {text}, {writer.let(f'shl i32 {part}, {8 * number}')}")
+                shifted = writer.let(f"shl i32 {part}, {8 * access.bytes * number}")
+                part = writer.let(f"or i32 {text}, {shifted}")
             text = part
-        return text
+        return self._in_order(text, 1)
+
+    def _in_order(self, words: str, lanes: int) -> str:
+        """Words as they lie in memory, in the order in which the instruction adds their products: that of
+        bytes has none, the other begins with the upper half."""
+        if self.group == BYTES:
+            return words
+        return self._writer.intrinsic(
+            "fshl", "i32", lanes, [words, words, self._writer.splat("i32", "16", lanes)]
+        )
 
     def words(self, region: NestRegion, offsets: Offsets) -> str:
-        """Four iterations of the lanes' bytes."""
+        """A word of the elements of each lane."""
 
         def make(access: ElementAccess) -> str:
             panel = region.panels.get(access)
@@ -165,28 +192,33 @@ class Dots:
         return self._writer.let(f"load {llvm_type('i32', LANES)}, ptr {pointer}, align 4")
 
     def _of_panel(self, region: NestRegion, panel: Panel, offsets: Offsets) -> str:
-        row = self._writer.let(f"mul i64 {region.counters[self._dot.along]}, {panel.lanes // GROUP}")
+        row = self._writer.let(f"mul i64 {region.counters[self._dot.along]}, {panel.lanes // self.group}")
         base = self._writer.let(f"getelementptr i32, ptr {panel.origin}, i64 {row}")
         return self._load(base, str(offsets.get(self._vector, 0)))
 
     def _joined(self, region: NestRegion, access: ElementAccess, offsets: Offsets, mask: str | None) -> str:
-        """Four rows, interleaved."""
+        """Rows, interleaved."""
         writer, memory, along = self._writer, self._memory, self._dot.along
         kind = f"<{LANES} x {ELEMENT_LLVM[access.element]}>"
         rows = []
-        for number in range(GROUP):
+        for number in range(self.group):
             place = memory.pointer(region, access, {**offsets, along: offsets.get(along, 0) + number})
             if mask is None:
                 rows.append(writer.let(f"load {kind}, ptr {place}, align 1{writer.context.access}"))
             else:
                 rows.append(memory.masked_load(place, access, mask, LANES))
-        pairs = [self._shuffle(LANES, rows[at], rows[at + 1], range(2 * LANES)) for at in (0, 2)]
-        order = [LANES * number + lane for lane in range(LANES) for number in range(GROUP)]
-        text = self._shuffle(2 * LANES, pairs[0], pairs[1], order)
-        return writer.let(f"bitcast <{SQUARE} x i8> {text} to {llvm_type('i32', LANES)}")
+        if self.group == BYTES:
+            pairs = [self._shuffle("i8", LANES, rows[at], rows[at + 1], range(2 * LANES)) for at in (0, 2)]
+            order = [LANES * number + lane for lane in range(LANES) for number in range(BYTES)]
+            text = self._shuffle("i8", 2 * LANES, pairs[0], pairs[1], order)
+        else:
+            order = [LANES * number + lane for lane in range(LANES) for number in (1, 0)]
+            text = self._shuffle("i16", LANES, rows[0], rows[1], order)
+        kind = f"<{self.square} x {ELEMENT_LLVM[access.element]}>"
+        return writer.let(f"bitcast {kind} {text} to {llvm_type('i32', LANES)}")
 
-    def _shuffle(self, count: int, left: str, right: str, order: Sequence[int]) -> str:
-        kind, numbers = f"<{count} x i8>", ", ".join(f"i32 {lane}" for lane in order)
+    def _shuffle(self, element: str, count: int, left: str, right: str, order: Sequence[int]) -> str:
+        kind, numbers = f"<{count} x {element}>", ", ".join(f"i32 {lane}" for lane in order)
         operands = f"{kind} {left}, {kind} {right}"
         return self._writer.let(f"shufflevector {operands}, <{len(order)} x i32> <{numbers}>")
 
@@ -200,12 +232,12 @@ class Dots:
             top = at.get(self._vector, 0)
 
             def load(row: int, start: int, count: int) -> str:
-                place = {**at, self._vector: top + row, along: GROUP * start}
+                place = {**at, self._vector: top + row, along: self.group * start}
                 pointer = self._memory.pointer(region, access, place)
                 return writer.let(f"load <{count} x i32>, ptr {pointer}, align 1{writer.context.access}")
 
             columns = region.rows[key] = load_columns(writer, "i32", LANES, load)
-        return columns[offsets.get(along, 0) // GROUP]
+        return self._in_order(columns[offsets.get(along, 0) // self.group], LANES)
 
     def _gathered(self, region: NestRegion, access: ElementAccess, offsets: Offsets, mask: str | None) -> str:
         writer, kind, name = (
@@ -215,7 +247,8 @@ class Dots:
         )
         writer.context.declare(f"declare {kind} {name}(<{LANES} x ptr>, i32, <{LANES} x i1>, {kind})")
         places = self._memory.pointers(access, self._memory.pointer(region, access, offsets))
-        return writer.let(
+        words = writer.let(
             f"call {kind} {name}(<{LANES} x ptr> {places}, i32 1, "
             f"<{LANES} x i1> {mask or 'splat (i1 true)'}, {kind} zeroinitializer)"
         )
+        return self._in_order(words, LANES)

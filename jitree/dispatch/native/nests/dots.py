@@ -18,15 +18,13 @@ from jitree.dispatch.native.nests.reading import Level
 from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
 from jitree.dispatch.native.ssa import Value
 
-GROUP: Final = 4
+BYTES: Final = 4
 """Bytes of a word: iterations of the reduction that one instruction takes."""
 LANES: Final = 16
-SQUARE: Final = GROUP * LANES
-"""Iterations in a square of words."""
 
 
 class DotProduct(NamedTuple):
-    """A nest that adds products of bytes to an i32."""
+    """A nest that adds products to words of 32 bits, several in one instruction."""
 
     element: Value
     """The load that is the same for all lanes, and lies along the reduction."""
@@ -34,13 +32,20 @@ class DotProduct(NamedTuple):
     """The load that differs from lane to lane."""
     along: Level
     """The reduction whose iterations are taken in groups."""
-    element_signed: bool
-    row_signed: bool
+    group: int
+    """Iterations that one instruction takes: bytes of a word, or pairs of bfloat16 numbers (``pairs.py``)."""
+    element_signed: bool = False
+    row_signed: bool = False
+
+    @property
+    def square(self) -> int:
+        """Iterations in a square of words."""
+        return self.group * LANES
 
     @property
     def turned(self) -> bool:
         """Elements are moved by 128, so that one factor is signed and the other is not."""
-        return self.element_signed == self.row_signed
+        return self.group == BYTES and self.element_signed == self.row_signed
 
 
 class _Byte(NamedTuple):
@@ -64,7 +69,7 @@ def find_dot(
         fitting = [level for level in reductions if _fits(structure, row.load, vector, level)]
         if fitting:
             along = max(fitting, key=lambda level: _worth(structure.loads[element.load], level))
-            return DotProduct(element.load, row.load, along, element.signed, row.signed)
+            return DotProduct(element.load, row.load, along, BYTES, element.signed, row.signed)
     return None
 
 
@@ -103,7 +108,7 @@ def _byte(structure: Structure, value: Value) -> _Byte | None:
 
 def _fits(structure: Structure, row: Value, vector: Level, along: Level) -> bool:
     """Whether there are groups, and the row's bytes lie along the lanes or along the reduction."""
-    if along.extent is not None and along.extent < GROUP:
+    if along.extent is not None and along.extent < BYTES:
         return False
     index = structure.loads[row].index
     step = index.coefficient(vector.counter)
@@ -112,5 +117,5 @@ def _fits(structure: Structure, row: Value, vector: Level, along: Level) -> bool
 
 def _worth(element: ElementAccess, along: Level) -> tuple[int, bool]:
     """Most of a long reduction is in groups; and if four elements lie side by side, one load is a word."""
-    groups = LANES if along.extent is None else along.extent // GROUP
-    return min(groups, GROUP), element.index.coefficient(along.counter).number == 1
+    groups = LANES if along.extent is None else along.extent // BYTES
+    return min(groups, BYTES), element.index.coefficient(along.counter).number == 1

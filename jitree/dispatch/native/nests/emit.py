@@ -13,11 +13,11 @@ from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.body import Body
 from jitree.dispatch.native.nests.dot_panels import DotPanels
 from jitree.dispatch.native.nests.dot_words import Dots
-from jitree.dispatch.native.nests.dots import GROUP, SQUARE
 from jitree.dispatch.native.nests.extremes import NestRow, RowExtreme
 from jitree.dispatch.native.nests.folding import is_zero
 from jitree.dispatch.native.nests.looks import Looks
 from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets
+from jitree.dispatch.native.nests.pair_ranges import PairRanges
 from jitree.dispatch.native.nests.panels import DepthBlock, Panels
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.reading import Level
@@ -67,13 +67,19 @@ class NestLoops:
         levels = (*plan.outer, plan.vector, plan.tiled, *plan.reductions)
         self._panels: Panels | DotPanels | None = None
         self._dots: Dots | None = None
-        memory = Memory(writer, structure, plan, body.places)
+        memory = self._memory = Memory(writer, structure, plan, body.places)
         if plan.dot is not None and plan.vector is not None:
             self._dots = Dots(writer, memory, structure, plan.dot, plan.vector)
-            self._panels = DotPanels(writer, self._dots, plan) if plan.packed else None
+            self._panels = DotPanels(writer, self._dots, plan, plan.dot) if plan.packed else None
         elif plan.packed:
             self._panels = Panels(writer, memory, plan, [structure.loads[value] for value in plan.packed])
         self._looks = Looks(writer, [level for level in levels if level], self._extents, weight)
+
+    def are_numbers_normal(self) -> str:
+        """Whether the instruction for pairs of bfloat16 numbers gives the bits that the loops give."""
+        assert self._plan.dot is not None
+        ranges = PairRanges(self._writer, self._structure, self._memory, self._plan.dot, self._bounds)
+        return ranges.are_normal()
 
     def write(self) -> None:
         if self._panels is not None:
@@ -341,9 +347,9 @@ class NestLoops:
             return self._in_any_order(level, outer, keys, values)
         end = self._multiple(count, steps)
         values = self._steps(level, "0", end, steps, outer, keys, values)
-        if self._dots is not None and steps > GROUP:
-            start, end = end, self._multiple(count, GROUP)
-            values = self._steps(level, start, end, GROUP, outer, keys, values)
+        if self._dots is not None and steps > self._dots.group:
+            start, end = end, self._multiple(count, self._dots.group)
+            values = self._steps(level, start, end, self._dots.group, outer, keys, values)
         return self._steps(level, end, count, 1, outer, keys, values) if steps > 1 else values
 
     def _in_any_order(
@@ -392,14 +398,14 @@ class NestLoops:
         keys: list[tuple[ElementAccess, Offsets]], values: list[str],
     ) -> list[str]:  # fmt: skip
         with self._looks.loop(level, start, end, steps, self._carried(keys, values)) as iteration:
-            squares = steps == (self._plan.lanes if self._dots is None else SQUARE)
+            squares = steps == (self._plan.lanes if self._dots is None else self._dots.square)
             region = NestRegion({**outer.counters, level: iteration.counter}, outer.mask, squares)
             if self._plan.ahead is not None and steps > 1:
                 region.ahead = NestRegion(region.counters, None, squares=False)
             current = iteration.values
             if self._dots is not None and steps > 1:
                 copies = [offsets for _, offsets in keys]
-                for step in range(0, steps, GROUP):
+                for step in range(0, steps, self._dots.group):
                     current = self._dots.step(region, copies, current, step)
             else:
                 for step in range(steps):
@@ -426,7 +432,8 @@ class NestLoops:
         self, dots: Dots, block: DepthBlock | None, outer: NestRegion,
         keys: list[tuple[ElementAccess, Offsets]], values: list[str],
     ) -> list[str]:  # fmt: skip
-        """Products of bytes, four iterations at a time, and those that are left."""
+        """Products, so many iterations at a time as an instruction takes, and those that are left."""
+        group = dots.group
         copies = [offsets for _, offsets in keys]
         if block is None:
             values = self._reduce(list(self._plan.reductions), outer, keys, dots.begun(copies, values))
@@ -434,7 +441,7 @@ class NestLoops:
         level, writer = self._plan.reductions[-1], self._writer
         (panel,) = block.panels.values()
         values = dots.begun_in_panel(copies, values, panel)
-        rest = writer.let(f"urem i64 {writer.let(f'sub i64 {block.end}, {block.start}')}, {GROUP}")
+        rest = writer.let(f"urem i64 {writer.let(f'sub i64 {block.end}, {block.start}')}, {group}")
         whole = writer.let(f"sub i64 {block.end}, {rest}")
 
         def add(start: str, end: str, step: int, values: list[str]) -> list[str]:
@@ -444,7 +451,7 @@ class NestLoops:
                 writer.loop(start, end, step, carried) as iteration,
             ):
                 region = NestRegion({**outer.counters, level: iteration.counter}, outer.mask, squares=False)
-                if step == GROUP:
+                if step == group:
                     region.panels.update(block.panels)
                     iteration.next = dots.step(region, copies, iteration.values, 0)
                 else:
@@ -452,8 +459,8 @@ class NestLoops:
                 branch.next = iteration.next
             return branch.result
 
-        values = add(block.start, whole, GROUP, values)
-        return values if (level.extent or 1) % GROUP == 0 else add(whole, block.end, 1, values)
+        values = add(block.start, whole, group, values)
+        return values if (level.extent or 1) % group == 0 else add(whole, block.end, 1, values)
 
     def _over_window(
         self, outer: NestRegion, keys: list[tuple[ElementAccess, Offsets]], values: list[str]

@@ -73,20 +73,32 @@ class BegunNest:
 def write_loops(
     writer: Writer, structure: Structure, plan: Plan, body: Body, weight: int, part: LoopRange | None
 ) -> None:
-    """The loops of a nest that has passed its guard, by the alternative plan where constants have copies."""
-    if plan.alternative is None or body.alternative is None or plan.vector is None:
+    """The loops of a nest that has passed its guard, by the alternative plan where that is possible."""
+    if plan.alternative is None or body.alternative is None:
         NestLoops(writer, structure, plan, body, weight, part).write()
         return
-    (load,) = plan.alternative.prepacked
-    first = body.places.pointers[structure.loads[load]]
-    depth, blocks = plan.reductions[-1].extent, (plan.vector.extent or 0) // plan.lanes
-    distance = body.places.distance = writer.let(writer.context.packed(first, depth or 0, blocks))
-    copied, plain, over = map(writer.fresh, ("copied", "plain", "over"))
-    writer.branch(writer.let(f"icmp ne i64 {distance}, 0"), copied, plain)
-    writer.label(copied)
-    NestLoops(writer, structure, plan.alternative, body.alternative, weight, part).write()
+    other, plain, over = map(writer.fresh, ("other", "plain", "over"))
+    alternative = NestLoops(writer, structure, plan.alternative, body.alternative, weight, part)
+    is_possible = (
+        alternative.are_numbers_normal()
+        if plan.alternative.dot
+        else _has_copies(writer, structure, plan, body)
+    )
+    writer.branch(is_possible, other, plain)
+    writer.label(other)
+    alternative.write()
     writer.jump(over)
     writer.label(plain)
     NestLoops(writer, structure, plan, body, weight, part).write()
     writer.jump(over)
     writer.label(over)
+
+
+def _has_copies(writer: Writer, structure: Structure, plan: Plan, body: Body) -> str:
+    """Whether the constants that the alternative plan reads have copies."""
+    assert plan.alternative is not None and plan.vector is not None
+    (load,) = plan.alternative.prepacked
+    first = body.places.pointers[structure.loads[load]]
+    depth, blocks = plan.reductions[-1].extent, (plan.vector.extent or 0) // plan.lanes
+    distance = body.places.distance = writer.let(writer.context.packed(first, depth or 0, blocks))
+    return writer.let(f"icmp ne i64 {distance}, 0")

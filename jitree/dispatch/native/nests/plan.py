@@ -55,11 +55,12 @@ class Plan:
     is_window: bool = False
     """The reductions have few iterations, which are all written out (``windows.py``)."""
     alternative: Plan | None = None
-    """How it runs where loads that this one transposes are constants with copies."""
+    """How it runs where loads that this one transposes are constants with copies, or where all numbers are
+    such that an instruction for pairs gives the same bits (``pairs.py``)."""
     fold: Fold | None = None
     """Two loops that the vector loop stands for."""
     dot: DotProduct | None = None
-    """The sum of products of bytes that it is, if there is an instruction for that."""
+    """The sum of products that it is, if there is an instruction for that."""
     in_order: bool = False
     """Each access happens as the program has it, so nothing need be known about overlaps."""
 

@@ -15,8 +15,9 @@ from math import prod
 from typing import Final
 
 from jitree.dispatch.native.nests.dependence import FUNCTION_WEIGHT, Dependence
-from jitree.dispatch.native.nests.dots import GROUP, SQUARE, DotProduct, find_dot
+from jitree.dispatch.native.nests.dots import DotProduct, find_dot
 from jitree.dispatch.native.nests.folding import extreme_of
+from jitree.dispatch.native.nests.pairs import find_pairs
 from jitree.dispatch.native.nests.plan import Order, Plan
 from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.nests.prepacked import is_packable
@@ -127,6 +128,9 @@ class _Planner:
             is_window=not (packed or transposed) and self._is_window(vector, vectors * together),
             injective=injective,
         )
+        pairs = find_pairs(self._structure, self._dependence, vector, self._reductions) if vector else None
+        if vector is not None and pairs is not None:
+            return replace(plan, alternative=self._dot_plan(pairs, vector, accumulators, injective))
         if vector is not None and along in self._reductions and len(transposed) == 1:
             plan = replace(plan, alternative=self._prepacked(plan, vector))
         if (
@@ -205,7 +209,7 @@ class _Planner:
         accumulators: dict[Value, ElementAccess],
         injective: dict[ElementAccess, Order],
     ) -> Plan:
-        """Sums of integers are the same in any order, so the reduction that has groups is the innermost."""
+        """The reduction that has groups is the innermost: sums of integers are the same in any order."""
         lanes = self._lanes()
         tiled = self._tiled(vector)
         vectors = self._vectors(vector, tiled, -(-_count(vector) // lanes))
@@ -218,7 +222,7 @@ class _Planner:
             lanes=lanes,
             vectors=vectors,
             copies=self._copies(tiled, vectors, 1),
-            steps=SQUARE if lies_along else GROUP,
+            steps=dot.square if lies_along else dot.group,
             accumulators=accumulators,
             transposed={},
             packed=(dot.row,) if self._is_reused(vector, tiled, lanes) else (),

@@ -44,6 +44,12 @@ def dot_lanes() -> int:
     return 8 if "avx_vnni" in flags else 0
 
 
+@cache
+def pair_lanes() -> int:
+    """Lanes to which one instruction adds two products of bfloat16 numbers each; 0: there is none."""
+    return 16 if "avx512_bf16" in processor.words("flags") else 0
+
+
 def vector_functions(lanes: int) -> Mapping[str, Callable[..., float]]:
     """The functions of vector mathematics that are written otherwise for vectors of so many lanes."""
     tables = lanes == LANES and "avx512f" in processor.words("flags")

@@ -1,0 +1,327 @@
+"""Sums of products of bfloat16 numbers, two at a time: memory is what the instructions leave, whatever the
+numbers, the layout, and what is left over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import llvmlite.binding as llvm
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jitree.base import processor
+from jitree.base.memory import PAGE_SIZE, Mapping
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.dispatch.native.lower import lower
+from jitree.dispatch.native.nests import dot_panels, pairs, registers
+from jitree.dispatch.native.nests.pair_ranges import PairRanges
+from jitree.dispatch.native.source import from_program
+from jitree.dispatch.native.ssa import SsaFunction
+from jitree.vmfb.words import ARITHMETICS
+from tests.dispatch.native.nests.harness import Bytes, Compiled, interpret
+from tests.dispatch.native.nests.programs import (
+    Body,
+    Bound,
+    Level,
+    Text,
+    argument,
+    module,
+    only_nest,
+    program,
+)
+from tests.dispatch.native.nests.test_kernels import ELEMENTS, _at_the_end_of_memory, check
+
+lanes_of_processor = registers.pair_lanes.__wrapped__
+EXPONENTS = (100, 140)
+"""Of usual numbers, as their bits have them: 2**-27 to 2**13."""
+
+
+@pytest.fixture(autouse=True)
+def _processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    if "avx512_bf16" not in processor.words("flags"):
+        pytest.skip("no avx512_bf16")
+    monkeypatch.setattr(dot_panels, "PANEL_BYTES", 64 * 64)
+    monkeypatch.setattr(pairs, "LEAST_USES", 1)
+
+
+def numbers(random: np.random.Generator, exponents: Sequence[int], count: int) -> Bytes:
+    """bfloat16 numbers, of which some are zero."""
+    exponent = random.integers(exponents[0], exponents[1] + 1, count)
+    bits = exponent << 7 | random.integers(0, 128, count) | random.integers(0, 2, count) << 15
+    return np.where(random.random(count) < 0.1, bits & 0x8000, bits).astype(np.uint16).view(np.uint8)
+
+
+def sums(random: np.random.Generator, exponents: Sequence[int]) -> Bytes:
+    """What sums begin with."""
+    exponent = random.integers(exponents[0], exponents[1] + 1, ELEMENTS)
+    bits = exponent << 23 | random.integers(0, 1 << 23, ELEMENTS) | random.integers(0, 2, ELEMENTS) << 31
+    return np.where(random.random(ELEMENTS) < 0.2, bits & 1 << 31, bits).astype(np.uint32).view(np.uint8)
+
+
+def memory(
+    left: Sequence[int] = EXPONENTS, right: Sequence[int] = EXPONENTS, total: Sequence[int] = EXPONENTS
+) -> list[Bytes]:
+    random = np.random.default_rng(0)
+    factors = [numbers(random, exponents, 4 * ELEMENTS) for exponents in (left, right)]
+    return [sums(random, total), *factors, factors[0].copy()]
+
+
+def number(text: Text, buffer: int, index: str, kind: str = "u") -> str:
+    """As kernels of the compiler load one."""
+    bits = text.op(f"ext.i16.i32.{kind}", text.load(f"i16.{kind}", buffer, index))
+    return text.op("bitcast.i32.f32", text.op("shl.i32", bits, text.constant(16, "i32")))
+
+
+def product(sizes: tuple[int, int, int], transposed: bool, kind: str = "u", apart: int = 1) -> Body:
+    """Rows by a matrix, or by a transposed one, that begin at an odd element."""
+    _, columns, depth = sizes
+
+    def body(text: Text, at: list[str]) -> None:
+        row, column, k = at
+        out = text.index(7, (row, columns), (column, 1))
+        place = ((column, depth), (k, 1)) if transposed else ((column, 1), (k, columns + 5))
+        left = number(text, 1, text.index(1, (row, apart * depth + 3), (k, apart)), kind)
+        right = number(text, 2, text.index(3, *place), kind)
+        text.store("f32", 0, out, text.op("fma.f32", left, right, text.load("f32", 0, out)))
+
+    return body
+
+
+def takes_pairs(function: SsaFunction) -> bool:
+    alternative = only_nest(function).plan.alternative
+    return alternative is not None and alternative.dot is not None and alternative.dot.group == pairs.PAIR
+
+
+@pytest.fixture(params=["asked", "always"])
+def _choice(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second way shows that the instruction is what gives the bits, where all numbers are usual."""
+    if request.param == "always":
+        monkeypatch.setattr(PairRanges, "are_normal", lambda _: "true")
+
+
+SIZES = [(17, 16, 24), (5, 70, 71), (1, 35, 66), (9, 20, 8), (2, 3, 131), (4, 64, 64)]
+
+
+@pytest.mark.usefixtures("_choice")
+@pytest.mark.parametrize("kind", ["u", "s"])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_product(sizes: tuple[int, int, int], transposed: bool, kind: str) -> None:
+    function = program([Level(size) for size in sizes], product(sizes, transposed, kind))
+    assert takes_pairs(function)
+    check(function, memory=memory())
+
+
+@pytest.mark.usefixtures("_choice")
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("sizes", [(17, 16, 24), (20, 33, 3), (1, 18, 67), (3, 65, 130), (6, 2, 1)])
+def test_sizes_of_the_call(sizes: tuple[int, int, int], transposed: bool) -> None:
+    bounds: list[Bound] = [argument(number) for number in range(3)]
+    function = program([Level(bound) for bound in bounds], product(sizes, transposed))
+    assert takes_pairs(function)
+    check(function, sizes, memory())
+
+
+@pytest.mark.usefixtures("_choice")
+@pytest.mark.parametrize("columns", [5, 18])
+def test_convolution(columns: int) -> None:
+    """The channels are the innermost loop, so products are added in the order of the program."""
+
+    def body(text: Text, at: list[str]) -> None:
+        row, column, feature, high, wide, channel = at
+        out = text.index(0, (row, columns * 20), (column, 20), (feature, 1))
+        image = text.index(0, (row, 200), (high, 200), (column, 9), (wide, 9), (channel, 1))
+        filters = text.index(0, (high, 3 * 180), (wide, 180), (channel, 20), (feature, 1))
+        left, right = number(text, 1, image), number(text, 2, filters)
+        text.store("f32", 0, out, text.op("fma.f32", left, right, text.load("f32", 0, out)))
+
+    levels = [Level(2), Level(columns), Level(20), Level(3), Level(3), Level(9)]
+    function = program(levels, body)
+    assert takes_pairs(function)
+    check(function, memory=memory())
+
+
+RANGES = {
+    "usual": (EXPONENTS, EXPONENTS, EXPONENTS),
+    "products that are just normal": ((61, 71), (81, 90), (24, 40)),
+    "products that are just too small": ((60, 60), (81, 81), (24, 40)),
+    "very small products": ((50, 60), (70, 80), (1, 10)),
+    "denormal elements": ((0, 0), (200, 210), (24, 40)),
+    "denormal rows": ((200, 210), (0, 0), (24, 40)),
+    "denormal sums": ((61, 71), (81, 90), (0, 0)),
+    "sums with bits below all products": ((61, 71), (81, 90), (20, 30)),
+    "great products": ((185, 189), (185, 189), (200, 254)),
+    "infinite products": ((190, 254), (190, 254), EXPONENTS),
+    "infinity and NaN among elements": ((250, 255), (120, 130), EXPONENTS),
+    "infinity and NaN among rows": ((120, 130), (250, 255), EXPONENTS),
+    "infinity and NaN among sums": (EXPONENTS, EXPONENTS, (250, 255)),
+}
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("name", RANGES)
+def test_ranges(name: str, transposed: bool) -> None:
+    sizes = (6, 35, 24)
+    function = program([Level(size) for size in sizes], product(sizes, transposed))
+    check(function, memory=memory(*RANGES[name]))
+
+
+def differs_without_the_look(
+    function: SsaFunction, given: list[Bytes], monkeypatch: pytest.MonkeyPatch
+) -> bool:
+    monkeypatch.setattr(PairRanges, "are_normal", lambda _: "true")
+    try:
+        check(function, memory=given)
+    except AssertionError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("buffer", [0, 1, 2])
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_one_denormal_number(buffer: int, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look takes in the first elements and the last ones, those of whole vectors as of what is left."""
+    sizes = rows, columns, depth = 9, 37, 72
+    function = program([Level(size) for size in sizes], product(sizes, False))
+    given = [np.zeros_like(one) for one in memory()]
+    start, length = [
+        (7, rows * columns),
+        (1, (rows - 1) * (depth + 3) + depth),
+        (3, (depth - 1) * (columns + 5) + columns),
+    ][buffer]
+    elements = given[buffer].view(np.uint32 if buffer == 0 else np.uint16)
+    elements[start if place == "first" else start + length - 1] = 1
+    for other in {1, 2} - {buffer}:
+        given[other].view(np.uint16)[:] = 0x7F00 if buffer else 0
+    check(function, memory=given)
+    assert differs_without_the_look(function, given, monkeypatch)
+
+
+@pytest.mark.parametrize("both", [141, 142])
+def test_what_is_left_of_two_products(both: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """(1 + 2**-7)**2 - (1 + 2**-6) is 2**-14: denormal with the first of these sums of exponents."""
+    sizes = rows, columns, depth = 6, 35, 24
+    function = program([Level(size) for size in sizes], product(sizes, False))
+    given = [np.zeros_like(one) for one in memory()]
+    left, right = (given[number].view(np.uint16) for number in (1, 2))
+    for row in range(rows):
+        left[1 + row * (depth + 3) :][:2] = 60 << 7 | 1, 1 << 15 | 60 << 7
+    for k in range(2):
+        right[3 + k * (columns + 5) :][:columns] = both - 60 << 7 | k + 1
+    check(function, memory=given)
+    assert differs_without_the_look(function, given, monkeypatch) == (both == 141)
+
+
+@dataclass(frozen=True)
+class Case:
+    sizes: tuple[int, int, int]
+    transposed: bool
+    apart: int
+    """From one of the elements that all lanes share to the next."""
+    order: tuple[int, ...]
+    """Of the loops, from the outermost."""
+    dynamic: tuple[bool, ...]
+    least: tuple[int, int]
+    """Least exponents of sums and of the first factor …"""
+    both: int
+    """… and of both factors together."""
+    span: int
+
+
+CASES = st.builds(
+    Case,
+    st.tuples(st.integers(1, 9), st.integers(1, 40), st.integers(1, 75)),
+    st.booleans(),
+    st.integers(1, 3),
+    st.permutations(range(3)).map(tuple),
+    st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    st.tuples(st.integers(20, 30), st.integers(1, 130)),
+    st.integers(138, 146),
+    st.integers(0, 6),
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(CASES)
+def test_random_products(case: Case) -> None:
+    """Where the least numbers are just normal, or just not."""
+    bounds: list[Bound] = [
+        argument(number) if dynamic else size
+        for number, (size, dynamic) in enumerate(zip(case.sizes, case.dynamic, strict=True))
+    ]
+    body = product(case.sizes, case.transposed, apart=case.apart)
+
+    def ordered(text: Text, at: list[str]) -> None:
+        body(text, [at[case.order.index(number)] for number in range(3)])
+
+    total, left = case.least
+    ranges = [(least, least + case.span) for least in (left, max(case.both - left, 0), total)]
+    function = program([Level(bounds[number]) for number in case.order], ordered)
+    check(function, case.sizes, memory(*ranges))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("sizes", [(5, 19, 67), (1, 64, 64), (2, 33, 8)])
+def test_no_byte_after_the_last_one(sizes: tuple[int, int, int], transposed: bool) -> None:
+    """The look, words and rows end with the buffers."""
+    rows, columns, depth = sizes
+    function = program([Level(size) for size in sizes], product(sizes, transposed))
+    given = memory()
+    ends = 1 + (rows - 1) * (depth + 3) + depth, 3 + columns * depth
+    if not transposed:
+        ends = ends[0], 3 + (depth - 1) * (columns + 5) + columns
+    mappings = [Mapping(16 * PAGE_SIZE) for _ in ends]
+    nest = only_nest(function)
+    for buffer, (pages, end) in enumerate(zip(mappings, ends, strict=True), 1):
+        given[buffer] = _at_the_end_of_memory(pages, given[buffer][: 2 * end])
+    refs = [value for value in function.arguments if value.type == "ref"]
+    expected, actual = given[0].copy(), given[0].copy()
+    interpret(nest.loop, dict(zip(refs, [expected, *given[1:]], strict=True)))
+    Compiled(nest).run(dict(zip(refs, [actual, *given[1:]], strict=True)))
+    assert (expected == actual).all()
+
+
+@pytest.mark.parametrize("what", ["another shift", "a short sum", "a difference", "rows apart", "few uses"])
+def test_others_stay_as_they_are(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = rows, columns, depth = 6, 20, 4 if what == "a short sum" else 24
+    if what == "few uses":
+        monkeypatch.setattr(pairs, "LEAST_USES", 8)
+
+    def body(text: Text, at: list[str]) -> None:
+        row, column, k = at
+        out = text.index(0, (row, columns), (column, 1))
+        left = number(text, 1, text.index(0, (row, depth), (k, 1)))
+        apart = 2 if what == "rows apart" else 1
+        right = number(text, 2, text.index(0, (k, 2 * columns), (column, apart)))
+        if what == "another shift":
+            bits = text.load("i16.u", 2, text.index(0, (k, columns), (column, 1)))
+            right = text.op("bitcast.i32.f32", text.op("shl.i32", bits, text.constant(15, "i32")))
+        total = text.op("fma.f32", left, right, text.load("f32", 0, out))
+        text.store("f32", 0, out, text.op("neg.f32", total) if what == "a difference" else total)
+
+    function = program([Level(rows), Level(columns), Level(depth)], body)
+    assert not takes_pairs(function)
+    check(function, sizes, memory())
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+def test_the_whole_function_is_valid(arithmetic: str) -> None:
+    """Beside everything else that a module declares; products are exact, whatever the arithmetic."""
+    sizes = (18, 64, 64)
+    built = BytecodeModule.load(
+        module([Level(size) for size in sizes], product(sizes, False)).build(), arithmetic=arithmetic
+    )
+    lowered = lower(from_program(built.program), ())
+    assert "dpbf16ps" in lowered.text
+    llvm.parse_assembly(lowered.text).verify()
+
+
+def test_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the flags of a processor say."""
+    known = {("avx512f", "avx512_bf16"): 16, ("avx512f", "avx512_vnni"): 0, ("avx2", "fma"): 0}
+    for flags, lanes in known.items():
+        monkeypatch.setattr(processor, "words", lambda _, flags=flags: frozenset(flags))
+        assert lanes_of_processor() == lanes
