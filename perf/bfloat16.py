@@ -1,12 +1,12 @@
-"""Times products of bfloat16 numbers that are added up to f32: VMVX kernels on jitree, against the same numbers
-as f32, machine code of IREE's compiler for this processor on iree.runtime, and torch.
+"""Times products of bfloat16 numbers that are added up to f32: VMVX kernels on jitree, against the same
+numbers as f32, machine code of IREE's compiler for this processor on iree.runtime, and torch.
 
     python perf/bfloat16.py [--seconds 0.5] [--only REGEX]
 
 A row is a program: operations (a product and a sum are two) a second of each, in thousands of millions, on
-one thread, and how much faster jitree is with bfloat16 numbers. It is checked that its results are those of f32
-bit for bit. Arrays are on the device and results are read back. torch multiplies matrices and gives bfloat16
-numbers; it is left out where it is not installed. Needs the extras `perf` and `compile`.
+one thread, and how much faster jitree is with bfloat16 numbers. It is checked that its results are those of
+f32 bit for bit. Arrays are on the device and results are read back. torch multiplies matrices and gives
+bfloat16 numbers; it is left out where it is not installed. Needs the extras `perf` and `compile`.
 """
 
 from __future__ import annotations
