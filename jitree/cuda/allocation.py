@@ -10,11 +10,13 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from jitree.cuda.context import CudaContext
+    from jitree.cuda.stream_share import StreamShare
 
     class MemoryStream(Protocol):
         """The stream of the device that memory belongs to."""
 
         context: CudaContext
+        share: StreamShare
 
 
 class CudaAllocation(Allocation):

@@ -184,6 +184,9 @@ class CudaExchange:
     def _share(self, view: BufferView) -> None:
         self._shares = True
         self._exported.add(view.buffer.allocation)
+        with self._stream.lock:
+            self._stream.share.forget_uploads()
+            self._stream.end()
 
     def _require_here(self, ordinal: int) -> None:
         if ordinal != self.dlpack_device[1]:

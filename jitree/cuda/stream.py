@@ -231,6 +231,7 @@ class Stream:
             )
         if allocation.stream is not self and buffer.host_address is None:  # else pinned for all devices
             self.context.enable_peer(allocation.stream.context)
+            allocation.stream.share.expose()
         return buffer.address
 
     def follows(self, fence: Fence) -> bool:

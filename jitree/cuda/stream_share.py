@@ -15,7 +15,14 @@ from jitree.errors import InternalError, UnimplementedError
 from jitree.hal import watchdog
 from jitree.hal.buffer import UNTOLD
 from jitree.hal.local.queue_record import UNSUPPORTED, WATCHED, QueueRecord
-from jitree.hal.stream_record import MOST_NEIGHBOURS, OWNED_BY_PYTHON, STREAM, UNTIMED
+from jitree.hal.stream_record import (
+    KNOWN,
+    MOST_KNOWN,
+    MOST_NEIGHBOURS,
+    OWNED_BY_PYTHON,
+    STREAM,
+    UNTIMED,
+)
 from jitree.regs.layout import PLACE_SHIFT
 
 if TYPE_CHECKING:
@@ -37,11 +44,11 @@ _neighbours: Final = array("q", bytes(8 * MOST_NEIGHBOURS))
 """Addresses of STREAM records by place."""
 _WORDS: Final = (
     "owner", "tick", "completed", "batched", "program", "launched", "lends", "failed", "exports", "returned",
-    "launch_kernel", "query", "way",
+    "launch_kernel", "query", "way", "known_count", "worked", "exposed",
 )  # fmt: skip
 (
     _OWNER, _TICK, _COMPLETED, _BATCHED, _PROGRAM, _LAUNCHED, _LENDS, _FAILED, _EXPORTS, _RETURNED,
-    _LAUNCH_KERNEL, _QUERY, _WAY,
+    _LAUNCH_KERNEL, _QUERY, _WAY, _KNOWN_COUNT, _WORKED, _EXPOSED,
 ) = map(STREAM.word, _WORDS)  # fmt: skip
 
 
@@ -56,8 +63,9 @@ class StreamShare:
     def __init__(self, context: CudaContext, handle: Handle, event: Handle) -> None:
         """``event``: for machine code."""
         self._words = array("q", bytes(STREAM.size))
-        self._address: int = self._words.buffer_info()[0]
-        self.record = QueueRecord(self._address)
+        self._known = array("q", bytes(KNOWN.size * MOST_KNOWN))
+        self.address: int = self._words.buffer_info()[0]
+        self.record = QueueRecord(self.address)
         """Open when machine code may submit."""
         number = next(_places)
         self.place = number if number <= _LAST_PLACE else UNTOLD
@@ -68,7 +76,7 @@ class StreamShare:
         """Addresses of functions of the driver."""
         self._has_driver = self.place != UNTOLD and self._find_driver(context, handle, event)
         if self._has_driver and self.place < MOST_NEIGHBOURS:
-            _neighbours[self.place] = self._address
+            _neighbours[self.place] = self.address
         self.close = finalize(self, _forget, self.place)
         """Other streams do not follow this one any more."""
         self.close.atexit = False
@@ -80,7 +88,7 @@ class StreamShare:
             "handle": int(handle), "context": int(context.handle), "place": self.place,
             "event": int(event), "ordinal": context.ordinal,
             "block_bytes": BYTES_PER_BLOCK, "most_blocks": MAXIMUM_BLOCKS,
-            "neighbours": _neighbours.buffer_info()[0],
+            "neighbours": _neighbours.buffer_info()[0], "known": self._known.buffer_info()[0],
         }  # fmt: skip
         try:
             self._driver = {field: context.api.address(name) for field, name in _FUNCTIONS.items()}
@@ -174,7 +182,7 @@ class StreamShare:
         """The stream is Python's from now on."""
         if self._words[_OWNER] != OWNED_BY_PYTHON:
             assert self._code is not None
-            while not self._code.take_over(self._address):
+            while not self._code.take_over(self.address):
                 time.sleep(0)
             self._words[_WAY] = UNTIMED  # its program may go
 
@@ -186,14 +194,24 @@ class StreamShare:
             self._words[_FAILED] = 0
             raise InternalError("the driver refused a launch in the middle of a command list")
         self._words[_TICK] += 1
+        self._words[_KNOWN_COUNT], self._words[_WORKED] = 0, self._words[_TICK]
         return self._words[_TICK]
+
+    def forget_uploads(self) -> None:
+        """Other libraries may write from now on to what the host knew of. The stream is Python's then."""
+        self.take()
+        self._words[_KNOWN_COUNT] = 0
+
+    def expose(self) -> None:
+        """Other devices use its memory: from now on the host knows nothing of it."""
+        self._words[_EXPOSED] = 1
 
     def is_done_in_a_moment(self, tick: int) -> bool:
         """Whether machine code, if there is any, finds that everything up to a submission is done."""
         code = self._code
-        return tick <= self.completed or (code is not None and code.is_done(self._address, tick) == 1)
+        return tick <= self.completed or (code is not None and code.is_done(self.address, tick) == 1)
 
     def hand_over(self) -> None:
         """All that has been counted has entered the stream: machine code may submit."""
         if self._code is not None:
-            self._code.hand_over(self._address)
+            self._code.hand_over(self.address)

@@ -48,10 +48,27 @@ STREAM: Final = Record(
     i64 most_blocks       # of a fill or copy
     i64 neighbours        # address of the addresses of such records by place; 0 = none, or closed
     i64 way               # UNTIMED, BY_GRAPH or SINGLY: how ``program`` was launched
+    i64 known             # address of MOST_KNOWN KNOWN records
+    i64 known_count       # uploads since the newest other submission; number N's is record N % MOST_KNOWN
+    i64 worked            # number of the newest submission that is no upload of an argument's elements
+    i64 exposed           # 1 = other devices use its memory
     i64 begun             # ticks of the clock when it was, and
     i64 ended             # when the host found it done; 0 = it has not yet
     """,
 )
+
+KNOWN: Final = Record(
+    "known",
+    """
+    i64 address           # of the device
+    i64 length
+    i64*32 bytes          # the first ones
+    """,
+)
+"""What an upload has written to memory that nothing else has been told of before it: where nothing but
+uploads has been submitted since, the host knows what is there."""
+MOST_KNOWN: Final = 8
+MOST_KNOWN_BYTES: Final = 8 * 32
 
 MOST_NEIGHBOURS: Final = 1 << 12
 """Places from this one on have no neighbours."""

@@ -16,6 +16,7 @@ STATEFUL = DATA / "stateful.vmfb"
 STORAGE = DATA / "storage.vmfb"
 LENDING = DATA / "lending.vmfb"
 LENDING_ASYNC = DATA / "lending_async.vmfb"
+POSITIONS = DATA / "positions.vmfb"
 
 Shape = tuple[int, int, int]
 
@@ -33,7 +34,21 @@ def _elementwise(operation: Callable[..., npt.ArrayLike], dtypes: tuple[str, ...
     return FakeKernel(len(dtypes), run)
 
 
+def _moved(puts: int, gets: int) -> FakeKernel:
+    """A row of eight elements from one binding to another, of which one has a row for
+    each position."""
+
+    def run(driver: FakeDriver, words: list[int], grid: Shape, block: Shape) -> None:
+        source, target, position = words
+        row = 32 * (position & 0xFFFFFFFF)
+        driver.bytes_at(target + puts * row, 32)[:] = driver.bytes_at(source + gets * row, 32)
+
+    return FakeKernel(3, run)
+
+
 PROGRAM_KERNELS = {
+    "put_dispatch_0_slow_memcpy": _moved(1, 0),
+    "get_dispatch_0_slow_memcpy": _moved(0, 1),
     "add_dispatch_0_elementwise_8_f32": _elementwise(np.add, ("f4", "f4", "f4"), 8),
     "largest_dispatch_0_elementwise_8_f32": _elementwise(np.maximum, ("f4", "f4", "f4"), 8),
     "multiply_into_dispatch_0_elementwise_8_f32": _elementwise(np.square, ("f4", "f4"), 8),

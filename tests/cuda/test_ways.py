@@ -31,7 +31,7 @@ class Timed:
         ways.take_time(self.stream)
         is_singly = ways.is_sooner_singly(self.stream, self.program)
         self.stream.tick += 1
-        self.stream.launched = self.stream.tick
+        self.stream.launched = self.stream.worked = self.stream.tick
         self.now += singly if is_singly else by_graph
         self.stream.completed = self.stream.tick
         ways.note_end(self.stream, self.stream.tick)
@@ -74,9 +74,11 @@ def test_a_slow_run_does_not_count(timed: Timed) -> None:
 def test_runs_of_which_the_end_is_not_known(timed: Timed) -> None:
     stream = timed.stream
     assert not ways.is_sooner_singly(stream, timed.program)
-    stream.tick = 1
-    assert not ways.is_sooner_singly(stream, timed.program)  # the device works: it says nothing
-    assert (stream.way, timed.program.changes) == (BY_GRAPH, 1)
+    stream.tick = 1  # an upload
+    assert not ways.is_sooner_singly(stream, timed.program)
+    stream.worked = 1  # the device works: it says nothing
+    assert not ways.is_sooner_singly(stream, timed.program)
+    assert (stream.way, timed.program.changes) == (BY_GRAPH, 2)
     ways.take_time(stream)
     assert stream.way == UNTIMED and timed.program.graph_time == 0
 

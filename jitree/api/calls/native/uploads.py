@@ -10,10 +10,9 @@ from jitree.codegen.primitives import call, call_int, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.buffers import take_storage
 from jitree.modules.hal.native.entries import STATE_RELEASED, release
-from jitree.modules.hal.native.fences import is_done_within
 from jitree.modules.hal.native.records import Entry
 from jitree.modules.hal.native.registers import DONE
-from jitree.modules.hal.native.transfers import upload
+from jitree.modules.hal.native.transfers import upload_new
 from jitree.regs.counting import retain
 
 _LARGEST_SHARING = 1024
@@ -55,10 +54,7 @@ def pass_uploaded(python: Python, record: CallRecord, argument: Argument, dimens
 
 
 def is_refilled(python: Python, record: CallRecord, size: int) -> bool:
-    """Whether there may be what an upload of so many bytes takes now. The stream may have done with
-    pinned memory since it was asked last. An exception may be set if not."""
-    stream = record.state.handle_pool.queue.stream
-    is_done_within(stream, stream.tick, 1)
+    """Whether there may be what an upload of so many bytes takes now. An exception may be set if not."""
     return is_true(python, invoke_with_number(python, record.supply, size))
 
 
@@ -70,7 +66,7 @@ def uploaded(record: CallRecord, argument: Argument, dimensions: int, data: int,
     if not view:
         return Entry(0)
     write_shape(handle_pool, argument, view, dimensions)
-    if size != 0 and upload(state, handle_pool, handle_pool.queue, view.address, data, size) != DONE:
+    if size != 0 and upload_new(state, handle_pool, handle_pool.queue, view.address, data, size) != DONE:
         refuse(record, view)
         return Entry(0)
     return view
@@ -134,7 +130,7 @@ def send_joined(python: Python, record: CallRecord) -> bool:
 def is_uploaded(record: CallRecord, address: int, size: int) -> bool:
     state = record.state
     handle_pool = state.handle_pool
-    return upload(state, handle_pool, handle_pool.queue, address, record.staging, size) == DONE
+    return upload_new(state, handle_pool, handle_pool.queue, address, record.staging, size) == DONE
 
 
 def drop_joined(record: CallRecord) -> None:

@@ -6,7 +6,14 @@ from jitree.codegen.primitives import bit_length, call, load8, load64, store8, s
 from jitree.codegen.record import place_of
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.modules.hal.native.entries import new_entry, sweep
-from jitree.modules.hal.native.fences import can_signal, follows, promise, queue_barrier, tick_of
+from jitree.modules.hal.native.fences import (
+    can_signal,
+    follows,
+    is_done_within,
+    promise,
+    queue_barrier,
+    tick_of,
+)
 from jitree.modules.hal.native.layout import (
     ACCOUNT_SIZE,
     ACCOUNTS,
@@ -85,7 +92,10 @@ def take_storage(state: State, handle_pool: HandlePoolRecord, size: int, account
             return Entry(0)
     holder = pool
     if unlikely(first != 0):
-        holder = rested(handle_pool.queue.stream.completed, pool)
+        stream = handle_pool.queue.stream
+        holder = rested(stream.completed, pool)
+        if holder == 0 and is_done_within(stream, stream.tick, 1):
+            holder = rested(stream.completed, pool)
         if holder == 0:
             return Entry(0)
         storage = Entry(load64(holder))

@@ -7,7 +7,7 @@ from jitree.codegen.record import MemoryRecord
 from jitree.hal.command_layout import PATCH, SLOT
 from jitree.hal.local.executor.records import Functions, List, ThreadTeam
 from jitree.hal.local.queue_record import QUEUE
-from jitree.hal.stream_record import CHAIN, INSTANCE, LAUNCH, PROGRAM, SHAPE, STREAM
+from jitree.hal.stream_record import CHAIN, INSTANCE, KNOWN, LAUNCH, PROGRAM, SHAPE, STREAM
 from jitree.modules.hal.native.layout import HANDLE_POOL, RECORDING
 from jitree.regs.counting import Entry as Entry
 from jitree.regs.layout import STATE
@@ -56,6 +56,10 @@ class ProgramRecord(MemoryRecord, layout=PROGRAM):
     shapes: Shape
     instances: InstanceRecord
     chains: ChainRecord
+
+
+class KnownRecord(MemoryRecord, layout=KNOWN):
+    pass
 
 
 class InstanceRecord(MemoryRecord, layout=INSTANCE):

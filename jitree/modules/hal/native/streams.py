@@ -35,6 +35,7 @@ from jitree.hal.stream_record import (
 from jitree.modules.hal.native.buffers import take_storage
 from jitree.modules.hal.native.chains import CHAIN_SIZE, launch_singly
 from jitree.modules.hal.native.entries import STATE_RELEASED, release
+from jitree.modules.hal.native.known import forget, remember
 from jitree.modules.hal.native.layout import POOL_COUNT
 from jitree.modules.hal.native.records import (
     ChainRecord,
@@ -72,32 +73,66 @@ def submit(
     lengths: int,
 ) -> int:
     """Submits a list with the ranges given. REFUSED when its shape is unknown, or Python owns the stream."""
-    data = 0
-    staged = Entry(0)
     size = update_size(table)
+    staged = Entry(0)
     if size != 0:
-        staged = take_storage(state, handle_pool, size, 1, POOL_COUNT)
+        staged = stage(state, handle_pool, table.data, size)
         if not staged:
             return REFUSED
-        data = staged.address
-        memmove = handle_pool.functions.memmove
-        call(memmove, data, table.data, size)
     result = REFUSED
     if atomic_replace(stream.owner, OWNED_BY_CODE, SUBMITTING):
-        take_time(stream)
-        program = find(handle_pool, table)  # while the stream is Python's programs may go
-        if program and stream.batched == 0 and comes_after_users(stream):
-            words = stack(8 * load64(program.firsts + 8 * program.launch_count))
-            fill_words(stream, table, addresses, lengths, data, words)
-            if launch(stream, program, words):
-                stream.tick += 1
-                stream.program = program
-                stream.launched = stream.tick
-                handle_pool.submitted = stream.tick
-                result = DONE
+        data = staged.address if staged else 0
+        if enters(handle_pool, stream, table, addresses, lengths, data):
+            forget(stream)
+            result = DONE
         atomic_store(stream.owner, OWNED_BY_CODE)
     release(handle_pool, staged, place_of(state) + STATE_RELEASED)
     return result
+
+
+def submit_new(state: State, handle_pool: HandlePoolRecord, stream: StreamRecord, table: List) -> int:
+    """As :func:`submit`, of an update of memory of the device alone that nothing else has been told of."""
+    length = load64(table.lengths)
+    staged = stage(state, handle_pool, table.data, length)
+    if not staged:
+        return REFUSED
+    result = REFUSED
+    if atomic_replace(stream.owner, OWNED_BY_CODE, SUBMITTING):
+        if enters(handle_pool, stream, table, table.addresses, table.lengths, staged.address):
+            remember(handle_pool, stream, load64(table.addresses), staged.address, length)
+            result = DONE
+        atomic_store(stream.owner, OWNED_BY_CODE)
+    release(handle_pool, staged, place_of(state) + STATE_RELEASED)
+    return result
+
+
+def stage(state: State, handle_pool: HandlePoolRecord, data: int, size: int) -> Entry:
+    """Pinned memory with bytes of the host, 0 without such memory."""
+    staged = take_storage(state, handle_pool, size, 1, POOL_COUNT)
+    if staged:
+        memmove = handle_pool.functions.memmove
+        call(memmove, staged.address, data, size)
+    return staged
+
+
+def enters(
+    handle_pool: HandlePoolRecord, stream: StreamRecord, table: List, addresses: int, lengths: int, data: int
+) -> bool:
+    """Whether a list has entered the stream and is counted. Machine code is just submitting it; ``data`` is
+    where the device finds the bytes of updates."""
+    take_time(stream)
+    program = find(handle_pool, table)  # while the stream is Python's programs may go
+    if not program or stream.batched != 0 or not comes_after_users(stream):
+        return False
+    words = stack(8 * load64(program.firsts + 8 * program.launch_count))
+    fill_words(stream, table, addresses, lengths, data, words)
+    if not launch(stream, program, words):
+        return False
+    stream.tick += 1
+    stream.program = program
+    stream.launched = stream.tick
+    handle_pool.submitted = stream.tick
+    return True
 
 
 def take_over(stream: StreamRecord) -> int:
@@ -127,16 +162,19 @@ def order_after(stream: StreamRecord, producer: int) -> bool:
 
 
 def order_before(stream: StreamRecord, consumer: int) -> bool:
-    """Whether what a stream of another library is given from now on comes after what this one has by now."""
+    """Whether what a stream of another library is given from now on comes after what this one has by now. It
+    may write to what the host knew of."""
     if stream.batched != 0:
         return False
-    if stream.completed >= stream.tick:
+    if stream.completed >= stream.tick and stream.known_count == 0:
         return True
     if call_int(stream.set_current, stream.context) != 0:
         return False
     if not atomic_replace(stream.owner, OWNED_BY_CODE, SUBMITTING):
         return False
-    is_ordered = stream.batched == 0 and waits(stream, consumer, stream.handle)
+    stream.known_count = 0
+    is_done = stream.completed >= stream.tick
+    is_ordered = stream.batched == 0 and (is_done or waits(stream, consumer, stream.handle))
     atomic_store(stream.owner, OWNED_BY_CODE)
     return is_ordered
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from jitree.codegen.primitives import call, stack, store8, store64
 from jitree.hal.command_layout import KIND_COPY, KIND_FILL, KIND_UPDATE
 from jitree.hal.enums import MAXIMUM_UPDATE, BufferUsage, MemoryAccess
-from jitree.hal.local.executor.records import COMMAND_SIZE, Command
+from jitree.hal.local.executor.records import COMMAND_SIZE, Command, List
 from jitree.modules.hal.native.buffers import place_number, range_length
 from jitree.modules.hal.native.commands import allows, repeated
-from jitree.modules.hal.native.execution import run_row
+from jitree.modules.hal.native.execution import LIST_SIZE, run_row
 from jitree.modules.hal.native.fences import can_signal, follows, promise, tick_of
+from jitree.modules.hal.native.known import is_copied
 from jitree.modules.hal.native.records import HandlePoolRecord, Queue, State
 from jitree.modules.hal.native.registers import DONE, REFUSED, finish, is_kind, number, queue_of, reference
+from jitree.modules.hal.native.streams import submit_new
 from jitree.regs.layout import ACCESS_READ, KIND_BUFFER
 
 _SOURCE = int(BufferUsage.TRANSFER_SOURCE)
@@ -113,6 +115,29 @@ def upload(
     return run_command(state, handle_pool, queue, row, length, target, 0, source)
 
 
+def upload_new(
+    state: State, handle_pool: HandlePoolRecord, queue: Queue, target: int, source: int, length: int
+) -> int:
+    """As :func:`upload`, to memory of a stream's device alone that nothing else has been told of."""
+    row = Command(stack(COMMAND_SIZE))
+    row.kind = KIND_UPDATE
+    row.operand = 0
+    row.operand_count = 1
+    row.constant_count = 0
+    row.data = 0
+    row.data_length = length
+    ranges = stack(16)
+    store64(ranges, target)
+    store64(ranges + 8, length)
+    table = List(stack(LIST_SIZE))
+    table.rows = row
+    table.row_count = 1
+    table.addresses = ranges
+    table.lengths = ranges + 8
+    table.data = source
+    return submit_new(state, handle_pool, queue.stream, table)
+
+
 def queue_copy(state: State, values: int, refs: int, words: int) -> int:
     queue = ready_queue(state, refs, words)
     if not queue:
@@ -136,6 +161,8 @@ def queue_copy(state: State, values: int, refs: int, words: int) -> int:
     second = target.address + offset
     if first < second + length and second < first + length:
         return REFUSED
+    if place != 0 and is_copied(handle_pool, queue, source, first, target, second, length):
+        return end(state, refs, words, queue, 0)
     if length > MOST_COPIED or (place != 0 and length != 0):
         if move(state, handle_pool, queue, first, second, length) != DONE:
             return REFUSED

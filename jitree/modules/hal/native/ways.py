@@ -24,7 +24,7 @@ _SLOWNESS = 4
 def is_sooner_singly(stream: StreamRecord, program: ProgramRecord) -> bool:
     """Whether to launch one by one what could also be a graph with changes. Machine code is just submitting
     it."""
-    if stream.completed < stream.tick:
+    if stream.completed < stream.worked:
         return False
     changes = program.changes + 1
     program.changes = changes if changes < _MOST_CHANGES else _MOST_CHANGES >> 1
