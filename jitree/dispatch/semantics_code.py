@@ -16,7 +16,7 @@ from jitree.codegen import forks, functions, numbers, processor_texts  # noqa: F
 from jitree.codegen.frontend import declared, inlined, primitive, signature, signature_of, standing_for, types
 from jitree.codegen.vector_math.ir import FUNCTIONS, function_texts
 from jitree.dispatch import semantics_rows
-from jitree.dispatch.native import side_exits
+from jitree.dispatch.native import packed, side_exits
 from jitree.dispatch.semantics import SEMANTICS
 from jitree.regs import access, counting, fuel
 
@@ -51,6 +51,7 @@ def texts() -> list[str]:
         *_COUNTING,
         side_exits.materialise,
         *side_exits.FUNCTIONS,
+        *packed.FUNCTIONS,
         *access.FUNCTIONS,
         *fuel.FUNCTIONS,
     ):
@@ -61,7 +62,7 @@ def texts() -> list[str]:
 def rows() -> bytes:
     """:func:`~jitree.dispatch.semantics_rows.encode` of all that compiled functions are written with."""
     names = {symbol(mnemonic): mnemonic for mnemonic in COMPILED}
-    called = (*side_exits.FUNCTIONS, *access.CALLED, *fuel.CALLED)
+    called = (*side_exits.FUNCTIONS, packed.packed, *access.CALLED, *fuel.CALLED)
     names |= {name: name for name in ("retain", "drop", *(item.__name__ for item in called))}
     return semantics_rows.encode(texts(), names)
 

@@ -1,4 +1,4 @@
-"""Where compiled kernels keep copies of a program's constants (`dispatch/native/packed_text.py`), and when
+"""Where compiled kernels keep copies of a program's constants (`dispatch/native/packed.py`), and when
 these are given up.
 
 A worker context keeps the copies that its kernels read, as long as it may. Those of an executable are given
@@ -57,7 +57,7 @@ class PackedConstants:
         begin: int = elements.__array_interface__["data"][0]
         start = -(-begin // PACKED_LINE) * PACKED_LINE
         size = max(begin + len(elements) - start, 0)
-        lines = 4 * (size // PACKED_LINE + 1)
+        lines = 8 * (size // PACKED_LINE + 1)
         self._copies = Mapping(size + lines)
         self._copies.protect(0, self._copies.size, READ | WRITE)
         copies = self._copies.address

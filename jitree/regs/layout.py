@@ -87,14 +87,16 @@ PACKED: Final = Record(
     i64 start             # address of the constants
     i64 size              # of them, in bytes
     i64 distance          # from a constant to its copy
-    i64 marks             # address of an i32 for each PACKED_LINE bytes of constants
+    i64 marks             # address of an i64 for each PACKED_LINE bytes of constants
     i64 room              # bytes that may still be copied
     i64 next              # address of the record of other constants, 0 = none
     """,
 )
 """Copies of constants in the order in which vectors need them, each in a place as far from the constant as
-any other. Machine code makes them (`dispatch/native/packed_text.py`)."""
+any other. Machine code makes them (`dispatch/native/packed.py`)."""
 PACKED_LINE: Final = 64
+PACKED_ROWS: Final = 16
+"""Rows of a block, 32 bits of each of which make a line."""
 
 PATIENT: Final = 0
 """A value of STATE.prompt: the host waits for the call anyway."""

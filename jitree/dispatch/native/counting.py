@@ -53,6 +53,7 @@ _CALLS: Final = {
     "take": ("ptr i64", "ptr i64", "#3"),
     "refuel": ("ptr", "i64 i64", "#1"),
     "refuel_function": ("ptr", "i64 i64", "#1"),
+    "packed": ("ptr ptr i64 i64", "i64 i64", "#3"),
     "look": ("ptr", "i1 i1", "#1"),
     "is_of": ("ptr i64", "i1 i1", "#2"),
     "slot_of": ("ptr i64", "ptr i64", "#2"),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from jitree.base.records import NamedTuple
+from jitree.dispatch.native import rows
+from jitree.dispatch.native.counting import on_pointers
 from jitree.dispatch.native.emitter import Emitter, Registers
-from jitree.dispatch.native.packed_text import TEXT
 from jitree.dispatch.native.prelude import BYTES
 from jitree.dispatch.native.ssa import Block, SsaFunction, SsaLoop, Value, operand
 from jitree.dispatch.semantics import SEMANTICS
@@ -70,8 +71,9 @@ class NestContext:
         return NestBuffer(*(self._emitter.buffer(value, extent) for extent in ("address", "length", "room")))
 
     def packed(self, first: str, depth: int, blocks: int) -> str:
-        """How far copies of constants are from them, 0: there is none (``packed_text.py``)."""
-        self.define(TEXT)
+        """How far copies of constants are from them, 0: there is none (``packed.py``)."""
+        self.define(rows.function(self.declare, "packed"))
+        self.define(on_pointers("packed"))
         return f"call fastcc i64 @vm.packed(ptr %state, ptr {first}, i64 {depth}, i64 {blocks})"
 
     def stopped(self) -> str:

@@ -39,7 +39,7 @@ class Plan:
     packed: tuple[Value, ...]
     """Loads along the last reduction that become rows of panels in memory (``panels.py``)."""
     prepacked: tuple[Value, ...]
-    """Loads of constants that are read from copies (``../packed_text.py``)."""
+    """Loads of constants that are read from copies (``../packed.py``)."""
     injective: dict[ElementAccess, Order]
     """Stores for which a guard has to check that each factor exceeds what the smaller ones reach."""
     block: int = 0

@@ -25,8 +25,8 @@ from jitree.dispatch.native.nests.reading import Level, Split
 from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
 from jitree.dispatch.native.nests.registers import accumulators, copies
 from jitree.dispatch.native.nests.row_folds import find_fold
-from jitree.dispatch.native.packed_text import LANES
 from jitree.dispatch.native.ssa import Value
+from jitree.regs.layout import PACKED_ROWS
 
 MAXIMUM_VECTORS: Final = 4
 """Vectors along the vector loop in one tile."""
@@ -371,7 +371,7 @@ class _Planner:
         """The plan where the transposed load is a constant with a copy."""
         (value,) = plan.transposed
         load = self._structure.loads[value]
-        if plan.lanes != LANES or not is_packable(
+        if plan.lanes != PACKED_ROWS or not is_packable(
             load, self._dependence.place(load), vector, plan.reductions
         ):
             return None

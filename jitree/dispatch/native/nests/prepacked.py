@@ -1,4 +1,4 @@
-"""Which loads find constants in the order of lanes (`../packed_text.py`)."""
+"""Which loads find constants in the order of lanes (`../packed.py`)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Final
 
 from jitree.dispatch.native.nests.reading import Level
 from jitree.dispatch.native.nests.recognise import ElementAccess
-from jitree.dispatch.native.packed_text import LANES
 from jitree.dispatch.native.ssa import Value
+from jitree.regs.layout import PACKED_ROWS
 
 LEAST_DEPTH: Final = 64
 MOST_DEPTH: Final = 1 << 20
@@ -25,7 +25,7 @@ def is_packable(access: ElementAccess, place: set[Value], vector: Level, reducti
         and access.index.coefficient(vector.counter).number == depth
         and access.index.coefficient(reductions[0].counter).number == 1
         and rows > 0
-        and rows % LANES == 0
-        and depth % LANES == 0
+        and rows % PACKED_ROWS == 0
+        and depth % PACKED_ROWS == 0
         and LEAST_DEPTH <= depth <= MOST_DEPTH
     )

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from jitree.codegen.image.compile import host_target, target_machine
-from jitree.dispatch.native.packed_text import LANES, TEXT
+from jitree.dispatch.native import packed, rows
+from jitree.dispatch.native.counting import METADATA, on_pointers
+from jitree.dispatch.native.packed import PackedState
 from jitree.dispatch.native.ssa import Value
-from jitree.regs.layout import PACKED, PACKED_LINE, SCRATCH, STATE
+from jitree.regs.layout import PACKED, PACKED_LINE, PACKED_ROWS, SCRATCH, STATE
 from tests.dispatch.native.nests.harness import Bytes, Compiled, interpret, own_machine
 from tests.dispatch.native.nests.programs import Body, Level, Text, argument, only_nest, program
 
@@ -31,7 +33,7 @@ class Copier:
         first = -memory.ctypes.data % PACKED_LINE
         self.constants = memory[first : first + size]
         self.copies = np.zeros(size, np.uint8)
-        self.marks = np.zeros(size // PACKED_LINE + 1, np.int32)
+        self.marks = np.zeros(size // PACKED_LINE + 1, np.int64)
         start = self.constants.ctypes.data
         distance = self.copies.ctypes.data - start
         self.record = array("q", (start, size, distance, self.marks.ctypes.data, room, 0))
@@ -41,11 +43,17 @@ class Copier:
         self.state[STATE.word("scratch")] = self.scratch.buffer_info()[0]
         self.distance = distance
         machine = target_machine(host_target())
-        text = f"""{TEXT}
-define i64 @find(ptr %state, ptr %first, i64 %depth, i64 %blocks) {{
+        declared: list[str] = []
+        code = [rows.function(declared.append, "packed"), on_pointers("packed"), METADATA]
+        text = (
+            "\n".join([*declared, *code])
+            + """
+attributes #3 = { nounwind noinline }
+define i64 @find(ptr %state, ptr %first, i64 %depth, i64 %blocks) {
   %result = call fastcc i64 @vm.packed(ptr %state, ptr %first, i64 %depth, i64 %blocks)
   ret i64 %result
-}}"""
+}"""
+        )
         module = llvm.parse_assembly(text)
         module.triple, module.data_layout = machine.triple, str(machine.target_data)
         module.verify()
@@ -64,14 +72,14 @@ define i64 @find(ptr %state, ptr %first, i64 %depth, i64 %blocks) {{
 
     def holds(self, offset: int, depth: int) -> bool:
         """Whether a block's copy has its columns side by side."""
-        place = slice(offset, offset + 4 * LANES * depth)
-        block = self.constants[place].view(np.int32).reshape(LANES, depth)
-        return bool((self.copies[place].view(np.int32).reshape(depth, LANES) == block.T).all())
+        place = slice(offset, offset + 4 * PACKED_ROWS * depth)
+        block = self.constants[place].view(np.int32).reshape(PACKED_ROWS, depth)
+        return bool((self.copies[place].view(np.int32).reshape(depth, PACKED_ROWS) == block.T).all())
 
 
 def test_the_second_time_makes_a_copy() -> None:
     copier = Copier(1 << 16, 1 << 20)
-    size = 4 * LANES * 64
+    size = 4 * PACKED_ROWS * 64
     assert not copier.find(size, 64, 2) and not copier.copies.any()
     assert copier.find(size, 64, 2)
     assert copier.holds(size, 64) and copier.holds(2 * size, 64)
@@ -116,7 +124,7 @@ def test_blocks_that_overlap_another_have_no_copy(other: tuple[int, int]) -> Non
 
 
 def test_what_is_no_constant_has_no_copy() -> None:
-    size = 4 * LANES * 64
+    size = 4 * PACKED_ROWS * 64
     copier = Copier(2 * size, 1 << 20)
     for offset, depth, blocks in (
         (-64, 64, 1), (2 * size, 64, 1), (size + 64, 64, 1), (0, 64, 3), (0, 1 << 19, 1), (32, 64, 1),
@@ -128,7 +136,7 @@ def test_what_is_no_constant_has_no_copy() -> None:
 
 
 def test_room_ends() -> None:
-    size = 4 * LANES * 64
+    size = 4 * PACKED_ROWS * 64
     copier = Copier(8 * size, 3 * size + 100)
     for _ in range(5):
         for number in range(8):
@@ -144,6 +152,21 @@ def test_no_record() -> None:
     assert not any(copier.find(0, 64) for _ in range(4))
     copier.state[STATE.word("scratch")] = 0
     assert not any(copier.find(0, 64) for _ in range(4))
+
+
+def test_python_copies_the_same() -> None:
+    """The functions that Numba has compiled, as they stand."""
+    copier, other, random = Copier(1 << 16, 1 << 15), Copier(1 << 16, 1 << 15), Random(0)
+    other.constants[:] = copier.constants
+    for _ in range(1000):
+        offset = PACKED_LINE * random.randrange(-4, 1 << 10)
+        depth, blocks = random.choice((16, 64)), random.choice((1, 2))
+        state = PackedState(other.state.buffer_info()[0])
+        found = packed.packed(state, other.record[0] + offset, depth, blocks)
+        assert copier.find(offset, depth, blocks) is bool(found)
+        assert copier.record[ROOM] == other.record[ROOM]
+    assert (copier.marks == other.marks).all() and (copier.copies == other.copies).all()
+    assert {1, 2, 3} < set(copier.marks.tolist())
 
 
 def test_threads_meet_the_same_blocks() -> None:
@@ -193,7 +216,7 @@ def test_products(rows: int, columns: int, depth: int) -> None:
     random = np.random.default_rng(1)
     base = 5
     matrix = random.normal(0, 1, base + columns * depth).astype(np.float32)
-    blocks = matrix[base:].reshape(columns // LANES, LANES, depth)
+    blocks = matrix[base:].reshape(columns // PACKED_ROWS, PACKED_ROWS, depth)
     copy = np.concatenate([matrix[:base], blocks.transpose(0, 2, 1).ravel()])
     given: list[Bytes] = [random.normal(0, 1, 4096).astype(np.float32).view(np.uint8) for _ in range(2)]
     refs = [value for value in function.arguments if value.type == "ref"]
@@ -235,4 +258,4 @@ def test_what_is_not_packed(rows: int, columns: int, depth: int, base: int) -> N
     """Rows that are no whole blocks, or that many rows of the other matrix meet."""
     function = program([Level(rows), Level(columns), Level(depth)], product(depth, columns))
     assert only_nest(function).plan.alternative is None
-    assert struct.calcsize("f") * LANES == PACKED_LINE
+    assert struct.calcsize("f") * PACKED_ROWS == PACKED_LINE
