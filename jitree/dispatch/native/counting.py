@@ -45,6 +45,7 @@ _CALLS: Final = {
     "put": ("ptr ptr released", "void void", "#2"),
     "move": ("i32 i64 i64 ptr ptr ptr ptr released", "void void", "#2"),
     "clear": ("ptr i64", "void void", "#1"),
+    "constants": ("ptr ptr i64", "void void", "#1"),
     "side_exit": ("ptr ptr ptr ptr i64 i64 i64", "void void", "#1"),
     "suspend": ("ptr ptr ptr ptr i64 i64 i64", "void void", "#1"),
     "pop": ("ptr ptr", "void void", "#3"),

@@ -59,27 +59,6 @@ define internal i1 @deep.enough(ptr %state) #2 {{
 }}
 """
 
-_CONSTANTS: Final = """\
-; Writes constants to a frame: rows of a slot and 32 bits below it.
-define internal fastcc void @vm.constants(ptr %values, ptr %rows, i64 %count) #1 {
-entry:
-  br label %next
-next:
-  %number = phi i64 [ 0, %entry ], [ %following, %next ]
-  %at = getelementptr i64, ptr %rows, i64 %number
-  %row = load i64, ptr %at, align 8
-  %slot = lshr i64 %row, 32
-  %word = trunc i64 %row to i32
-  %place = getelementptr i32, ptr %values, i64 %slot
-  store i32 %word, ptr %place, align 4, !tbaa !24
-  %following = add i64 %number, 1
-  %more = icmp ult i64 %following, %count
-  br i1 %more, label %next, label %done
-done:
-  ret void
-}
-"""
-
 
 def prelude(declare: Declare, asks: bool = True) -> str:
     """The text; with what asks Python to execute an instruction, or without."""
@@ -87,6 +66,7 @@ def prelude(declare: Declare, asks: bool = True) -> str:
         "retain",
         "drop",
         "clear",
+        "constants",
         "side_exit",
         "suspend",
         "pop",
@@ -99,4 +79,4 @@ def prelude(declare: Declare, asks: bool = True) -> str:
     declare("declare ptr @llvm.stacksave.p0()")
     called = [f"{rows.function(declare, name)}\n{on_pointers(name)}" for name in names]
     room = _ROOM.format(**{f"state_{name}": offset for name, offset in STATE.offsets.items()})
-    return "\n".join([METADATA, _ATTRIBUTES, *called, room, _CONSTANTS])
+    return "\n".join([METADATA, _ATTRIBUTES, *called, room])

@@ -8,7 +8,7 @@ run all the time.
 from __future__ import annotations
 
 from jitree.codegen.atomics import Atomic, atomic_load, atomic_replace
-from jitree.codegen.primitives import below, call, call_int, load64, store64
+from jitree.codegen.primitives import below, call, call_int, load64, store32, store64
 from jitree.codegen.record import MemoryRecord, place_of
 from jitree.regs.counting import Entry
 from jitree.regs.layout import (
@@ -63,6 +63,13 @@ def clear(refs: int, bits: int) -> None:
         if bits >> slot & 1 == 1:
             store64(refs + 8 * slot, 0)
         slot += 1
+
+
+def constants(values: int, rows: int, count: int) -> None:
+    """Writes constants to a frame: rows of a slot and 32 bits below it."""
+    for number in range(count):
+        row = load64(rows + 8 * number)
+        store32(values + 4 * (row >> 32), row)
 
 
 def materialise(state: ExitState, frame: Frame, values: int, refs: int, ordinal: int) -> int:
@@ -169,5 +176,5 @@ def take(state: ExitState, length: int) -> Entry:
     return entry
 
 
-FUNCTIONS = (clear, side_exit, suspend, pop, slow, is_paid, allocate, take)
+FUNCTIONS = (clear, constants, side_exit, suspend, pop, slow, is_paid, allocate, take)
 """What compiled functions call."""

@@ -66,6 +66,12 @@ def test_clear(bits: int) -> None:
     assert [value == 0 for value in refs.tolist()] == [bool(bits >> slot & 1) for slot in range(64)]
 
 
+def test_constants() -> None:
+    values, rows = np.zeros(6, np.int32), np.array([5 << 32 | 0xFFFFFFFE, 7, 2 << 32 | 1 << 31], np.int64)
+    side_exits.constants(address_of(values), address_of(rows), 3)
+    assert values.tolist() == [7, 0, -(2**31), 0, 0, -2]
+
+
 def test_functions_that_leave_look_as_if_interpreted(memory: Memory) -> None:
     state, outer, inner = memory.state, memory.frame(1), memory.frame(2)
     side_exits.side_exit(state, inner, 800, 900, 1, 5, 77)
