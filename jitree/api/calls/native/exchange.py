@@ -19,13 +19,14 @@ from jitree.api.calls.native.layout import (
 )
 from jitree.api.calls.native.python import drop, forgets_error, is_false
 from jitree.api.calls.native.records import Argument, CallRecord, Exchange, Python, Tensor, VersionedTensor
-from jitree.api.calls.native.views import refuse
+from jitree.api.calls.native.uploads import pass_gathered, pass_uploaded
+from jitree.api.calls.native.views import fits, has_stream, refuse
 from jitree.codegen.primitives import call, call_int, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.records import Entry
 
 _EXCHANGE_SIZE = EXCHANGE.size
-_TENSOR_SIZE = TENSOR.size
+TENSOR_SIZE = TENSOR.size
 _VERSIONED_TENSOR = VERSIONED["tensor"]
 _COMPLEX = 5
 """kDLComplex"""
@@ -52,12 +53,18 @@ def pass_foreign(
         return False
     if exchange.describe == 0:
         return pass_capsule(python, record, argument, exchange, value)
+    tensor = Tensor(stack(TENSOR_SIZE))
+    return is_described(python, argument, exchange, value, tensor) and pass_tensor(
+        python, record, argument, tensor
+    )
+
+
+def is_described(python: Python, argument: Argument, exchange: Exchange, value: int, tensor: Tensor) -> bool:
+    """Whether the library's function in C tells all that is to know of an array. An exception may be set if
+    not."""
     if not has_elements(python, argument, exchange, value):
         return False
-    tensor = Tensor(stack(_TENSOR_SIZE))
-    if call_int(exchange.describe, value, place_of(tensor)) != 0 or call(python.error_occurred) != 0:
-        return False
-    return pass_tensor(python, record, argument, tensor)
+    return call_int(exchange.describe, value, place_of(tensor)) == 0 and call(python.error_occurred) == 0
 
 
 def has_elements(python: Python, argument: Argument, exchange: Exchange, value: int) -> bool:
@@ -84,22 +91,18 @@ def call_method(python: Python, value: int, name: int) -> int:
 def pass_capsule(
     python: Python, record: CallRecord, argument: Argument, exchange: Exchange, value: int
 ) -> bool:
-    """Passes what ``__dlpack__`` gives. The capsule is not used up: its own end gives the tensor back."""
-    capsule = host_capsule(python, exchange, value)
+    """Passes what ``__dlpack__`` gives of an array in host memory. The capsule is not used up: its own end
+    gives the tensor back."""
+    arguments = stack(24)
+    store64(arguments + 8, value)
+    store64(arguments + 16, python.dlpack_version)
+    capsule = call(python.call_method, python.dlpack_name, arguments + 8, 1 | OFFSET_FLAG, exchange.names)
     if capsule == 0:
         return False
     tensor = tensor_of(python, capsule)
     is_passed = bool(tensor) and pass_tensor(python, record, argument, tensor)
     drop(python, capsule)
     return is_passed
-
-
-def host_capsule(python: Python, exchange: Exchange, value: int) -> int:
-    """What ``__dlpack__`` gives of an array in host memory. 0 with an exception set."""
-    arguments = stack(24)
-    store64(arguments + 8, value)
-    store64(arguments + 16, python.dlpack_version)
-    return call(python.call_method, python.dlpack_name, arguments + 8, 1 | OFFSET_FLAG, exchange.names)
 
 
 def device_kind(python: Python, value: int) -> int:
@@ -126,21 +129,43 @@ def tensor_of(python: Python, capsule: int) -> Tensor:
     return Tensor(call(python.capsule_pointer, capsule, python.unversioned_name))
 
 
+def is_of_argument(argument: Argument, tensor: Tensor) -> bool:
+    """Whether a tensor is of the declared type and shape, of any strides."""
+    if tensor.type != argument.tensor_type or (tensor.rank != 0 and tensor.shape == 0):
+        return False
+    return fits(argument, tensor.rank, tensor.shape)
+
+
 def pass_tensor(python: Python, record: CallRecord, argument: Argument, tensor: Tensor) -> bool:
-    if tensor.device_kind != TENSOR_ON_HOST or tensor.type != argument.tensor_type:
+    """The elements of a tensor in host memory. An exception may be set if not."""
+    if tensor.device_kind != TENSOR_ON_HOST or not is_of_argument(argument, tensor):
         return False
-    rank, shape = tensor.rank, tensor.shape
-    if rank != argument.rank or (rank != 0 and shape == 0):
-        return False
+    if has_stream(record):
+        return pass_sent(python, record, argument, tensor)
     data = tensor.data + tensor.byte_offset
     is_dense = is_row_major(tensor)
-    view = new_copy(python, record, argument, rank, shape, data if is_dense else SCATTERED)
+    view = new_copy(python, record, argument, tensor.rank, tensor.shape, data if is_dense else SCATTERED)
     if not view:
         return False
     if view.length != 0 and (tensor.data == 0 or not copied(python, argument, tensor, view, is_dense)):
         return refuse(record, view)
     store64(argument.place, place_of(view))
     return True
+
+
+def pass_sent(python: Python, record: CallRecord, argument: Argument, tensor: Tensor) -> bool:
+    """The elements go to the device by its stream."""
+    if tensor.data == 0:
+        return False
+    if is_row_major(tensor):
+        data = tensor.data + tensor.byte_offset
+        return pass_uploaded(python, record, argument, tensor.shape, data)
+    source = elements_of_tensor(python, argument, tensor)
+    if source == 0:
+        return False
+    is_passed = pass_gathered(python, record, argument, tensor.shape, source)
+    drop(python, source)
+    return is_passed
 
 
 def copied(python: Python, argument: Argument, tensor: Tensor, view: Entry, is_dense: bool) -> bool:

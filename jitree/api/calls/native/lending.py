@@ -10,24 +10,24 @@ from __future__ import annotations
 
 from jitree.api.calls.native.exchange import (
     OFFSET_FLAG,
+    TENSOR_SIZE,
     device_kind,
-    elements_of_tensor,
-    has_elements,
-    host_capsule,
+    is_described,
+    is_of_argument,
     is_row_major,
+    pass_capsule,
+    pass_tensor,
     tensor_of,
 )
 from jitree.api.calls.native.layout import (
     CAPSULE_CONTEXT_AT,
     MAXIMUM_RANK,
-    TENSOR,
     TENSOR_ON_CUDA,
     TENSOR_ON_HOST,
 )
 from jitree.api.calls.native.owners import handle_of
 from jitree.api.calls.native.python import drop, invoke_with_number, is_done, is_true, retained
 from jitree.api.calls.native.records import Argument, CallRecord, Exchange, Owners, Python, Tensor
-from jitree.api.calls.native.uploads import pass_gathered, pass_uploaded
 from jitree.api.calls.native.views import describe, fits, view_size
 from jitree.codegen.primitives import call, call_int, load64, stack, store64
 from jitree.codegen.record import place_of
@@ -42,7 +42,6 @@ from jitree.regs.counting import retain
 from jitree.regs.layout import OWNER_CODE, PLACE_SHIFT
 from jitree.types import ENCODING_DENSE
 
-_TENSOR_SIZE = TENSOR.size
 _DEVICE_LOCAL = int(MemoryType.DEVICE_LOCAL)
 _USAGE = int(BufferUsage.DEFAULT)
 _ACCESS = int(MemoryAccess.ALL)
@@ -59,13 +58,11 @@ def pass_lent(python: Python, record: CallRecord, argument: Argument, exchange: 
         return False
     if exchange.describe == 0:
         return pass_lent_capsule(python, record, argument, exchange, value)
-    if not has_elements(python, argument, exchange, value):
-        return False
-    tensor = Tensor(stack(_TENSOR_SIZE))
-    if call_int(exchange.describe, value, place_of(tensor)) != 0 or call(python.error_occurred) != 0:
+    tensor = Tensor(stack(TENSOR_SIZE))
+    if not is_described(python, argument, exchange, value, tensor):
         return False
     if tensor.device_kind == TENSOR_ON_HOST:
-        return pass_from_host(python, record, argument, tensor)
+        return pass_tensor(python, record, argument, tensor)
     return (
         is_declared(argument, tensor)
         and is_here(record, tensor)
@@ -81,7 +78,7 @@ def pass_lent_capsule(
     the owner. Of arrays in host memory it is not asked for a stream, which many refuse."""
     kind = device_kind(python, value)
     if kind == TENSOR_ON_HOST:
-        return pass_host_capsule(python, record, argument, exchange, value)
+        return pass_capsule(python, record, argument, exchange, value)
     if kind != TENSOR_ON_CUDA:
         return False
     stream = call(python.new_long, record.state.handle_pool.queue.stream.handle)
@@ -107,35 +104,6 @@ def pass_lent_capsule(
     return is_passed
 
 
-def pass_host_capsule(
-    python: Python, record: CallRecord, argument: Argument, exchange: Exchange, value: int
-) -> bool:
-    capsule = host_capsule(python, exchange, value)
-    if capsule == 0:
-        return False
-    tensor = tensor_of(python, capsule)
-    is_on_host = bool(tensor) and tensor.device_kind == TENSOR_ON_HOST
-    is_passed = is_on_host and pass_from_host(python, record, argument, tensor)
-    drop(python, capsule)
-    return is_passed
-
-
-def pass_from_host(python: Python, record: CallRecord, argument: Argument, tensor: Tensor) -> bool:
-    """The elements of a tensor in host memory, which go to the device by its stream. An exception may be set
-    if not."""
-    if not is_of_argument(argument, tensor) or tensor.data == 0:
-        return False
-    if is_row_major(tensor):
-        data = tensor.data + tensor.byte_offset
-        return pass_uploaded(python, record, argument, tensor.shape, data)
-    source = elements_of_tensor(python, argument, tensor)
-    if source == 0:
-        return False
-    is_passed = pass_gathered(python, record, argument, tensor.shape, source)
-    drop(python, source)
-    return is_passed
-
-
 def pass_neighbours(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
     """A device array in memory of another stream of the GPU, for a program that only reads it. The call keeps
     its handle, so that the memory is used for nothing else, and comes after what that stream has by now."""
@@ -145,7 +113,7 @@ def pass_neighbours(python: Python, record: CallRecord, argument: Argument, arra
         return False
     if source.element_type != argument.element_type or source.encoding != ENCODING_DENSE:
         return False
-    tensor = Tensor(stack(_TENSOR_SIZE))
+    tensor = Tensor(stack(TENSOR_SIZE))
     tensor.data = source.address
     tensor.byte_offset = 0
     tensor.rank = source.rank
@@ -174,13 +142,6 @@ def follows_neighbour(record: CallRecord, source: Entry) -> bool:
 def is_declared(argument: Argument, tensor: Tensor) -> bool:
     """Whether a tensor is of the declared type and shape, without gaps."""
     return is_of_argument(argument, tensor) and is_row_major(tensor)
-
-
-def is_of_argument(argument: Argument, tensor: Tensor) -> bool:
-    """Whether a tensor is of the declared type and shape, of any strides."""
-    if tensor.type != argument.tensor_type or (tensor.rank != 0 and tensor.shape == 0):
-        return False
-    return fits(argument, tensor.rank, tensor.shape)
 
 
 def is_here(record: CallRecord, tensor: Tensor) -> bool:
