@@ -48,12 +48,12 @@ ENDLESS = {
 
 @pytest.mark.parametrize("program", ENDLESS)
 def test_endless_loops_are_interrupted(vm: Vm, program: str) -> None:
-    module = Assembler("m").function("spin", "0rr_v", ENDLESS[program])
-    module.function("f", "0r_i", "[] = call @spin [%r0, %r0]\n%i0 = const.i32 1\nreturn [%i0]")
-    vm.add(module)
-    begun = time.monotonic()
     timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    module = Assembler("m").import_function("host.begin", "0v_v")
+    module.function("spin", "0rr_v", "[] = call @host.begin []\n" + ENDLESS[program])
+    module.function("f", "0r_i", "[] = call @spin [%r0, %r0]\n%i0 = const.i32 1\nreturn [%i0]")
+    vm.add(HostFunctions("host", [("begin", "0v_v", timer.start)]), module)
+    begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt) as interrupt:
         vm.call("f", VmBuffer(4 << 20))
     timer.join()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import threading
 import time
 from _thread import interrupt_main
@@ -22,7 +21,7 @@ from jitree.hal.device import Device
 from jitree.hal.enums import MAXIMUM_PAYLOAD, SemaphoreCompatibility, WaitMode
 from jitree.hal.fence import Fence, wait_fences
 from jitree.hal.semaphore import Semaphore, wait_for
-from tests.hal.helpers import TIMEOUT
+from tests.hal.helpers import TIMEOUT, wait_until
 
 
 def test_payload_grows_only() -> None:
@@ -271,16 +270,17 @@ async def _awaited(fence: Fence) -> None:
 @pytest.mark.parametrize("timeout", [None, 2 * TIMEOUT])
 def test_a_signal_that_does_not_end_the_sleep(timeout: float | None) -> None:
     """As one that comes after Python's last look before it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     semaphore = Semaphore()
-    timers = [threading.Timer(0.1, interrupt_main), threading.Timer(TIMEOUT, semaphore.signal, (1,))]
-    for timer in timers:
-        timer.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            semaphore.wait(1, timeout)
-        assert not semaphore.is_reached(1)
-    finally:
-        for timer in timers:
-            timer.cancel()
-        signal.signal(signal.SIGINT, before)
+
+    def interrupt() -> None:
+        wait_until(lambda: bool(semaphore._timepoints))
+        time.sleep(0.1)
+        interrupt_main()
+
+    late = threading.Timer(TIMEOUT, semaphore.signal, (1,))
+    late.start()
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        semaphore.wait(1, timeout)
+    assert not semaphore.is_reached(1)
+    late.cancel()
