@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from jitree.codegen import image
-from jitree.codegen.image import cache, shipped
+from jitree.codegen.image import background, cache, shipped
 from jitree.codegen.image.flat import Recipe, map_image, title_of
 from jitree.codegen.image.keys import key_of
+from jitree.codegen.image.starting import Starting
 from jitree.errors import AlreadyExistsError, UnavailableError
 from tests.codegen.images import built
 
@@ -39,6 +40,29 @@ def test_generator_gets_the_data() -> None:
     assert call(mapped, "total") == 42
     assert call(mapped, "first") == 7
     assert mapped.notes == b"2 units"
+
+
+def test_starting_a_builder_gives_way(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of the program wait for no more of it than one package takes."""
+    steps: list[str] = []
+
+    def find(package: str) -> list[str]:
+        steps.append(package)
+        return []
+
+    def spawn(*arguments: object) -> int:
+        steps.append("spawn")
+        raise OSError
+
+    monkeypatch.setattr(background, "give_way", lambda: steps.append("-"))
+    monkeypatch.setattr(background, "folders_of", find)
+    monkeypatch.setattr(background, "spawn", spawn)
+    sample = recipe("sum_of_constants", b"7")
+    starting = Starting(sample, key_of(sample), 0, None)
+    starting.start()
+    starting.join()
+    assert {"numba", "numpy", "jitree"} <= set(steps) and steps[-1] == "spawn"
+    assert steps[::2] == ["-"] * (len(steps) // 2)
 
 
 def test_data_is_part_of_the_key() -> None:

@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _PROGRAM: Final = Path(__file__).with_name("builder_process.py")
 _ISOLATED: Final = ("-I", "-S")
 """Without what the environment, the current folder and the files of installed packages would add."""
+_PAUSE: Final = 0.001
+"""Seconds."""
 _PACKAGES: Final = ("jitree", "numpy", "ml_dtypes", "numba", "llvmlite", "elftools")
 """This one and what is installed with it: what generators may import."""
 
@@ -109,8 +112,17 @@ def start_builder(recipe: Recipe, key: bytes, niceness: int) -> Builder | None:
     return Builder(process, log_path)
 
 
+def give_way() -> None:
+    """Lets the program's other threads have the interpreter. All that starting takes is two milliseconds of
+    Python, as long as some kernels: no call is to wait for all of it."""
+    time.sleep(_PAUSE)
+
+
 def _start(recipe: Recipe, key: bytes, folder: str, lock: int, log: BinaryIO) -> int:
-    packages = {*_PACKAGES, recipe.generator.partition(".")[0]}
+    folders = {}
+    for package in {*_PACKAGES, recipe.generator.partition(".")[0]}:
+        folders[package] = folders_of(package)
+        give_way()
     with open(os.memfd_create("jitree-recipe"), "wb") as data:
         data.writelines(recipe.data)
         data.flush()
@@ -120,7 +132,7 @@ def _start(recipe: Recipe, key: bytes, folder: str, lock: int, log: BinaryIO) ->
                 sys.executable,
                 *_ISOLATED,
                 str(_PROGRAM),
-                json.dumps({package: folders_of(package) for package in packages}),
+                json.dumps(folders),
                 to_json(recipe),
                 str(kept),
                 key.hex(),

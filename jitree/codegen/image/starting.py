@@ -28,6 +28,7 @@ class Starting(Thread):
         try:
             from jitree.codegen.image import background  # here: it takes a call half a millisecond
 
+            background.give_way()
             self._builder = background.start_builder(*self._arguments)
             if self._builder is not None and self._builds is not None:
                 self._builder.limit(self._builds.limit)
