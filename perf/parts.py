@@ -28,13 +28,14 @@ import jitree
 from jitree.hal.command_layout import CHUNKS_PER_THREAD, WORKGROUP
 from jitree.hal.command_layout import DISPATCH as DISPATCH_STATE
 from jitree.hal.executable import LocalExecutable
+from jitree.hal.local.executor.dividing import even_parts, even_size
 from jitree.hal.local.executor.records import KernelDispatch, KernelEntry, Workgroup
 from jitree.hal.observing import DISPATCH, DeviceStep, Observer
 from jitree.hal.operations import Listener
 from jitree.tools import cache_warm
 
-LEAST = 3000
-"""Nanoseconds that a chunk takes at least."""
+LEAST = 2000
+"""Nanoseconds that each thread has to do at least."""
 SHARED_FROM = 6000
 """Nanoseconds of a dispatch that is shared."""
 SHARING = 2000
@@ -87,13 +88,14 @@ class Dispatch:
         return Measured(self._step.name, self.count, whole, cut, uncut)
 
     def _chunks(self, whole: float, threads: int, most: int) -> list[float]:
-        """As the executor divides it (``hal/local/executor/sharing.py``)."""
-        pieces, cost = threads * CHUNKS_PER_THREAD, whole / self.count
+        """As the executor divides it."""
         if whole < SHARED_FROM:
             return [whole]
-        parts = min(-(-pieces // self.count), int(cost / LEAST), most) if self.count < pieces else 1
-        parts = max(parts, 1)
-        return self._times(parts, max(-(-self.count * parts // pieces), int(LEAST * parts / cost), 1))
+        threads, cost = min(threads, int(whole / LEAST)), whole / self.count
+        parts = 1
+        if self.count < threads * CHUNKS_PER_THREAD and most > 1:
+            parts = even_parts(self.count, most, threads, int(cost / LEAST))
+        return self._times(parts, even_size(self.count * parts, threads, max(int(LEAST * parts / cost), 1)))
 
     def _times(self, parts: int, size: int) -> list[float]:
         """Of chunks of so many parts."""

@@ -8,7 +8,7 @@ import pytest
 
 from jitree.codegen.atomics import atomic_store
 from jitree.hal.command_layout import CHUNKS_PER_THREAD, COMMAND, ENTRY_POINT, SHARE, TEAM
-from jitree.hal.local.executor.dividing import chunk_size, cut
+from jitree.hal.local.executor.dividing import chunk_size, cut, even_parts, even_size
 from jitree.hal.local.executor.records import Command, KernelEntry, Share, ThreadTeam
 
 THREADS = 4
@@ -19,10 +19,10 @@ LEAST = 500
 
 @pytest.mark.parametrize(("begin", "end", "ticks", "most", "parts"), [
     (0, 1, 1_000_000, 255, PIECES),  # as many as there are chunks
-    (0, 1, 1_000_000, 7, 4),  # but no more than the kernel has: of seven one thread would do two
+    (0, 1, 1_000_000, 7, 7),  # but no more than the kernel has
     (0, 1, 4 * LEAST + 10, 255, 4),  # and none too short
     (0, 1, LEAST, 255, 1),
-    (0, 5, 1_000_000, 255, 4),  # 20 parts are five for each thread, 30 are eight for two of them
+    (0, 5, 1_000_000, 255, 4),  # twenty parts are five turns of four
     (1, 3, 1_000_000, 255, PIECES // 2),  # the first one has been run to be measured
     (0, PIECES, 1_000_000, 255, 1),
     (0, 0, 1_000_000, 255, 1),
@@ -37,7 +37,7 @@ def test_parts(begin: int, end: int, ticks: int, most: int, parts: int) -> None:
         KernelEntry(places[2]),
         Share(places[3]),
     )
-    team.workers, team.spinning_ticks = THREADS - 1, 2 * LEAST
+    team.workers, team.spinning_ticks = THREADS - 1, 3 * LEAST
     row.entry, entry.parts = entry, most
     row.kind = 4
     atomic_store(entry.cost, ticks << 10)
@@ -48,3 +48,31 @@ def test_parts(begin: int, end: int, ticks: int, most: int, parts: int) -> None:
     if ticks and units:
         size = chunk_size(team, row, share, units, THREADS)
         assert size * ticks >= parts * LEAST, "chunks of parts take as long as chunks of workgroups"
+
+
+@pytest.mark.parametrize(("units", "steps", "threads", "most", "parts"), [
+    (1, 40, 16, 255, 40),  # of one step; 32 parts would be of two
+    (1, 100, 16, 20, 16),  # 20 would be two turns
+    (2, 255, 4, 255, 16),  # workgroups may be of different size
+    (8, 255, 4, 1, 1),
+    (2, 2, 16, 255, 2),
+    (1, 1, 16, 255, 1),
+])  # fmt: skip
+def test_parts_let_the_last_thread_end_soonest(
+    units: int, steps: int, threads: int, most: int, parts: int
+) -> None:
+    assert even_parts(units, steps, threads, most) == parts
+
+
+@pytest.mark.parametrize(("units", "threads", "least", "size"), [
+    (600, 4, 1, 19),
+    (64, 16, 1, 1),
+    (129, 4, 1, 5),
+    (64, 16, 4, 4),  # one turn
+    (64, 16, 3, 4),  # 22 chunks of three would be two turns
+    (5, 4, 1, 1),
+    (3, 4, 100, 3),
+    (0, 4, 1, 1),
+])  # fmt: skip
+def test_chunks_let_the_last_thread_end_soonest(units: int, threads: int, least: int, size: int) -> None:
+    assert even_size(units, threads, least) == size

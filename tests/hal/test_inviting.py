@@ -47,9 +47,9 @@ def _let_sleep(team: ThreadTeam, *workers: int) -> None:
 
 @pytest.mark.parametrize(("total", "helpers"), [
     (SPINNING - 1, 0),  # too little for two
-    (SPINNING, 1),
-    (SPINNING * 2, 3),
-    (SPINNING * 5, 9),
+    (SPINNING, 2),
+    (SPINNING * 2, 5),
+    (SPINNING * 5, 14),
     (SPINNING * 100, WORKERS),
 ])  # fmt: skip
 def test_helpers_by_work(record: ThreadTeam, total: int, helpers: int) -> None:

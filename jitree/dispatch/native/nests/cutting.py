@@ -28,6 +28,8 @@ _UNKNOWN: Final = 256
 """Iterations that a loop is taken for whose number is not known at all."""
 LEAST_WORK: Final = 1 << 16
 """Instructions on one element that are too little for two threads: some microseconds in vectors."""
+_FULL: Final = 16
+"""One in so many lanes may be empty."""
 _REPEATED: Final = 16
 """A part of a kernel's work that nests which every part repeats may be, at most."""
 
@@ -284,7 +286,18 @@ def _together(plan: Plan, level: Level) -> int:
     """Iterations of a parallel loop that a tile or its lanes take."""
     if level is plan.vector:
         return plan.lanes * (plan.vectors if plan.tiled is not None else 1)
+    if plan.fold is not None and level is plan.fold.rows:
+        return _full_rows(plan.fold.width, plan.lanes)
     return plan.copies if level is plan.tiled else 1
+
+
+def _full_rows(width: int, lanes: int) -> int:
+    """Rows that share vectors and leave few lanes of the last one empty."""
+    return next(
+        rows
+        for rows in range(1, lanes + 1)
+        if -(-rows * width // lanes) * lanes * _FULL <= rows * width * (_FULL + 1)
+    )
 
 
 def _distinct(rooms: Sequence[tuple[int, Polynomial]]) -> Iterator[tuple[int, Polynomial]]:

@@ -31,24 +31,26 @@ def cut(team: ThreadTeam, row: Command, share: Share, threads: int) -> None:
     """No part is to take less than a chunk may."""
     left = share.end - share.begin
     if 0 < left < threads * CHUNKS_PER_THREAD:
-        most = lesser(quotient(atomic_load(row.entry.cost), least_cost(team)), row.entry.parts)
-        parts = even_parts(left, threads, most)
+        most = quotient(atomic_load(row.entry.cost), least_cost(team))
+        parts = even_parts(left, row.entry.parts, threads, most)
         share.parts = parts
         share.begin *= parts
         share.end *= parts
 
 
-def even_parts(units: int, threads: int, most: int) -> int:
-    """Into how many parts each unit is cut so that the last thread ends soonest if all parts take equally
-    long, and each thread gets some at most: as many as is of use."""
+def even_parts(units: int, steps: int, threads: int, most: int) -> int:
+    """Into how many parts each unit is cut, at most, so that the last thread ends soonest: a unit has so many
+    steps of equal length, which stay whole, and one part may take twice as long as others, since units differ
+    and threads begin late."""
     best = 1
-    best_turns = quotient(units + threads - 1, threads)
+    best_end = (quotient(units + threads - 1, threads) + 1) * steps
     for turns in range(CHUNKS_PER_THREAD, 0, -1):
-        parts = greater(lesser(quotient(turns * threads, units), most), 1)
-        taken = quotient(units * parts + threads - 1, threads)
-        if taken * best < best_turns * parts:
+        parts = greater(lesser(quotient(turns * threads, units), lesser(most, steps)), 1)
+        length = quotient(steps + parts - 1, parts)
+        end = (quotient(units * parts + threads - 1, threads) + 1) * length
+        if end < best_end:
             best = parts
-            best_turns = taken
+            best_end = end
     return best
 
 
@@ -83,20 +85,18 @@ def chunk_size(team: ThreadTeam, row: Command, share: Share, units: int, threads
 
 
 def even_size(units: int, threads: int, least: int) -> int:
-    """How many units a chunk has, at least so many, so that the last thread ends soonest: the smallest of
-    the best, as threads may begin late."""
+    """How many units a chunk has, at least so many, so that the last thread ends soonest; as in
+    :func:`even_parts`, one chunk may take twice as long as others."""
     best = greater(units, 1)
-    best_taken = best
+    best_end = 2 * best
     for turns in range(CHUNKS_PER_THREAD, 0, -1):
         pieces = turns * threads
         size = greater(quotient(units + pieces - 1, pieces), least)
         chunks = quotient(units + size - 1, size)
-        taken = quotient(chunks + threads - 1, threads) * size
-        if taken < best_taken:
+        end = (quotient(chunks + threads - 1, threads) + 1) * size
+        if end < best_end:
             best = size
-            best_taken = taken
-        if taken * threads <= units:
-            break
+            best_end = end
     return best
 
 

@@ -46,8 +46,8 @@ def helpers_for(team: ThreadTeam, total: int) -> int:
 
 
 def least_ticks(team: ThreadTeam) -> int:
-    """What each thread is to have to do: half of what is worth sharing while a worker spins."""
-    return greater(team.spinning_ticks >> 1, 1)
+    """What each thread is to have to do: a third of what is worth sharing while a worker spins."""
+    return greater(quotient(team.spinning_ticks, 3), 1)
 
 
 def count_awake(team: ThreadTeam, wanted: int) -> int:

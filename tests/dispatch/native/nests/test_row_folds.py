@@ -8,6 +8,7 @@ import pytest
 from jitree.base import processor
 from jitree.base.memory import PAGE_SIZE, Mapping
 from jitree.dispatch.native.nests import planner, registers
+from jitree.dispatch.native.nests.cutting import best_cut
 from tests.dispatch.native.nests.harness import Compiled, interpret
 from tests.dispatch.native.nests.programs import Body, Level, Text, only_nest, program
 from tests.dispatch.native.nests.test_kernels import _at_the_end_of_memory, _memory, check
@@ -50,6 +51,16 @@ def test_convolution(features: int, rows: int, columns: int) -> None:
     function = program(levels(features, rows, columns), convolution(rows, columns, 2))
     assert only_nest(function).plan.fold is not None
     check(function)
+
+
+@pytest.mark.parametrize(("columns", "together"), [(17, 8), (20, 4), (24, 2), (31, 1)])
+def test_parts_have_rows_that_fill_vectors(columns: int, together: int) -> None:
+    """Single rows of 20 columns would take twice the time in parts."""
+    nest = only_nest(program(levels(7, 63, columns), convolution(63, columns, 2)))
+    cut = best_cut([nest], set())
+    assert nest.plan.fold is not None and cut is not None
+    assert cut.nests[0].level is nest.plan.fold.rows
+    assert cut.unit == together and cut.most == -(-63 // together)
 
 
 @pytest.mark.parametrize("gap", [1, 9, 40])
