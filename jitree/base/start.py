@@ -3,7 +3,8 @@
 Python finds, opens and checks each file of a package by itself, 60 us a file, and makes the names in each
 anew. So what it keeps of them in ``__pycache__`` stands there once more, together
 (``start.cpython-311.bin``): a process that ends writes it, unless it may not, and later ones take from it
-what is as old as its source. Everything else is imported as usual. Nothing depends on whether the file is
+what is as old as its source. What only the calls after the first result import is in a file of its own
+(``later.cpython-311.bin``). Everything else is imported as usual. Nothing depends on whether the files are
 there.
 """
 
@@ -19,19 +20,25 @@ from contextlib import suppress
 from importlib import import_module
 from mmap import ACCESS_READ, mmap
 from types import CodeType, ModuleType
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _NAMES: Final = os.path.join(os.path.dirname(__file__), "start.txt")
 """Lists the modules of a first result, and after an empty line those of the calls after it;
 `tests/test_layers.py` compares both with what is imported."""
+_FIRST, _LATER = "start", "later"
+"""How the names of the files begin."""
 _SUFFIX: Final = ".bin"
+_OWN: Final = "jitree."
 _MAKER: Final = "__getattr__"
 """What a plain module asks for names that it lacks."""
 
 Entry = tuple[str, str, bool, tuple[int, int], CodeType | bytes]
 """File of the source and of its code, whether it is a package, age and size of the source, the code: as bytes
-of what only calls after the first result import, so that no start makes objects of it."""
+in the file for later, of which a call needs a part."""
 
 
 class _Module(ModuleType):
@@ -63,10 +70,17 @@ class _Finder:
 
     def __init__(self, entries: dict[str, Entry]) -> None:
         self._entries = entries
+        self._has_all = False
         self.is_stale = False
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         entry = self._entries.pop(name, None)
+        if entry is None and not self._has_all and name.startswith(_OWN):
+            self._has_all = True
+            later = _read(_file(_LATER))
+            self.is_stale |= not later
+            self._entries |= later
+            entry = self._entries.pop(name, None)
         if entry is None:
             return None
         file, cached, is_package, state, code = entry
@@ -109,19 +123,18 @@ def use() -> None:
     if _is_used:
         return
     _is_used = True
-    file = _file()
-    entries = _read(file)
+    entries = _read(_file(_FIRST))
     finder = _Finder(entries)
     if entries:
         sys.meta_path.insert(0, finder)
     if not sys.dont_write_bytecode:
         import atexit  # built in
 
-        atexit.register(_keep, finder, file, bool(entries))
+        atexit.register(_keep, finder, bool(entries))
 
 
-def _file() -> str:
-    return os.path.splitext(cache_from_source(os.path.join(_PACKAGE, "base", "start.py")))[0] + _SUFFIX
+def _file(name: str) -> str:
+    return os.path.splitext(cache_from_source(os.path.join(_PACKAGE, "base", f"{name}.py")))[0] + _SUFFIX
 
 
 def _read(file: str) -> dict[str, Entry]:
@@ -140,28 +153,27 @@ def _read(file: str) -> dict[str, Entry]:
     return entries
 
 
-def _keep(finder: _Finder, file: str, is_there: bool) -> None:
-    """Writes the file at the end of a process that has found it missing or out of date."""
+def _keep(finder: _Finder, is_there: bool) -> None:
+    """Writes the files at the end of a process that has found one missing or out of date."""
     if is_there and not finder.is_stale:
         return
     with suppress(OSError, SyntaxError):  # not ours to write to, or sources are being changed
-        write(file)
+        with open(_NAMES, encoding="ascii") as names:
+            first, _, later = names.read().partition("\n\n")
+        _write(_file(_FIRST), first.split(), _entry)
+        _write(_file(_LATER), later.split(), _packed)
 
 
-def write(file: str) -> None:
-    """Writes the file, in one step. It is code: whatever the umask, no other user may write it, nor read it
+def _write(file: str, names: list[str], entry: Callable[[str], Entry]) -> None:
+    """Writes a file, in one step. It is code: whatever the umask, no other user may write it, nor read it
     who may not read the sources."""
     part = f"{file}.{os.getpid()}"
     mode = os.stat(_NAMES).st_mode & 0o644
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)  # first: most of what can fail
     try:
-        with open(descriptor, "wb") as opened, open(_NAMES, encoding="ascii") as names:
-            first, _, later = names.read().partition("\n\n")
-            entries = {name: _entry(name) for name in first.split()}
-            for name in later.split():
-                file_and_state = _entry(name)
-                entries[name] = (*file_and_state[:-1], marshal.dumps(file_and_state[-1]))
-            opened.write(MAGIC_NUMBER + os.fsencode(_PACKAGE) + b"\0" + marshal.dumps(entries))
+        with open(descriptor, "wb") as opened:
+            entries = marshal.dumps({name: entry(name) for name in names})
+            opened.write(MAGIC_NUMBER + os.fsencode(_PACKAGE) + b"\0" + entries)
         os.replace(part, file)
     except BaseException:
         os.unlink(part)
@@ -178,6 +190,11 @@ def _entry(name: str) -> Entry:
     code = SourceFileLoader(name, file).get_code(name)
     assert code is not None
     return file, cache_from_source(file), is_package, state, code
+
+
+def _packed(name: str) -> Entry:
+    entry = _entry(name)
+    return (*entry[:-1], marshal.dumps(entry[-1]))
 
 
 def _state(file: str) -> tuple[int, int] | None:

@@ -48,8 +48,8 @@ def run(copy: Path, code: str, **variables: str) -> str:
     return subprocess.check_output(command, env=environment, cwd=copy.parent, text=True)
 
 
-def file_of(copy: Path) -> Path:
-    return copy / "base" / "__pycache__" / f"start.{sys.implementation.cache_tag}.bin"
+def file_of(copy: Path, name: str = "start") -> Path:
+    return copy / "base" / "__pycache__" / f"{name}.{sys.implementation.cache_tag}.bin"
 
 
 def test_modules_are_those_of_their_files(copy: Path) -> None:
@@ -125,6 +125,20 @@ def test_only_its_user_may_write_it(copy: Path) -> None:
     file_of(copy).unlink()
     run(copy, LOADERS)
     assert file_of(copy).stat().st_mode & 0o777 == 0o600
+
+
+def test_what_later_calls_import_is_read_when_they_do(copy: Path) -> None:
+    program = (
+        "import jitree; jitree.Session; from jitree.codegen.image import cache; print(type(cache.__loader__))"
+    )
+    run(copy, LOADERS)
+    later = file_of(copy, "later")
+    assert later.stat().st_size > 100_000
+    assert "_Loader" in run(copy, program)
+    later.unlink()
+    run(copy, LOADERS)
+    assert not later.exists(), "a first result does not ask for it"
+    assert "SourceFileLoader" in run(copy, program) and later.exists(), "written anew"
 
 
 COLLECTIONS = """
