@@ -7,7 +7,6 @@ import time
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
-from jitree.api.calls.argument_order import ArgumentOrder
 from jitree.api.calls.declaration import TIMEOUT, Parameter, Signature
 from jitree.api.calls.packing import Unpacker, packers, unpackers
 from jitree.api.calls.tensor_packing import ArrayTransfer, Donation, ready_view
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
+    from jitree.api.calls.argument_order import ArgumentOrder
     from jitree.api.calls.updates import Pairs
     from jitree.api.other_kinds import OtherKind
     from jitree.dispatch.context import Context
@@ -108,9 +108,9 @@ class Function(Remade):
     """
 
     __slots__ = (
-        "__weakref__", "_argument_count", "_calls", "_context", "_device", "_direct", "_is_settled",
+        "__weakref__", "_argument_count", "_calls", "_context", "_device", "_direct", "_is_settled", "_order",
         "_packers", "_session", "_sizes", "_storing", "_updates", "_vm_function", "_watcher", "devices",
-        "order", "signature", "unpackers",
+        "signature", "unpackers",
     )  # fmt: skip
 
     __signature__ = _PythonSignature()
@@ -139,7 +139,7 @@ class Function(Remade):
             for packer in packers(signature, convention.arguments, self.transfer(), self._context.ref_types)
         )
         self._argument_count = len(self._packers)
-        self.order = ArgumentOrder(signature, vm_function.name, self._device)
+        self._order: ArgumentOrder | None = None
         self.unpackers = unpackers(signature, convention.results)
         """What makes Python values of the results."""
         self._sizes: dict[object, int] | None = None if signature.workspace is None else {}
@@ -148,6 +148,15 @@ class Function(Remade):
             parameter.storage_of is not None for parameter in signature.arguments
         )
         self._updates: Pairs | None = None
+
+    @property
+    def order(self) -> ArgumentOrder:
+        """What puts arguments by name in order."""
+        if self._order is None:
+            from jitree.api.calls.argument_order import ArgumentOrder
+
+            self._order = ArgumentOrder(self.signature, self._vm_function.name, self._device)
+        return self._order
 
     @property
     def updates_in_place(self) -> Pairs:
