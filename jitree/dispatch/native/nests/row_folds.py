@@ -4,7 +4,7 @@ Two parallel loops, of which the stored index makes one, while what is loaded li
 padded image, of which a filter meets some columns), become the vector loop together. A vector of what is
 loaded is in two pieces then: all its lanes from the place of the first one on, and over that, under a mask,
 those that lie in the next row. Rows are no shorter than what is stored of them, so no lane of the first piece
-lies behind that lane's own place.
+lies after that lane's own place.
 
 Convolutions of 3 by 3 with 18 columns take 0.6 of the time, with 24 three quarters. Rows of 10 to 14 columns
 would need a third piece, and take as long as under one mask or longer. Of rows of more than 32 columns, tiles
