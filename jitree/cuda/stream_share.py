@@ -21,7 +21,6 @@ from jitree.hal.stream_record import (
     MOST_NEIGHBOURS,
     OWNED_BY_PYTHON,
     STREAM,
-    UNTIMED,
 )
 from jitree.regs.layout import PLACE_SHIFT
 
@@ -44,11 +43,11 @@ _neighbours: Final = array("q", bytes(8 * MOST_NEIGHBOURS))
 """Addresses of STREAM records by place."""
 _WORDS: Final = (
     "owner", "tick", "completed", "batched", "program", "launched", "lends", "failed", "exports", "returned",
-    "launch_kernel", "query", "way", "known_count", "worked", "exposed",
+    "launch_kernel", "query", "known_count", "worked", "exposed",
 )  # fmt: skip
 (
     _OWNER, _TICK, _COMPLETED, _BATCHED, _PROGRAM, _LAUNCHED, _LENDS, _FAILED, _EXPORTS, _RETURNED,
-    _LAUNCH_KERNEL, _QUERY, _WAY, _KNOWN_COUNT, _WORKED, _EXPOSED,
+    _LAUNCH_KERNEL, _QUERY, _KNOWN_COUNT, _WORKED, _EXPOSED,
 ) = map(STREAM.word, _WORDS)  # fmt: skip
 
 
@@ -184,7 +183,6 @@ class StreamShare:
             assert self._code is not None
             while not self._code.take_over(self.address):
                 time.sleep(0)
-            self._words[_WAY] = UNTIMED  # its program may go
 
     def count(self) -> int:
         """Counts a submission of Python's, whose the stream is from now on. INTERNAL if the last one of

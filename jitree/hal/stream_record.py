@@ -47,7 +47,9 @@ STREAM: Final = Record(
     i64 block_bytes       # that a thread block of a fill or copy moves at a time
     i64 most_blocks       # of a fill or copy
     i64 neighbours        # address of the addresses of such records by place; 0 = none, or closed
-    i64 way               # UNTIMED, BY_GRAPH or SINGLY: how ``program`` was launched
+    i64 timed             # address of the PROGRAM of the submission that is timed, which may be gone since
+    i64 timed_tick        # number of that
+    i64 way               # BY_GRAPH or SINGLY: how it was launched
     i64 known             # address of MOST_KNOWN KNOWN records
     i64 known_count       # uploads since the newest other submission; number N's is record N % MOST_KNOWN
     i64 worked            # number of the newest submission that is no upload of an argument's elements
@@ -79,10 +81,9 @@ OWNED_BY_PYTHON: Final = 0
 OWNED_BY_CODE: Final = 1
 SUBMITTING: Final = 2
 """Machine code is just submitting something."""
-UNTIMED: Final = 0
-BY_GRAPH: Final = 1
-SINGLY: Final = 2
-"""Ways in which it launches a command list that is nearly as in the last runs, timed or not."""
+BY_GRAPH: Final = 0
+SINGLY: Final = 1
+"""Ways in which it launches a command list that is nearly as in the last runs."""
 
 PROGRAM: Final = Record(
     "program",

@@ -116,13 +116,16 @@ def test_words_that_take_turns_have_graphs(calls: Calls) -> None:
 
 
 def test_few_words_that_change_are_those_of_a_graph(calls: Calls) -> None:
-    """As the position of a decoder is."""
-    views = [calls.view(number) for number in range(9)]
+    """As the position of a decoder is; unless it has been quicker to launch one by one."""
+    views = [calls.view(number) for number in range(20)]
     for view in views[:8]:
         calls.check(view)  # memory of results is the same in each call
-    calls.driver.calls.clear()
-    calls.check(views[8])
-    assert calls.driver.count(GRAPH) == 1 and calls.driver.count(CHANGE) == 1
+    found = []
+    for view in views[8:]:
+        calls.driver.calls.clear()
+        calls.check(view)
+        found.append(tuple(map(calls.driver.count, (GRAPH, CHANGE, SINGLY))))
+    assert (1, 1, 0) in found and set(found) <= {(1, 1, 0), (0, 0, LAUNCHES), (1, 2, 0)}
 
 
 def test_a_refused_first_launch_is_pythons(calls: Calls) -> None:

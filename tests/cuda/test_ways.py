@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jitree.hal.stream_record import BY_GRAPH, PROGRAM, STREAM, UNTIMED
+from jitree.hal.stream_record import BY_GRAPH, PROGRAM, STREAM
 from jitree.modules.hal.native import ways
 from jitree.modules.hal.native.records import ProgramRecord, StreamRecord
 from tests.cuda.test_chains import GRAPH, LAUNCHES, Calls
@@ -22,16 +22,14 @@ class Timed:
         self._words = array("q", bytes(STREAM.size)), array("q", bytes(PROGRAM.size))
         self.stream = StreamRecord(self._words[0].buffer_info()[0])
         self.program = ProgramRecord(self._words[1].buffer_info()[0])
-        self.stream.program = self.program
         self.now = 1
         monkeypatch.setattr(ways, "ticks", lambda: self.now)
 
     def run(self, by_graph: int, singly: int) -> bool:
         """Whether the launches of one more run are single ones; the times that both ways take."""
-        ways.take_time(self.stream)
         is_singly = ways.is_sooner_singly(self.stream, self.program)
         self.stream.tick += 1
-        self.stream.launched = self.stream.worked = self.stream.tick
+        self.stream.worked = self.stream.tick
         self.now += singly if is_singly else by_graph
         self.stream.completed = self.stream.tick
         ways.note_end(self.stream, self.stream.tick)
@@ -79,21 +77,34 @@ def test_runs_of_which_the_end_is_not_known(timed: Timed) -> None:
     stream.worked = 1  # the device works: it says nothing
     assert not ways.is_sooner_singly(stream, timed.program)
     assert (stream.way, timed.program.changes) == (BY_GRAPH, 2)
-    ways.take_time(stream)
-    assert stream.way == UNTIMED and timed.program.graph_time == 0
+    assert timed.program.graph_time == 0
 
 
 def test_another_submission_has_another_time(timed: Timed) -> None:
     stream = timed.stream
     ways.is_sooner_singly(stream, timed.program)
-    stream.tick, stream.launched, timed.now = 2, 1, 50
+    stream.tick, timed.now = 2, 50
     ways.note_end(stream, 2)
     assert stream.ended == 0
     ways.note_end(stream, 1)
     timed.now = 90
     ways.note_end(stream, 1)  # waited for again
-    ways.take_time(stream)
+    ways.take_time(stream, timed.program)
     assert timed.program.graph_time == 49
+    ways.take_time(stream, timed.program)
+    assert timed.program.graph_time == 49
+
+
+def test_a_program_that_is_gone_is_left_alone(timed: Timed) -> None:
+    """Another one has its place in memory, or a list of another shape comes next."""
+    ways.is_sooner_singly(timed.stream, timed.program)
+    timed.stream.tick, timed.now = 1, 50
+    ways.note_end(timed.stream, 1)
+    words = array("q", bytes(PROGRAM.size))
+    ways.is_sooner_singly(timed.stream, ProgramRecord(words.buffer_info()[0]))
+    timed.program.changes = 0
+    ways.is_sooner_singly(timed.stream, timed.program)
+    assert timed.program.graph_time == 0
 
 
 # -- on a device -----------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ from jitree.modules.hal.native.records import (
     StreamRecord,
 )
 from jitree.modules.hal.native.registers import DONE, REFUSED
-from jitree.modules.hal.native.ways import is_sooner_singly, take_time
+from jitree.modules.hal.native.ways import is_sooner_singly
 
 INSTANCE_SIZE = INSTANCE.size
 NODE_SIZE = KERNEL_NODE.size
@@ -120,7 +120,6 @@ def enters(
 ) -> bool:
     """Whether a list has entered the stream and is counted. Machine code is just submitting it; ``data`` is
     where the device finds the bytes of updates."""
-    take_time(stream)
     program = find(handle_pool, table)  # while the stream is Python's programs may go
     if not program or stream.batched != 0 or not comes_after_users(stream):
         return False

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import lesser
 from jitree.codegen.processor import ticks
-from jitree.hal.stream_record import BY_GRAPH, SINGLY, UNTIMED
+from jitree.codegen.record import place_of
+from jitree.hal.stream_record import BY_GRAPH, SINGLY
 from jitree.modules.hal.native.records import ProgramRecord, StreamRecord
 
 FIRST_TRIAL = 8
@@ -24,6 +25,7 @@ _SLOWNESS = 4
 def is_sooner_singly(stream: StreamRecord, program: ProgramRecord) -> bool:
     """Whether to launch one by one what could also be a graph with changes. Machine code is just submitting
     it."""
+    take_time(stream, program)
     if stream.completed < stream.worked:
         return False
     changes = program.changes + 1
@@ -32,6 +34,8 @@ def is_sooner_singly(stream: StreamRecord, program: ProgramRecord) -> bool:
     pair = changes & -2
     if pair >= FIRST_TRIAL and pair & (pair - 1) == 0:
         is_singly = not is_singly
+    stream.timed = place_of(program)
+    stream.timed_tick = stream.tick + 1
     stream.way = SINGLY if is_singly else BY_GRAPH
     stream.ended = 0
     stream.begun = ticks()
@@ -40,19 +44,17 @@ def is_sooner_singly(stream: StreamRecord, program: ProgramRecord) -> bool:
 
 def note_end(stream: StreamRecord, tick: int) -> None:
     """The host has just found that the device has done submission ``tick``."""
-    if stream.way != UNTIMED and stream.launched == tick and stream.ended == 0:
+    if stream.timed_tick == tick and stream.ended == 0:
         stream.ended = ticks()
 
 
-def take_time(stream: StreamRecord) -> None:
-    """Keeps the time of the last submission, if it has one. Machine code is just submitting the next."""
-    way = stream.way
-    stream.way = UNTIMED
+def take_time(stream: StreamRecord, program: ProgramRecord) -> None:
+    """Keeps the time of the program's last run, if that is the one that was timed last."""
     taken = stream.ended - stream.begun
-    if way == UNTIMED or taken <= 0:
+    if stream.timed != place_of(program) or stream.ended == 0 or program.changes == 0:
         return
-    program = stream.program
-    if way == SINGLY:
+    stream.timed = 0
+    if stream.way == SINGLY:
         program.single_time = recent_least(program.single_time, taken)
     else:
         program.graph_time = recent_least(program.graph_time, taken)
