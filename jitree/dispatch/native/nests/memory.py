@@ -213,14 +213,18 @@ class Memory:
         row, after = self._row_of(region, fold, offsets.get(fold.level, 0))
         start = self.pointer(region, access, offsets)
         place = writer.let(f"getelementptr {kind}, ptr {start}, i64 {writer.let(f'mul i64 {row}, {gap}')}")
-        first = self.load_lanes(access, place, mask).text
+        if mask is None:
+            first = writer.let(f"load {vector}, ptr {place}, align 1{writer.context.access}")
+        else:
+            first = self.masked_load(place, access, mask, lanes)
         below = writer.let(f"getelementptr {kind}, ptr {place}, i64 {gap}")
         if mask is not None:
             after = writer.let(f"and <{lanes} x i1> {after}, {mask}")
         name = f"@llvm.masked.load.v{lanes}{access.element}.p0"
         writer.context.declare(f"declare {vector} {name}(ptr, i32, <{lanes} x i1>, {vector})")
         arguments = f"ptr {below}, i32 1, <{lanes} x i1> {after}, {vector} {first}"
-        return NestOperand(writer.let(f"call {vector} {name}({arguments})"), lanes)
+        text = writer.let(f"call {vector} {name}({arguments})")
+        return NestOperand(self.extended(access, text, lanes), lanes)
 
     def _row_of(self, region: NestRegion, fold: Fold, first: int) -> tuple[str, str]:
         """The row of a vector's first lane, and the lanes that lie in the next one."""

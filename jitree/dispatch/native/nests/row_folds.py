@@ -25,6 +25,8 @@ from jitree.dispatch.native.ssa import PHI, Value
 
 _WIDTHS: Final = range(17, 32)
 """Iterations of the loop over columns: two rows, not three, share a vector of 16 lanes."""
+_ELEMENTS: Final = ("f32", "i32", "i16")
+"""What vectors of 16 lanes load under a mask in one instruction."""
 
 
 class Fold(NamedTuple):
@@ -52,7 +54,7 @@ def find_fold(
         width is None
         or width not in _WIDTHS
         or not registers.has_masks()
-        or any(access.bytes != 4 for access in _accesses(structure))
+        or any(access.element not in _ELEMENTS for access in _accesses(structure))
     ):
         return None
     read = dependence.counters_as_data()

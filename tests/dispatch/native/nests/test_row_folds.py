@@ -71,6 +71,28 @@ def test_rows_far_apart(element: str, gap: int) -> None:
     check(function)
 
 
+@pytest.mark.parametrize("extension", ["s", "u"])
+@pytest.mark.parametrize("columns", [17, 20, 31])
+def test_elements_of_16_bits(columns: int, extension: str) -> None:
+    """Whole vectors and few lanes, of numbers that are extended after the load."""
+    rows = 5
+
+    def body(text: Text, at: list[str]) -> None:
+        feature, row, column, k, high = at
+        out = text.index(5, (feature, rows * columns), (row, columns), (column, 1))
+        image = text.index(1, (row, columns + 7), (high, columns + 7), (column, 1), (k, 1))
+        filters = text.index(0, (feature, 72), (k, 9), (high, 1))
+        left, right = (
+            text.op(f"ext.i16.i32.{extension}", text.load(f"i16.{extension}", number, index))
+            for number, index in ((1, filters), (2, image))
+        )
+        text.store("i32", 0, out, text.op("fma.i32", left, right, text.load("i32", 0, out)))
+
+    function = program([Level(size) for size in (6, rows, columns, 8, 9)], body)
+    assert only_nest(function).plan.fold is not None
+    check(function)
+
+
 @pytest.mark.parametrize("rows", [2, 5, 16])
 @pytest.mark.parametrize("columns", [17, 24])
 def test_no_element_after_the_last_one(rows: int, columns: int) -> None:
