@@ -212,6 +212,32 @@ def test_tiles_with_room_left(rows: int, columns: int, clears: bool) -> None:
     assert _same(_tile(16, 16, clears), 1, (rows, columns), blocks) > 4
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_products_of_bfloat16_numbers(transposed: bool) -> None:
+    """Each part looks at its own numbers: some rows are so small that their part runs without the instruction
+    for pairs."""
+    rows, columns, depth = 44, 50, 24
+    text = KernelText(3)
+
+    def number(buffer: int, index: str) -> str:
+        bits = text.op("ext.i16.i32.u", text.load("i16.u", buffer, index))
+        return text.op("bitcast.i32.f32", text.op("shl.i32", bits, text.constant(16, "i32")))
+
+    def add(at: list[str]) -> None:
+        i, j, k = at
+        right = ((j, depth), (k, 1)) if transposed else ((k, columns), (j, 1))
+        factors = number(LEFT, text.index(0, (i, depth), (k, 1))), number(RIGHT, text.index(0, *right))
+        out = text.index(0, (i, columns), (j, 1))
+        text.store("f32", OUT, out, text.op("fma.f32", *factors, text.load("f32", OUT, out)))
+
+    text.loops([rows, columns, depth], add)
+    random = np.random.default_rng(8)
+    left, right = (random.normal(0, 1, (size, depth)).astype(np.float32) for size in (rows, columns))
+    left[17:20] *= np.float32(2.0**-100)
+    blocks = [aligned((block.view(np.uint32) >> 16).astype(np.uint16).ravel()) for block in (left, right)]
+    assert _same(text, 1, (), [*blocks, aligned(np.zeros(rows * columns, np.float32))]) > 4
+
+
 def test_scratch_memory_is_zero_after_other_kernels() -> None:
     """What a kernel leaves unread of a buffer that it fills is not what the next one finds."""
     first, second = _tile(16, 16, True), _tile(16, 16, False)
