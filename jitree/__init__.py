@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jitree import errors
+from jitree.base import forks as forks
 from jitree.errors import StatusCode, StatusError
 
 if TYPE_CHECKING:
