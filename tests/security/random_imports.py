@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ from tests.assembler import Assembler
 from tests.modules.hal_programs import _items
 from tests.security.programs import DATA
 
+_IMPORTED: Final = (socket,)
+"""What jitree's own files import of Python when they are needed first, where nothing else has."""
 PACKAGE: Final = str(Path(jitree.__file__).parent)
 OWN: Final = "JITREE_"
 """Variables with which users set up the package."""
