@@ -62,7 +62,8 @@ class _Helpers:
         team = self._team = ThreadTeam(self.address)
         team.helpers = address_of(self._helpers)
         self._native = native
-        self._masks = _masks(topology)
+        self._processors = available_processors() if self.thread_count > 1 else 1
+        self._masks = _masks(topology, self._processors)
         ticks = native.ticks_per_microsecond / 1000
         team.functions = Functions(FUNCTION_TABLE_ADDRESS)
         team.spin_ticks = int(spin_nanoseconds * ticks)
@@ -80,7 +81,7 @@ class _Helpers:
         atomic_store(self._team.posted, 0)
         self._threads = []
         self._team.workers = self.thread_count - 1
-        self._team.most = min(self.thread_count, available_processors()) - 1
+        self._team.most = min(self.thread_count, self._processors) - 1
         self._start(1)
 
     def _start(self, number: int) -> None:
@@ -244,16 +245,16 @@ class Team:
         self._record.hold(NO_TEAM)
 
 
-def _masks(topology: Topology) -> bytes:
+def _masks(topology: Topology, processors: int) -> bytes:
     """Where each thread may run, as affinity masks: as the topology says; on a processor of its own if the
-    team has all of them, else on any.
+    team has all of them, which the system grants as a whole, else on any.
 
     Where other programs have work for all processors, the system puts helpers that may run anywhere behind
     one another. But helpers of several programs must not choose the same one while others are idle.
     """
     allowed = sorted(os.sched_getaffinity(0))
     homes = list(topology.processors)
-    if homes == [None] * len(homes) and len(homes) >= len(allowed) == available_processors():
+    if homes == [None] * len(homes) and len(homes) >= len(allowed) == processors:
         homes[: len(allowed)] = allowed
     return b"".join(_mask(allowed if home is None else [home]) for home in homes)
 
