@@ -67,7 +67,8 @@ def _part(source: ModuleSource, refused: str, wanted: Sequence[int]) -> _KernelP
 
 
 def _kernel(lowered: Lowered, ordinal: int) -> Kernel:
-    return Kernel(ordinal, f"f{ordinal}", lowered.needs[ordinal], lowered.parts.get(ordinal, 1))
+    parts, borrows = lowered.parts.get(ordinal, 1), ordinal in lowered.borrowing
+    return Kernel(ordinal, f"f{ordinal}", lowered.needs[ordinal], parts, borrows)
 
 
 def generate_hot(data: bytes, ordinals: bytes) -> Generated:

@@ -36,6 +36,8 @@ class Kernel(NamedTuple):
     """Room that it and its callees take on the machine's stacks."""
     parts: int
     """Into how many parts a workgroup of it can be cut; 1: it takes no such parameters."""
+    borrows: bool
+    """Whether it leaves the references that it is given to its caller."""
 
 
 def texts(lowered: str, kernels: Sequence[Kernel]) -> list[str]:
@@ -87,7 +89,7 @@ leave:
 run:
   %given = phi i64 [ %fuel, %0 ], [ %refuelled, %empty ]
   %spendable = sub i64 %given, 1
-{_lines("call void @retain(ptr %{0}.ptr)", _HANDLES)}
+{"" if own.borrows else _lines("call void @retain(ptr %{0}.ptr)", _HANDLES)}
   %outcome = call fastcc {{ i64 }} @{own.symbol}(
     {", ".join(f"ptr %{name}.ptr" for name in _PLACES)}, i64 %spendable,
     {", ".join(f"ptr %{name}.ptr" for name in _HANDLES)}, {", ".join(f"i32 %{name}.i32" for name in _IDS)}

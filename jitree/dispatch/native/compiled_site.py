@@ -50,6 +50,10 @@ class CompiledSite(Site):
         self.emitter.retain_all(self.instruction.retained)
         return self.operand(number)
 
+    def retain(self, reference: str) -> None:
+        if self.instruction.results[0] not in self.emitter.borrowed:
+            super().retain(reference)
+
     def drop(self, number: int) -> None:
         """With what else the instruction drops, by :meth:`finish`."""
 

@@ -8,6 +8,7 @@ changes.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Final, NamedTuple
 
 from jitree.codegen.ir_text import ModuleText
@@ -78,10 +79,16 @@ def _is_allowed(
 
 
 def lower_cut_function(
-    function: SsaFunction, cut: Cut, module: ModuleText, callees: Callees, symbol: str
+    function: SsaFunction,
+    cut: Cut,
+    module: ModuleText,
+    callees: Callees,
+    symbol: str,
+    borrowed: Container[Value] = (),
 ) -> str:
     """The definition of ``@symbol``, with more parameters: see PARAMETERS."""
     emitter = Emitter(function, module, symbol, callees.asks, PARAMETERS)
+    emitter.borrowed = borrowed
     by_header = {part.nest.loop.header: number for number, part in enumerate(cut.nests)}
     inside = {block for part in cut.nests for block in part.nest.loop.blocks}
     emitter.filled = cut.filled

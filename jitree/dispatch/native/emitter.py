@@ -59,6 +59,8 @@ class Emitter(CheckedText):
         super().__init__()
         self.filled: Container[Value] = ()
         """Buffers that need not be zero when they are made: nothing in them is read before it is written."""
+        self.borrowed: Container[Value] = ()
+        """References that others keep (:mod:`~jitree.dispatch.native.borrowing`)."""
         self._parameters = parameters
         self.asks = asks
         """Whether Python may execute instructions that compiled code does not know."""
@@ -160,13 +162,17 @@ class Emitter(CheckedText):
 
     def retain_all(self, values: Iterable[Value]) -> None:
         for value in values:
-            if constant(value) is None:
+            if self.is_counted(value):
                 self.do(f"call void @vm.retain(ptr {value.name})")
 
     def drop_all(self, values: Iterable[Value]) -> None:
         for value in values:
-            if constant(value) is None:
+            if self.is_counted(value):
                 self.do(f"call void @vm.drop(ptr {value.name}, ptr %state)")
+
+    def is_counted(self, value: Value) -> bool:
+        """Whether registers that hold a reference own it."""
+        return constant(value) is None and value not in self.borrowed
 
     def call(self, name: str, *arguments: str) -> str:
         self.module.define(f"{rows.function(self.module.declare, name)}\n{on_pointers(name)}")
@@ -296,6 +302,8 @@ class Emitter(CheckedText):
                 word, bit = divmod(variable.slot, 64)
                 null[word] = null.get(word, 0) | 1 << bit
             else:
+                if value in self.borrowed:
+                    self.do(f"call fastcc void @vm.keep(ptr {value.name})")
                 self.spill(variable, value)
         for word, bits in null.items():
             first = self.field("%refs", 8 * 64 * word)

@@ -8,6 +8,7 @@ from typing import Final
 
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import ModuleText
+from jitree.dispatch.native.borrowing import borrowed
 from jitree.dispatch.native.build import Refusal, build
 from jitree.dispatch.native.calls import Callees, Needs
 from jitree.dispatch.native.cut_function import find_cut, lower_cut_function
@@ -66,6 +67,8 @@ class Lowered(NamedTuple):
     """Functions with loops that are no nests."""
     parts: Mapping[int, int]
     """Functions whose calls can be cut into parts, and into how many at most (:mod:`cut_function`)."""
+    borrowing: frozenset[int]
+    """Functions whose callers keep the references that they pass (:mod:`borrowing`). They have no entries."""
 
 
 def lower(
@@ -78,8 +81,8 @@ def lower(
 ) -> Lowered:
     """Lowers all functions, or those that are reached from ``roots``; those whose ordinals are ``resumable``
     can also be entered at loop headers and where a call goes on that has waited. ``hot`` ones are called
-    often by others than the module. Python executes what compiled code does not know if it ``asks``. Of
-    ``kernels`` that nothing else calls, parts can be run."""
+    often by others than the module. Python executes what compiled code does not know if it ``asks``.
+    ``kernels`` that nothing else calls borrow their references, and parts of them can be run."""
     refusals = _too_large(source)
     functions = _build(source, roots or range(len(source.functions)), refusals)
     refusals |= {k: text for k, text in _not_worth_it(functions).items() if k not in hot}
@@ -94,17 +97,24 @@ def lower(
     loops: dict[int, tuple[str, ...]] = {}
     scalar: set[int] = set()
     parts: dict[int, int] = {}
+    borrowing: set[int] = set()
     whole = {callee for function in functions.values() for callee in _called(function)}
     for ordinal, function in functions.items():
         row = source.functions[ordinal]
         nests, loops[ordinal] = _find_nests(row, function)
+        is_kernel = ordinal in kernels and ordinal not in whole
+        lent = borrowed(function) if is_kernel else None
+        if lent is not None:
+            borrowing.add(ordinal)
         if len(nests) < len(loops[ordinal]):
             scalar.add(ordinal)
-        elif ordinal in kernels and ordinal not in whole and (cut := find_cut(function, nests)) is not None:
+        elif is_kernel and (cut := find_cut(function, nests)) is not None:
             parts[ordinal] = cut.most
-            texts.append(lower_cut_function(function, cut, module, callees, f"f{ordinal}"))
+            texts.append(lower_cut_function(function, cut, module, callees, f"f{ordinal}", lent or ()))
             continue
-        texts.append(lower_function(function, nests, module, callees, f"f{ordinal}"))
+        texts.append(lower_function(function, nests, module, callees, f"f{ordinal}", lent or ()))
+        if lent is not None:
+            continue
         texts.append(enter_text(row, callees.needs[ordinal]))
         entries.append(enter_symbol(ordinal))
         if ordinal not in resumable:
@@ -125,7 +135,16 @@ def lower(
             places[ordinal] = found
     text = "\n".join([prelude(module.declare, asks), module.text(), *texts])
     return Lowered(
-        text, tuple(entries), callees.needs, refusals, places, tails, loops, frozenset(scalar), parts
+        text,
+        tuple(entries),
+        callees.needs,
+        refusals,
+        places,
+        tails,
+        loops,
+        frozenset(scalar),
+        parts,
+        frozenset(borrowing),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from jitree.codegen.ir_text import LLVM_TYPES, ModuleText
@@ -20,6 +20,7 @@ from jitree.dispatch.native.ssa import (
     Block,
     SsaFunction,
     SsaInstruction,
+    Value,
     constant,
     is_neutral,
     operand,
@@ -62,10 +63,17 @@ def check_supported(function: SsaFunction) -> None:
 
 
 def lower_function(
-    function: SsaFunction, nests: Iterable[Nest], module: ModuleText, callees: Callees, symbol: str
+    function: SsaFunction,
+    nests: Iterable[Nest],
+    module: ModuleText,
+    callees: Callees,
+    symbol: str,
+    borrowed: Container[Value] = (),
 ) -> str:
-    """The definition of ``@symbol``; ``nests`` of the function are written anew."""
+    """The definition of ``@symbol``; ``nests`` of the function are written anew. Others keep references that
+    are ``borrowed``."""
     emitter = Emitter(function, module, symbol, callees.asks)
+    emitter.borrowed = borrowed
     by_header = {nest.loop.header: nest for nest in nests}
     inside = {block for nest in by_header.values() for block in nest.loop.blocks}
     emitter.headers = {header: nest_label(header) for header in by_header}
@@ -93,7 +101,7 @@ def lower_block(emitter: Emitter, block: Block, callees: Callees) -> None:
         else:
             lower_instruction(emitter, instruction)
         emitter.registers.update(instruction.changes)
-        if _has_effect(instruction) and instruction is not block.terminator:
+        if _has_effect(emitter, instruction) and instruction is not block.terminator:
             emitter.safepoint(block.instructions[number + 1])
 
 
@@ -112,11 +120,10 @@ def _lower_entry(emitter: Emitter, block: Block) -> None:
             emitter.define(value, emitter.load(variable))
 
 
-def _has_effect(instruction: SsaInstruction) -> bool:
-    return (
-        instruction.mnemonic in _EFFECTS
-        or any(constant(value) is None for value in (*instruction.retained, *instruction.dropped))
-        or any(value.type == REF for value in instruction.results)
+def _has_effect(emitter: Emitter, instruction: SsaInstruction) -> bool:
+    made = (value for value in instruction.results if value.type == REF)
+    return instruction.mnemonic in _EFFECTS or any(
+        emitter.is_counted(value) for value in (*instruction.retained, *instruction.dropped, *made)
     )
 
 

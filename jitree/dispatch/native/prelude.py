@@ -59,6 +59,14 @@ define internal i1 @deep.enough(ptr %state) #2 {{
 }}
 """
 
+_KEEP: Final = """\
+; A reference that others keep is written to the frame.
+define internal fastcc void @vm.keep(ptr %reference) #1 {
+  call void @vm.retain(ptr %reference)
+  ret void
+}
+"""
+
 
 def prelude(declare: Declare, asks: bool = True) -> str:
     """The text; with what asks Python to execute an instruction, or without."""
@@ -79,4 +87,4 @@ def prelude(declare: Declare, asks: bool = True) -> str:
     declare("declare ptr @llvm.stacksave.p0()")
     called = [f"{rows.function(declare, name)}\n{on_pointers(name)}" for name in names]
     room = _ROOM.format(**{f"state_{name}": offset for name, offset in STATE.offsets.items()})
-    return "\n".join([METADATA, _ATTRIBUTES, *called, room])
+    return "\n".join([METADATA, _ATTRIBUTES, *called, room, _KEEP])
