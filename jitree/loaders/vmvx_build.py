@@ -17,8 +17,11 @@ from jitree.dispatch.native.source import ModuleSource, decode
 from jitree.loaders.vmvx_layout import symbol
 from jitree.loaders.vmvx_text import Kernel, keeps_buffers, list_changes, texts
 
-KERNELS: Final = Pipeline(1, loop_vectorization=False, slp_vectorization=False, loop_unrolling=False)
-"""How kernels are optimised whose loops are all nests: these are vectors, the rest is straight-line code."""
+KERNELS: Final = Pipeline(
+    1, loop_vectorization=False, slp_vectorization=False, loop_unrolling=False, strength_reduction=False
+)
+"""How kernels are optimised whose loops are all nests: these are vectors, and counters are good enough for
+their addresses; the rest is straight-line code."""
 _TOGETHER: Final = 8
 """Kernels that are lowered and compiled together, beside others: LLVM's time grows faster than the number."""
 

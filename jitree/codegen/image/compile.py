@@ -71,6 +71,7 @@ def compile_object(
 ) -> bytes:
     """The relocatable object of some IR texts (see :class:`~jitree.codegen.image.generated.Unit`)."""
     module = optimized_module(texts, entries, target, pipeline)
+    llvm.set_option("", f"-disable-lsr={str(not pipeline.strength_reduction).lower()}")
     return bytes(target_machine(target).emit_object(module))
 
 
