@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from jitree import Session
 from jitree.hal.buffer import Buffer
 from jitree.hal.operations import QueueOperations
+from jitree.modules.hal.native.handle_pool import HandlePool
+from jitree.modules.hal.native.layout import HANDLE_POOL
+from tests.api.direct import direct, needs_machine_code
+from tests.api.programs import ECHO
 from tests.modules.hal_programs import ROWS
 from tests.modules.test_hal_native import outcome, whole_call
 
@@ -36,3 +41,25 @@ def test_memory_of_a_first_call_is_taken_by_machine_code(monkeypatch: pytest.Mon
         session.trim()
     assert not allocated
     session.close()
+
+
+@needs_machine_code
+@pytest.mark.parametrize("taken", [0, 1])
+def test_one_entry_is_too_few(taken: int) -> None:
+    """An argument takes two, for its buffer and its view: an odd number of entries is refilled, too."""
+    values, blank = np.arange(4, dtype=np.float32), HANDLE_POOL.word("blank")
+    with Session("local-sync", tier="fast") as session:
+        echo = direct(session.load(ECHO).e1_f32, values)
+        table = session.context.table
+        pool = table.handle_pool
+        assert isinstance(pool, HandlePool)
+        first = pool._words[blank]
+        if taken:
+            pool._words[blank] = pool._following(first)
+        before = table.live_count
+        kept = [echo(values) for _ in range(300)]
+        assert table.live_count >= before + 2 * len(kept)
+        if taken:
+            table.write(np.array([first]), {"link": pool._words[blank]})
+            pool._words[blank] = first
+        kept.clear()

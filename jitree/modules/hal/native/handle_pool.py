@@ -136,19 +136,22 @@ class HandlePool:
         self.settle()
         while self._words[_BLANK]:
             address = self._words[_BLANK]
-            self._words[_BLANK] = self._table.i64[((address - self._table.base) >> 3) + _LINK]
+            self._words[_BLANK] = self._following(address)
             self._table.unreserve(address)
             self._promised -= 1
 
     # -- what pools need -------------------------------------------------------------------------------
 
     def supply(self) -> bool:
-        """Refills what is empty, and tells whether anything was: a fast path gave up, for whatever reason."""
+        """Refills what is empty, and tells whether anything was: a fast path gave up, for whatever reason.
+        One blank entry is too few: a buffer with its view takes two, and gives the first back."""
         words = self._words
-        lacks = not (words[_BLANK] and words[_EXECUTE])
-        if not words[_BLANK] and self._table.room >= 2 * _BLANK_BATCH:
+        last = words[_BLANK]
+        has_few = not (last and self._following(last))
+        lacks = has_few or not words[_EXECUTE]
+        if has_few and self._table.room >= 2 * _BLANK_BATCH:
             blank = self._table.reserve(_BLANK_BATCH)
-            self._table.write(blank, {"owner": OWNER_CODE, "link": np.append(blank[1:], 0)})
+            self._table.write(blank, {"owner": OWNER_CODE, "link": np.append(blank[1:], last)})
             words[_BLANK] = int(blank[0])
             self._promised += _BLANK_BATCH
         has_room = self._arenas.supply()
@@ -222,6 +225,10 @@ class HandlePool:
         failure = Failure(*words[_FAILURE : _FAILURE + len(Failure._fields)])
         words[_FAILURE] = 0
         return failure
+
+    def _following(self, blank: int) -> int:
+        """The blank entry after one; 0 after the last."""
+        return self._table.i64[((blank - self._table.base) >> 3) + _LINK]
 
     def _take_back(self) -> None:
         """Frees what Python has dropped, too."""
