@@ -454,6 +454,23 @@ def test_preparing_takes_the_time_that_it_may(monkeypatch: pytest.MonkeyPatch) -
     assert preparation.is_prepared(0.0)
 
 
+def test_what_is_prepared_is_not_looked_at_by_the_collector() -> None:
+    """It stays: to look at it took a millisecond of some call."""
+    results = output_of(f"""
+import gc
+import numpy as np
+from jitree import Session
+x = np.ones(4, np.float32)
+add = Session("local-sync", tier="fast").load({str(ARITHMETIC)!r}).add
+gc.collect()
+before = gc.get_stats()[0]["collections"]
+while not add.is_direct:
+    add(x, x)
+print(gc.get_stats()[0]["collections"] - before)
+""")
+    assert results == ["0"]
+
+
 def test_threads_that_prepare_at_once() -> None:
     """The machine code of calls takes the place of Python's methods once."""
     results = output_of(f"""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
+import signal
 import weakref
 from pathlib import Path
 
@@ -63,6 +65,24 @@ def test_starting_a_builder_gives_way(folder: Path, monkeypatch: pytest.MonkeyPa
     starting.join()
     assert {"numba", "numpy", "jitree"} <= set(steps) and steps[-1] == "spawn"
     assert steps[::2] == ["-"] * (len(steps) // 2)
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="Linux without groups of sessions")
+def test_a_builder_goes_after_other_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its niceness says nothing to the calls of this one where Linux divides the processors by sessions."""
+    groups: list[str] = []
+    monkeypatch.setattr(background, "Builder", lambda process, log: groups.append(group_of(process)))
+    for niceness in (0, 2):
+        sample = recipe("sum_of_constants", b"7", bytes([niceness]))
+        assert background.start_builder(sample, key_of(sample), niceness) is None
+    assert [group.split()[-1] for group in groups] == ["0", "2"]
+
+
+def group_of(process: int) -> str:
+    group = Path(f"/proc/{process}/autogroup").read_text(encoding="ascii")
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    return group
 
 
 def test_data_is_part_of_the_key() -> None:

@@ -9,8 +9,9 @@ depends on the steps: what is not there when it is used is loaded then.
 from __future__ import annotations
 
 import time
-from importlib import import_module
 from typing import Final
+
+from jitree.base import start
 
 _STEPS: Final = (
     "layout", "objects", "producers", "interface", "interface:is_supported", "interface:code",
@@ -45,7 +46,7 @@ def is_prepared(seconds: float) -> bool:
         was_all = False
         begun = time.thread_time()
         file, _, function = step.partition(":")
-        module = import_module(f"jitree.api.calls.native.{file}")
+        module = start.imported(f"jitree.api.calls.native.{file}")
         if function:
             getattr(module, function)()
         _Left.seconds -= time.thread_time() - begun

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
@@ -108,8 +109,16 @@ def start_builder(recipe: Recipe, key: bytes, niceness: int) -> Builder | None:
         finally:
             os.close(lock)  # the builder's copy keeps the lock
     if niceness:  # from its first moment: what this process does now goes first
-        os.setpriority(os.PRIO_PROCESS, process, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
+        _go_after(process, niceness)
     return Builder(process, log_path)
+
+
+def _go_after(process: int, niceness: int) -> None:
+    """Linux may share processors between sessions first (sched(7), autogroup): the niceness of a process
+    that leads one says nothing to others, that of its group does."""
+    os.setpriority(os.PRIO_PROCESS, process, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
+    with suppress(OSError), open(f"/proc/{process}/autogroup", "w", encoding="ascii") as group:
+        group.write(str(niceness))
 
 
 def give_way() -> None:
