@@ -460,8 +460,7 @@ def test_what_is_prepared_is_not_looked_at_by_the_collector() -> None:
 import gc
 import numpy as np
 from jitree import Session
-x = np.ones(4, np.float32)
-add = Session("local-sync", tier="fast").load({str(ARITHMETIC)!r}).add
+x, add = np.ones(4, np.float32), Session("local-sync", tier="fast").load({str(ARITHMETIC)!r}).add
 gc.collect()
 before = gc.get_stats()[0]["collections"]
 while not add.is_direct:
