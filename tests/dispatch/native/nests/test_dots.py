@@ -245,7 +245,7 @@ def test_others_stay_as_they_are(what: str) -> None:
 def test_largest_bytes() -> None:
     """-128 by -128 and 255 by 255, so often that nothing may saturate."""
     for signs, byte in [(("s", "s"), 0x80), (("u", "u"), 0xFF), (("u", "s"), 0x80), (("s", "u"), 0x80)]:
-        sizes = (5, 16, 300)
+        sizes = (2, 16, 300)
         function = program([Level(size) for size in sizes], product(sizes, signs, True))
         memory = [np.full(1 << 14, byte, np.uint8) for _ in _memory(function)]
         check(function, memory=memory)
