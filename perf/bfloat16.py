@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 from comparison import alternate, summary
-from kernels import PROGRAMS, Peer, own_call
+from kernels import PROGRAMS, Peer, compiled, own_call
 
 import jitree
 
@@ -77,18 +76,6 @@ def torch_call(name: str, case: Case, arguments: list[Any]) -> Callable[[], Any]
     return lambda: left @ right
 
 
-def compiled(folder: Path) -> Path:
-    """The programs as machine code for this processor."""
-    output = folder / "bfloat16_llvm-cpu.vmfb"
-    command = [
-        str(Path(sys.executable).with_name("iree-compile")), str(SOURCE), "-o", str(output),
-        "--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu",
-        "--iree-llvmcpu-target-cpu=host",
-    ]  # fmt: skip
-    subprocess.run(command, check=True, timeout=120)
-    return output
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="times products of bfloat16 numbers: jitree and others")
     parser.add_argument("--seconds", type=float, default=0.5)
@@ -96,7 +83,7 @@ def main() -> int:
     options = parser.parse_args()
     ratios: dict[str, list[float]] = {"f32": [], "llvm-cpu": [], "torch": []}
     with tempfile.TemporaryDirectory() as folder, jitree.Session("local-sync", tier="native") as session:
-        peer, module = Peer(compiled(Path(folder)), "local-sync"), session.load(MODULE)
+        peer, module = Peer(compiled(SOURCE, Path(folder)), "local-sync"), session.load(MODULE)
         for name, case in CASES.items():
             if not re.search(options.only, name):
                 continue

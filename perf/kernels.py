@@ -88,14 +88,12 @@ def own_call(session: jitree.Session, module: Any, name: str, arguments: list[An
     return lambda: np.asarray(function(*placed))
 
 
-def compiled(target: str, folder: Path) -> Path:
-    """The kernels for a target; llvm-cpu ones are compiled for this processor now."""
-    if target == "vmvx":
-        return MODULE
-    output = folder / f"kernels_{target}.vmfb"
+def compiled(source: Path, folder: Path) -> Path:
+    """A program as machine code of IREE's compiler for this processor."""
+    output = folder / f"{source.stem}_llvm-cpu.vmfb"
     command = [
-        str(Path(sys.executable).with_name("iree-compile")), str(SOURCE), "-o", str(output),
-        "--iree-hal-target-device=local", f"--iree-hal-local-target-device-backends={target}",
+        str(Path(sys.executable).with_name("iree-compile")), str(source), "-o", str(output),
+        "--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu",
         "--iree-llvmcpu-target-cpu=host",
     ]  # fmt: skip
     subprocess.run(command, check=True, timeout=120)
@@ -168,7 +166,8 @@ def main() -> int:
     if options.start:
         return start_times()
     with tempfile.TemporaryDirectory() as folder:
-        return compare(options, Peer(compiled(options.peer, Path(folder)), options.device))
+        program = compiled(SOURCE, Path(folder)) if options.peer == "llvm-cpu" else MODULE
+        return compare(options, Peer(program, options.device))
 
 
 if __name__ == "__main__":
