@@ -67,7 +67,8 @@ PREPARED_AFTER: Final = 2
 """How many calls are made before direct calls are prepared: many functions are called once."""
 _PREPARING_SECONDS: Final = 0.0002
 _PREPARING_SHARE: Final = 0.25
-"""A call then spends a quarter of its own time on preparing direct calls, or 0.2 ms if that is more."""
+"""After them a call spends as much time on preparing machine code of calls as a quarter of what it takes, at
+least 0.2 ms."""
 _PREPARING_CALLS: Final = 20
 """Calls after so many do more, in proportion: without compiled files it takes ten times as long."""
 

@@ -3,9 +3,9 @@
 Python finds, opens and checks each file of a package by itself, 60 us a file, and makes the names in each
 anew. So what it keeps of them in ``__pycache__`` stands there once more, together
 (``start.cpython-311.bin``): a process that ends writes it, unless it may not, and later ones take from it
-what is as old as its source. What only the calls after the first result import is in a file of its own
-(``later.cpython-311.bin``). Everything else is imported as usual. Nothing depends on whether the files are
-there.
+what is as old as its source. Modules that are not imported before the calls after a first result have a
+file of their own (``later.cpython-311.bin``). Everything else is imported as usual. Nothing depends on
+whether the files are there.
 """
 
 from __future__ import annotations

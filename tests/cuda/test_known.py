@@ -163,7 +163,7 @@ def test_memory_that_other_devices_use(
 def test_random_positions(
     fake: FakeDriver, device: CudaDevice, session: Session, get: Any, seed: int, is_lazy: bool
 ) -> None:
-    """Each array and its elements as they should be, whoever wrote to it last."""
+    """Reads give what was written last: by an upload, by a call, or by another library."""
     choose, put, add = random.Random(seed), session["positions.put"], session.load(LENDING).add
     consumer = Consumer()
     warm(put, session.to_device(ROWS), ROWS[:1], position(1))

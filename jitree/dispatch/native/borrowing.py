@@ -1,8 +1,8 @@
 """References that a kernel need not count, since others keep them as long as it runs.
 
 Its caller keeps the arguments, the lists among them keep what is read from them, and the module keeps its
-constants. A kernel changes no list, and nobody else changes those that it is given. A side exit counts the
-references that it writes to the frame: from there on registers own them.
+constants. A kernel changes no list, and nothing else changes the lists that it is given while it runs. A side
+exit counts the references that it writes to the frame: from there on registers own them.
 """
 
 from __future__ import annotations

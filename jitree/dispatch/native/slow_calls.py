@@ -40,7 +40,7 @@ def may_go_on(machine: Machine) -> bool:
 
 def _execute(machine: Machine, pc: int) -> bool:
     """A call that machine code is to try again (AGAIN) is Python's after all: the compiled function goes on
-    behind it."""
+    after it."""
     handler = HANDLERS[machine.code[pc]]
     following = pc
     while following == pc:

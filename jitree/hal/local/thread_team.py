@@ -246,11 +246,11 @@ class Team:
 
 
 def _masks(topology: Topology, processors: int) -> bytes:
-    """Where each thread may run, as affinity masks: as the topology says; on a processor of its own if the
-    team has all of them, which the system grants as a whole, else on any.
+    """Where each thread may run, as affinity masks. A topology decides. Without one, a thread has a processor
+    of its own if the team has all processors that the system grants; otherwise it may run on any.
 
-    Where other programs have work for all processors, the system puts helpers that may run anywhere behind
-    one another. But helpers of several programs must not choose the same one while others are idle.
+    Helpers that may run anywhere wait for one another on one processor where other programs have work for
+    all. But helpers of several programs must not choose the same one while others are idle.
     """
     allowed = sorted(os.sched_getaffinity(0))
     homes = list(topology.processors)

@@ -88,8 +88,8 @@ def wake(team: ThreadTeam, helper: Helper) -> None:
 
 
 def sleep(team: ThreadTeam, worker: int, seen: int) -> None:
-    """Sleeps until it is woken. Whoever posts looks at ``asleep`` afterwards, and this thread at what is
-    posted after it has set that: one of both sees the other."""
+    """Sleeps until it is woken. A thread that posts work looks at ``asleep`` afterwards. This one sets that
+    first, and then looks at what is posted: one of the two sees the other."""
     helper = helper_at(team, worker)
     atomic_replace(helper.asleep, 0, 1)
     posted = atomic_load(team.posted)
