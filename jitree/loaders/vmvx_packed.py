@@ -56,12 +56,12 @@ class PackedConstants:
         elements = np.frombuffer(constants, np.uint8)
         begin: int = elements.__array_interface__["data"][0]
         start = -(-begin // PACKED_LINE) * PACKED_LINE
-        size = max(begin + len(elements) - start, 0)
-        lines = 8 * (size // PACKED_LINE + 1)
-        self._copies = Mapping(size + lines)
+        lines = max(begin + len(elements) - start, 0) // PACKED_LINE
+        size = lines * PACKED_LINE
+        self._copies = Mapping(size + 8 * lines)
         self._copies.protect(0, self._copies.size, READ | WRITE)
         copies = self._copies.address
-        marks = copies + -(-size // PACKED_LINE) * PACKED_LINE
+        marks = copies + size
         self.most_copied = min(size, most)
         """Bytes of constants that may come to have copies."""
         self._record = array("q", (start, size, copies - start, marks, self.most_copied, 0))

@@ -137,7 +137,7 @@ def test_which_files() -> None:
         assert copies is not None and copies.most_kept == 0
         assert copies_for(data, HeapAllocator(1 << 30)) is None
     copies = copies_for(memoryview(bytes(1000))[10:20], None)
-    assert copies is not None and copies.most_kept > 900
+    assert copies is not None and copies.most_kept > 800
 
 
 def test_parameters(tmp_path: Path) -> None:
@@ -165,10 +165,11 @@ def test_parameters(tmp_path: Path) -> None:
 
 
 def test_the_record() -> None:
-    """Constants begin at a line, and so do their copies."""
-    for size in (1, 63, 64, 1000, 100_000):
+    """Constants begin at a line, and so do their copies. Each line has its mark in the same memory."""
+    for size in (1, 63, 64, 1000, 100_000, *range(7230, 7300)):
         packed = PackedConstants(memoryview(bytes(size)))
         start, length, distance, marks, room, following = packed._record
+        assert marks + 8 * (length // 64) <= packed._copies.address + packed._copies.size
         assert start % 64 == 0 and (start + distance) % 64 == 0 and 0 <= length <= size
         assert marks >= start + distance + length and room == length and packed.copied == 0
         assert following == 0
