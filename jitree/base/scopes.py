@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 
 Wake = Callable[[StatusError], object]
 
+LOOK_SECONDS: Final = 1.0
+"""The longest sleep of a thread that waits. A signal that comes between Python's last look and the sleep does
+not end it, only what comes during it does."""
 _words: Final = (ctypes.c_int64 * 2)()
 RINGS: Final[int] = ctypes.addressof(_words)
 """The address of the number of the last ring. Each has another one."""

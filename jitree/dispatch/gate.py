@@ -240,13 +240,10 @@ class ContextGate(abc.ABC):
                 self.waiting.pop(scope, None)
 
 
-_LOOK_SECONDS: Final = 1.0
-"""The longest sleep. A signal that comes between Python's last look and the sleep does not end it."""
-
-
 def _remaining(until: float | None) -> float:
     """Seconds to sleep before the next look."""
-    return _LOOK_SECONDS if until is None else min(max(until - time.monotonic(), 0.0), _LOOK_SECONDS)
+    longest = scopes.LOOK_SECONDS
+    return longest if until is None else min(max(until - time.monotonic(), 0.0), longest)
 
 
 def cancellation() -> CancelledError:

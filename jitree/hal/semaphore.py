@@ -26,9 +26,6 @@ from jitree.hal.enums import MAXIMUM_PAYLOAD, WaitMode
 
 _LOOP_SECONDS: Final = 0.1
 """Between looks whether the event loop, which this thread keeps from its turns, is to end a task."""
-LOOK_SECONDS: Final = 1.0
-"""The longest sleep. A signal that comes between Python's last look and the sleep does not end it, only what
-comes during it does."""
 
 if TYPE_CHECKING:
     from jitree.hal.producer import Producer
@@ -356,7 +353,7 @@ def _sleep(points: Sequence[tuple[Semaphore, int]], mode: WaitMode, deadline: fl
         help_with(pending, deadline)
         open_points = when_reached(points, mode, reached)
         if deadline is None:
-            while not wake.acquire(timeout=_LOOP_SECONDS if scopes.runs_here() else LOOK_SECONDS):
+            while not wake.acquire(timeout=_LOOP_SECONDS if scopes.runs_here() else scopes.LOOK_SECONDS):
                 scopes.require_uncancelled()
         else:
             _acquire_until(wake, deadline)
@@ -396,5 +393,5 @@ def _acquire_until(lock: LockType, deadline: float) -> bool:
         remaining = deadline - time.monotonic()
         if remaining <= 0:
             return lock.acquire(False)
-        if lock.acquire(True, min(remaining, LOOK_SECONDS)):
+        if lock.acquire(True, min(remaining, scopes.LOOK_SECONDS)):
             return True
