@@ -1,4 +1,4 @@
-"""Numbers in records that several threads change: ``atomic_add(team.sequence, 1)``.
+"""Numbers in records that several threads change: ``atomic_add(team.finished, 1)``.
 
 Loads, additions and replacements are in one order for all threads; a store comes after what its thread did
 before it. In Python they are ordinary ones: there, only one thread may use them at a time.

@@ -297,7 +297,6 @@ TEAM: Final = Record(
     i64 lost              # ticks by which shared groups took longer than alone, less what others gained
     i64 alone_until       # when groups are shared again
     i64 alone_ticks       # for how long they were not
-    i64 stop              # 1: workers end
     i64 masks             # address of one affinity mask of MASK_SIZE bytes per thread, the first one's first
     i64 submitter         # processor on which the last group was opened
     i64 futex             # number of the system call

@@ -77,7 +77,6 @@ class _Helpers:
         """Starts the threads, as many as the system gives. Those of an earlier time have been stopped."""
         for thread in self._threads:
             thread.join()
-        atomic_store(self._team.stop, 0)
         atomic_store(self._team.posted, 0)
         self._threads = []
         self._team.workers = self.thread_count - 1

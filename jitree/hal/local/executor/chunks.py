@@ -9,10 +9,10 @@ from jitree.hal.local.executor.rows import run_span
 
 
 def claim_chunks(team: ThreadTeam, worker: int) -> int:
-    """Takes chunks of the open group until there are none, and only then says how many it has done, which it
-    returns. A claim
-    is valid only together with a limit of the same generation; while a valid claim is not finished the group
-    stays open, so what it refers to stays as it is, and all claims of one call are of one group."""
+    """Takes chunks of the open group until there are none, and only then says how many it has done; that
+    number. A claim is valid only together with a limit of the same generation; while a valid claim is not
+    finished the group stays open, so what it refers to stays as it is, and all claims of one call are of one
+    group."""
     row = Command(0)
     share = Share(0)
     mine = 0

@@ -79,7 +79,6 @@ class ThreadTeam(MemoryRecord, layout=TEAM):
     functions: Functions
     submitter: Atomic
     limit: Atomic
-    stop: Atomic
     claimed: Atomic
     finished: Atomic
     posted: Atomic

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jitree.codegen.atomics import atomic_add, atomic_load, atomic_store
+from jitree.codegen.atomics import atomic_load, atomic_replace
 from jitree.codegen.primitives import call, load64, stack, store64
 from jitree.codegen.processor import flush_denormals, pause, restore_denormals, ticks
 from jitree.hal.command_layout import MASK_SIZE, MOST_LOOKS, POSTED_STOP, POSTING
@@ -33,10 +33,9 @@ def serve(team: ThreadTeam, worker: int) -> None:
 
 def dismiss(team: ThreadTeam) -> None:
     """Lets the workers end."""
-    if atomic_load(team.stop) != 0:
-        return
-    atomic_store(team.stop, 1)
-    atomic_add(team.posted, POSTED_STOP)
+    posted = atomic_load(team.posted)
+    while not atomic_replace(team.posted, posted, posted | POSTED_STOP):
+        posted = atomic_load(team.posted)
     for worker in range(1, team.workers + 1):
         wake(team, helper_at(team, worker))
 
