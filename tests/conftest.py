@@ -13,8 +13,10 @@ from jitree.codegen.image.flat import hashed
 from jitree.codegen.image.shipped import STAMP_FILE, STAMP_VARIABLE
 from jitree.tools import build_stamp
 
-# Examples are judged by their results: on a busy machine any of them may be slow once.
-settings.register_profile("jitree", deadline=None)
+# Examples are judged by their results: on a busy machine any of them may be slow once. A run tries those that
+# the last one tried, so that it fails for a change alone; `--hypothesis-profile explore` tries others.
+settings.register_profile("explore", deadline=None)
+settings.register_profile("jitree", deadline=None, derandomize=True)
 settings.load_profile("jitree")
 
 
