@@ -188,6 +188,7 @@ FUNCTIONS: Final = Record(
     i64 sched_setaffinity
     i64 pthread_self
     i64 look_in           # address of interrupts.look_in, called now and then by threads that submit
+    i64 first_look        # of what the first of them calls instead, once; 0: it has been called
     i64 look_ticks        # how long they may go on without
     i64 rings             # address of the number of rings (`base/scopes.py`)
     i64 due               # address of the time of the next deadline (`base/due.py`)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import sys
 import threading
-from array import array
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -19,11 +16,9 @@ from jitree.errors import (
     ResourceExhaustedError,
     StatusCode,
 )
-from jitree.hal.command_layout import JOB
 from jitree.hal.enums import WaitMode
 from jitree.hal.fence import Fence
-from jitree.hal.local import executor, interrupts, workers
-from jitree.hal.local.executor.calling import FUNCTION_TABLE, LOOK_IN
+from jitree.hal.local import workers
 from jitree.hal.local.interrupts import watch
 from jitree.hal.local.queue import LocalQueue
 from jitree.hal.local.task import WorkerExecutor
@@ -317,27 +312,3 @@ def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     queue.submit("work", None, fence, lambda: None, LARGE)
     assert fence.wait(TIMEOUT) == StatusCode.OK
     pool.close()
-
-
-def test_two_threads_may_look_for_the_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second one comes while the first is still in there."""
-    table = array("q", FUNCTION_TABLE)
-    table[LOOK_IN] = interrupts._first.address
-    looks: list[int] = []
-
-    def look() -> None:
-        looks.append(table[LOOK_IN])
-        ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(table[LOOK_IN])(ctypes.addressof(job))
-
-    def native_executor() -> None:
-        if len(looks) == 1:
-            look()
-
-    job = (ctypes.c_int64 * JOB.size)()
-    monkeypatch.setattr(interrupts, "FUNCTION_TABLE", table)
-    monkeypatch.setattr(executor, "native_executor", native_executor)
-    unraisable: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
-    look()
-    assert looks == [interrupts._first.address, interrupts._NOTHING] and not unraisable
-    assert table[LOOK_IN] == interrupts._first.address, "there is no native executor yet"

@@ -11,28 +11,31 @@ from array import array
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Final
 
 import pytest
 
 from jitree.base import scopes
-from jitree.base.callbacks import take_kept
+from jitree.base.callbacks import Callback, take_kept
 from jitree.base.due import NEVER
+from jitree.codegen.atomics import atomic_store
 from jitree.hal.command_layout import FAILED_INTERRUPTED, FUNCTIONS, JOB
 from jitree.hal.local import executor, interrupts
 from jitree.hal.local.executor import looks
-from jitree.hal.local.executor.calling import FUNCTION_TABLE
+from jitree.hal.local.executor.calling import FIRST_LOOK_TICKS, FUNCTION_TABLE
 from jitree.hal.local.executor.records import Job
 
 _LOOK: Final = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
-LOOK_IN, LOOK_TICKS = 1001, 1000
+LOOK_IN, FIRST_LOOK, LOOK_TICKS = 1001, 1002, 1000
 
 
 class Work:
-    """A job; ``asked`` is how often Python has been."""
+    """A job; ``asked`` is how often Python has been, ``called`` are the functions for that."""
 
     def __init__(self) -> None:
         self.asked = 0
+        self.called: list[int] = []
         self.rings, self.due = array("q", [0]), array("q", [NEVER])
         self._functions = array("q", bytes(FUNCTIONS.size))
         self._functions[FUNCTIONS.word("look_in")] = LOOK_IN
@@ -44,8 +47,10 @@ class Work:
         self.job = Job(self._job.buffer_info()[0])
 
     def call(self, address: int, *arguments: int) -> int:
-        assert address == LOOK_IN
+        self.called.append(address)
         self.asked += 1
+        if address == FIRST_LOOK:
+            looks.look_in(self.job)  # another thread looks while this one does
         return 0
 
     def look(self, worker: int, now: int) -> int:
@@ -59,6 +64,13 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     monkeypatch.setattr(looks, "call", made.call)
     monkeypatch.setattr(looks, "ticks", lambda: 100)
     return made
+
+
+def test_one_thread_looks_first(work: Work) -> None:
+    atomic_store(work.job.functions.first_look, FIRST_LOOK)
+    looks.look_in(work.job)
+    looks.look_in(work.job)
+    assert work.called == [FIRST_LOOK, LOOK_IN, LOOK_IN]
 
 
 def test_python_looks_now_and_then(work: Work) -> None:
@@ -77,6 +89,19 @@ def test_python_looks_when_a_deadline_passes(work: Work) -> None:
     assert work.look(1, 202) == 2, "a helper does not ask Python"
 
 
+def test_looks_are_paced_from_the_native_executor_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = array("q", FUNCTION_TABLE)
+    place = FUNCTIONS.word("look_ticks")
+    table[place] = FIRST_LOOK_TICKS
+    monkeypatch.setattr(interrupts, "FUNCTION_TABLE", table)
+    monkeypatch.setattr(executor, "native_executor", lambda: None)
+    interrupts._look(0)
+    assert table[place] == FIRST_LOOK_TICKS
+    monkeypatch.setattr(executor, "native_executor", lambda: SimpleNamespace(ticks_per_microsecond=2.5))
+    interrupts._look(0)
+    assert table[place] == 75_000
+
+
 def _pending(*functions: Callable[[], object]) -> None:
     """Calls one after the other without Python in between: an interrupt comes where the last begins."""
     deque(map(operator.call, functions), maxlen=0)
@@ -86,21 +111,28 @@ def _pending(*functions: Callable[[], object]) -> None:
 def test_ctrl_c_when_a_thread_looks_for_the_first_time(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next look, which is asked for at once, ends the job."""
     job, table = array("q", bytes(JOB.size)), array("q", FUNCTION_TABLE)
-    table[FUNCTIONS.word("look_in")] = interrupts._first.address
+    interruptions = [interrupt_main] if place == "in the middle" else []
+    make = interrupts._look_in
+
+    def interrupted() -> Callback:
+        while interruptions:
+            interruptions.pop()()
+        return make()
+
     monkeypatch.setattr(interrupts, "FUNCTION_TABLE", table)
-    monkeypatch.setattr(executor, "native_executor", interrupt_main if place == "in the middle" else bool)
+    monkeypatch.setattr(interrupts, "_look_in", interrupted)
     unraisable: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
 
-    def look() -> Callable[[], int]:
-        return partial(_LOOK(table[FUNCTIONS.word("look_in")]), job.buffer_info()[0])
+    def look(function: int) -> Callable[[], int]:
+        return partial(_LOOK(function), job.buffer_info()[0])
 
     before = scopes.rings()
-    first: list[Callable[[], object]] = [interrupt_main, look()]
+    first: list[Callable[[], object]] = [interrupt_main, look(interrupts._first.address)]
     with pytest.raises(KeyboardInterrupt):
         _pending(*first[place == "in the middle" :])
     assert scopes.rings() != before and job[JOB.word("failure")] == 0
-    _pending(interrupt_main, look())
+    _pending(interrupt_main, look(table[FUNCTIONS.word("look_in")]))
     assert job[JOB.word("failure")] == FAILED_INTERRUPTED
     assert isinstance(take_kept(), KeyboardInterrupt)
     assert not unraisable

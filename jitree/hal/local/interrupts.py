@@ -19,7 +19,13 @@ from jitree.base.scopes import CURRENT
 from jitree.errors import AFTER_OVERFLOW, CancelledError, DeadlineExceededError, StatusError
 from jitree.hal.command_layout import FAILED_INTERRUPTED, JOB
 from jitree.hal.local import executor
-from jitree.hal.local.executor.calling import FUNCTION_TABLE, LOOK_IN, LOOK_TICKS
+from jitree.hal.local.executor.calling import (
+    FIRST_LOOK,
+    FIRST_LOOK_TICKS,
+    FUNCTION_TABLE,
+    LOOK_IN,
+    LOOK_TICKS,
+)
 
 if TYPE_CHECKING:
     from jitree.base.callbacks import Callback
@@ -97,6 +103,8 @@ def require_going_on(*failures: ctypes.c_int64) -> None:
 
 def _look(job: int) -> int:
     """Ends the job that this thread has submitted if the thread is to end."""
+    if FUNCTION_TABLE[LOOK_TICKS] == FIRST_LOOK_TICKS and (native := executor.native_executor()) is not None:
+        FUNCTION_TABLE[LOOK_TICKS] = int(_LOOK_MICROSECONDS * native.ticks_per_microsecond)
     require_going_on()
     return 0
 
@@ -134,7 +142,6 @@ def _first_looks() -> Generator[None, int, None]:
                 _ = [*again]  # Python looks for interrupts after calls and jumps, and would raise it here
             while True:
                 job = yield
-                FUNCTION_TABLE[LOOK_IN] = _NOTHING  # a generator serves one thread at a time
                 _first_look(job)
         except GeneratorExit:
             return
@@ -143,12 +150,7 @@ def _first_looks() -> Generator[None, int, None]:
 
 
 def _first_look(job: int) -> None:
-    native = executor.native_executor()
-    if native is None:
-        FUNCTION_TABLE[LOOK_IN] = _first.address
-    else:
-        FUNCTION_TABLE[LOOK_TICKS] = int(_LOOK_MICROSECONDS * native.ticks_per_microsecond)
-        FUNCTION_TABLE[LOOK_IN] = _look_in().address
+    FUNCTION_TABLE[LOOK_IN] = _look_in().address
     try:
         _look(job)
     except BaseException as error:
@@ -156,7 +158,6 @@ def _first_look(job: int) -> None:
 
 
 _FIRST_LOOK: Final = ctypes.CFUNCTYPE(None, ctypes.c_int64)
-_NOTHING: Final = FUNCTION_TABLE[LOOK_IN]
 
 
 class _First:
@@ -174,7 +175,7 @@ class _First:
         function = _FIRST_LOOK(self._steps.send)
         self._functions.append(function)
         self.address = ctypes.cast(function, ctypes.c_void_p).value or 0
-        FUNCTION_TABLE[LOOK_IN] = self.address
+        FUNCTION_TABLE[FIRST_LOOK] = self.address
 
     def revive(self) -> None:
         """Replaces it if it has ended: Python's stack was full when it was entered."""

@@ -41,10 +41,10 @@ _MAXIMUM_CONCURRENCY: Final = 255
 )  # fmt: skip
 
 
-LOOK_IN, LOOK_TICKS = FUNCTIONS.word("look_in"), FUNCTIONS.word("look_ticks")
+LOOK_IN, FIRST_LOOK, LOOK_TICKS = map(FUNCTIONS.word, ("look_in", "first_look", "look_ticks"))
 NOT_LOGGED: Final = (0, 0)
 _MOMENTS: Final = 7
-_FIRST_LOOK_TICKS: Final = 1 << 22
+FIRST_LOOK_TICKS: Final = 1 << 22
 """A millisecond or more."""
 
 
@@ -53,7 +53,7 @@ def _library_functions() -> array[int]:
     library = ctypes.CDLL(None)
     names = (*tuple(FUNCTIONS.offsets)[:LOOK_IN], "labs")  # which does nothing: `interrupts` has what looks
     pointers = (ctypes.cast(getattr(library, name), ctypes.c_void_p) for name in names)
-    return array("q", (*(pointer.value or 0 for pointer in pointers), _FIRST_LOOK_TICKS, RINGS, DUE))
+    return array("q", (*(pointer.value or 0 for pointer in pointers), 0, FIRST_LOOK_TICKS, RINGS, DUE))
 
 
 FUNCTION_TABLE: Final = _library_functions()

@@ -7,7 +7,7 @@ threads look.
 
 from __future__ import annotations
 
-from jitree.codegen.atomics import atomic_load
+from jitree.codegen.atomics import atomic_load, atomic_replace
 from jitree.codegen.primitives import apart, call, load64
 from jitree.codegen.processor import ticks
 from jitree.codegen.record import place_of
@@ -25,9 +25,18 @@ def is_to_end(job: Job, worker: int, now: int) -> bool:
         is_late = now >= load64(job.functions.due)
         if is_late or rings != job.attended or now - job.looked >= job.functions.look_ticks:
             job.attended = rings
-            call(job.functions.look_in, place_of(job))
+            look_in(job)
             job.looked = ticks()
     return atomic_load(job.failure) != 0
+
+
+def look_in(job: Job) -> None:
+    """Has Python look. What it begins with serves one thread, and once: see ``interrupts.py``."""
+    first = atomic_load(job.functions.first_look)
+    if first != 0 and atomic_replace(job.functions.first_look, first, 0):
+        call(first, place_of(job))
+    else:
+        call(job.functions.look_in, place_of(job))
 
 
 def is_to_end_now(job: Job) -> bool:

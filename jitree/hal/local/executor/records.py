@@ -54,7 +54,7 @@ class KernelEntry(MemoryRecord, layout=ENTRY_POINT):
 
 
 class Functions(MemoryRecord, layout=FUNCTIONS):
-    pass
+    first_look: Atomic
 
 
 class Share(MemoryRecord, layout=SHARE):
