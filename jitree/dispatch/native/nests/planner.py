@@ -9,7 +9,7 @@ the same bit for bit. Other nests run as they stand, one element at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Final
@@ -95,7 +95,7 @@ class _Planner:
                 return rows
         tiled = along if along in self._parallel else self._tiled(vector)
         packed: tuple[Value, ...] = ()
-        if along in self._reductions and vector is not None and self._is_reused(vector, tiled, lanes):
+        if along in self._reductions and vector is not None and self._are_reused(transposed, vector, tiled):
             packed, transposed, along = tuple(transposed), {}, None
         steps = lanes if along in self._reductions else 1
         vectors = 1
@@ -225,7 +225,7 @@ class _Planner:
             steps=dot.square if lies_along else dot.group,
             accumulators=accumulators,
             transposed={},
-            packed=(dot.row,) if self._is_reused(vector, tiled, lanes) else (),
+            packed=(dot.row,) if self._are_reused((dot.row,), vector, tiled) else (),
             prepacked=(),
             dot=dot,
             injective=injective,
@@ -360,11 +360,12 @@ class _Planner:
             for place in map(self._dependence.place, self._structure.loads.values())
         )
 
-    def _is_reused(self, vector: Level, tiled: Level | None, lanes: int) -> bool:
-        """Whether more than one tile along the tiled loop needs the same vectors."""
-        if tiled is None or not self._shared(tiled, vector):
+    def _are_reused(self, loads: Iterable[Value], vector: Level, tiled: Level | None) -> bool:
+        """Whether more than one tile along the tiled loop needs the same vectors of all these loads."""
+        places = [self._dependence.place(self._structure.loads[value]) for value in loads]
+        if tiled is None or any(tiled.counter in place for place in places):
             return False
-        vectors = self._vectors(vector, tiled, _count(vector) // lanes)
+        vectors = self._vectors(vector, tiled, _count(vector) // self._lanes())
         return _count(tiled) > self._copies(tiled, vectors, 1)
 
     def _prepacked(self, plan: Plan, vector: Level) -> Plan | None:

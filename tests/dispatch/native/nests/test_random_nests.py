@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from jitree.dispatch.native.nests import looks
@@ -91,6 +91,19 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
+ROWS_THAT_TILES_DO_NOT_SHARE = Case(
+    counts=(1, 1, 1),
+    dynamic=(True, True, True),
+    store=Index(0, (1, 1, 0)),
+    loads=(Index(130, (-1, 1, 1)), Index(130, (1, 0, 0))),
+    merged=False,
+    accumulates=True,
+    shared=0,
+    shortened=0,
+)
+"""What lies along the reduction moves with both parallel loops, so it is no panel's; the other is shared."""
+
+
 def _function(case: Case) -> SsaFunction:
     bounds: list[Bound] = [
         argument(number) if dynamic else count
@@ -126,6 +139,7 @@ def _buffers(case: Case) -> list[Bytes]:
 
 @pytest.mark.parametrize("work", [looks.WORK, 7], ids=["in one", "in parts"])
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(case=ROWS_THAT_TILES_DO_NOT_SHARE)
 @given(case=cases())
 def test_random_nests(work: int, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """With looks after signals in between, or without."""
