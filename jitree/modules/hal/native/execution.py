@@ -7,7 +7,7 @@ from jitree.codegen.primitives import apart, call, load64, stack, store64, unlik
 from jitree.codegen.record import place_of
 from jitree.hal.command_layout import JOB, KIND_COPY, LIST, PATCH, SLOT
 from jitree.hal.enums import CommandBufferMode
-from jitree.hal.local.executor.records import SHARE_SIZE, Command, Job, List, Log, Share, next_row
+from jitree.hal.local.executor.records import SHARE_SIZE, Job, List, Log, Share, next_row
 from jitree.modules.hal.native.buffers import is_reachable, place_number, range_length
 from jitree.modules.hal.native.fences import can_signal, follows, promise
 from jitree.modules.hal.native.layout import (
@@ -226,24 +226,10 @@ def run(
     return result
 
 
-def run_row(
-    state: State,
-    handle_pool: HandlePoolRecord,
-    queue: Queue,
-    row: Command,
-    addresses: int,
-    lengths: int,
-    data: int,
-) -> int:
-    """Executes one transfer, whose ranges stand in separate tables; ``data``: of updates."""
-    table = List(stack(LIST_SIZE))
-    table.rows = row
-    table.row_count = 1
-    table.addresses = addresses
-    table.lengths = lengths
-    table.data = data
+def run_transfer(state: State, handle_pool: HandlePoolRecord, queue: Queue, table: List) -> int:
+    """Executes a list of one transfer."""
     if queue.stream:
-        return submit(state, handle_pool, queue.stream, table, addresses, lengths)
+        return submit(state, handle_pool, queue.stream, table, table.addresses, table.lengths)
     job = Job(stack(JOB_SIZE))
     prepare(handle_pool, queue, job, table)
     if handle_pool.execute == 0 or not is_short(state, handle_pool, queue, job):

@@ -8,7 +8,7 @@ from jitree.hal.enums import MAXIMUM_UPDATE, BufferUsage, MemoryAccess
 from jitree.hal.local.executor.records import COMMAND_SIZE, Command, List
 from jitree.modules.hal.native.buffers import place_number, range_length
 from jitree.modules.hal.native.commands import allows, repeated
-from jitree.modules.hal.native.execution import LIST_SIZE, run_row
+from jitree.modules.hal.native.execution import LIST_SIZE, run_transfer
 from jitree.modules.hal.native.fences import can_signal, follows, promise, tick_of
 from jitree.modules.hal.native.known import is_copied
 from jitree.modules.hal.native.records import HandlePoolRecord, Queue, State
@@ -108,10 +108,7 @@ def upload(
 ) -> int:
     """Writes bytes of the host, at most MAXIMUM_UPDATE, to memory that a stream's device works on."""
     row = Command(stack(COMMAND_SIZE))
-    row.kind = KIND_UPDATE
-    row.operand_count = 1
-    row.data = 0
-    row.data_length = length
+    write_update(row, length)
     return run_command(state, handle_pool, queue, row, length, target, 0, source)
 
 
@@ -120,22 +117,17 @@ def upload_new(
 ) -> int:
     """As :func:`upload`, to memory of a stream's device alone that nothing else has been told of."""
     row = Command(stack(COMMAND_SIZE))
+    write_update(row, length)
+    table = List(stack(LIST_SIZE))
+    write_list(table, row, stack(32), length, target, 0, source)
+    return submit_new(state, handle_pool, queue.stream, table)
+
+
+def write_update(row: Command, length: int) -> None:
     row.kind = KIND_UPDATE
-    row.operand = 0
     row.operand_count = 1
-    row.constant_count = 0
     row.data = 0
     row.data_length = length
-    ranges = stack(16)
-    store64(ranges, target)
-    store64(ranges + 8, length)
-    table = List(stack(LIST_SIZE))
-    table.rows = row
-    table.row_count = 1
-    table.addresses = ranges
-    table.lengths = ranges + 8
-    table.data = source
-    return submit_new(state, handle_pool, queue.stream, table)
 
 
 def queue_copy(state: State, values: int, refs: int, words: int) -> int:
@@ -194,12 +186,23 @@ def run_command(
 ) -> int:
     """Runs a fill of the first range, an update of it with the bytes at ``data``, or a copy from there to the
     second one."""
+    table = List(stack(LIST_SIZE))
+    write_list(table, row, stack(32), length, first, second, data)
+    return run_transfer(state, handle_pool, queue, table)
+
+
+def write_list(
+    table: List, row: Command, ranges: int, length: int, first: int, second: int, data: int
+) -> None:
+    """A list of one transfer (as :func:`run_command`); ``ranges`` is room for two."""
     row.operand = 0
     row.constant_count = 0
-    addresses = stack(16)
-    lengths = stack(16)
-    store64(addresses, first)
-    store64(addresses + 8, second)
-    store64(lengths, length)
-    store64(lengths + 8, length)
-    return run_row(state, handle_pool, queue, row, addresses, lengths, data)
+    store64(ranges, first)
+    store64(ranges + 8, second)
+    store64(ranges + 16, length)
+    store64(ranges + 24, length)
+    table.rows = row
+    table.row_count = 1
+    table.addresses = ranges
+    table.lengths = ranges + 16
+    table.data = data
