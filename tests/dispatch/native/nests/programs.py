@@ -157,6 +157,35 @@ def digits(text: Text, variable: str, bounds: Sequence[Bound]) -> list[str]:
 Body = Callable[[Text, list[str]], None]
 
 
+Load = Callable[[Text, int, str], str]
+"""Writes the load of an element of a buffer as a number, by its index; the register."""
+
+
+def product(
+    sizes: tuple[int, int, int], kind: str, loads: tuple[Load, Load], transposed: bool, apart: int = 1
+) -> Body:
+    """Rows, whose elements lie ``apart``, by a matrix, or by a transposed one, that begin at an odd
+    element."""
+    _, columns, depth = sizes
+
+    def body(text: Text, at: list[str]) -> None:
+        row, column, k = at
+        out = text.index(7, (row, columns), (column, 1))
+        place = ((column, depth), (k, 1)) if transposed else ((column, 1), (k, columns + 5))
+        left = loads[0](text, 1, text.index(1, (row, apart * depth + 3), (k, apart)))
+        right = loads[1](text, 2, text.index(3, *place))
+        text.store(kind, 0, out, text.op(f"fma.{kind}", left, right, text.load(kind, 0, out)))
+
+    return body
+
+
+def product_ends(sizes: tuple[int, int, int], transposed: bool) -> tuple[int, int]:
+    """Elements of both factors of such a product, from the beginning of their buffers on."""
+    rows, columns, depth = sizes
+    right = columns * depth if transposed else (depth - 1) * (columns + 5) + columns
+    return 1 + (rows - 1) * (depth + 3) + depth, 3 + right
+
+
 def program(levels: Sequence[Level], body: Body, arithmetic: str = FUSED) -> SsaFunction:
     """A function of some buffers and numbers with loops around a body, which rounds as kernels do."""
     loaded = BytecodeModule.load(module(levels, body).build(), None, arithmetic)

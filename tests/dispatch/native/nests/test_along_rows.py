@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from jitree.dispatch.native.nests import looks
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.ssa import SsaFunction
+from tests.dispatch.native.nests.checking import check
 from tests.dispatch.native.nests.harness import Bytes
 from tests.dispatch.native.nests.programs import Level, Text, only_nest, program
-from tests.dispatch.native.nests.test_kernels import check
 
 NUMBERS = [0.0, -0.0, np.nan, -np.nan, np.inf, -np.inf, 1e-40, -1e-40, 1.0, -1.0, 3.5, -3.5]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.dispatch.native.nests.checking import check
 from tests.dispatch.native.nests.programs import (
     Bound,
     Level,
@@ -14,7 +15,6 @@ from tests.dispatch.native.nests.programs import (
     only_nest,
     program,
 )
-from tests.dispatch.native.nests.test_kernels import check
 
 
 @pytest.mark.parametrize("rows,columns", [(5, 5), (3, 16), (1, 9), (9, 1), (1, 1)])

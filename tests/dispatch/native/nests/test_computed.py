@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitree.dispatch.native.ssa import SsaFunction, Value
+from tests.dispatch.native.nests.checking import check
 from tests.dispatch.native.nests.harness import Bytes, Compiled, interpret
 from tests.dispatch.native.nests.programs import Level, Text, argument, only_nest, program, refusals
-from tests.dispatch.native.nests.test_kernels import check
 
 Position = Callable[[Text, str], str]
 """Of a variable."""

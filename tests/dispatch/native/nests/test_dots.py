@@ -4,6 +4,7 @@ layout, and what is left over."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -12,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jitree.base import processor
-from jitree.base.memory import PAGE_SIZE, Mapping
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.lower import lower
 from jitree.dispatch.native.nests import dot_panels, planner, registers
 from jitree.dispatch.native.source import from_program
 from jitree.dispatch.native.ssa import SsaFunction
-from tests.dispatch.native.nests.harness import Compiled, interpret
+from tests.dispatch.native.nests import programs
+from tests.dispatch.native.nests.checking import check, some_memory
 from tests.dispatch.native.nests.programs import (
     Body,
     Bound,
@@ -29,7 +30,6 @@ from tests.dispatch.native.nests.programs import (
     only_nest,
     program,
 )
-from tests.dispatch.native.nests.test_kernels import _at_the_end_of_memory, _memory, check
 
 lanes_of_processor = registers.dot_lanes.__wrapped__
 SIGNS = [(left, right) for left in "su" for right in "su"]
@@ -61,18 +61,12 @@ def takes_dots(function: SsaFunction) -> bool:
 
 
 def product(sizes: tuple[int, int, int], signs: tuple[str, str], transposed: bool) -> Body:
-    """Rows by a matrix, or by a transposed one, that begin at an odd element."""
-    _, columns, depth = sizes
+    left, right = (partial(_load, sign) for sign in signs)
+    return programs.product(sizes, "i32", (left, right), transposed)
 
-    def body(text: Text, at: list[str]) -> None:
-        row, column, k = at
-        out = text.index(7, (row, columns), (column, 1))
-        left = text.load(f"i8.{signs[0]}", 1, text.index(1, (row, depth + 3), (k, 1)))
-        place = ((column, depth), (k, 1)) if transposed else ((column, 1), (k, columns + 5))
-        right = text.load(f"i8.{signs[1]}", 2, text.index(3, *place))
-        text.store("i32", 0, out, text.op("fma.i32", left, right, text.load("i32", 0, out)))
 
-    return body
+def _load(sign: str, text: Text, buffer: int, index: str) -> str:
+    return text.load(f"i8.{sign}", buffer, index)
 
 
 @pytest.mark.parametrize("signs", SIGNS)
@@ -205,21 +199,9 @@ def test_random_products(case: Case) -> None:
 @pytest.mark.parametrize("sizes", [(5, 19, 67), (1, 64, 64), (2, 33, 6)])
 def test_no_byte_after_the_last_one(sizes: tuple[int, int, int], transposed: bool) -> None:
     """Words and rows end with the buffers."""
-    rows, columns, depth = sizes
     function = program([Level(size) for size in sizes], product(sizes, ("s", "s"), transposed))
-    memory = _memory(function)
-    ends = 1 + (rows - 1) * (depth + 3) + depth, 3 + columns * depth
-    if not transposed:
-        ends = ends[0], 3 + (depth - 1) * (columns + 5) + columns
-    mappings = [Mapping(4 * PAGE_SIZE) for _ in ends]
-    nest = only_nest(function)
-    for number, (pages, end) in enumerate(zip(mappings, ends, strict=True), 1):
-        memory[number] = _at_the_end_of_memory(pages, memory[number][:end])
-    refs = [value for value in function.arguments if value.type == "ref"]
-    expected, actual = memory[0].copy(), memory[0].copy()
-    interpret(nest.loop, dict(zip(refs, [expected, *memory[1:]], strict=True)))
-    Compiled(nest).run(dict(zip(refs, [actual, *memory[1:]], strict=True)))
-    assert (expected == actual).all()
+    left, right = programs.product_ends(sizes, transposed)
+    check(function, ends={1: left, 2: right})
 
 
 @pytest.mark.parametrize("what", ["rows apart", "a word too short", "a sum of i8", "two rows"])
@@ -247,7 +229,7 @@ def test_largest_bytes() -> None:
     for signs, byte in [(("s", "s"), 0x80), (("u", "u"), 0xFF), (("u", "s"), 0x80), (("s", "u"), 0x80)]:
         sizes = (2, 16, 300)
         function = program([Level(size) for size in sizes], product(sizes, signs, True))
-        memory = [np.full(1 << 14, byte, np.uint8) for _ in _memory(function)]
+        memory = [np.full(1 << 14, byte, np.uint8) for _ in some_memory(function)]
         check(function, memory=memory)
 
 

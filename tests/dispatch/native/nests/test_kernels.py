@@ -6,10 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jitree.base.memory import PAGE_SIZE, READ, WRITE, Mapping
 from jitree.dispatch.native.nests import planner
-from jitree.dispatch.native.ssa import SsaFunction
-from tests.dispatch.native.nests.harness import Bytes, Compiled, interpret
+from tests.dispatch.native.nests.checking import ELEMENTS, check, some_memory
 from tests.dispatch.native.nests.programs import (
     Bound,
     Level,
@@ -20,50 +18,6 @@ from tests.dispatch.native.nests.programs import (
     only_nest,
     program,
 )
-
-ELEMENTS = 4096
-
-
-def _memory(function: SsaFunction, seed: int = 0) -> list[Bytes]:
-    """A buffer for each reference: small floats, whose bits do as integers too."""
-    random = np.random.default_rng(seed)
-    return [
-        random.normal(0, 1, ELEMENTS).astype(np.float32).view(np.uint8)
-        for argument in function.arguments
-        if argument.type == "ref"
-    ]
-
-
-def _at_the_end_of_memory(pages: Mapping, given: Bytes) -> Bytes:
-    """A copy after which no byte may be touched, in pages of which the last has no access."""
-    usable = pages.size - PAGE_SIZE
-    pages.protect(0, usable, READ | WRITE)
-    copy = np.frombuffer(pages.view(), np.uint8)[usable - len(given) : usable]
-    copy[:] = given
-    return copy
-
-
-def check(function: SsaFunction, sizes: tuple[int, ...] = (), memory: list[Bytes] | None = None) -> None:
-    """The guard holds, and the nest leaves the same memory as the instructions one by one."""
-    nest = only_nest(function)
-    compiled = Compiled(nest)
-    given = memory if memory is not None else _memory(function)
-    expected, actual = [buffer.copy() for buffer in given], [buffer.copy() for buffer in given]
-    numbers = (*sizes, *[0] * 8)
-    refs = [value for value in function.arguments if value.type == "ref"]
-    others = [value for value in function.arguments if value.type != "ref"]
-    scalars = dict(zip(others, numbers, strict=False))
-    left = interpret(nest.loop, {**scalars, **dict(zip(refs, expected, strict=True))})
-    assert compiled.run({**scalars, **dict(zip(refs, actual, strict=True))}) == left
-    for number, (one, other) in enumerate(zip(actual, expected, strict=True)):
-        assert _same(one, other), f"buffer {number}"
-
-
-def _same(left: Bytes, right: Bytes) -> bool:
-    """The same bits, which NaN aside."""
-    one, other = left.view(np.float32), right.view(np.float32)
-    return bool(((left.view(np.uint32) == right.view(np.uint32)) | np.isnan(one) & np.isnan(other)).all())
-
 
 COUNTS = [1, 3, 16, 17, 64, 100]
 
@@ -427,15 +381,7 @@ def test_strided_rows_end_with_the_last_lane(count: int, stride: int, element: s
 
     function = program([Level(count)], body)
     size = {"f32": 4, "i8": 1, "f64": 8}[element]
-    memory = _memory(function)
-    pages = Mapping(2 * PAGE_SIZE)
-    memory[1] = _at_the_end_of_memory(pages, memory[1][: size * (stride * (count - 1) + 1)])
-    nest = only_nest(function)
-    refs = [value for value in function.arguments if value.type == "ref"]
-    expected, actual = [buffer.copy() for buffer in memory], [memory[0].copy(), *memory[1:]]
-    interpret(nest.loop, dict(zip(refs, expected, strict=True)))
-    assert Compiled(nest).run(dict(zip(refs, actual, strict=True))) == count
-    assert (expected[0] == actual[0]).all()
+    check(function, ends={1: size * (stride * (count - 1) + 1)})
 
 
 @pytest.mark.parametrize("count", [5, 16, 50])
@@ -448,6 +394,6 @@ def test_row_of_a_table(count: int) -> None:
         text.store("f32", 0, at[0], text.op("mul.f32", loaded, loaded))
 
     function = program([Level(count)], body)
-    memory = _memory(function)
+    memory = some_memory(function)
     memory[2].view(np.int32)[:4] = [3, 7, 0, 9]
     check(function, (1,), memory)

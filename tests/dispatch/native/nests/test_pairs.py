@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -13,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jitree.base import processor
-from jitree.base.memory import PAGE_SIZE, Mapping
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.lower import lower
 from jitree.dispatch.native.nests import dot_panels, pairs, registers
@@ -21,7 +21,9 @@ from jitree.dispatch.native.nests.pair_ranges import PairRanges
 from jitree.dispatch.native.source import from_program
 from jitree.dispatch.native.ssa import SsaFunction
 from jitree.vmfb.words import ARITHMETICS
-from tests.dispatch.native.nests.harness import Bytes, Compiled, interpret
+from tests.dispatch.native.nests import programs
+from tests.dispatch.native.nests.checking import ELEMENTS, check
+from tests.dispatch.native.nests.harness import Bytes
 from tests.dispatch.native.nests.programs import (
     Body,
     Bound,
@@ -32,7 +34,6 @@ from tests.dispatch.native.nests.programs import (
     only_nest,
     program,
 )
-from tests.dispatch.native.nests.test_kernels import ELEMENTS, _at_the_end_of_memory, check
 
 lanes_of_processor = registers.pair_lanes.__wrapped__
 EXPONENTS = (100, 140)
@@ -76,18 +77,8 @@ def number(text: Text, buffer: int, index: str, kind: str = "u") -> str:
 
 
 def product(sizes: tuple[int, int, int], transposed: bool, kind: str = "u", apart: int = 1) -> Body:
-    """Rows by a matrix, or by a transposed one, that begin at an odd element."""
-    _, columns, depth = sizes
-
-    def body(text: Text, at: list[str]) -> None:
-        row, column, k = at
-        out = text.index(7, (row, columns), (column, 1))
-        place = ((column, depth), (k, 1)) if transposed else ((column, 1), (k, columns + 5))
-        left = number(text, 1, text.index(1, (row, apart * depth + 3), (k, apart)), kind)
-        right = number(text, 2, text.index(3, *place), kind)
-        text.store("f32", 0, out, text.op("fma.f32", left, right, text.load("f32", 0, out)))
-
-    return body
+    load = partial(number, kind=kind)
+    return programs.product(sizes, "f32", (load, load), transposed, apart)
 
 
 def takes_pairs(function: SsaFunction) -> bool:
@@ -267,21 +258,9 @@ def test_random_products(case: Case) -> None:
 @pytest.mark.parametrize("sizes", [(5, 19, 67), (1, 64, 64), (2, 33, 8)])
 def test_no_byte_after_the_last_one(sizes: tuple[int, int, int], transposed: bool) -> None:
     """The look, words and rows end with the buffers."""
-    rows, columns, depth = sizes
     function = program([Level(size) for size in sizes], product(sizes, transposed))
-    given = memory()
-    ends = 1 + (rows - 1) * (depth + 3) + depth, 3 + columns * depth
-    if not transposed:
-        ends = ends[0], 3 + (depth - 1) * (columns + 5) + columns
-    mappings = [Mapping(16 * PAGE_SIZE) for _ in ends]
-    nest = only_nest(function)
-    for buffer, (pages, end) in enumerate(zip(mappings, ends, strict=True), 1):
-        given[buffer] = _at_the_end_of_memory(pages, given[buffer][: 2 * end])
-    refs = [value for value in function.arguments if value.type == "ref"]
-    expected, actual = given[0].copy(), given[0].copy()
-    interpret(nest.loop, dict(zip(refs, [expected, *given[1:]], strict=True)))
-    Compiled(nest).run(dict(zip(refs, [actual, *given[1:]], strict=True)))
-    assert (expected == actual).all()
+    left, right = programs.product_ends(sizes, transposed)
+    check(function, memory=memory(), ends={1: 2 * left, 2: 2 * right})
 
 
 @pytest.mark.parametrize("what", ["another shift", "a short sum", "a difference", "rows apart", "few uses"])

@@ -9,6 +9,7 @@ from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.lower import lower
 from jitree.dispatch.native.nests import panels, planner
 from jitree.dispatch.native.source import from_program
+from tests.dispatch.native.nests.checking import check
 from tests.dispatch.native.nests.programs import (
     Body,
     Bound,
@@ -19,7 +20,6 @@ from tests.dispatch.native.nests.programs import (
     only_nest,
     program,
 )
-from tests.dispatch.native.nests.test_kernels import check
 
 
 @pytest.fixture(autouse=True, params=[8, 64], ids=["blocks of 8", "one block"])

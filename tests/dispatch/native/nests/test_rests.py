@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from jitree.dispatch.native.nests import planner
+from tests.dispatch.native.nests.checking import check
 from tests.dispatch.native.nests.programs import Body, Level, Text, argument, only_nest, program
-from tests.dispatch.native.nests.test_kernels import check
 
 
 def product(columns: int, depth: int, element: str = "f32") -> Body:

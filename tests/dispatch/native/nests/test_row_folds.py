@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from jitree.base import processor
-from jitree.base.memory import PAGE_SIZE, Mapping
 from jitree.dispatch.native.nests import planner, registers
 from jitree.dispatch.native.nests.cutting import best_cut
-from tests.dispatch.native.nests.harness import Compiled, interpret
+from tests.dispatch.native.nests.checking import check, some_memory
 from tests.dispatch.native.nests.programs import Body, Level, Text, only_nest, program
-from tests.dispatch.native.nests.test_kernels import _at_the_end_of_memory, _memory, check
 
 masks_of_processor = registers.has_masks.__wrapped__
 
@@ -98,14 +96,8 @@ def test_elements_of_16_bits(columns: int, extension: str) -> None:
 def test_no_element_after_the_last_one(rows: int, columns: int) -> None:
     """The image ends with the last element that the last window needs."""
     function = program(levels(4, rows, columns), convolution(rows, columns, 2))
-    nest, pages = only_nest(function), Mapping(8 * PAGE_SIZE)
-    memory = [np.resize(given, 1 << 15) for given in _memory(function)]
-    memory[2] = _at_the_end_of_memory(pages, memory[2][: 4 * 8 * (rows + 2) * (columns + 2)])
-    refs = [value for value in function.arguments if value.type == "ref"]
-    expected, actual = memory[0].copy(), memory[0].copy()
-    interpret(nest.loop, dict(zip(refs, [expected, *memory[1:]], strict=True)))
-    assert Compiled(nest).run(dict(zip(refs, [actual, *memory[1:]], strict=True))) == 4
-    assert (expected == actual).all()
+    memory = [np.resize(given, 1 << 15) for given in some_memory(function)]
+    check(function, memory=memory, ends={2: 4 * 8 * (rows + 2) * (columns + 2)})
 
 
 @pytest.mark.parametrize(

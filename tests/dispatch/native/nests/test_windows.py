@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from jitree.dispatch.native.nests import planner, windows
+from tests.dispatch.native.nests.checking import check
 from tests.dispatch.native.nests.programs import Body, Level, Text, argument, only_nest, program
-from tests.dispatch.native.nests.test_kernels import check
 
 
 @pytest.fixture(autouse=True, params=[(16, 4), (6, 6)], ids=["32 registers", "16 registers"])
