@@ -113,6 +113,21 @@ def test_two_panels() -> None:
     check(function)
 
 
+def test_each_iteration_has_its_own_rows() -> None:
+    """A mean over each image: images share a factor of each channel, and nothing to make a panel of."""
+
+    def body(text: Text, at: list[str]) -> None:
+        image, channel, k = at
+        out = text.index(0, (image, 20), (channel, 1))
+        element = text.load("f32", 1, text.index(0, (image, 400), (channel, 20), (k, 1)))
+        factor = text.load("f32", 2, text.index(0, (channel, 1)))
+        text.store("f32", 0, out, text.op("fma.f32", element, factor, text.load("f32", 0, out)))
+
+    function = program([Level(8), Level(20), Level(20)], body)
+    assert not only_nest(function).plan.packed
+    check(function)
+
+
 def test_the_last_rows_end_with_the_buffer() -> None:
     """The last row ends with the buffer. 18 columns do not fill vectors: no lane reads after the buffer."""
 
