@@ -64,14 +64,12 @@ class Cut(NamedTuple):
 def best_cut(nests: Sequence[Nest], scratch: set[Value]) -> Cut | None:
     """The cut with the most parts of a kernel that consists of these nests, in their order; ``scratch`` are
     its own buffers. None if there is none."""
-    if any(nest.reader.hoisted or _is_empty(nest) for nest in nests) or sum(map(_work, nests)) < LEAST_WORK:
+    if any(nest.reader.hoisted or nest.structure.is_empty for nest in nests):
+        return None
+    if sum(map(_work, nests)) < LEAST_WORK:
         return None
     found = [cut for last, level in _candidates(nests) if (cut := _Cutter(nests, scratch, last, level).cut())]
     return max(found, key=_merit, default=None)
-
-
-def _is_empty(nest: Nest) -> bool:
-    return any(level.extent is not None and level.extent < 1 for level in nest.structure.levels)
 
 
 def _merit(cut: Cut) -> tuple[int, bool]:

@@ -27,7 +27,7 @@ def emit_nest(
     """The text of the nest's blocks after the label that the context's owner writes."""
     writer = Writer(context)
     body = Body(writer, structure, reader, plan, dependence, Places(), {})
-    if any(level.extent is not None and (level.extent or 0) < 1 for level in structure.levels):
+    if structure.is_empty:
         Guard(writer, structure, reader, plan, body).write_empty()
     else:
         for value in dependence.invariants:

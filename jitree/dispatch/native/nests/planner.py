@@ -54,7 +54,9 @@ WIDE: Final = 16
 
 
 def make_plan(structure: Structure, splits: Sequence[Split], dependence: Dependence) -> Plan:
-    """The best plan known for a nest; there always is one."""
+    """The best plan known for a nest; there always is one. Of one that never runs it says nothing."""
+    if structure.is_empty:
+        return _in_order(structure)
     return _Planner(structure, splits, dependence).parallel() or _in_order(structure)
 
 

@@ -74,6 +74,11 @@ class Structure:
         return tuple(level.counter for level in self.levels)
 
     @property
+    def is_empty(self) -> bool:
+        """A loop is known to have no iterations."""
+        return any(level.extent is not None and level.extent < 1 for level in self.levels)
+
+    @property
     def exit(self) -> Block:
         return self.loop.exits[0][1]
 

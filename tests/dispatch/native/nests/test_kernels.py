@@ -51,6 +51,25 @@ def test_no_iterations(compare: str) -> None:
     check(program([Level(0, compare=compare)], body))
 
 
+@pytest.mark.parametrize("sizes", [(0, 5, 7), (20, 0, 7), (20, 5, 0), (0, 0, 0)])
+@pytest.mark.parametrize("factors", [(5, 1), (1, 1)])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_product_without_elements(
+    sizes: tuple[int, int, int], factors: tuple[int, int], dynamic: bool
+) -> None:
+    """A matrix of no rows or columns, also where elements of several iterations are one."""
+
+    def body(text: Text, at: list[str]) -> None:
+        row, column, k = at
+        out = text.index(7, (row, factors[0]), (column, factors[1]))
+        left = text.load("f32", 1, text.index(0, (row, 7), (k, 1)))
+        right = text.load("f32", 2, text.index(3, (k, 5), (column, 1)))
+        text.store("f32", 0, out, text.op("fma.f32", left, right, text.load("f32", 0, out)))
+
+    bounds: list[Bound] = [argument(number) if dynamic else size for number, size in enumerate(sizes)]
+    check(program([Level(bound) for bound in bounds], body), sizes)
+
+
 @pytest.mark.parametrize("count", [3, 16, 33])
 @pytest.mark.parametrize("stride", [1, 2, 3, 4, 5, -1])
 def test_strides_and_starts(count: int, stride: int) -> None:
