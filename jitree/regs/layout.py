@@ -40,6 +40,8 @@ STATE: Final = Record(
     i64 outcome           # SLOW_*: what came of it
     i64 stack             # bytes of the processor's stack that compiled functions may take in all
     i64 stack_limit       # where that ends: set when the loop is entered
+    i64 last_wait         # address of the operands of a `hal.fence.await`: the host waits itself; 0 = none
+    i64 owed              # number of the submission that it waits for when the call has ended; 0 = none
     """,
 )
 """One per call stack. `loop(state)` runs until it must stop; the same address resumes."""

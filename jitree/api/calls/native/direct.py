@@ -118,6 +118,7 @@ def direct_call(
         "result_count": len(signature.results), "results": results.buffer_info()[0],
         "signal": rows.signal() if signature.fences else 0, "rewrites": int(rows.rewrites),
         "workspace": rows.workspace, "staging": rows.staging(arguments), "uploads": int(rows.uploads),
+        "last_wait": rows.last_wait(vm_function),
         "acquire_code": method_code(lock.acquire, METH_KEYWORDS),
         "release_code": method_code(lock.release, METH_NOARGS),
     }  # fmt: skip
@@ -205,6 +206,7 @@ class _Rows:
         self.uploads = exchange is None or not exchange.explicit_transfers
         """Whether elements of the host go to the device without being told to."""
         self._copies = copies_to(function.device, function.invoker.table)
+        self._reads_ahead = self._copies and not self._is_local and len(function.devices) == 1
 
     def arguments(self, rows: Sequence[Row]) -> array[int]:
         storage = storage_names(self._function.signature)
@@ -230,6 +232,15 @@ class _Rows:
         if not self._copies:
             raise Unsuitable
         return self._refs + 8 * self._slots[-1][1]
+
+    def last_wait(self, vm_function: BytecodeFunction) -> int:
+        """The address of the operands of a wait that the host makes at the end of the call instead; 0 = none.
+        Only one device with a stream lets it wait."""
+        if not self._reads_ahead or self._function.signature.fences:
+            return 0
+        from jitree.api.calls.last_wait import last_wait  # of programs for a GPU
+
+        return last_wait(vm_function)
 
     def staging(self, arguments: array[int]) -> int:
         """The address of memory where the elements of small arrays of one call are put together, 0 where that
@@ -314,7 +325,8 @@ class _Rows:
                 self._interface.learn(tensor.element_type)
             if len(self._function.devices) > 1:
                 return register  # Python looks whose memory it is
-            return register | {"view_kind": self._function.invoker.table.ref_types.lookup("hal.buffer_view")}
+            kind = self._function.invoker.table.ref_types.lookup("hal.buffer_view")
+            return register | {"view_kind": kind, "ahead": self._keeper.ahead() if self._reads_ahead else 0}
         if register["kind"] == PASS_I32 and parameter.type in _NARROW:
             return register | {"kind": _NARROW[parameter.type]}
         unpack = number_unpacker(parameter.type)

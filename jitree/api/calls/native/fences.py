@@ -7,6 +7,7 @@ The first one is null: arrays that are still computed are arguments for Python.
 from __future__ import annotations
 
 from jitree.api.calls.native.python import drop, invoke_with, invoke_with_number, is_done, is_true
+from jitree.api.calls.native.read_ahead import read_ahead
 from jitree.api.calls.native.records import CallRecord, Python
 from jitree.api.calls.native.results import take_results
 from jitree.codegen.primitives import call, load64, stack, store64
@@ -60,13 +61,8 @@ def take_signalled(
             tick = 0
         call(python.restore_thread, thread)
     if tick == 0 or (tick > 0 and prompt == PATIENT):
-        if tick != 0 and record.lent:  # lent for as long as the call takes
-            wait_for_device(python, state.handle_pool.queue.stream, tick)
-        if tick != 0:
-            store64(awaited, place_of(state.handle_pool.queue.stream))
-            store64(awaited + 8, tick)
         drop_signal(state, signal)
-        return take_results(python, record)
+        return take_owed(python, record, state, tick, awaited)
     fence = invoke_with_number(python, record.pending, place_of(signal))
     if fence == 0:
         return 0
@@ -78,6 +74,20 @@ def take_signalled(
     record.fence = python.none
     drop(python, fence)
     return results
+
+
+def take_owed(python: Python, record: CallRecord, state: State, tick: int, awaited: int) -> int:
+    """The results of a function that are there when submission ``tick`` is done, for which the caller waits
+    then, as it finds it at ``awaited``; 0 = they are there. 0 with an exception set."""
+    if tick == 0:
+        return take_results(python, record)
+    stream = state.handle_pool.queue.stream
+    last = read_ahead(python, record, stream, tick)
+    if record.lent:  # lent for as long as the call takes
+        wait_for_device(python, stream, last)
+    store64(awaited, place_of(stream))
+    store64(awaited + 8, last)
+    return take_results(python, record)
 
 
 def when_reached(python: Python, record: CallRecord, fence: Entry, results: int) -> int:

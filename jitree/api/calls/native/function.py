@@ -10,6 +10,7 @@ from jitree.api.calls.native.arguments import pass_arguments
 from jitree.api.calls.native.fences import (
     drop_signal,
     pass_fences,
+    take_owed,
     take_signalled,
     taken_signal,
     to_be_awaited,
@@ -31,7 +32,6 @@ from jitree.api.calls.native.python import (
     retained,
 )
 from jitree.api.calls.native.records import CallRecord, FrameRecord, GateRecord, Python
-from jitree.api.calls.native.results import take_results
 from jitree.codegen.primitives import call, lesser, load64, stack, store64, unlikely
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import STATE_RELEASED, bury, release
@@ -186,8 +186,11 @@ def call_directly(python: Python, record: CallRecord, arguments: int, prompt: in
         return settle(python, record, _SLOWLY if forgets_error(python) else 0)
     signal = taken_signal(record)
     state.looked = 0
+    state.owed = 0
     if unlikely(prompt != PATIENT):
         state.prompt = PROMPT
+    else:
+        state.last_wait = record.last_wait
     if unlikely(prompt == _AWAITED):
         state.time = lesser(state.time, PROMPT_TIME)
     reason = enter(python, record, state)
@@ -202,6 +205,7 @@ def call_directly(python: Python, record: CallRecord, arguments: int, prompt: in
         is_complete = is_done(python, rest)
     else:
         is_complete = reason == EXIT_FINISHED or is_done(python, invoke(python, record.go_on))
+    state.last_wait = 0
     if unlikely(prompt != PATIENT):
         state.prompt = PATIENT
     if unlikely(not is_complete):
@@ -212,7 +216,7 @@ def call_directly(python: Python, record: CallRecord, arguments: int, prompt: in
         drop_signal(state, signal)
         return settle(python, record, 0)
     if not signal:
-        return settle(python, record, take_results(python, record))
+        return settle(python, record, take_owed(python, record, state, state.owed, awaited))
     return settle(python, record, take_signalled(python, record, state, signal, prompt, awaited))
 
 

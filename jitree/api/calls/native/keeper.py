@@ -7,7 +7,7 @@ from array import array
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from jitree.api.calls.native.layout import CAPSULE_POINTER_AT, MAXIMUM_RANK, OWNERS
+from jitree.api.calls.native.layout import AHEAD, CAPSULE_POINTER_AT, MAXIMUM_RANK, MOST_AHEAD, OWNERS
 from jitree.regs.layout import ENTRY, GATE, OWNER_CODE, STATE
 
 if TYPE_CHECKING:
@@ -35,7 +35,10 @@ _NESTING: Final = GATE.word("nesting")
 class Keeper:
     """The OWNERS record of a handle table. Each owner of a handle of the table keeps its keeper."""
 
-    __slots__ = ("_attend", "_interface", "_markers", "_table", "_words", "lock", "pattern", "record")
+    __slots__ = (
+        "_ahead", "_aheads_given", "_attend", "_interface", "_markers", "_table", "_words", "lock", "pattern",
+        "record",
+    )  # fmt: skip
 
     def __init__(self, invoker: Invoker, interface: OwnerCode) -> None:
         self._table = invoker.table
@@ -44,19 +47,28 @@ class Keeper:
         self.pattern: object = None
         """A direct call of the session, if machine code reads arrays in its device's memory."""
         self._words = array("q", bytes(OWNERS.size))
+        self._ahead = array("q", bytes(AHEAD.size * MOST_AHEAD))
+        self._aheads_given = 0
         self.lock: threading.RLock = invoker.lock
         """The context's."""
         self.record: int = self._words.buffer_info()[0]
         self._attend = partial(_attend, invoker.gate, self._table, self.lock, interface, self.record)
         for field, value in {
             "keeper": id(self), "python": interface.record, "attend": id(self._attend),
-            "extension": self._table.extension,
+            "extension": self._table.extension, "ahead": self._ahead.buffer_info()[0],
         }.items():  # fmt: skip
             self._words[OWNERS.word(field)] = value
 
     def connect(self, handle_pool: int) -> None:
         """Machine code gives memory of a stream to other libraries: the table's HANDLE_POOL record."""
         self._words[OWNERS.word("handle_pool")] = handle_pool
+
+    def ahead(self) -> int:
+        """The address of an AHEAD record for a result of a function. With more results than records some
+        share one, and only the last of them is known."""
+        number = self._aheads_given % MOST_AHEAD
+        self._aheads_given += 1
+        return self._ahead.buffer_info()[0] + AHEAD.size * number
 
     def own(self, obj: object) -> object:
         """An owner of the object's handle, with the lock held."""

@@ -185,6 +185,7 @@ OWNERS: Final = Record(
     i64 attend              # Python function, see Owners.attend
     i64 extension           # bytes from an entry of the table to its extension
     i64 handle_pool         # the HANDLE_POOL record of the table where it has a stream's memory, else 0
+    i64 ahead               # address of MOST_AHEAD AHEAD records
     i64 count               # handles in `returned`
     """
     f"i64*{MAXIMUM_RETURNED} returned",
@@ -192,6 +193,20 @@ OWNERS: Final = Record(
 """Handles of one table that owners have given back. Touched by the thread that holds the GIL, so that owners
 may die at any time: also while machine code of the context runs."""
 RETURNED: Final = OWNERS["returned"]
+
+AHEAD: Final = Record(
+    "ahead",
+    """
+    i64 view                # handle of the array that the last call gave: a reference if there is a copy
+    i64 copy                # reference to a buffer in pinned memory with its elements; 0 = there is none
+    i64 worked              # STREAM.worked at the end of that call: as long as it is that, both have the same
+    i64 wanted              # 1 = the host has read the array that a call gave before anything else
+    """,
+)
+"""A result of calls that the host may read: then the next call has its elements copied to the host."""
+MOST_AHEAD: Final = 64
+LARGEST_AHEAD: Final = 1 << 16
+"""Bytes of such a result."""
 
 MAXIMUM_RANK: Final = EXTENSION_SIZE // 8 - 1
 """The highest rank of arrays whose dimensions lie in the table."""
@@ -245,6 +260,7 @@ CALL: Final = Record(
     i64 shared_size         # bytes of it that they take
     i64 keep_lent           # Python function: has such a handle keep its owner for longer than the call
     i64 wait_for_submission # waits for a submission, whose number it is given
+    i64 last_wait           # STATE.last_wait of such calls
     i64 hold                # gives a blank entry that keeps a numpy array; 0 = none is written in place
     """
     f"i64*{FRAME.size // 8} begun_frame\ni64*{STATE.word('module') - STATE.word('pc') + 1} begun_state",
@@ -305,6 +321,7 @@ RESULT: Final = Record(
     i64 place               # address of the register
     i64 convert             # Python function (value, device, fence) that makes what is returned, or 0
     i64 view_kind           # type number of buffer views
+    i64 ahead               # address of an AHEAD record; 0 = none
     """,
 )
 

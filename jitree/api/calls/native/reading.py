@@ -5,21 +5,17 @@ from __future__ import annotations
 from jitree.api.calls.native.arrays import dtype_of, over_memory
 from jitree.api.calls.native.fences import wait_for_device
 from jitree.api.calls.native.function import enter_gate, leave_gate, settle
-from jitree.api.calls.native.layout import CAPSULE_CONTEXT_AT, CAPSULE_POINTER_AT, MAXIMUM_RANK
+from jitree.api.calls.native.layout import CAPSULE_CONTEXT_AT, CAPSULE_POINTER_AT
 from jitree.api.calls.native.owners import give_back_handle, handle_of, new_owner
 from jitree.api.calls.native.python import drop, invoke_with_number, is_true, retained
+from jitree.api.calls.native.read_ahead import ahead_of, may_copy, note_read, pinned_copy, take_copy
 from jitree.api.calls.native.records import CallRecord, Python
 from jitree.codegen.primitives import call, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.hal.enums import MemoryAccess
-from jitree.modules.hal.native.buffers import place_number, take_storage
-from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
-from jitree.modules.hal.native.layout import POOL_COUNT
-from jitree.modules.hal.native.records import Entry, State, StreamRecord
-from jitree.modules.hal.native.registers import DONE
-from jitree.modules.hal.native.transfers import move
-from jitree.regs.layout import LINK_POOLED, PLACE_SHIFT
-from jitree.types import ENCODING_DENSE
+from jitree.modules.hal.native.buffers import place_number
+from jitree.modules.hal.native.records import Entry, StreamRecord
+from jitree.regs.layout import PLACE_SHIFT
 
 LARGEST_READ = 1 << 20
 """Bytes; more is left to Python, which may choose another kind of memory."""
@@ -57,8 +53,8 @@ def fetch_method(self: int, arguments: int, count: int, names: int) -> int:
 
 
 def read_back(python: Python, record: CallRecord, array: int, submission: int) -> Entry:
-    """A buffer of pinned memory that gets the bytes of an array, with its dimensions and element type; 0 if
-    that takes Python. At ``submission`` are the stream and the number of the copy then."""
+    """A buffer of pinned memory that has or gets the bytes of an array, with its dimensions and element type;
+    0 if that takes Python. At ``submission`` are the stream and the number of the copy then."""
     state = record.state
     handle_pool = state.handle_pool
     none = python.none
@@ -71,48 +67,25 @@ def read_back(python: Python, record: CallRecord, array: int, submission: int) -
     queue = handle_pool.queue
     if not queue or queue.open == 0 or not queue.stream or view.access >> PLACE_SHIFT != place_number(queue):
         return Entry(0)
-    dimensions = place_of(view) + handle_pool.extension
-    if view.encoding != ENCODING_DENSE or view.rank > MAXIMUM_RANK or not 0 < view.length <= LARGEST_READ:
+    if not may_copy(python, handle_pool, view, LARGEST_READ):
         return Entry(0)
-    if load64(dimensions + 8 * MAXIMUM_RANK) & _READ == 0 or dtype_of(python, view.element_type) == 0:
-        return Entry(0)
+    stream = queue.stream
+    store64(submission, place_of(stream))
+    ahead = ahead_of(record.owners, view, stream)
+    copy = take_copy(state, ahead)
+    if copy:
+        store64(submission + 8, ahead.worked)
+        return copy
+    worked = stream.worked
     copy = pinned_copy(state, view)
     if not copy and is_true(python, invoke_with_number(python, record.supply, view.length)):
         copy = pinned_copy(state, view)
     if copy:
-        store64(submission, place_of(queue.stream))
         store64(submission + 8, handle_pool.submitted)
+        note_read(record.owners, ahead, worked, stream.worked)
     else:
         call(python.clear_error)
     return copy
-
-
-def pinned_copy(state: State, view: Entry) -> Entry:
-    """As :func:`read_back`, of a view that fits; 0 also if a pool is empty."""
-    handle_pool = state.handle_pool
-    queue = handle_pool.queue
-    storage = take_storage(state, handle_pool, view.length, 1, POOL_COUNT)
-    if not storage:
-        return Entry(0)
-    released = place_of(state) + STATE_RELEASED
-    copy = new_entry(state, handle_pool, handle_pool.buffer)
-    if not copy:
-        release(handle_pool, storage, released)
-        return Entry(0)
-    copy.address = storage.address
-    copy.length = view.length
-    copy.access = place_number(queue) << PLACE_SHIFT
-    copy.element_type = view.element_type
-    copy.rank = view.rank
-    copy.parent = storage
-    copy.link = Entry(LINK_POOLED)
-    for index in range(view.rank):
-        place = handle_pool.extension + 8 * index
-        store64(place_of(copy) + place, load64(place_of(view) + place))
-    if move(state, handle_pool, queue, view.address, storage.address, view.length) == DONE:
-        return copy
-    release(handle_pool, copy, released)
-    return Entry(0)
 
 
 def awaited_elements(python: Python, record: CallRecord, copy: Entry, stream: StreamRecord, tick: int) -> int:

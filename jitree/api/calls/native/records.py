@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jitree.api.calls.native.layout import (
+    AHEAD,
     ARGUMENT,
     CALL,
     CONVERSION,
@@ -27,6 +28,12 @@ class Python(MemoryRecord, layout=PYTHON):
 
 class Owners(MemoryRecord, layout=OWNERS):
     handle_pool: HandlePoolRecord
+    ahead: Ahead
+
+
+class Ahead(MemoryRecord, layout=AHEAD):
+    view: Entry
+    copy: Entry
 
 
 class Conversion(MemoryRecord, layout=CONVERSION):
@@ -70,7 +77,7 @@ class Ndarray(MemoryRecord, layout=NDARRAY):
 
 
 class Result(MemoryRecord, layout=RESULT):
-    pass
+    ahead: Ahead
 
 
 class GateRecord(MemoryRecord, layout=GATE):

@@ -48,6 +48,12 @@ def note_end(stream: StreamRecord, tick: int) -> None:
         stream.ended = ticks()
 
 
+def include(stream: StreamRecord, tick: int, later: int) -> None:
+    """Submission ``later``, which ends soon after ``tick``, is what the host waits for instead."""
+    if stream.timed_tick == tick:
+        stream.timed_tick = later
+
+
 def take_time(stream: StreamRecord, program: ProgramRecord) -> None:
     """Keeps the time of the program's last run, if that is the one that was timed last."""
     taken = stream.ended - stream.begun

@@ -1,0 +1,144 @@
+"""Results that the host reads as soon as a call has ended. Machine code.
+
+To ask the device for the elements when they are read takes another launch and another wait. So the elements
+of a result that was read after the last call go to the host before this call waits for the device.
+"""
+
+from __future__ import annotations
+
+from jitree.api.calls.native.arrays import dtype_of
+from jitree.api.calls.native.layout import AHEAD, LARGEST_AHEAD, MAXIMUM_RANK, MOST_AHEAD, RESULT
+from jitree.api.calls.native.records import Ahead, CallRecord, Owners, Python, Result
+from jitree.codegen.primitives import load64, store64
+from jitree.codegen.record import place_of
+from jitree.hal.enums import MemoryAccess
+from jitree.modules.hal.native.buffers import place_number, take_storage
+from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
+from jitree.modules.hal.native.layout import POOL_COUNT
+from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State, StreamRecord
+from jitree.modules.hal.native.registers import DONE
+from jitree.modules.hal.native.transfers import move
+from jitree.modules.hal.native.ways import include
+from jitree.regs.counting import retain
+from jitree.regs.layout import LINK_POOLED, PLACE_SHIFT
+from jitree.types import ENCODING_DENSE
+
+AHEAD_SIZE = AHEAD.size
+RESULT_SIZE = RESULT.size
+_READ = int(MemoryAccess.READ)
+
+
+def read_ahead(python: Python, record: CallRecord, stream: StreamRecord, tick: int) -> int:
+    """Has the results in the registers copied that the host will read, after submission ``tick``. Gives the
+    number of the submission that the call waits for."""
+    result = Result(record.results)
+    for _ in range(record.result_count):
+        if result.ahead:
+            renew(python, record.state, result, stream)
+        result = Result(place_of(result) + RESULT_SIZE)
+    worked = stream.worked
+    result = Result(record.results)
+    for _ in range(record.result_count):
+        if result.ahead:
+            result.ahead.worked = worked
+        result = Result(place_of(result) + RESULT_SIZE)
+    if worked <= tick:
+        return tick
+    include(stream, tick, worked)
+    return worked
+
+
+def renew(python: Python, state: State, result: Result, stream: StreamRecord) -> None:
+    """Copies a result if the host has read the last one."""
+    handle_pool = state.handle_pool
+    ahead = result.ahead
+    unread = take_copy(state, ahead)
+    if unread:
+        ahead.wanted = 0
+        release(handle_pool, unread, place_of(state) + STATE_RELEASED)
+    view = Entry(load64(result.place))
+    ahead.view = view
+    if ahead.wanted == 0 or not view or view.kind != result.view_kind or is_open_to_others(stream):
+        return
+    if view.access >> PLACE_SHIFT != place_number(handle_pool.queue):
+        return
+    if may_copy(python, handle_pool, view, LARGEST_AHEAD):
+        ahead.copy = pinned_copy(state, view)
+        if ahead.copy:
+            retain(view)  # or another array could have its handle, and the copy
+
+
+def take_copy(state: State, ahead: Ahead) -> Entry:
+    """A reference to the copy of a result, 0 if there is none."""
+    if not ahead or not ahead.copy:
+        return Entry(0)
+    copy = ahead.copy
+    ahead.copy = Entry(0)
+    release(state.handle_pool, ahead.view, place_of(state) + STATE_RELEASED)
+    return copy
+
+
+def is_open_to_others(stream: StreamRecord) -> bool:
+    """Whether other libraries or devices may write to the memory of the stream's device."""
+    return stream.exports != 0 or stream.exposed != 0
+
+
+def ahead_of(owners: Owners, view: Entry, stream: StreamRecord) -> Ahead:
+    """The record of a result whose elements nothing can have changed since its call; 0 = there is none."""
+    if is_open_to_others(stream):
+        return Ahead(0)
+    ahead = owners.ahead
+    for _ in range(MOST_AHEAD):
+        if ahead.view == view:
+            return ahead if ahead.worked == stream.worked else Ahead(0)
+        ahead = Ahead(place_of(ahead) + AHEAD_SIZE)
+    return Ahead(0)
+
+
+def note_read(owners: Owners, ahead: Ahead, worked: int, now: int) -> None:
+    """The host has a result copied. That changes no elements, but STREAM.worked, which was ``worked``."""
+    if not ahead:
+        return
+    ahead.wanted = 1
+    other = owners.ahead
+    for _ in range(MOST_AHEAD):
+        if other.worked == worked:
+            other.worked = now
+        other = Ahead(place_of(other) + AHEAD_SIZE)
+
+
+def may_copy(python: Python, handle_pool: HandlePoolRecord, view: Entry, most: int) -> bool:
+    """Whether a view has at most so many bytes, which may be read and which numpy shows as they lie there."""
+    dimensions = place_of(view) + handle_pool.extension
+    if view.encoding != ENCODING_DENSE or view.rank > MAXIMUM_RANK or not 0 < view.length <= most:
+        return False
+    return load64(dimensions + 8 * MAXIMUM_RANK) & _READ != 0 and dtype_of(python, view.element_type) != 0
+
+
+def pinned_copy(state: State, view: Entry) -> Entry:
+    """A buffer of pinned memory that gets the bytes of a view, with its dimensions and element type. 0 if a
+    pool is empty."""
+    handle_pool = state.handle_pool
+    queue = handle_pool.queue
+    storage = take_storage(state, handle_pool, view.length, 1, POOL_COUNT)
+    if not storage:
+        return Entry(0)
+    released = place_of(state) + STATE_RELEASED
+    copy = new_entry(state, handle_pool, handle_pool.buffer)
+    if not copy:
+        release(handle_pool, storage, released)
+        return Entry(0)
+    copy.address = storage.address
+    copy.length = view.length
+    copy.access = place_number(queue) << PLACE_SHIFT
+    copy.element_type = view.element_type
+    copy.rank = view.rank
+    copy.parent = storage
+    copy.link = Entry(LINK_POOLED)
+    for index in range(view.rank):
+        place = handle_pool.extension + 8 * index
+        store64(place_of(copy) + place, load64(place_of(view) + place))
+    if move(state, handle_pool, queue, view.address, storage.address, view.length) == DONE:
+        return copy
+    release(handle_pool, copy, released)
+    return Entry(0)
