@@ -130,6 +130,7 @@ def direct_call(
         "go_on": rest.go_on, "set_aside": rest.set_aside, "when_reached": rest.when_reached,
         "give_up": rest.give_up, "take_reference": rest.take_reference,
         "supply": partial(_supply, table), "wait_for": rest.wait_for, "pending": rest.pending,
+        "pending_submission": rest.pending_submission,
         "fence": None, "keep_lent": partial(_keep_lent, table),
         "wait_for_submission": rest.wait_for_submission,
     }  # fmt: skip

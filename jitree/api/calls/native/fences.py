@@ -63,7 +63,11 @@ def take_signalled(
     if tick == 0 or (tick > 0 and prompt == PATIENT):
         drop_signal(state, signal)
         return take_owed(python, record, state, tick, awaited)
-    fence = invoke_with_number(python, record.pending, place_of(signal))
+    if tick > 0:
+        drop_signal(state, signal)
+        fence = invoke_with_number(python, record.pending_submission, tick)
+    else:
+        fence = invoke_with_number(python, record.pending, place_of(signal))
     if fence == 0:
         return 0
     if prompt != PROMPT and fence != python.none:

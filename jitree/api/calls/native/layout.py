@@ -247,6 +247,7 @@ CALL: Final = Record(
     i64 signal              # address of the register of a fence that is reached at the end, 0 = none
     i64 workspace           # address of the register of memory for intermediate results, 0 = none
     i64 pending             # of the DirectCall: gives that fence, None if it has been reached,
+    i64 pending_submission  # the same of a submission, whose number it is given
     i64 wait_for            # waits for it, without the lock,
     i64 when_reached        # or gives a coroutine that waits for it
     i64 fence               # of the arrays that are returned by the call in progress, or None

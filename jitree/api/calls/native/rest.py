@@ -127,13 +127,22 @@ class Rest:
 
     def wait_for_submission(self, tick: int) -> None:
         """As :meth:`wait_for`, for a submission of the device."""
-        stream = self._device.shared_stream
-        assert stream is not None
-        self.wait_for(Fence(((stream.promised(tick), 1),)))
+        self.wait_for(self._promised(tick))
 
     def pending(self, handle: int) -> Fence | None:
         """A fence, a reference to which is taken over; None if it has been reached."""
-        fence = cast("Fence", self._invoker.table.take(handle))
+        return self._submitted(cast("Fence", self._invoker.table.take(handle)))
+
+    def pending_submission(self, tick: int) -> Fence | None:
+        """As :meth:`pending`, the fence of a submission of the device."""
+        return self._submitted(self._promised(tick))
+
+    def _promised(self, tick: int) -> Fence:
+        stream = self._device.shared_stream
+        assert stream is not None
+        return Fence(((stream.promised(tick), 1),))
+
+    def _submitted(self, fence: Fence) -> Fence | None:
         if fence.is_reached():
             return None
         for reference in chain.from_iterable(self._written.values()):
