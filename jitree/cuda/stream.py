@@ -128,12 +128,11 @@ class Stream:
     @property
     def kernels(self) -> Kernels:
         """Our own kernels, loaded when first used."""
-        kernels = self._kernels
-        if kernels is None:
+        if self._kernels is None:
             from jitree.cuda.kernels import Kernels
 
-            kernels = self._kernels = Kernels(self.context)
-        return kernels
+            self._kernels = Kernels(self.context)
+        return self._kernels
 
     # Submitting; the caller holds the lock.
 
@@ -153,8 +152,7 @@ class Stream:
 
     def end(self) -> None:
         """What has begun has been submitted, or failed. The caller still holds the lock."""
-        batch = self.batch
-        self.share.set_batched(0 if batch is None else batch.pending)
+        self.share.set_batched(0 if self.batch is None else self.batch.pending)
         self.share.hand_over()
 
     def check_open(self) -> None:
@@ -202,6 +200,8 @@ class Stream:
             else:
                 insort(self._promises, (tick, semaphore, 1), key=itemgetter(0))
                 semaphore.promise(1, self)
+        if not len(self._promises) % _OPEN_PROMISES:
+            self.poll()
         return semaphore
 
     def connect(self, code: StreamCode, programs: Programs) -> None:

@@ -249,3 +249,13 @@ def test_random_reads(
             del arrays[choose.randrange(len(arrays))]
     for array, values in arrays:
         read(array, values)
+
+
+def test_promises_do_not_pile_up(device: CudaDevice, session: Session) -> None:
+    """Of calls whose results nobody waits for, on a device that has long done them."""
+    add = session.load(LENDING_ASYNC).add
+    x = session.to_device(X)
+    warm(add, x, x)
+    for _ in range(5000):
+        add.submit(x, x)
+    assert len(device.stream._promises) < 2048

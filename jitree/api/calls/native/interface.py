@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable
 from functools import cache, cached_property
 from types import FunctionType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -34,6 +34,9 @@ from jitree.base.scopes import ENDED
 from jitree.codegen import image
 from jitree.errors import CancelledError, InternalError
 from jitree.types import ELEMENT_TYPES, ElementType
+
+if TYPE_CHECKING:
+    from jitree.api.asynchronous import AsynchronousFunction
 
 _FUNCTIONS: Final = {
     "retain": "Py_IncRef", "drop": "Py_DecRef",
@@ -164,24 +167,33 @@ class Interface:
         if missing:
             raise InternalError(f"machine code of calls was not told of {', '.join(missing)}")
 
-    def method(self, cls: type, symbol: str, python: Callable[..., Any], field: str) -> Any:
-        """Machine code as a method of a class in place of one in Python, which it calls, as ``field`` of the
-        record, for what it does not do itself."""
+    def method(
+        self,
+        cls: type,
+        symbol: str,
+        python: Callable[..., Any],
+        field: str,
+        like: Callable[..., Any] | None = None,
+    ) -> Any:
+        """Machine code as a method of a class. What it does not do itself, a method in Python does, as
+        ``field`` of the record. It has the name and the documentation of ``like``, by default of that."""
         self._kept.append(python)
         self._set({field: id(python)})
         address = self._methods.address + STRIDE * _METHODS.index(symbol)
-        name, documentation = python.__name__.encode(), (python.__doc__ or "").encode() or None
+        like = like or python
+        name, documentation = like.__name__.encode(), (like.__doc__ or "").encode() or None
         definition = _Definition(name, address, _ANY_ARGUMENTS, documentation)
         self._kept.append(definition)
         new = c_function("PyDescr_NewMethod", ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
         return new(cls, ctypes.addressof(definition))
 
-    def submit(self, cls: type[Function]) -> None:
+    def submit(self, cls: type[AsynchronousFunction]) -> None:
         """From now on machine code submits the calls of asynchronous functions, of which few programs have
         any: their class is imported with the first one."""
         with _Loaded.lock:
             if type(cls.submit) is FunctionType:
-                method = self.method(cls, "submit_method", cls.submit, "submit_slowly")
+                slowly = cls.submit_slowly
+                method = self.method(cls, "submit_method", slowly, "submit_slowly", like=cls.submit)
                 cls.submit = method  # type: ignore[method-assign]
 
     def function(self, symbol: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from array import array
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import ref
 
 from jitree.api.calls.native import RECIPE
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from jitree.api.array import Array
+    from jitree.api.asynchronous import AsynchronousFunction
     from jitree.api.function import Function
     from jitree.hal.device import Device
 
@@ -77,7 +78,7 @@ class DirectCalls:
             except (Unsuitable, ResourceExhaustedError):
                 return True, None
         if function.signature.fences:
-            loaded.submit(type(function))
+            loaded.submit(cast("type[AsynchronousFunction]", type(function)))
         if self._pattern is None:
             self._place = loaded.place
             self._view_kind = invoker.table.ref_types.lookup("hal.buffer_view")
