@@ -29,7 +29,7 @@ class _Progress(Onlooker):
         self.begun: int | None = None
         self.done: int | None = None
         self.last = ""
-        """The name of the one that is done."""
+        """The name of the dispatch that was done last."""
 
     def is_about(self, step: DeviceStep, ordinal: int | None) -> None:
         if step.kind == DISPATCH:

@@ -106,7 +106,7 @@ class _Search:
         self._replies: dict[Value, tuple[str, bool]] = {}
         """By result of a query: its format, and whether it is the value (or whether there is one)."""
         self._stored: dict[int, list[Value]] = {}
-        """By place of a global, what is stored there."""
+        """Values that the program stores in a global, by the global's place."""
         self._known: dict[tuple[Value, str], int | None] = {}
         for instruction in self._instructions():
             if self._called(instruction) == _QUERY and self._text(instruction.operands[1]) == _FORMATS:

@@ -45,7 +45,7 @@ class EntryPoint(NamedTuple):
 
     name: str | None
     code: int
-    """Address."""
+    """The address of its machine code."""
     environment: int
     """Address that every call gets."""
     local_memory: int

@@ -72,7 +72,7 @@ class Closeness(NamedTuple):
     size: int
     """Elements."""
     differing: int
-    """… that are not near."""
+    """How many elements are not near."""
     max_abs: float
     max_rel: float
     """Relative to the second one."""

@@ -48,7 +48,7 @@ class Meeting:
         self.alone: tuple[dict[int, ObservedDispatch], dict[int, ObservedDispatch]] = ({}, {})
         """Those for whom the other call never came."""
         self.is_over = False
-        """Both go on without meeting."""
+        """Whether both go on without meeting."""
 
     def arrive(self, side: int, number: int, arrival: Arrival) -> None:
         """Returns when the tensors have been compared, or the other call will not come."""

@@ -21,7 +21,7 @@ class Makers(Onlooker):
     def __init__(self) -> None:
         self._writes: list[tuple[Extent, ObservedDispatch | None]] = []
         self.results: Sequence[ObservedDispatch | None] = ()
-        """Those of the results."""
+        """The dispatches that made the results of the call."""
 
     def types(self, dispatch: ObservedDispatch) -> Types:
         return {}

@@ -59,7 +59,7 @@ class Sketch(NamedTuple):
     name: str
     type: str
     size: int
-    """Elements."""
+    """How many elements it has."""
     digest: bytes
     samples: npt.NDArray[np.float64] | None
     """None where elements are unknown."""

@@ -168,7 +168,7 @@ class VmList(Unique):
         self._held: _Held | None = None
         """The references of a list that is in a table."""
         self._ending: Ending | None = None
-        """Drops them."""
+        """What drops these references when the list dies."""
         self._objects: dict[int, object] = {}
         self._charge: object = None
         """What counts the memory of the slots (:class:`jitree.regs.memory.Bounds`)."""

@@ -102,7 +102,7 @@ class Block:
     successors: list[Block] = field(default_factory=list, repr=False)
     """Blocks in the order of the terminator: ``cond_br`` if true, if false; ``br_table`` default, cases."""
     dominator: Block | None = field(default=None, repr=False)
-    """The immediate one."""
+    """The block's immediate dominator; None of the entry."""
     order: int = 0
     """Position in reverse postorder."""
     entry: dict[Variable, Value] = field(default_factory=dict, repr=False)
@@ -137,7 +137,7 @@ class SsaLoop:
 
     header: Block
     blocks: set[Block] = field(repr=False)
-    """All of them, inner loops' included."""
+    """All blocks of the loop, those of inner loops as well."""
     parent: SsaLoop | None = field(default=None, repr=False)
     children: list[SsaLoop] = field(default_factory=list, repr=False)
 

@@ -45,7 +45,7 @@ class Keeper:
         """A direct call of the session, if machine code reads arrays in its device's memory."""
         self._words = array("q", bytes(OWNERS.size))
         self.lock: threading.RLock = invoker.lock
-        """The context's."""
+        """The lock of the session's context."""
         self.record: int = self._words.buffer_info()[0]
         self._attend = partial(_attend, invoker.gate, self._table, self.lock, interface, self.record)
         for field, value in {
