@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from jitree.hal.observing import Extent, Look
     from jitree.observe.origins import ObservedCall
-    from jitree.observe.regions import Types
     from jitree.types import ElementType
 
 _CERTAIN: Final = frozenset((DECLARED, GIVEN))
@@ -123,9 +122,6 @@ class FiniteCheck(Onlooker):
         """What first read a value that is not finite and that no dispatch made."""
         self.first_reader: int | None = None
         """The number of that dispatch in the call."""
-
-    def types(self, dispatch: ObservedDispatch) -> Types:
-        return {}
 
     def begins(self, call: ObservedCall) -> None:
         self.first_read, self.first_reader = "", None

@@ -14,7 +14,6 @@ from jitree.hal.observing import DISPATCH
 from jitree.observe.observation import Onlooker
 
 if TYPE_CHECKING:
-    from jitree.observe.regions import Types
     from jitree.observe.tensors import ObservedDispatch, ObservedTensor
 
 Tensors = tuple["ObservedTensor", ...]
@@ -107,9 +106,6 @@ class LockstepCall(Onlooker):
         self._meeting = meeting
         self._side = side
         self._numbers = numbers
-
-    def types(self, dispatch: ObservedDispatch) -> Types:
-        return {}
 
     def looks_at(self, dispatch: ObservedDispatch) -> None:
         if dispatch.kind != DISPATCH or dispatch.ordinal is None:

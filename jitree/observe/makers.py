@@ -11,7 +11,6 @@ from jitree.observe.regions import overlaps
 
 if TYPE_CHECKING:
     from jitree.hal.observing import Extent
-    from jitree.observe.regions import Types
     from jitree.observe.tensors import ObservedDispatch
 
 
@@ -22,9 +21,6 @@ class Makers(Onlooker):
         self._writes: list[tuple[Extent, ObservedDispatch | None]] = []
         self.results: Sequence[ObservedDispatch | None] = ()
         """The dispatches that made the results of the call."""
-
-    def types(self, dispatch: ObservedDispatch) -> Types:
-        return {}
 
     def looks_at(self, dispatch: ObservedDispatch) -> None:
         maker: ObservedDispatch | None = dispatch
