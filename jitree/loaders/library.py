@@ -438,10 +438,6 @@ class NativeExecutable(TabledExecutable):
     def environment_address(self) -> int:
         return self._environment.address
 
-    def sequential(self, ordinal: int) -> bool:
-        """Whether workgroups of one dispatch must not run at the same time."""
-        return bool(self.flags(ordinal) & ENTRY_SEQUENTIAL)
-
     def source_location(self, ordinal: int) -> SourceLocation | None:
         return self._library.source_location(ordinal)
 
