@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from jitree.base.records import NamedTuple
+from jitree.vmfb.words import signed
 
 VALUE_TYPES: Final = ("i32", "f32", "i64", "f64")
 REF: Final = "ref"
@@ -212,15 +213,10 @@ def constant(value: Value) -> str | None:
         return None
     bits = value.literals[0] if value.literals else 0
     if value.type == "f32":
-        return f"bitcast (i32 {_signed(bits, 32)} to float)"
+        return f"bitcast (i32 {signed(bits, 32)} to float)"
     if value.type == "f64":
-        return f"bitcast (i64 {_signed(bits, 64)} to double)"
-    return str(_signed(bits, 32 if value.type == "i32" else 64))
-
-
-def _signed(bits: int, width: int) -> int:
-    bits &= (1 << width) - 1
-    return bits - (1 << width) if bits >> width - 1 else bits
+        return f"bitcast (i64 {signed(bits, 64)} to double)"
+    return str(signed(bits, 32 if value.type == "i32" else 64))
 
 
 def operand(value: Value) -> str:
