@@ -14,6 +14,7 @@ from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, NonFiniteError
 from jitree.hal.buffer import BufferView
 from jitree.hal.observing import DISPATCH
+from jitree.observe.closeness import bits_text
 from jitree.observe.observation import Onlooker
 from jitree.observe.statistics import split
 from jitree.observe.tensors import DECLARED, GIVEN, GUESSED, ObservedDispatch, ObservedTensor, kind_of
@@ -46,8 +47,7 @@ class Fault(NamedTuple):
     bits: str
 
     def __str__(self) -> str:
-        place = ", ".join(map(str, self.coordinate))
-        return f"{self.value:g} at ({place}{',' if len(self.coordinate) == 1 else ''}) (bits {self.bits})"
+        return f"{self.value:g} at {self.coordinate} (bits {self.bits})"
 
 
 class Check(NamedTuple):
@@ -206,9 +206,8 @@ def first_fault(
         if found.any():
             place = int(found.argmax())
             element = piece[place : place + 1]
-            bits = int.from_bytes(element.tobytes(), "little")
             coordinate = tuple(map(int, np.unravel_index(first + place, shape))) if shape else ()
-            return Fault(coordinate, float(element[0].real), f"0x{bits:0{element.itemsize * 2}x}")
+            return Fault(coordinate, float(element[0].real), bits_text(element))
         first += len(piece)
     return None
 
