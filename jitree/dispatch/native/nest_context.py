@@ -26,11 +26,8 @@ class NestBuffer(NamedTuple):
 class NestContext:
     """Made for one nest, whose first block is under construction."""
 
-    def __init__(
-        self, emitter: Emitter, loop: SsaLoop, initial: dict[Value, str], deopt: str, exit: str
-    ) -> None:
+    def __init__(self, emitter: Emitter, loop: SsaLoop, deopt: str, exit: str) -> None:
         self._emitter = emitter
-        self._initial = initial
         self._math: dict[str, str] = {}
         self._stopped = ""
         self.deopt = deopt
@@ -53,10 +50,6 @@ class NestContext:
     def value(self, value: Value) -> str:
         """A value that is defined outside."""
         return operand(value)
-
-    def initial(self, parameter: Value) -> str:
-        """A parameter of the header when the nest is entered."""
-        return self._initial[parameter]
 
     def buffer(self, value: Value) -> NestBuffer:
         """A reference from outside whose elements are read or written."""
@@ -131,8 +124,7 @@ def nest_context(emitter: Emitter, loop: SsaLoop, deopt: str = "") -> NestContex
         emitter.side_exit_block(deopt, header.instructions[0], registers, emitter.fuel_left)
     ((source, target),) = {(header, target) for _, target in loop.exits}
     exit_label = emitter.edge_from(source, target, done_label(header))
-    names = {parameter: operand(value) for parameter, value in initial.items()}
-    return NestContext(emitter, loop, names, deopt, exit_label)
+    return NestContext(emitter, loop, deopt, exit_label)
 
 
 def _parameters(emitter: Emitter, loop: SsaLoop) -> dict[Value, Value]:

@@ -49,8 +49,8 @@ _MOST_ARENA_BYTES: Final = 16 << 20
 """Programs that keep more command buffers have the others in Python."""
 _GROWTH: Final = 4
 
-_KIND, _COUNT, _LENGTH, _ACCESS, _ADDRESS, _OWNER, _LINK, _PARENT = (
-    ENTRY.word(field) for field in ("kind", "count", "length", "access", "address", "owner", "link", "parent")
+_KIND, _ACCESS, _ADDRESS, _OWNER, _LINK, _PARENT = (
+    ENTRY.word(field) for field in ("kind", "access", "address", "owner", "link", "parent")
 )
 _NO_LIMIT: Final = 1 << 62
 _FIRST_ACCOUNT: Final = ACCOUNTS // 8
