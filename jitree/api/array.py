@@ -384,20 +384,11 @@ class Array(ImplicitTransfer):
     def __contains__(self, value: object) -> bool:
         return value in self._implicitly()
 
-    def __float__(self) -> float:
-        return float(self._implicitly())
-
-    def __int__(self) -> int:
-        return int(self._implicitly())
-
     def __complex__(self) -> complex:
         return complex(self._implicitly())
 
     def __index__(self) -> int:
         return self._implicitly().__index__()
-
-    def __bool__(self) -> bool:
-        return bool(self._implicitly())
 
     def __reduce__(self) -> Any:
         """Pickles and deep copies are numpy arrays on the host."""

@@ -38,7 +38,7 @@ TIME: Final = "the limit on time"
 LOAD_TIME: Final = "the limit on load time"
 _SECONDS = ("time", "load_time")
 _MOST = 1 << 62
-"""What machine code can count."""
+"""The largest number that machine code can count to."""
 _LONGEST = 1e9
 """Seconds that clocks can count."""
 

@@ -32,7 +32,7 @@ class Call(Unique):
         self.inputs: list[Any] = []
         """Arguments of the next :meth:`invoke`."""
         self.outputs: list[Any] = []
-        """Results of the last one."""
+        """Results of the last :meth:`invoke`."""
 
     @folded
     def __call__(self, *arguments: Any, **named: Any) -> Any:

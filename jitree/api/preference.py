@@ -154,8 +154,7 @@ def _place_of(device: Device) -> str | None:
     """A device like one that programs run on; None for those that are not measured on."""
     if device.uri.startswith("local-sync"):
         return "local-sync"
-    threads = getattr(device, "threads", None)
-    return f"local-task://?threads={threads}" if device.uri.startswith("local-task") else None
+    return f"local-task://?threads={device.threads}" if device.uri.startswith("local-task") else None
 
 
 # -- measuring ---------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ _KERNEL_HANDLES: Final = 256
 _EXECUTABLE: Final = 64 << 10
 """Bytes that the session has of an executable besides those of the file."""
 _FEW_EXECUTABLES: Final = 64
-"""For which these are not counted."""
+"""So many executables are not counted."""
 _DEVICES: Final = ("local-sync", "local-task")
 _REMEDY: Final = (
     "compile the program for VMVX (--iree-hal-target-backends=vmvx), or run it in a separate process "

@@ -58,7 +58,7 @@ _SERVE: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _PLAIN: Final = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * _ARGUMENTS)
 
 _kept: Final[dict[int, BaseException]] = {}
-"""By thread."""
+"""What each thread is to raise when its callback has returned, by thread."""
 
 
 def keep(error: BaseException) -> None:

@@ -17,7 +17,7 @@ from typing import IO, Final, TypeVar
 from jitree.errors import InternalError
 
 _NUMBER: Final = 8
-"""Bytes."""
+"""Bytes that a number takes in the file."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

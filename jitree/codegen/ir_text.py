@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -136,11 +136,6 @@ class ModuleText:
     def define(self, text: str) -> None:
         """A whole function that others call."""
         self._lines[text] = None
-
-    def intrinsic(self, name: str, result: str, arguments: Iterable[str]) -> str:
-        """``@name`` of a function of LLVM."""
-        self.declare(f"declare {result} @{name}({', '.join(arguments)})")
-        return f"@{name}"
 
     def table(self, rows: Sequence[int]) -> str:
         """The address of constants of 64 bits."""

@@ -92,7 +92,7 @@ define i64 @processor.ticks() alwaysinline nounwind {
   ret i64 %now
 }
 """
-"""RISC-V cannot flush denormals."""
+"""The same for RISC-V, which cannot flush denormals."""
 
 _TEXTS: Final = {
     "x86_64": _X86_64, "amd64": _X86_64, "aarch64": _AARCH64, "arm64": _AARCH64, "riscv64": _RISCV64,

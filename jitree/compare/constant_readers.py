@@ -19,7 +19,6 @@ from jitree.observe.observation import Onlooker
 if TYPE_CHECKING:
     from jitree.api.function import Function
     from jitree.hal.observing import DeviceStep
-    from jitree.observe.regions import Types
     from jitree.observe.tensors import ObservedDispatch
 
 _LARGEST: Final = 64 << 20
@@ -77,9 +76,6 @@ class _ConstantReader(Onlooker):
             _differ(expected, dispatch.with_bytes(block, changed, other).run_whole(), block, changed)
             for other in (np.full(changed.size, 0xFF, np.uint8), ~dispatch.bytes_at(block, changed))
         )
-
-    def types(self, dispatch: ObservedDispatch) -> Types:
-        return {}
 
     def looks_at(self, dispatch: ObservedDispatch) -> None:
         if self._number is not None and dispatch.ordinal == self._number:

@@ -43,7 +43,7 @@ class Difference:
         self._inputs = inputs
         self.tolerance = allowed
         self.results = results
-        """Those of both calls."""
+        """The results of both calls."""
         self.rows: list[Compared] = []
         """Tensors that both have made, with error statistics, and results."""
         self.first: Departure | None = None

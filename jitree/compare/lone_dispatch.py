@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from jitree.hal.device import Device
     from jitree.hal.observing import DeviceStep, Extent
     from jitree.observe.closeness import Tolerance
-    from jitree.observe.regions import Types
     from jitree.observe.tensors import ObservedDispatch
 
 Array = np.ndarray[Any, Any]
@@ -252,9 +251,6 @@ class CapturedDispatch(Onlooker):
             "bindings": [self._span(operand) for operand in step.operands],
             "outputs": [],
         }
-
-    def types(self, dispatch: ObservedDispatch) -> Types:
-        return {}
 
     def looks_at(self, dispatch: ObservedDispatch) -> None:
         if self.facts is None or dispatch.kind != DISPATCH or dispatch.ordinal != self.facts["ordinal"]:

@@ -18,7 +18,6 @@ from jitree.observe.observation import Onlooker
 if TYPE_CHECKING:
     from jitree.api.function import Function
     from jitree.hal.observing import DeviceStep
-    from jitree.observe.regions import Types
     from jitree.observe.tensors import ObservedDispatch
 
 
@@ -29,14 +28,11 @@ class _Progress(Onlooker):
         self.begun: int | None = None
         self.done: int | None = None
         self.last = ""
-        """The name of the one that is done."""
+        """The name of the dispatch that was done last."""
 
     def is_about(self, step: DeviceStep, ordinal: int | None) -> None:
         if step.kind == DISPATCH:
             self.begun = ordinal
-
-    def types(self, dispatch: ObservedDispatch) -> Types:
-        return {}
 
     def looks_at(self, dispatch: ObservedDispatch) -> None:
         if dispatch.kind == DISPATCH:

@@ -74,7 +74,7 @@ class Clock(NamedTuple):
     as torch.profiler does for good."""
 
     begun: tuple[int, int]
-    """CUPTI's time, and ours."""
+    """The moment of the beginning by CUPTI's clock, and by ours."""
     ended: tuple[int, int]
 
     @property
@@ -95,7 +95,7 @@ class Records(NamedTuple):
 
     work: list[Work]
     launches: dict[int, DriverCall]
-    """By number."""
+    """Calls of the driver that started kernels, by the number that CUPTI gives them."""
     clock: Clock
     dropped: int
 
@@ -123,11 +123,11 @@ class Tracer:
         self._lock = allocate_lock()
         self._users = 0
         self._recording = 0
-        """How many of them have not paused."""
+        """How many users have not paused."""
         self._begun = 0, 0
         self._memory: dict[int, ctypes.Array[ctypes.c_uint64]] = {}
         self._complete: list[tuple[int, int]] = []
-        """Address and length."""
+        """Address and length of each buffer that CUPTI has filled."""
         self._request, self._completed = _REQUEST(self._give), _COMPLETED(self._take)
 
     def start(self) -> bool:

@@ -58,7 +58,7 @@ class ExecutableDescription:
     """PTX text without its terminator, or cubins."""
     exports: tuple[ExportDescription, ...]
     source_files: dict[str, bytes]
-    """Contents by path."""
+    """Contents of the sources that the executable carries, by path."""
 
 
 def read(data: memoryview) -> ExecutableDescription:

@@ -38,7 +38,7 @@ class _Flight:
 
     def __init__(self, begin: Handle, communicators: frozenset[Communicator]) -> None:
         self.begin = begin
-        """An event before them."""
+        """An event that happens before the collectives begin."""
         self.end: Handle | None = None
         """An event after them; None while they are being submitted."""
         self.communicators = communicators

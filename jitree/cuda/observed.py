@@ -91,7 +91,7 @@ class ObservedCommands(_ObservedWork):
         super().__init__(queue, observers)
         self._commands = commands
         self._bound = bound
-        """Keeps the memory."""
+        """The bound commands, which keep the memory of the steps."""
         plan = bound.plan
         self._launches = iter(plan.launches)
         self._indirect = (step for step in plan.steps if isinstance(step, IndirectDispatch))

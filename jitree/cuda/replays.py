@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _RECORDED_PART: Final = 16
 """A recording may keep this part of the device's memory,"""
 _KEPT_PART: Final = 4
-"""and all of them together this part."""
+"""All recordings together may keep this part of it."""
 _FEW_SUBMISSIONS: Final = 40
 """The most submissions of a call that is not recorded. Measured with 14 programs on an H200: a recorded call
 takes 80 us of Python more than one by machine code, and 1.5 to 3.2 us less for each submission."""

@@ -95,7 +95,7 @@ class Stream:
         self.handle: Handle = self.api.call("cuStreamCreate", _NON_BLOCKING)
         self.events = EventPool(context)
         self.allocator: StagingAllocator | None = None
-        """For staging."""
+        """The allocator of staging memory, once there is one."""
         self.batch: HeldLaunches | None = None
         self._kernels: Kernels | None = None
         self._event = self.events.acquire()

@@ -18,7 +18,7 @@ ALIGNMENT: Final = 256
 _OWN_REGION: Final = 4
 """A piece of more than this part of a region gets a region to itself …"""
 _GRANULE: Final = 2 << 20
-"""… rounded up to the driver's pages."""
+"""The size of such a region is a multiple of this: the driver's pages."""
 _WASTE: Final = 4
 """A free region serves requests for which at most this part of it would be lost."""
 
@@ -27,7 +27,7 @@ class Region(NamedTuple):
     """Memory as it comes from the driver."""
 
     address: int
-    """For the device."""
+    """Where the device finds it."""
     host_address: int | None
     size: int
 

@@ -8,14 +8,9 @@ from collections.abc import Sequence
 from jitree.base.arguments import described, items, shown
 from jitree.errors import InternalError, InvalidArgumentError
 from jitree.vmfb.cconv import TYPE_NAMES, CallingConvention, Span
+from jitree.vmfb.words import signed
 
 _BITS = {"i": 32, "I": 64}
-
-
-def signed(value: int, bits: int) -> int:
-    """The low bits of an integer, read as signed."""
-    half = 1 << (bits - 1)
-    return ((value + half) & ((1 << bits) - 1)) - half
 
 
 def argument(value: object, character: str, index: int) -> object:

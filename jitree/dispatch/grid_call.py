@@ -18,13 +18,13 @@ from jitree.dispatch.function import (
 from jitree.regs.layout import FRAME
 from jitree.regs.machine import FIRST_TIME, FRAME_WORDS, Machine
 from jitree.vmfb.cconv import TAGS
-from jitree.vmfb.words import OPCODE, TAG_REF_COPY
+from jitree.vmfb.words import OPCODE, TAG_REF_COPY, signed
 
 Cell = tuple[int, int, int]
 
 _PC: Final = FRAME.word("pc")
 _RESULTS: Final = FRAME.word("results")
-_SIGN: Final = 1 << 31
+_WORD: Final = 1 << 32
 _CONDITION_SIZE: Final = 4
 
 
@@ -87,7 +87,7 @@ class GridCall:
             else:
                 machine.i32[slot] = argument
         for register, value in zip(self._ids, first, strict=True):
-            machine.i32[register] = _signed(value)
+            machine.i32[register] = signed(value, 32)
         self._limit(machine, count)
         machine.limit_time(FIRST_TIME)  # one call may take long, and many share a machine
         machine.pc = 0
@@ -109,7 +109,7 @@ class GridCall:
 
     def cell(self, machine: Machine) -> Cell:
         """The cell of the call in progress, else of the last one."""
-        x, y, z = (machine.host_values[register] % (2 * _SIGN) for register in self._ids)
+        x, y, z = (machine.host_values[register] % _WORD for register in self._ids)
         return x, y, z
 
     def end_here(self, machine: Machine) -> None:
@@ -118,10 +118,5 @@ class GridCall:
 
     def _limit(self, machine: Machine, count: int) -> None:
         values = machine.host_values
-        values[self._left], values[self._left + 1] = _signed(count % (2 * _SIGN)), count >> 32
+        values[self._left], values[self._left + 1] = signed(count, 32), count >> 32
         values[self._one_wide], values[self._one_wide + 1], values[self._one] = 1, 0, 1
-
-
-def _signed(word: int) -> int:
-    """The value in signed range."""
-    return (word ^ _SIGN) - _SIGN

@@ -88,7 +88,7 @@ class Invoker(ContextGate):
         """Whether Python is completing a direct call, which waits if the machine has something pending."""
         self._idle: list[Machine] = []
         self._closing = "the context is closed"
-        """Why, once it is closed."""
+        """Why no call may be made, once it is closed."""
 
     @property
     def ready(self) -> Machine | None:

@@ -29,7 +29,7 @@ MNEMONICS: Final = tuple(
 
 
 COMPILED: Final = tuple(mnemonic for mnemonic in MNEMONICS if mnemonic not in FUNCTIONS)
-"""Those that Numba compiles."""
+"""Instructions whose functions Numba compiles."""
 
 
 def symbol(mnemonic: str) -> str:
@@ -228,7 +228,7 @@ _OF_ONE_TYPE: Final[tuple[tuple[Function, Any, Any, Emit], ...]] = (
     (numbers.leading_zeros_64, types.int64, types.int64, _leading_zeros),
     (numbers.require_unsigned_division, types.int64, types.none, _nothing),
 )
-"""One operand, whose type is known."""
+"""Functions of one operand, whose type is known: operand, result, and what they become."""
 
 _OPERATIONS: Final[tuple[tuple[Function, int, Callable[..., bool], Emit], ...]] = (
     (numbers.signed_quotient, 2, _is_integer, _instruction("sdiv")),
@@ -243,7 +243,7 @@ _OPERATIONS: Final[tuple[tuple[Function, int, Callable[..., bool], Emit], ...]] 
     (numbers.round_up, 1, _is_float, _intrinsic("llvm.ceil")),
     (numbers.round_half_away, 1, _is_float, _intrinsic("llvm.round")),
 )
-"""Operands and result of one type."""
+"""Functions whose operands and result have one type: how many operands, which types, and what they become."""
 
 
 def _make_known() -> None:

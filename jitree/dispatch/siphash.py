@@ -10,7 +10,7 @@ from jitree.base.copying import ranges
 
 _KEY: Final = struct.unpack("<QQ", bytes(range(16)))
 _PART: Final = 1 << 13
-"""Bytes, some milliseconds."""
+"""Bytes between two looks, which take some milliseconds."""
 _MASK: Final = 0xFFFFFFFFFFFFFFFF
 
 

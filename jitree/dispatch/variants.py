@@ -23,6 +23,7 @@ from jitree.dispatch.native.source import from_program
 from jitree.dispatch.native.ssa import PHI, ZERO, Block, SsaFunction, SsaInstruction, Value
 from jitree.dispatch.semantics import SEMANTICS
 from jitree.vmfb.schema import ModuleTables
+from jitree.vmfb.words import signed
 
 _QUERY: Final = "hal.device.query.i64"
 _FORMATS: Final = b"hal.executable.format"
@@ -106,7 +107,7 @@ class _Search:
         self._replies: dict[Value, tuple[str, bool]] = {}
         """By result of a query: its format, and whether it is the value (or whether there is one)."""
         self._stored: dict[int, list[Value]] = {}
-        """By place of a global, what is stored there."""
+        """Values that the program stores in a global, by the global's place."""
         self._known: dict[tuple[Value, str], int | None] = {}
         for instruction in self._instructions():
             if self._called(instruction) == _QUERY and self._text(instruction.operands[1]) == _FORMATS:
@@ -192,7 +193,7 @@ class _Search:
         if value.operation in _ZEROS:
             return 0
         if value.operation in _CONSTANTS:
-            return _signed(value.literals[0], 32 if value.type == "i32" else 64)
+            return signed(value.literals[0], 32 if value.type == "i32" else 64)
         if value.operation == "global.load.i32":
             stored = self._stored.get(value.literals[0], [])
             return self._value(stored[0], wanted) if len(stored) == 1 else None
@@ -303,8 +304,3 @@ def _sources(value: Value) -> set[Value]:
             found.add(value)
             waiting += value.operands if value.operation == PHI else ()
     return found
-
-
-def _signed(bits: int, width: int) -> int:
-    bits &= (1 << width) - 1
-    return bits - (1 << width) if bits >> width - 1 else bits

@@ -107,7 +107,7 @@ assert COMMAND.size == COMMAND_ROW.size == 64 and ENTRY_POINT.size == WORKGROUP.
 KIND_BARRIER: Final = 0
 """Everything before it is finished before anything after it starts."""
 KIND_FILL: Final = 1
-"""Operand: target."""
+"""A fill; its operand is the target."""
 KIND_COPY: Final = 2
 """Operands: source, target; equal lengths."""
 KIND_UPDATE: Final = 3

@@ -23,7 +23,7 @@ class DeviceInfo(NamedTuple):
     """A device that a driver could create."""
 
     id: int
-    """For ``Driver.create_device_by_id``."""
+    """The number that ``Driver.create_device_by_id`` takes."""
     path: str
     """For ``Driver.create_device_by_path``; empty for a driver's only device."""
     name: str

@@ -216,18 +216,6 @@ class Profiler:
             self.flush()
             self.mode = ProfilingMode.NONE
 
-    def summary(self) -> str:
-        """A table: count, total and mean microseconds per operation name, most expensive first."""
-        totals: dict[str, list[int]] = {}
-        for measurement in self.measurements:
-            row = totals.setdefault(measurement.name, [0, 0])
-            row[0] += 1
-            row[1] += measurement.duration
-        lines = [f"{'operation':<32} {'count':>8} {'total us':>12} {'mean us':>12}"]
-        for name, (count, total) in sorted(totals.items(), key=lambda item: -item[1][1]):
-            lines.append(f"{name:<32} {count:>8} {total / 1e3:>12.1f} {total / 1e3 / count:>12.2f}")
-        return "\n".join(lines) + "\n"
-
 
 def now() -> int:
     return time.perf_counter_ns()

@@ -45,7 +45,7 @@ class EntryPoint(NamedTuple):
 
     name: str | None
     code: int
-    """Address."""
+    """The address of its machine code."""
     environment: int
     """Address that every call gets."""
     local_memory: int
@@ -437,10 +437,6 @@ class NativeExecutable(TabledExecutable):
     @property
     def environment_address(self) -> int:
         return self._environment.address
-
-    def sequential(self, ordinal: int) -> bool:
-        """Whether workgroups of one dispatch must not run at the same time."""
-        return bool(self.flags(ordinal) & ENTRY_SEQUENTIAL)
 
     def source_location(self, ordinal: int) -> SourceLocation | None:
         return self._library.source_location(ordinal)

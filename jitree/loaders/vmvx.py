@@ -34,7 +34,7 @@ _MAXIMUM_LOCAL_MEMORY: Final = 1 << 30
 """Bytes; what a corrupt attribute may ask for at most."""
 
 _PREPARED: Final = 3
-"""Numbers of bindings."""
+"""How many different numbers of bindings the first worker is prepared for."""
 
 
 class VmvxLoader(ExecutableLoader):

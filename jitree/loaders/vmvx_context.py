@@ -33,7 +33,7 @@ from jitree.regs.objects import VmBuffer
 SCRATCH_SIZE: Final = 16 << 20
 """Bytes; only pages that are written take room."""
 _SCRATCH_BUFFERS: Final = 16
-"""That one workgroup may use at once; the VM makes more."""
+"""Buffers that one workgroup may use at once; the VM makes more."""
 _NO_MEMORY: Final = (ctypes.c_uint8 * 1)()
 """Memory for nothing, not empty: numpy takes ten times as long to tell the address of an empty array."""
 _UNCOUNTED: Final = COUNT_UNLIMITED + (COUNT_UNLIMITED >> 1)

@@ -67,7 +67,7 @@ class CompiledKernels(Ended):
         self._symbols = [symbol(ordinal) for ordinal in ordinals]
         self._names = names
         self._nanoseconds = [0] * len(ordinals)
-        """That each kernel has run on the VM."""
+        """Nanoseconds that each kernel has run on the VM."""
         self._create_context = create_context
         self._copies = copies
         self._records: array[int] | None = None

@@ -34,7 +34,7 @@ _FIRST_LOOK: Final = 250_000_000
 _HASTE: Final = 2_500_000
 """Ticks between looks while copies that are given up are still read."""
 _LOOKS: Final = 2_000_000
-"""Microseconds between others."""
+"""Microseconds between other looks."""
 _INTERVAL: Final = CONTEXTS.word("interval")
 _DUE: Final = CONTEXTS.word("due")
 _SIZE: Final = PACKED.word("size")
@@ -42,7 +42,7 @@ _ROOM: Final = PACKED.word("room")
 _NEXT: Final = PACKED.word("next")
 _publishing: Final = allocate_lock()
 _NOTHING: Final = memoryview(b"")
-"""No line of constants."""
+"""Constants of a file that may change: none."""
 
 
 class PackedConstants:
@@ -110,7 +110,7 @@ class Copies:
     def __init__(self, constants: PackedConstants, lender: Lender | None) -> None:
         """RESOURCE_EXHAUSTED if the limit has no room for them."""
         self.constants: PackedConstants | None = constants
-        """For new readers; None when they are given up."""
+        """The copies that new readers get; None when they are given up."""
         self._kept: PackedConstants | None = constants
         self._extends = lender is None
         self._readers: dict[Reader, None] = {}

@@ -44,7 +44,7 @@ class Promotion:
         self._first = self._cell = (0, 0, 0)
         """The workgroup that the span began with, and the one in which the time was last over."""
         self._times = 0
-        """That this one has used it up."""
+        """How often this workgroup has used up its time."""
         self._linked: dict[int, NativeModule] = {}
         """The kernels, by ordinal, whose machine code the worker's function records refer to."""
 

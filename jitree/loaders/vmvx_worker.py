@@ -24,12 +24,12 @@ from jitree.regs.machine import Machine
 from jitree.regs.memory import UNBOUNDED, Bounds
 from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
+from jitree.vmfb.words import signed
 
 SET_CONSTANTS: Final = "__set_constants"
 _WORKGROUP_ID: Final = (3, 4, 5)
 _COUNTS: Final = (9, 10)
 """Arguments of an entry: local memory, constants, bindings; then x, y, z of workgroup id, size and count."""
-_SIGN: Final = 1 << 31
 
 
 class MeasuredEngine:
@@ -152,7 +152,7 @@ class Worker:
         shown.show(self._grid)
         shown.publish()
         self._shown[count] = shown
-        size, counts = (map(_signed, part) for part in (self._grid.size, self._grid.count))
+        size, counts = ([signed(word, 32) for word in part] for part in (self._grid.size, self._grid.count))
         self._arguments = (shown.local_memory, shown.constants, shown.bindings, 0, 0, 0, *size, *counts)
         self._state = state
 
@@ -160,7 +160,3 @@ class Worker:
 def job_failure(dispatch: int) -> ctypes.c_int64:
     """The failure of the job that a dispatch belongs to."""
     return ctypes.c_int64.from_address(KernelDispatch(dispatch).failure)
-
-
-def _signed(word: int) -> int:
-    return (word ^ _SIGN) - _SIGN

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LINE: Final = 64
 _COPIED: Final = 4 << 20
 _PIECE: Final = 8 << 20
-"""Bytes that are looked at at a time."""
+"""Bytes that are looked at together."""
 _GAP: Final = 4096
 """Unchanged bytes between what counts as two changes."""
 _FACTORS: Final = np.arange(1, LINE // 4, 2, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)

@@ -60,10 +60,8 @@ class FarElement(NamedTuple):
     """``0x7fc00000``"""
 
     def __str__(self) -> str:
-        place = ", ".join(map(str, self.coordinate))
-        comma = "," if len(self.coordinate) == 1 else ""
         values = " and ".join(f"{value!r}" for value in self.values)
-        return f"at ({place}{comma}): {values} (bits {self.bits[0]} and {self.bits[1]})"
+        return f"at {self.coordinate}: {values} (bits {self.bits[0]} and {self.bits[1]})"
 
 
 class Closeness(NamedTuple):
@@ -72,7 +70,7 @@ class Closeness(NamedTuple):
     size: int
     """Elements."""
     differing: int
-    """… that are not near."""
+    """How many elements are not near."""
     max_abs: float
     max_rel: float
     """Relative to the second one."""

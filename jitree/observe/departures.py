@@ -72,7 +72,7 @@ class Departure(NamedTuple):
     dispatch: str
     """The full name of the dispatch that made it in the first call; empty for a result that none made."""
     other: str
-    """… in the second one."""
+    """The full name of the dispatch that made it in the second call."""
     ordinals: tuple[int | None, int | None]
     operand: str
     """``output 0``, ``input 1`` or ``result 0``"""

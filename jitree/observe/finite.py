@@ -14,6 +14,7 @@ from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, NonFiniteError
 from jitree.hal.buffer import BufferView
 from jitree.hal.observing import DISPATCH
+from jitree.observe.closeness import bits_text
 from jitree.observe.observation import Onlooker
 from jitree.observe.statistics import split
 from jitree.observe.tensors import DECLARED, GIVEN, GUESSED, ObservedDispatch, ObservedTensor, kind_of
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from jitree.hal.observing import Extent, Look
     from jitree.observe.origins import ObservedCall
-    from jitree.observe.regions import Types
     from jitree.types import ElementType
 
 _CERTAIN: Final = frozenset((DECLARED, GIVEN))
@@ -47,8 +47,7 @@ class Fault(NamedTuple):
     bits: str
 
     def __str__(self) -> str:
-        place = ", ".join(map(str, self.coordinate))
-        return f"{self.value:g} at ({place}{',' if len(self.coordinate) == 1 else ''}) (bits {self.bits})"
+        return f"{self.value:g} at {self.coordinate} (bits {self.bits})"
 
 
 class Check(NamedTuple):
@@ -123,9 +122,6 @@ class FiniteCheck(Onlooker):
         """What first read a value that is not finite and that no dispatch made."""
         self.first_reader: int | None = None
         """The number of that dispatch in the call."""
-
-    def types(self, dispatch: ObservedDispatch) -> Types:
-        return {}
 
     def begins(self, call: ObservedCall) -> None:
         self.first_read, self.first_reader = "", None
@@ -210,9 +206,8 @@ def first_fault(
         if found.any():
             place = int(found.argmax())
             element = piece[place : place + 1]
-            bits = int.from_bytes(element.tobytes(), "little")
             coordinate = tuple(map(int, np.unravel_index(first + place, shape))) if shape else ()
-            return Fault(coordinate, float(element[0].real), f"0x{bits:0{element.itemsize * 2}x}")
+            return Fault(coordinate, float(element[0].real), bits_text(element))
         first += len(piece)
     return None
 

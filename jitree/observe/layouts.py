@@ -39,7 +39,7 @@ class MatrixLayout(NamedTuple):
     is_transposed: bool
     """Tiles lie column by column."""
     has_columns: bool
-    """Elements of a tile do."""
+    """Whether elements of a tile lie column by column."""
 
     def __str__(self) -> str:
         if self.tile == (1, 1):

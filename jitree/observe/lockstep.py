@@ -14,7 +14,6 @@ from jitree.hal.observing import DISPATCH
 from jitree.observe.observation import Onlooker
 
 if TYPE_CHECKING:
-    from jitree.observe.regions import Types
     from jitree.observe.tensors import ObservedDispatch, ObservedTensor
 
 Tensors = tuple["ObservedTensor", ...]
@@ -48,7 +47,7 @@ class Meeting:
         self.alone: tuple[dict[int, ObservedDispatch], dict[int, ObservedDispatch]] = ({}, {})
         """Those for whom the other call never came."""
         self.is_over = False
-        """Both go on without meeting."""
+        """Whether both go on without meeting."""
 
     def arrive(self, side: int, number: int, arrival: Arrival) -> None:
         """Returns when the tensors have been compared, or the other call will not come."""
@@ -107,9 +106,6 @@ class LockstepCall(Onlooker):
         self._meeting = meeting
         self._side = side
         self._numbers = numbers
-
-    def types(self, dispatch: ObservedDispatch) -> Types:
-        return {}
 
     def looks_at(self, dispatch: ObservedDispatch) -> None:
         if dispatch.kind != DISPATCH or dispatch.ordinal is None:

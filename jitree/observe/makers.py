@@ -11,7 +11,6 @@ from jitree.observe.regions import overlaps
 
 if TYPE_CHECKING:
     from jitree.hal.observing import Extent
-    from jitree.observe.regions import Types
     from jitree.observe.tensors import ObservedDispatch
 
 
@@ -21,10 +20,7 @@ class Makers(Onlooker):
     def __init__(self) -> None:
         self._writes: list[tuple[Extent, ObservedDispatch | None]] = []
         self.results: Sequence[ObservedDispatch | None] = ()
-        """Those of the results."""
-
-    def types(self, dispatch: ObservedDispatch) -> Types:
-        return {}
+        """The dispatches that made the results of the call."""
 
     def looks_at(self, dispatch: ObservedDispatch) -> None:
         maker: ObservedDispatch | None = dispatch

@@ -60,9 +60,9 @@ class Onlooker(abc.ABC):
         """A step is about to be done; ``ordinal`` is that of a dispatch."""
         return None
 
-    @abc.abstractmethod
     def types(self, dispatch: ObservedDispatch) -> Types:
         """Types of bindings that the user has given."""
+        return {}
 
     @abc.abstractmethod
     def looks_at(self, dispatch: ObservedDispatch) -> None:

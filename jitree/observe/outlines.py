@@ -23,7 +23,6 @@ from jitree.observe.statistics import split
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from jitree.observe.regions import Types
     from jitree.observe.tensors import ObservedDispatch
 
 _SAMPLES: Final = 64
@@ -59,7 +58,7 @@ class Sketch(NamedTuple):
     name: str
     type: str
     size: int
-    """Elements."""
+    """How many elements it has."""
     digest: bytes
     samples: npt.NDArray[np.float64] | None
     """None where elements are unknown."""
@@ -161,9 +160,6 @@ class Outline(Onlooker):
 
     def __init__(self) -> None:
         self._sketches: dict[tuple[int, int], Sketch] = {}
-
-    def types(self, dispatch: ObservedDispatch) -> Types:
-        return {}
 
     def looks_at(self, dispatch: ObservedDispatch) -> None:
         if dispatch.kind != DISPATCH or dispatch.ordinal is None:

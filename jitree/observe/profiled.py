@@ -56,9 +56,9 @@ class CallParts(NamedTuple):
     """Nanoseconds of one call."""
 
     device: int
-    """Devices work for it."""
+    """While devices work for it."""
     between: int
-    """… but execute no command."""
+    """While devices work for it, and execute no command."""
     python: int
     """Imports that Python makes, without what devices do there."""
 

@@ -26,7 +26,7 @@ class PlacedTensor(NamedTuple):
     kind: TensorKind | None
     source: str
     origin: str
-    """What made it."""
+    """What made the tensor."""
 
 
 def end_of(extent: Extent) -> int:

@@ -33,7 +33,7 @@ class Sampler:
         self._timings = timings
         self._lock = allocate_lock()
         self._functions = set[str]()
-        """Those of which a call was timed."""
+        """Functions of which a call was timed."""
         self._timed = set[int]()
         """Threads whose calls have begun in the window, and have not ended."""
         self._opening = self._opened = perf_counter_ns()

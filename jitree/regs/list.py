@@ -41,6 +41,7 @@ from jitree.regs.layout import (
 )
 from jitree.regs.memory import UNBOUNDED, Bounds, address_of
 from jitree.regs.ref_types import LIST_NAME
+from jitree.vmfb.words import signed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -69,16 +70,11 @@ def _f32_bits(value: float) -> int:
         return 0x7F800000 if value > 0 else 0xFF800000
 
 
-def _signed(value: int, bits: int) -> int:
-    half = 1 << (bits - 1)
-    return ((value + half) & ((1 << bits) - 1)) - half
-
-
 def to_bits(code: int, value: float) -> int:
     """The slot contents of a value of a LIST_* value code; integers are truncated and sign extended."""
     bits = _INTEGER_BITS.get(code)
     if bits is not None:
-        return _signed(int(value), bits)
+        return signed(int(value), bits)
     if code == LIST_F32:
         return _f32_bits(value)
     return int.from_bytes(_F64.pack(value), "little", signed=True)
@@ -99,7 +95,7 @@ def convert(source: int, bits: int, target: int) -> int:
     if source == target:
         return bits
     if target in _INTEGER_BITS:
-        return _signed(bits, _INTEGER_BITS[target]) if source in _INTEGER_BITS else 0
+        return signed(bits, _INTEGER_BITS[target]) if source in _INTEGER_BITS else 0
     return 0 if source in _INTEGER_BITS else to_bits(target, from_bits(source, bits))
 
 
@@ -168,7 +164,7 @@ class VmList(Unique):
         self._held: _Held | None = None
         """The references of a list that is in a table."""
         self._ending: Ending | None = None
-        """Drops them."""
+        """What drops these references when the list dies."""
         self._objects: dict[int, object] = {}
         self._charge: object = None
         """What counts the memory of the slots (:class:`jitree.regs.memory.Bounds`)."""

@@ -70,7 +70,7 @@ class Lessee(Protocol):
     """Has bytes of a limit on memory in advance, of which it uses some."""
 
     held: int
-    """All of them."""
+    """All bytes that it has, used or not."""
 
     def withdraw(self) -> None:
         """Gives back what it does not use, also while machine code uses more at the same time."""

@@ -22,6 +22,7 @@ from jitree.regs.objects import VmBuffer
 from jitree.tools import host_values as hv
 from jitree.tools.values import SCALAR_TYPES
 from jitree.types import BY_NAME, ENCODING_DENSE, element_type
+from jitree.vmfb.words import signed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -214,8 +215,7 @@ def _vm_result(value: Any, item: str) -> Any:
     if isinstance(value, Array):
         return value.view
     if isinstance(value, int):
-        half = 1 << NUMBER_BITS[item] - 1
-        return (value + half) % (2 * half) - half
+        return signed(value, NUMBER_BITS[item])
     return value
 
 

@@ -16,7 +16,7 @@ _SCOPE_ARGUMENT: Final = {"io_parameters.load": 4, "io_parameters.gather": 4, "i
 """Argument that holds the scope, by import. The last three are always key table, keys and spans."""
 
 _KEY = struct.Struct("<II")
-"""offset, length"""
+"""Where a key lies in the table: offset and length."""
 _SPAN = struct.Struct("<QQQ")
 """parameter offset, buffer offset, length"""
 

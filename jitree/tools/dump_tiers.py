@@ -22,7 +22,7 @@ class _Count(NamedTuple):
     functions: int = 0
     native_functions: int = 0
     loops: int = 0
-    """Innermost ones."""
+    """How many innermost loops they have."""
     nests: int = 0
     """Innermost loops that are part of a nest."""
 

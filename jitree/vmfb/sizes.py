@@ -56,7 +56,7 @@ class WordBlock:
         """Where each instruction but the last begins in ``words``."""
         self.words = words[: starts[-1]]
         self.exit = words[starts[-1] :]
-        """The words of the last one."""
+        """The words of the last instruction."""
         opcode = self.exit[0]
         self.moves = self.exit[3 : 3 + 3 * self.exit[2]] if opcode in _WITH_MOVES else []
         """Moves of its only edge: (tag, source, destination) each."""

@@ -30,11 +30,11 @@ _WHAT: Final = (
     "a union and its type do not belong together",
     "more content than the file can hold: its parts overlap",
 )
-"""By FOUND_*."""
+"""What is wrong, by the number that machine code gives (FOUND_*)."""
 
 
 def require_whole(flatbuffer: memoryview) -> None:
-    """INVALID_ARGUMENT if any table is damaged, also one that no one reads."""
+    """INVALID_ARGUMENT if any table is damaged, also one that is never read."""
     found = _findings(flatbuffer, 1)
     if len(found):
         raise InvalidArgumentError(f"FlatBuffer verification failed: {_text(found[0])}")

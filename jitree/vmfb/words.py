@@ -91,3 +91,9 @@ EXACT: Final = {
 """Opcode word of the instruction that fails where the one with this opcode word wraps around."""
 SUMS: Final = {OPCODE[f"{name}.{kind}"] for name in ("add", "sub") for kind in ("i32", "i64")}
 TRUNCATION: Final = OPCODE["trunc.i64.i32"]
+
+
+def signed(value: int, bits: int) -> int:
+    """The low bits of an integer, read as signed."""
+    half = 1 << bits - 1
+    return (value + half & (1 << bits) - 1) - half

@@ -423,7 +423,6 @@ def test_profiling(device: Device, tmp_path: Path) -> None:
     device.profiling_end()
     device.queue_fill(-1, None, None, allocate(device, 4), 0, 4, 0, 1)
     assert [measurement.name for measurement in profiler.measurements] == ["fill"]
-    assert "fill" in profiler.summary()
 
 
 def test_profiling_twice(any_device: Device) -> None:

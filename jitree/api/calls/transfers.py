@@ -54,6 +54,15 @@ class ImplicitTransfer(NDArrayOperatorsMixin):
             options["out"] = tuple(map(as_operand, options["out"]))
         return getattr(ufunc, method)(*map(as_operand, inputs), **options)
 
+    def __float__(self) -> float:
+        return float(self._implicitly())
+
+    def __int__(self) -> int:
+        return int(self._implicitly())
+
+    def __bool__(self) -> bool:
+        return bool(self._implicitly())
+
 
 def as_operand(value: Any) -> Any:
     """What numpy computes with in place of an array on a device."""

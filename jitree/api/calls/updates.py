@@ -60,7 +60,7 @@ class _FirstBlock:
 
     def __init__(self, arguments: dict[int, int]) -> None:
         self._held = arguments
-        """By ref register, the argument that is there, or its buffer."""
+        """The argument in each ref register, or its buffer."""
         self._used: set[int] = set()
         """Arguments that are passed on."""
         self.copies: set[tuple[int, int]] = set()

@@ -28,7 +28,7 @@ ALIGNMENT: Final = 64
 MOST: Final = 1 << 40
 """Bytes of what the parent sends."""
 MOST_TEXT: Final = 4 << 20
-"""Bytes of JSON."""
+"""Bytes of a message's JSON."""
 _TITLES: Final = {
     "named": "names of arguments",
     "parameters": "names of parameters",

@@ -43,7 +43,7 @@ _NEVER: Final = ("numba", "llvmlite", "cuda")
 SPARE: Final = 1 << 30
 """Bytes of address space that the child may have beside what its program may: threads, call stacks."""
 GUARDS: Final = SPARE + 256 * GUARD
-"""The same with guard pages."""
+"""The same, where buffers have guard pages."""
 _LONGEST: Final = 1 << 16
 """Characters of what an error says. All of one, each character in twelve bytes, fits into a message."""
 _LONGEST_LINE: Final = 4096

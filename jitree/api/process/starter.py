@@ -18,9 +18,9 @@ from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
 _MOST = 1 << 16
-"""Bytes of what asks for a child."""
+"""Bytes of a message that asks for a child."""
 _FILES = 64
-"""More than it has open."""
+"""Descriptors below this number are closed, more than the process has open."""
 
 
 class Packages:

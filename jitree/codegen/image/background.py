@@ -28,7 +28,7 @@ _PROGRAM: Final = Path(__file__).with_name("builder_process.py")
 _ISOLATED: Final = ("-I", "-S")
 """Without what the environment, the current folder and the files of installed packages would add."""
 _PAUSE: Final = 0.001
-"""Seconds."""
+"""Seconds for which a thread that starts a builder lets others have the interpreter."""
 _PACKAGES: Final = ("jitree", "numpy", "ml_dtypes", "numba", "llvmlite", "elftools")
 """This one and what is installed with it: what generators may import."""
 

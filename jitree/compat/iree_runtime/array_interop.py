@@ -140,15 +140,6 @@ class DeviceArray(ImplicitTransfer):
     def __len__(self) -> int:
         return len(self._array)
 
-    def __float__(self) -> float:
-        return float(self._implicitly())
-
-    def __int__(self) -> int:
-        return int(self._implicitly())
-
-    def __bool__(self) -> bool:
-        return bool(self._implicitly())
-
     def __dlpack__(self, **options: Any) -> Any:
         return self._array.__dlpack__(**options)
 

@@ -21,7 +21,7 @@ def _number(value: Any) -> int:
     return int(value.value) if isinstance(value, Enum) else operator.index(value)
 
 
-class _Numbers(Enum):
+class _NumberedEnum(Enum):
     def __int__(self) -> int:
         return int(self.value)
 
@@ -36,7 +36,7 @@ class _Numbers(Enum):
 
 def _named(name: str, members: dict[str, int]) -> Any:
     """The numbers are those of jitree's own enumeration."""
-    made: Any = _Numbers(name, members, module=__name__)  # type: ignore[call-arg]
+    made: Any = _NumberedEnum(name, members, module=__name__)  # type: ignore[call-arg]
     return made
 
 
@@ -60,7 +60,7 @@ def _code(value: Any) -> int:
     return code
 
 
-class HalElementType(_Numbers):
+class HalElementType(_NumberedEnum):
     """Element types of buffer views."""
 
     NONE = 0x0

@@ -201,11 +201,13 @@ class HalDevice:
     def from_dlpack_capsule(self, input_capsule: Any, /) -> HalBufferView:
         """A view over the capsule's memory, without a copy. INVALID_ARGUMENT for memory that is not aligned
         to 64 bytes and for arrays with gaps."""
+        from jitree.api.calls.native.exporting import GivenCapsule  # few programs pass capsules themselves
+
         exchange = self.raw.array_exchange
         if exchange is not None:
-            return HalBufferView.of(exchange.import_view(_Producer(input_capsule, exchange.dlpack_device)))
+            return HalBufferView.of(exchange.import_view(GivenCapsule(input_capsule, exchange.dlpack_device)))
         cannot_say = dlpack.is_valid(id(input_capsule), NAME)  # whether it is read-only
-        imported = dlpack.import_array(_Producer(input_capsule, dlpack.CPU_DEVICE))
+        imported = dlpack.import_array(GivenCapsule(input_capsule, dlpack.CPU_DEVICE))
         code = map_dtype_to_hal_element_type(imported.dtype)
         if code is None or not imported.flags.c_contiguous:
             raise InvalidArgumentError("from_dlpack_capsule: expected a contiguous imported of numbers")
@@ -246,20 +248,6 @@ class HalDevice:
 
 def _fences(wait: Any, signal: Any) -> tuple[Any, Any]:
     return fence_of(wait, "wait_semaphores"), fence_of(signal, "signal_semaphores")
-
-
-class _Producer:
-    """Gives a capsule that is there to the consumer that asks for one."""
-
-    def __init__(self, capsule: Any, device: tuple[int, int]) -> None:
-        self._capsule = capsule
-        self._device = device
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self._capsule
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self._device
 
 
 class _Writable:

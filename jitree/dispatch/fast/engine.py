@@ -35,7 +35,7 @@ _PROMPT: Final = STATE.word("prompt")
 _FUEL: Final = STATE.word("fuel")
 _TICK: Final = STATE.word("tick")
 _MEASURED: Final = 20_000
-"""Nanoseconds."""
+"""Nanoseconds for which the ticks of the clock are counted."""
 _CLOCK: Final = ctypes.CFUNCTYPE(ctypes.c_int64)
 RUNNING: Final = -1
 """Stands for a pc while the loop has the machine: exceptions (Ctrl-C) come as soon as it has returned."""

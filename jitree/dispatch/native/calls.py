@@ -24,9 +24,9 @@ class Needs(NamedTuple):
 
     frames: int
     values: int
-    """Bytes."""
+    """Bytes of value slots."""
     refs: int
-    """Bytes."""
+    """Bytes of ref registers."""
 
 
 class Callees(NamedTuple):

@@ -114,7 +114,7 @@ class _CutNests:
         self._cut = cut
         self._begun: list[BegunNest] = []
         self._effects: list[list[_Effect]] = []
-        """That come after each nest."""
+        """Effects that come after each nest."""
         self._deopt = ""
 
     @property

@@ -56,7 +56,7 @@ class Lowered(NamedTuple):
     needs: Mapping[int, Needs]
     """Room on the stack, by function ordinal: of each function that is native."""
     refusals: Mapping[int, str]
-    """Why the others are not."""
+    """Why other functions are not native, by ordinal."""
     places: Mapping[int, tuple[int, ...]]
     """Word indices at which each function can be resumed."""
     tails: Mapping[int, tuple[int, ...]]

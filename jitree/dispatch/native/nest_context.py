@@ -7,7 +7,7 @@ from typing import Protocol
 from jitree.base.records import NamedTuple
 from jitree.dispatch.native import rows
 from jitree.dispatch.native.counting import on_pointers
-from jitree.dispatch.native.emitter import Emitter, Registers
+from jitree.dispatch.native.emitter import Emitter
 from jitree.dispatch.native.prelude import BYTES
 from jitree.dispatch.native.ssa import Block, SsaFunction, SsaLoop, Value, operand
 from jitree.dispatch.semantics import SEMANTICS
@@ -26,25 +26,14 @@ class NestBuffer(NamedTuple):
 class NestContext:
     """Made for one nest, whose first block is under construction."""
 
-    def __init__(
-        self,
-        emitter: Emitter,
-        loop: SsaLoop,
-        initial: dict[Value, str],
-        registers: Registers,
-        deopt: str,
-        exit: str,
-    ) -> None:
+    def __init__(self, emitter: Emitter, loop: SsaLoop, deopt: str, exit: str) -> None:
         self._emitter = emitter
-        self._initial = initial
-        self._registers = registers
         self._math: dict[str, str] = {}
         self._stopped = ""
         self.deopt = deopt
         """Label to go to when nothing of the nest has happened and the interpreter is to run it."""
         self.exit = exit
         """Label after the nest."""
-        self._header = loop.header
         self.done = done_label(loop.header)
         """Label of the nest's last block, which branches to ``exit``."""
         self.prefix = f"n{loop.header.pc}."
@@ -61,10 +50,6 @@ class NestContext:
     def value(self, value: Value) -> str:
         """A value that is defined outside."""
         return operand(value)
-
-    def initial(self, parameter: Value) -> str:
-        """A parameter of the header when the nest is entered."""
-        return self._initial[parameter]
 
     def buffer(self, value: Value) -> NestBuffer:
         """A reference from outside whose elements are read or written."""
@@ -133,14 +118,13 @@ def nest_context(emitter: Emitter, loop: SsaLoop, deopt: str = "") -> NestContex
     header = loop.header
     emitter.label(nest_label(header))
     initial = _parameters(emitter, loop)
-    registers: Registers = {variable: initial.get(value, value) for variable, value in header.entry.items()}
     if not deopt:
+        registers = {variable: initial.get(value, value) for variable, value in header.entry.items()}
         deopt = emitter.fresh("unfit")
         emitter.side_exit_block(deopt, header.instructions[0], registers, emitter.fuel_left)
     ((source, target),) = {(header, target) for _, target in loop.exits}
     exit_label = emitter.edge_from(source, target, done_label(header))
-    names = {parameter: operand(value) for parameter, value in initial.items()}
-    return NestContext(emitter, loop, names, registers, deopt, exit_label)
+    return NestContext(emitter, loop, deopt, exit_label)
 
 
 def _parameters(emitter: Emitter, loop: SsaLoop) -> dict[Value, Value]:

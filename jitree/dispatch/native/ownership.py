@@ -133,7 +133,7 @@ class Step:
 
 
 _DROPPING: Final = frozenset(("discard.refs", "trace", "print"))
-"""Drop what is moved to them."""
+"""Instructions that drop references which are moved to them."""
 _TAKING: Final = frozenset((
     "assign.ref", "cast.any.ref", "global.store.ref", "global.store.indirect.ref", "list.set.ref",
     "call.internal", "return",

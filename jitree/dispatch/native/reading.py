@@ -31,7 +31,7 @@ class ReadInstruction:
     mnemonic: str
     inputs: list[Variable] = field(default_factory=list)
     moved: list[bool] = field(default_factory=list)
-    """One for each input."""
+    """Whether each input gives up its register."""
     literals: list[int] = field(default_factory=list)
     outputs: list[Variable] = field(default_factory=list)
     targets: list[int] = field(default_factory=list)

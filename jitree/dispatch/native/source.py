@@ -30,7 +30,7 @@ class FunctionSource(NamedTuple):
     arguments: tuple[tuple[str, int], ...]
     """(type, register) of each at entry."""
     results: tuple[str, ...]
-    """Types."""
+    """The types of the results."""
 
 
 class SiteSource(NamedTuple):

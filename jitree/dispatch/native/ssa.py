@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from jitree.base.records import NamedTuple
+from jitree.vmfb.words import signed
 
 VALUE_TYPES: Final = ("i32", "f32", "i64", "f64")
 REF: Final = "ref"
@@ -102,7 +103,7 @@ class Block:
     successors: list[Block] = field(default_factory=list, repr=False)
     """Blocks in the order of the terminator: ``cond_br`` if true, if false; ``br_table`` default, cases."""
     dominator: Block | None = field(default=None, repr=False)
-    """The immediate one."""
+    """The block's immediate dominator; None of the entry."""
     order: int = 0
     """Position in reverse postorder."""
     entry: dict[Variable, Value] = field(default_factory=dict, repr=False)
@@ -137,7 +138,7 @@ class SsaLoop:
 
     header: Block
     blocks: set[Block] = field(repr=False)
-    """All of them, inner loops' included."""
+    """All blocks of the loop, those of inner loops as well."""
     parent: SsaLoop | None = field(default=None, repr=False)
     children: list[SsaLoop] = field(default_factory=list, repr=False)
 
@@ -212,15 +213,10 @@ def constant(value: Value) -> str | None:
         return None
     bits = value.literals[0] if value.literals else 0
     if value.type == "f32":
-        return f"bitcast (i32 {_signed(bits, 32)} to float)"
+        return f"bitcast (i32 {signed(bits, 32)} to float)"
     if value.type == "f64":
-        return f"bitcast (i64 {_signed(bits, 64)} to double)"
-    return str(_signed(bits, 32 if value.type == "i32" else 64))
-
-
-def _signed(bits: int, width: int) -> int:
-    bits &= (1 << width) - 1
-    return bits - (1 << width) if bits >> width - 1 else bits
+        return f"bitcast (i64 {signed(bits, 64)} to double)"
+    return str(signed(bits, 32 if value.type == "i32" else 64))
 
 
 def operand(value: Value) -> str:

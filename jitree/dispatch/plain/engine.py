@@ -16,7 +16,7 @@ SLICE: Final = 10_000_000
 _LONG: Final = 1_000_000
 """Nanoseconds between looks whether the call is to end."""
 _MOST: Final = 1 << 10
-"""Instructions between them."""
+"""The most instructions between two such looks."""
 
 
 class PlainEngine:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jitree.base.elements import Bytes
 
 TIMEOUT_SECONDS: Final = 25.0
-"""How late another member may be."""
+"""Seconds that another member may be late."""
 _FIRST_PAUSE_SECONDS: Final = 0.00002
 _LONGEST_PAUSE_SECONDS: Final = 0.005
 

@@ -48,7 +48,7 @@ class Pushed:
         self.memory = memory
         self.constants = [0] * MAXIMUM_CONSTANTS
         self.bindings: dict[tuple[int, int], Reference] = {}
-        """By (set, binding)."""
+        """The range that is bound, by set and binding."""
 
 
 class HalState:
@@ -68,7 +68,7 @@ class HalState:
         self.trace_sink = trace_sink
         self.placement = placement
         self.pushed: WeakKeyDictionary[CommandBuffer, Pushed] = WeakKeyDictionary()
-        """By command buffer that is being recorded."""
+        """What has been pushed, by command buffer that is being recorded."""
         self._caches: dict[Device, ExecutableCache] = {}
 
     def host_memory(self) -> HostMemory:

@@ -21,7 +21,7 @@ _TOGETHER: Final = 256
 _REQUEST: Final = 2048
 """Bytes that the host has of a request, with what it submits for it."""
 _FEW: Final = 64
-"""Requests that are not counted."""
+"""So many requests at once are not counted."""
 
 Tables = tuple[VmBuffer | None, VmBuffer, VmBuffer, VmBuffer]
 """Name of a scope, table of keys, the keys, spans."""

@@ -48,7 +48,7 @@ class LibraryObject:
         self.pointer = pointer
         self.type = type_word
         self.ending: Ending | None = None
-        """Gives the count back."""
+        """What gives the reference back when it dies."""
 
     def __repr__(self) -> str:
         return f"<!{self.type_name} at {self.pointer:#x}>"

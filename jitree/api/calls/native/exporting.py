@@ -52,7 +52,7 @@ class ArrayExports:
         """The value of ``__dlpack_c_exchange_api__``."""
 
 
-class _GivenCapsule:
+class GivenCapsule:
     """What gives a capsule to whatever takes arrays by DLPack."""
 
     def __init__(self, capsule: object, device: tuple[int, int]) -> None:
@@ -99,7 +99,7 @@ def import_tensor(address: int) -> Array:
 
 
 def _array_over(capsule: object, place: tuple[int, int]) -> Array:
-    given = _GivenCapsule(capsule, place)
+    given = GivenCapsule(capsule, place)
     if place == dlpack.CPU_DEVICE:
         elements = dlpack.import_array(given)
         row = native_row(elements.dtype)

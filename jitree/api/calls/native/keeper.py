@@ -50,7 +50,7 @@ class Keeper:
         self._ahead = array("q", bytes(AHEAD.size * MOST_AHEAD))
         self._aheads_given = 0
         self.lock: threading.RLock = invoker.lock
-        """The context's."""
+        """The lock of the session's context."""
         self.record: int = self._words.buffer_info()[0]
         self._attend = partial(_attend, invoker.gate, self._table, self.lock, interface, self.record)
         for field, value in {

@@ -35,7 +35,7 @@ class Nest(NamedTuple):
     """Loops that are taken."""
 
     loop: SsaLoop
-    """The outermost one."""
+    """The outermost loop of the nest."""
     structure: Structure
     reader: PolynomialReader
     dependence: Dependence

@@ -49,7 +49,7 @@ class Body:
         if plan.ahead is not None:
             self._ahead = Body(writer, structure, reader, plan.ahead, dependence, places, invariants)
         self.folded: Body | None = None
-        """For the plan's lanes that end in one element."""
+        """The body for lanes of the plan whose results become one element."""
         if plan.folded is not None:
             self.folded = Body(writer, structure, reader, plan.folded, dependence, places, invariants)
         self.alternative: Body | None = None

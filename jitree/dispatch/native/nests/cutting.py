@@ -29,7 +29,7 @@ _UNKNOWN: Final = 256
 LEAST_WORK: Final = 1 << 16
 """Instructions on one element that are too little for two threads: some microseconds in vectors."""
 _FULL: Final = 16
-"""One in so many lanes may be empty."""
+"""How many lanes there are, at least, for each one that is empty."""
 _REPEATED: Final = 16
 """A part of a kernel's work that nests which every part repeats may be, at most."""
 

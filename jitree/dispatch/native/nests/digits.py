@@ -29,7 +29,6 @@ class Digit(NamedTuple):
     base: Polynomial
     factor: Polynomial
     extent: Polynomial
-    period: Polynomial
 
 
 class Reading(NamedTuple):
@@ -75,7 +74,7 @@ def read_digit(structure: Structure, access: ElementAccess, level: Level) -> Rea
     if any(polynomial.bits(SYMBOL_BITS) > NARROW_BITS for polynomial in (*rooms, period)):
         return None
     base = access.index.without(structure.counters)
-    return Reading(Digit(access.buffer, access.element, base, factor, extent, period), rooms)
+    return Reading(Digit(access.buffer, access.element, base, factor, extent), rooms)
 
 
 def _period(factor: Polynomial, extent: Polynomial, others: Sequence[Polynomial]) -> Polynomial:

@@ -27,7 +27,7 @@ class Extreme(NamedTuple):
 
     is_greatest: bool
     element: Value
-    """The other one, of each iteration."""
+    """What each iteration compares with what it has found so far."""
 
     def of(self, writer: Writer, lanes: int, known: str, other: str) -> str:
         """The instructions of the program: ``known`` stays where the other is the same or no number."""

@@ -74,7 +74,7 @@ class NestRegion:
     squares: bool
     """Whole squares can be loaded and transposed."""
     accumulators: dict[tuple[object, ...], NestOperand] = field(default_factory=dict)
-    """By store and copy."""
+    """Sums in registers, by store and copy."""
     known: dict[tuple[object, ...], NestOperand] = field(default_factory=dict)
     rows: dict[tuple[object, ...], list[str]] = field(default_factory=dict)
     pointers: dict[tuple[object, ...], str] = field(default_factory=dict)

@@ -27,7 +27,7 @@ LEAST_OF_SUM: Final = 24
 GREATEST: Final = 254
 """Exponents: that of the greatest finite numbers is the last one."""
 REGISTER: Final = 64
-"""Bytes."""
+"""Bytes of a vector register."""
 
 Bounds = Callable[[Level], tuple[str, str]]
 """The iterations of a loop that run."""

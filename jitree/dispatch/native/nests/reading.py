@@ -35,7 +35,7 @@ class Level:
     bound: Polynomial
     step: int
     unsigned: bool
-    """The comparison with the bound is."""
+    """Whether the counter is compared with the bound as an unsigned number."""
 
     @property
     def extent(self) -> int | None:
@@ -58,7 +58,7 @@ class PolynomialReader:
     def __init__(self, loop: SsaLoop) -> None:
         self._loop = loop
         self.levels: dict[Value, Level] = {}
-        """By counter, from the outermost to the innermost."""
+        """The levels of the nest by counter, from the outermost to the innermost."""
         self.variables: dict[Value, Polynomial] = {}
         """What the program's variables are in terms of counters; quotients and remainders of them that are
         such polynomials, too, and what other indices are computed from."""
@@ -76,7 +76,7 @@ class PolynomialReader:
         self.computed: set[Value] = set()
         """Symbols that are computed for each element; the guard bounds them (``computed.py``)."""
         self.inner: list[Polynomial] = []
-        """What they are computed from."""
+        """The polynomials that these symbols are computed from."""
 
     def add(self, variable: Value, level: Level) -> None:
         """The next loop inwards."""

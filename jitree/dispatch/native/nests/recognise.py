@@ -62,7 +62,7 @@ class Structure:
     levels: tuple[Level, ...]
     """Levels from the outermost to the innermost."""
     loads: dict[Value, ElementAccess]
-    """By result."""
+    """What is read, by the value that it gives."""
     stores: tuple[ElementAccess, ...]
     choices: dict[Value, tuple[Literal, Value, Value]]
     """By parameter where two branches meet: the condition, its value if that holds, and if not."""

@@ -33,7 +33,7 @@ class Fold(NamedTuple):
     """Two loops that are one to the vectors."""
 
     level: Level
-    """What is written in their place."""
+    """The level that is written in place of both."""
     rows: Level
     columns: Level
     width: int

@@ -14,7 +14,6 @@ import numpy as np
 from jitree.base.endings import Borrowed
 from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.device import Device
-from jitree.hal.enums import MemoryAccess
 from jitree.hal.fence import Fence
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import FUNCTION_TABLE, FUNCTION_TABLE_ADDRESS
@@ -40,13 +39,12 @@ if TYPE_CHECKING:
 _ALIGNMENT: Final = 64
 _BLANK_BATCH: Final = 128
 """Entries that a table reserves at a time."""
-_ALL: Final = int(MemoryAccess.ALL)
 _KINDS: Final = ("device", "allocator", "buffer", "buffer_view", "fence", "command_buffer", "executable")
 
-_COUNT, _ADDRESS, _LENGTH, _ACCESS, _USAGE, _ELEMENT_TYPE, _ENCODING, _RANK, _OWNER, _PARENT, _LINK = (
+_COUNT, _ADDRESS, _LENGTH, _ACCESS, _USAGE, _ELEMENT_TYPE, _ENCODING, _RANK, _PARENT, _LINK = (
     ENTRY.word(field)
     for field in ("count", "address", "length", "access", "usage", "element_type", "encoding", "rank",
-                  "owner", "parent", "link")
+                  "parent", "link")
 )  # fmt: skip
 _BLANK, _DEAD, _LIVE, _RELEASED, _EXECUTE = (
     HANDLE_POOL.word(field) for field in ("blank", "dead", "live", "released", "execute")

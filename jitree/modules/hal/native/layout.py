@@ -15,7 +15,7 @@ MOST_SPENT: Final = 1 << 27 if os.uname().machine == "x86_64" else 1 << 22
 SHORT: Final = MOST_SPENT >> 8
 """Ticks of a list after which others may be executed that nothing measures."""
 MOST_UNMEASURED: Final = 15
-"""How many at most: all bits set."""
+"""The most such lists one after the other: all bits set."""
 RANDOM_SHIFT: Final = 6
 """Bits of the clock from this one on are random numbers; those below are the same in each reading of some."""
 LARGEST_POOLED: Final = 64 << 20
@@ -95,7 +95,7 @@ MAXIMUM_RANK: Final = 7
 
 REACHED: Final = 1
 PROMISED: Final = 2
-"""What the length of a fence says."""
+"""States of a fence, as the length of its entry says them."""
 
 STAGED: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
 """The type of memory through which bytes of the host come to a stream."""

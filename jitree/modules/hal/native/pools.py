@@ -49,8 +49,8 @@ _MOST_ARENA_BYTES: Final = 16 << 20
 """Programs that keep more command buffers have the others in Python."""
 _GROWTH: Final = 4
 
-_KIND, _COUNT, _LENGTH, _ACCESS, _ADDRESS, _OWNER, _LINK, _PARENT = (
-    ENTRY.word(field) for field in ("kind", "count", "length", "access", "address", "owner", "link", "parent")
+_KIND, _ACCESS, _ADDRESS, _OWNER, _LINK, _PARENT = (
+    ENTRY.word(field) for field in ("kind", "access", "address", "owner", "link", "parent")
 )
 _NO_LIMIT: Final = 1 << 62
 _FIRST_ACCOUNT: Final = ACCOUNTS // 8
@@ -72,7 +72,7 @@ class StoragePool:
         self._table = table
         self._words = words
         self._blocks: dict[int, Block] = {}
-        """By handle."""
+        """The lent block that each handle of the pool stands for."""
         self._lent = 0
         self._batches: dict[int, int] = {}
         """Blocks to lend next, by place of the list."""
@@ -213,9 +213,9 @@ class ArenaPool:
         self._scale = 1
         self._expected = _ARENAS
         self._blocks: dict[int, _Block] = {}
-        """By the address of each arena in it."""
+        """The block that each arena lies in, by the arena's address."""
         self._size = 0
-        """Bytes of all of it."""
+        """Bytes of all blocks."""
 
     def supply(self) -> bool:
         """Makes some if there is none left, and there is not too much; whether it has."""

@@ -106,7 +106,7 @@ class Supplier:
 
 
 IDLE: Final = Supplier(None, ())
-"""For tiers that call no machine code."""
+"""The supplier of tiers that call no machine code."""
 
 
 _OF_ANY_DEVICE: Final = frozenset((
