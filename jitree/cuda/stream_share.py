@@ -16,6 +16,8 @@ from jitree.hal import watchdog
 from jitree.hal.buffer import UNTOLD
 from jitree.hal.local.queue_record import UNSUPPORTED, WATCHED, QueueRecord
 from jitree.hal.stream_record import (
+    EXPORTED_BY_CODE,
+    EXPORTED_BY_PYTHON,
     KNOWN,
     MOST_KNOWN,
     MOST_NEIGHBOURS,
@@ -126,7 +128,7 @@ class StreamShare:
     @property
     def exports(self) -> bool:
         """Whether machine code has given memory to other libraries."""
-        return bool(self._words[_EXPORTS])
+        return self._words[_EXPORTS] == EXPORTED_BY_CODE
 
     @property
     def returned(self) -> bool:
@@ -199,6 +201,7 @@ class StreamShare:
         """Other libraries may write from now on to what the host knew of. The stream is Python's then."""
         self.take()
         self._words[_KNOWN_COUNT] = 0
+        self._words[_EXPORTS] = self._words[_EXPORTS] or EXPORTED_BY_PYTHON
 
     def expose(self) -> None:
         """Other devices use its memory: from now on the host knows nothing of it."""

@@ -11,9 +11,10 @@ from jitree.api.calls.native.layout import AHEAD, LARGEST_AHEAD, MAXIMUM_RANK, M
 from jitree.api.calls.native.records import Ahead, CallRecord, Owners, Python, Result
 from jitree.codegen.primitives import load64, store64
 from jitree.codegen.record import place_of
-from jitree.hal.enums import MemoryAccess
+from jitree.hal.enums import MemoryAccess, MemoryType
 from jitree.modules.hal.native.buffers import place_number, take_storage
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
+from jitree.modules.hal.native.known import is_own
 from jitree.modules.hal.native.layout import POOL_COUNT
 from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State, StreamRecord
 from jitree.modules.hal.native.registers import DONE
@@ -26,6 +27,7 @@ from jitree.types import ENCODING_DENSE
 AHEAD_SIZE = AHEAD.size
 RESULT_SIZE = RESULT.size
 _READ = int(MemoryAccess.READ)
+_HOST_VISIBLE = int(MemoryType.HOST_VISIBLE)
 
 
 def read_ahead(python: Python, record: CallRecord, stream: StreamRecord, tick: int) -> int:
@@ -61,6 +63,8 @@ def renew(python: Python, state: State, result: Result, stream: StreamRecord) ->
     if ahead.wanted == 0 or not view or view.kind != result.view_kind or is_open_to_others(stream):
         return
     if view.access >> PLACE_SHIFT != place_number(handle_pool.queue):
+        return
+    if not is_own(view) or view.access & _HOST_VISIBLE != 0:  # the host or a library may write to it
         return
     if may_copy(python, handle_pool, view, LARGEST_AHEAD):
         ahead.copy = pinned_copy(state, view)
