@@ -9,6 +9,7 @@ import pytest
 
 from jitree import Session
 from jitree.cuda.device import CudaDevice
+from jitree.modules.hal.native.handle_pool import HandlePool
 from tests.assembler import Assembler
 from tests.cuda.fake import FakeDriver
 from tests.cuda.programs import LENDING, PROGRAM_KERNELS
@@ -27,7 +28,7 @@ _NAMES = (
 )  # fmt: skip
 
 
-def _works(memory_type: int, start: int) -> str:
+def _works(memory_type: int, start: int, size: int = 32) -> str:
     """Fills new memory, %r12, and waits for that."""
     return f"""
     %i20 = const.i32 0
@@ -37,7 +38,7 @@ def _works(memory_type: int, start: int) -> str:
     [%r11] = call @hal.fence.create [%r10, %i22:23]
     %i26 = const.i32 {memory_type}
     %i27 = const.i32 {USAGE}
-    %i28:29 = const.i64 32
+    %i28:29 = const.i64 {size}
     [%r12] = call @hal.device.queue.alloca [%r10, %i24:25, %r19, %r19, %i22:23, %i26, %i27, %i28:29, %i22:23]
     %i30:31 = const.i64 {start}
     %i32 = const.i32 1
@@ -48,16 +49,14 @@ def _works(memory_type: int, start: int) -> str:
 """
 
 
-def _view(count: int) -> str:
-    """Of the first elements of what the program keeps."""
+def _view(count: int, buffer: str = "%r13", to: str = "%r14") -> str:
+    """Of the first elements of a buffer."""
     return f"""
-    %r13 = global.load.ref 0, !hal.buffer
     %i36 = const.i32 {F32}
     %i38:39 = const.i64 {count}
     %i40:41 = const.i64 {4 * count}
-    [%r14] = call.variadic @hal.buffer_view.create [0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 1] \
-[%r13, %i22:23, %i40:41, %i36, %i32, %i38:39]
-    return [%r14]
+    [{to}] = call.variadic @hal.buffer_view.create [0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 1] \
+[{buffer}, %i22:23, %i40:41, %i36, %i32, %i38:39]
 """
 
 
@@ -66,16 +65,21 @@ def program() -> bytes:
     for name in _NAMES:
         assembler.import_function(f"hal.{name}", ROWS[name])
     array = "tensor<8xf32>"
+    works, kept = _works(DEVICE_LOCAL, 1), "%r13 = global.load.ref 0, !hal.buffer\n"
     keep = "global.store.ref 0, !hal.buffer, %r12\nreturn []"
     for name, cconv, declared, text in (
         ("pin", "0v_v", "() -> ()", f"{_works(_PINNED, 0)}{keep}"),
         ("hold", "0v_v", "() -> ()", f"{_works(DEVICE_LOCAL, 0)}{keep}"),
-        ("same", "0r_r", f"(%a: {array}) -> (%r: {array})", f"{_works(DEVICE_LOCAL, 1)}return [%r0]"),
-        ("get", "0v_r", f"() -> (%r: {array})", f"{_works(DEVICE_LOCAL, 1)}{_view(8)}"),
-        ("part", "0v_r", "() -> (%r: tensor<7xf32>)", f"{_works(DEVICE_LOCAL, 1)}{_view(7)}"),
+        ("same", "0r_r", f"(%a: {array}) -> (%r: {array})", f"{works}return [%r0]"),
+        ("get", "0v_r", f"() -> (%r: {array})", f"{works}{kept}{_view(8)}return [%r14]"),
+        ("part", "0v_r", "() -> (%r: tensor<7xf32>)", f"{works}{kept}{_view(7)}return [%r14]"),
+        (
+            "two", "0v_rr", f"() -> (%r: {array}, %s: tensor<1000xf32>)",
+            f"{_works(DEVICE_LOCAL, 1, 4000)}{kept}{_view(8)}{_view(1000, '%r12', '%r15')}return [%r14, %r15]",
+        ),
         (
             "put", "0i_v", "(%i: i32) -> ()",
-            "%r13 = global.load.ref 0, !hal.buffer\n%i22:23 = const.i64 0\n%i34 = const.i32 4\n"
+            f"{kept}%i22:23 = const.i64 0\n%i34 = const.i32 4\n"
             "call @hal.buffer.store [%i0, %r13, %i22:23, %i34]\nreturn []",
         ),
     ):  # fmt: skip
@@ -149,3 +153,28 @@ def test_memory_of_an_argument_that_another_library_has(
         fake.bytes_at(tensor.data, 32).view("<f4")[:] = number
         assert np.array_equal(np.asarray(result), np.full(8, number))
     del kept
+
+
+def test_what_another_session_writes_while_a_result_is_read(
+    device: CudaDevice, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its work enters the stream between the call and the copy of another result of that call."""
+    others = session.load(program())
+    others.hold()
+    for function in (others.part, others.two, others.hold):
+        warm(function)
+    memory = others.part().view.buffer
+    supply = HandlePool.supply_argument
+
+    def write(pool: HandlePool, size: int) -> None:
+        written.append(size)
+        device.write_buffer(memory, np.full(7, len(written), np.float32))
+        supply(pool, size)
+
+    written: list[int] = []
+    monkeypatch.setattr(HandlePool, "supply_argument", write)
+    np.asarray(others.two()[0])
+    first, second = others.two()
+    np.asarray(second)
+    assert written[-1] == 4000
+    assert np.asarray(first)[0] == len(written)
