@@ -200,7 +200,7 @@ class Stream:
             else:
                 insort(self._promises, (tick, semaphore, 1), key=itemgetter(0))
                 semaphore.promise(1, self)
-        if not len(self._promises) % _OPEN_PROMISES:
+        if self._promises and not len(self._promises) % _OPEN_PROMISES:
             self.poll()
         return semaphore
 

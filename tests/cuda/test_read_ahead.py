@@ -259,3 +259,10 @@ def test_promises_do_not_pile_up(device: CudaDevice, session: Session) -> None:
     for _ in range(5000):
         add.submit(x, x)
     assert len(device.stream._promises) < 2048
+
+
+def test_a_promise_that_is_kept_asks_nothing(fake: FakeDriver, device: CudaDevice, session: Session) -> None:
+    warm(session.load(LENDING).add, session.to_device(X), session.to_device(X))
+    fake.calls.clear()
+    assert device.stream.promised(device.stream.tick).is_reached(1)
+    assert not fake.calls

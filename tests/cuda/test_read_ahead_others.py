@@ -75,7 +75,8 @@ def program() -> bytes:
         ("part", "0v_r", "() -> (%r: tensor<7xf32>)", f"{works}{kept}{_view(7)}return [%r14]"),
         (
             "two", "0v_rr", f"() -> (%r: {array}, %s: tensor<1000xf32>)",
-            f"{_works(DEVICE_LOCAL, 1, 4000)}{kept}{_view(8)}{_view(1000, '%r12', '%r15')}return [%r14, %r15]",
+            f"{_works(DEVICE_LOCAL, 1, 4000)}{kept}{_view(8)}{_view(1000, '%r12', '%r15')}"
+            "return [%r14, %r15]",
         ),
         (
             "put", "0i_v", "(%i: i32) -> ()",
