@@ -156,6 +156,20 @@ def test_memory_of_an_argument_that_another_library_has(
     del kept
 
 
+def test_what_the_host_has_seen_of_memory_that_another_library_gets(
+    fake: FakeDriver, device: CudaDevice, session: Session
+) -> None:
+    """By another array than the one that is given."""
+    same, array = session.load(LENDING).same, session.to_device(X)
+    warm(same, array)
+    result = same(array)
+    assert np.array_equal(np.asarray(result), X)
+    tensor, kept = exported(array, None)
+    fake.bytes_at(tensor.data, 32).view("<f4")[:] = 5
+    assert np.array_equal(np.asarray(result), np.full(8, 5))
+    del kept
+
+
 def test_what_another_session_writes_while_a_result_is_read(
     device: CudaDevice, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
