@@ -14,7 +14,7 @@ from jitree.cuda.kernels import BYTES_PER_BLOCK, MAXIMUM_BLOCKS
 from jitree.errors import InternalError, UnimplementedError
 from jitree.hal import watchdog
 from jitree.hal.buffer import UNTOLD
-from jitree.hal.local.queue_record import UNSUPPORTED, WATCHED, QueueRecord
+from jitree.hal.local.queue_record import CLOSED, UNSUPPORTED, WATCHED, QueueRecord
 from jitree.hal.stream_record import (
     EXPORTED_BY_CODE,
     EXPORTED_BY_PYTHON,
@@ -164,6 +164,12 @@ class StreamShare:
         done what it was told."""
         if self._has_driver:
             self._words[_QUERY] = ctypes.cast(_refuse, ctypes.c_void_p).value or 0
+
+    def end(self) -> None:
+        """Machine code submits nothing any more, and threads that just wait do not ask for the stream again."""
+        self.close()
+        self.record.hold(CLOSED)
+        self.refuse_waits()
 
     def allow_waits(self) -> None:
         """Takes :meth:`refuse_waits` back."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from jitree import Session
+from jitree import Array, Session
 from jitree.cuda.device import CudaDevice
 from jitree.errors import CancelledError
 from tests.cuda.fake import FakeDriver
@@ -49,3 +50,32 @@ def test_a_call_is_cancelled_as_soon_as_it_waits(fake: FakeDriver, session: Sess
     safety.cancel()
     fake.release()
     assert np.array_equal(np.asarray(add(x, x)), 2 * X)
+
+
+def test_a_stream_that_has_ended_is_not_asked(fake: FakeDriver) -> None:
+    """The session and its device are closed while machine code waits for the end of a call."""
+    fake.kernels.update(PROGRAM_KERNELS)
+    device = CudaDevice(fake, 0)
+    session = Session(device=device)
+    add, x = session.load(LENDING).add, session.to_device(X)
+    warm(add, x, x)
+    query, waits, asked = fake.cuStreamQuery, threading.Event(), []
+    results: list[Array] = []
+
+    def ask(stream: int) -> object:
+        asked.append(stream in fake.streams)
+        if threading.current_thread() is not thread:
+            return query(stream)
+        waits.set()
+        time.sleep(0.001)
+        return fake.CUresult.CUDA_ERROR_NOT_READY, None
+
+    fake.cuStreamQuery = ask  # type: ignore[method-assign]
+    thread = threading.Thread(target=lambda: results.append(add(x, x)))
+    thread.start()
+    waits.wait()
+    session.close()
+    device.close()
+    thread.join()
+    assert len(results) == 1
+    assert all(asked)
