@@ -166,7 +166,7 @@ class StreamShare:
             self._words[_QUERY] = ctypes.cast(_refuse, ctypes.c_void_p).value or 0
 
     def end(self) -> None:
-        """Machine code submits nothing any more, and threads that just wait do not ask for the stream again."""
+        """Machine code submits nothing any more, and threads that wait do not ask for the stream again."""
         self.close()
         self.record.hold(CLOSED)
         self.refuse_waits()

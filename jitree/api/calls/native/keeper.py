@@ -103,8 +103,8 @@ class Keeper:
         return self._markers.setdefault((tensor, is_written), object())
 
     def collect(self) -> None:
-        """Drops what was given back, and what the host has not read of copies that calls have made, if nothing
-        of the context runs right now."""
+        """Drops what was given back and the copies that the host has not read, if nothing of the context runs
+        right now."""
         if self.lock.acquire(blocking=False):
             try:
                 self._drop_copies()
