@@ -96,7 +96,8 @@ class Array(ImplicitTransfer):
             self._owner = self._keeper = None
 
     def _be_written(self) -> None:
-        """A program may write to the elements: what the host has seen of them, by whatever array, is old."""
+        """A program or another library may write to the elements: what the host has seen of them, by whatever
+        array, is old."""
         self._elements = None
         WRITES[0] += 1
 
@@ -307,7 +308,7 @@ class Array(ImplicitTransfer):
         if exchange is not None and dl_device in (None, exchange.dlpack_device):
             if copy:
                 raise BufferError("an array in device memory cannot be exported as a copy")
-            self._elements = None  # the consumer may write to the memory
+            self._be_written()  # by the consumer, to memory that other arrays may have too
             return exchange.export_dlpack(self.view, self._fence, stream, max_version)
         from jitree.base.dlpack import export
 
@@ -330,7 +331,7 @@ class Array(ImplicitTransfer):
         exchange = self._device.array_exchange
         if exchange is None:
             raise AttributeError(f"an array on {self._device.id} is not in the memory of a GPU")
-        self._elements = None
+        self._be_written()
         return exchange.array_interface(self.view, self._fence)
 
     def item(self, *index: int) -> Any:

@@ -26,7 +26,7 @@ from jitree.cuda.semaphore import CudaSemaphore, SignallingStream, call_all
 from jitree.cuda.stream_share import StreamShare
 from jitree.errors import FailedPreconditionError, InternalError, PermissionDeniedError, StatusError, again
 from jitree.hal.enums import BufferUsage, MemoryType, WaitMode
-from jitree.hal.local.queue_record import CLOSED, LOST
+from jitree.hal.local.queue_record import LOST
 from jitree.hal.semaphore import Semaphore, wait_for
 from jitree.hal.stream_record import LEGACY_STREAM
 
@@ -200,7 +200,7 @@ class Stream:
             else:
                 insort(self._promises, (tick, semaphore, 1), key=itemgetter(0))
                 semaphore.promise(1, self)
-        if not len(self._promises) % _OPEN_PROMISES:
+        if self._promises and not len(self._promises) % _OPEN_PROMISES:
             self.poll()
         return semaphore
 
@@ -418,8 +418,7 @@ class Stream:
             with suppress(StatusError):
                 self.reclaim()
             self._closed = True
-            self.share.close()
-            self.share.record.hold(CLOSED)
+            self.share.end()
         self.finish()
         self._has_ended = True
         self._given_back.clear()

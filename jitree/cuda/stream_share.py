@@ -14,8 +14,10 @@ from jitree.cuda.kernels import BYTES_PER_BLOCK, MAXIMUM_BLOCKS
 from jitree.errors import InternalError, UnimplementedError
 from jitree.hal import watchdog
 from jitree.hal.buffer import UNTOLD
-from jitree.hal.local.queue_record import UNSUPPORTED, WATCHED, QueueRecord
+from jitree.hal.local.queue_record import CLOSED, UNSUPPORTED, WATCHED, QueueRecord
 from jitree.hal.stream_record import (
+    EXPORTED_BY_CODE,
+    EXPORTED_BY_PYTHON,
     KNOWN,
     MOST_KNOWN,
     MOST_NEIGHBOURS,
@@ -126,7 +128,7 @@ class StreamShare:
     @property
     def exports(self) -> bool:
         """Whether machine code has given memory to other libraries."""
-        return bool(self._words[_EXPORTS])
+        return self._words[_EXPORTS] == EXPORTED_BY_CODE
 
     @property
     def returned(self) -> bool:
@@ -162,6 +164,12 @@ class StreamShare:
         done what it was told."""
         if self._has_driver:
             self._words[_QUERY] = ctypes.cast(_refuse, ctypes.c_void_p).value or 0
+
+    def end(self) -> None:
+        """Machine code submits nothing any more, and threads that wait do not ask for the stream again."""
+        self.close()
+        self.record.hold(CLOSED)
+        self.refuse_waits()
 
     def allow_waits(self) -> None:
         """Takes :meth:`refuse_waits` back."""
@@ -199,6 +207,7 @@ class StreamShare:
         """Other libraries may write from now on to what the host knew of. The stream is Python's then."""
         self.take()
         self._words[_KNOWN_COUNT] = 0
+        self._words[_EXPORTS] = self._words[_EXPORTS] or EXPORTED_BY_PYTHON
 
     def expose(self) -> None:
         """Other devices use its memory: from now on the host knows nothing of it."""

@@ -42,7 +42,7 @@ STREAM: Final = Record(
     i64 ordinal           # of the device, as other libraries number it
     i64 lends             # 1 = machine code has used memory of other libraries
     i64 failed            # 1 = a list has entered the stream in part, and its next launch was refused
-    i64 exports           # 1 = it has given them memory of the device
+    i64 exports           # EXPORTED_BY_*: who has given them memory of the device; 0 = nobody
     i64 returned          # 1 = they gave some back that LEGACY_STREAM may still use: what is submitted waits
     i64 block_bytes       # that a thread block of a fill or copy moves at a time
     i64 most_blocks       # of a fill or copy
@@ -81,6 +81,9 @@ OWNED_BY_PYTHON: Final = 0
 OWNED_BY_CODE: Final = 1
 SUBMITTING: Final = 2
 """Machine code is just submitting something."""
+EXPORTED_BY_CODE: Final = 1
+"""Python does not know what of it."""
+EXPORTED_BY_PYTHON: Final = 2
 BY_GRAPH: Final = 0
 SINGLY: Final = 1
 """Ways in which it launches a command list that is nearly as in the last runs."""

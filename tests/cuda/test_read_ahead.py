@@ -15,6 +15,7 @@ from jitree.api.calls.last_wait import last_wait
 from jitree.api.calls.native import keeper
 from jitree.cuda.device import CudaDevice
 from jitree.dispatch.function import BytecodeFunction
+from tests.api.direct import live
 from tests.cuda.fake import FakeDriver
 from tests.cuda.programs import LENDING, LENDING_ASYNC, POSITIONS, PROGRAM_KERNELS, STATELESS
 from tests.cuda.test_exchange import Producer
@@ -93,6 +94,21 @@ def test_copies_go_back(session: Session, add: Any) -> None:
     add(x, x)
     add(x, x)
     assert table.live_count <= entries
+
+
+def test_trim_drops_copies(device: CudaDevice, session: Session, add: Any) -> None:
+    """That are not read, and the results that they are of."""
+    x = session.to_device(X)
+    entries = live(session)
+    warm(add, x, x)
+    read(add(x, x), 2 * X)
+    add(x, x)
+    assert live(session) == entries
+    warm(add, x, x)
+    read(add(x, x), 2 * X)
+    result = add(x, x)
+    session.trim()
+    read(result, 2 * X)
 
 
 def test_what_comes_between_the_call_and_the_reading(
@@ -259,3 +275,10 @@ def test_promises_do_not_pile_up(device: CudaDevice, session: Session) -> None:
     for _ in range(5000):
         add.submit(x, x)
     assert len(device.stream._promises) < 2048
+
+
+def test_a_promise_that_is_kept_asks_nothing(fake: FakeDriver, device: CudaDevice, session: Session) -> None:
+    warm(session.load(LENDING).add, session.to_device(X), session.to_device(X))
+    fake.calls.clear()
+    assert device.stream.promised(device.stream.tick).is_reached(1)
+    assert not fake.calls

@@ -37,7 +37,7 @@ from jitree.api.calls.native.records import (
 from jitree.codegen.atomics import atomic_store
 from jitree.codegen.primitives import call, call_int, load64, stack, store64
 from jitree.codegen.record import place_of
-from jitree.hal.stream_record import LEGACY_STREAM
+from jitree.hal.stream_record import EXPORTED_BY_CODE, LEGACY_STREAM
 from jitree.modules.hal.native.buffers import place_number
 from jitree.modules.hal.native.records import Entry, StreamRecord
 from jitree.modules.hal.native.streams import order_before
@@ -216,7 +216,7 @@ def is_given(python: Python, array: int, tensor: Tensor) -> bool:
         return False
     tensor.device_kind = TENSOR_ON_CUDA
     tensor.device_number = stream.ordinal
-    stream.exports = 1
+    stream.exports = EXPORTED_BY_CODE
     store64(python.writes, load64(python.writes) + 1)
     return True
 

@@ -6,7 +6,14 @@ The first one is null: arrays that are still computed are arguments for Python.
 
 from __future__ import annotations
 
-from jitree.api.calls.native.python import drop, invoke_with, invoke_with_number, is_done, is_true
+from jitree.api.calls.native.python import (
+    drop,
+    invoke_with,
+    invoke_with_number,
+    invoke_with_numbers,
+    is_done,
+    is_true,
+)
 from jitree.api.calls.native.read_ahead import read_ahead
 from jitree.api.calls.native.records import CallRecord, Python
 from jitree.api.calls.native.results import take_results
@@ -104,11 +111,12 @@ def when_reached(python: Python, record: CallRecord, fence: Entry, results: int)
     return results
 
 
-def when_done(python: Python, record: CallRecord, stream: StreamRecord, tick: int, results: int) -> int:
-    """As :func:`when_reached`, when the device has done a submission."""
+def when_done(python: Python, record: CallRecord, stream: StreamRecord, awaited: int, results: int) -> int:
+    """As :func:`when_reached`, when the device has done a submission (:func:`function.call_directly`)."""
+    tick = load64(awaited + 8)
     if results == 0 or wait_for_device(python, stream, tick):
         return results
-    if is_done(python, invoke_with_number(python, record.wait_for_submission, tick)):
+    if is_done(python, invoke_with_numbers(python, record.wait_for_submission, tick, load64(awaited + 16))):
         return results
     drop(python, results)
     return 0

@@ -128,15 +128,16 @@ def call_through_gate(python: Python, record: CallRecord, arguments: int, count:
         return 0
     if unlikely(record.gate.ready == 0):
         return leave_gate(python, record, _SLOWLY)
-    awaited = stack(16)
+    awaited = stack(24)
     store64(awaited, 0)
     store64(awaited + 8, 0)
+    store64(awaited + 16, record.gate.cancels)
     result = leave_gate(python, record, call_directly(python, record, arguments, prompt, awaited))
     fence = Entry(load64(awaited))
     if not unlikely(bool(fence)):
         return result
     if prompt == PATIENT and load64(awaited + 8) != 0:
-        return when_done(python, record, StreamRecord(place_of(fence)), load64(awaited + 8), result)
+        return when_done(python, record, StreamRecord(place_of(fence)), awaited, result)
     if prompt == _AWAITED:
         return to_be_awaited(python, record, fence, result)
     return when_reached(python, record, fence, result)
@@ -170,7 +171,7 @@ def leave_gate(python: Python, record: CallRecord, result: int) -> int:
 def call_directly(python: Python, record: CallRecord, arguments: int, prompt: int, awaited: int) -> int:
     """Makes a call, with the lock held and the machine of direct calls free. At ``awaited``, which holds 0,
     is the fence then that is to be waited for when the lock has been given up, or a stream and the number of
-    a submission."""
+    a submission; GATE.cancels, as the call begins, is there already."""
     gate = record.gate
     state = record.state
     gate.ready = 0

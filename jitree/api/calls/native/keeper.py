@@ -30,6 +30,8 @@ _ELEMENT_TYPE: Final = ENTRY.word("element_type")
 _RANK: Final = ENTRY.word("rank")
 _OWNER: Final = ENTRY.word("owner")
 _NESTING: Final = GATE.word("nesting")
+_VIEW: Final = AHEAD.word("view")
+_COPY: Final = AHEAD.word("copy")
 
 
 class Keeper:
@@ -101,8 +103,23 @@ class Keeper:
         return self._markers.setdefault((tensor, is_written), object())
 
     def collect(self) -> None:
-        """Drops what was given back, if nothing of the context runs right now."""
+        """Drops what was given back and the copies that the host has not read, if nothing of the context runs
+        right now."""
+        if self.lock.acquire(blocking=False):
+            try:
+                self._drop_copies()
+            finally:
+                self.lock.release()
         self._attend(0)
+
+    def _drop_copies(self) -> None:
+        words = self._ahead
+        for start in range(0, len(words), AHEAD.size // 8):
+            handles = words[start + _VIEW], words[start + _COPY]
+            if handles[1]:
+                words[start + _COPY] = 0
+                self._table.deferred.append(handles)
+        self._table.drain_deferred()
 
 
 def _handle(owner: object) -> int:

@@ -260,7 +260,7 @@ CALL: Final = Record(
     i64 shared              # the storage that these share there, 0 = there are none yet
     i64 shared_size         # bytes of it that they take
     i64 keep_lent           # Python function: has such a handle keep its owner for longer than the call
-    i64 wait_for_submission # waits for a submission, whose number it is given
+    i64 wait_for_submission # waits for a submission: is given its number, and GATE.cancels at the beginning
     i64 last_wait           # STATE.last_wait of such calls
     i64 hold                # gives a blank entry that keeps a numpy array; 0 = none is written in place
     """

@@ -59,6 +59,19 @@ def invoke_with_number(python: Python, function: int, number: int) -> int:
     return result
 
 
+def invoke_with_numbers(python: Python, function: int, first: int, second: int) -> int:
+    arguments = stack(16)
+    store64(arguments, call(python.new_long, first))
+    store64(arguments + 8, call(python.new_long, second))
+    result = 0
+    if load64(arguments) != 0 and load64(arguments + 8) != 0:
+        result = call(python.vectorcall, function, arguments, 2, 0)
+    for place in range(0, 16, 8):
+        if load64(arguments + place) != 0:
+            drop(python, load64(arguments + place))
+    return result
+
+
 def is_done(python: Python, result: int) -> bool:
     """Whether a Python function succeeded whose result does not matter."""
     if result == 0:

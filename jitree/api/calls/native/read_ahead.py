@@ -11,9 +11,10 @@ from jitree.api.calls.native.layout import AHEAD, LARGEST_AHEAD, MAXIMUM_RANK, M
 from jitree.api.calls.native.records import Ahead, CallRecord, Owners, Python, Result
 from jitree.codegen.primitives import load64, store64
 from jitree.codegen.record import place_of
-from jitree.hal.enums import MemoryAccess
+from jitree.hal.enums import MemoryAccess, MemoryType
 from jitree.modules.hal.native.buffers import place_number, take_storage
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
+from jitree.modules.hal.native.known import is_own
 from jitree.modules.hal.native.layout import POOL_COUNT
 from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State, StreamRecord
 from jitree.modules.hal.native.registers import DONE
@@ -26,30 +27,35 @@ from jitree.types import ENCODING_DENSE
 AHEAD_SIZE = AHEAD.size
 RESULT_SIZE = RESULT.size
 _READ = int(MemoryAccess.READ)
+_HOST_VISIBLE = int(MemoryType.HOST_VISIBLE)
 
 
 def read_ahead(python: Python, record: CallRecord, stream: StreamRecord, tick: int) -> int:
     """Has the results in the registers copied that the host will read, after submission ``tick``. Gives the
     number of the submission that the call waits for."""
+    begun = stream.tick
+    copies = 0
     result = Result(record.results)
     for _ in range(record.result_count):
-        if result.ahead:
-            renew(python, record.state, result, stream)
+        if result.ahead and renew(python, record.state, result, stream):
+            copies += 1
         result = Result(place_of(result) + RESULT_SIZE)
+    last = record.state.handle_pool.submitted if copies != 0 else tick
     worked = stream.worked
+    if copies != 0 and (worked != last or last != begun + copies):
+        worked = 0  # another session has submitted something, and may have written to what is copied
     result = Result(record.results)
     for _ in range(record.result_count):
         if result.ahead:
             result.ahead.worked = worked
         result = Result(place_of(result) + RESULT_SIZE)
-    if worked <= tick:
-        return tick
-    include(stream, tick, worked)
-    return worked
+    if copies != 0:
+        include(stream, tick, last)
+    return last
 
 
-def renew(python: Python, state: State, result: Result, stream: StreamRecord) -> None:
-    """Copies a result if the host has read the last one."""
+def renew(python: Python, state: State, result: Result, stream: StreamRecord) -> bool:
+    """Copies a result if the host has read the last one. Whether it did."""
     handle_pool = state.handle_pool
     ahead = result.ahead
     unread = take_copy(state, ahead)
@@ -59,13 +65,18 @@ def renew(python: Python, state: State, result: Result, stream: StreamRecord) ->
     view = Entry(load64(result.place))
     ahead.view = view
     if ahead.wanted == 0 or not view or view.kind != result.view_kind or is_open_to_others(stream):
-        return
+        return False
     if view.access >> PLACE_SHIFT != place_number(handle_pool.queue):
-        return
-    if may_copy(python, handle_pool, view, LARGEST_AHEAD):
-        ahead.copy = pinned_copy(state, view)
-        if ahead.copy:
-            retain(view)  # or another array could have its handle, and the copy
+        return False
+    if not is_own(view) or view.access & _HOST_VISIBLE != 0:  # the host or a library may write to it
+        return False
+    if not may_copy(python, handle_pool, view, LARGEST_AHEAD):
+        return False
+    copy = pinned_copy(state, view)
+    ahead.copy = copy
+    if copy:
+        retain(view)  # or another array could have its handle, and the copy
+    return bool(copy)
 
 
 def take_copy(state: State, ahead: Ahead) -> Entry:
@@ -96,10 +107,13 @@ def ahead_of(owners: Owners, view: Entry, stream: StreamRecord) -> Ahead:
 
 
 def note_read(owners: Owners, ahead: Ahead, worked: int, now: int) -> None:
-    """The host has a result copied. That changes no elements, but STREAM.worked, which was ``worked``."""
+    """The host has a result copied. That changes no elements, but STREAM.worked, which was ``worked``; it is
+    ``now``, or 0 if something else has been submitted as well."""
     if not ahead:
         return
     ahead.wanted = 1
+    if now == 0:
+        return
     other = owners.ahead
     for _ in range(MOST_AHEAD):
         if other.worked == worked:

@@ -76,13 +76,15 @@ def read_back(python: Python, record: CallRecord, array: int, submission: int) -
     if copy:
         store64(submission + 8, ahead.worked)
         return copy
+    begun = stream.tick
     worked = stream.worked
     copy = pinned_copy(state, view)
     if not copy and is_true(python, invoke_with_number(python, record.supply, view.length)):
         copy = pinned_copy(state, view)
     if copy:
-        store64(submission + 8, handle_pool.submitted)
-        note_read(record.owners, ahead, worked, stream.worked)
+        submitted = handle_pool.submitted
+        store64(submission + 8, submitted)
+        note_read(record.owners, ahead, worked, submitted if submitted == begun + 1 else 0)
     else:
         call(python.clear_error)
     return copy

@@ -118,16 +118,20 @@ class Rest:
 
     def wait_for(self, fence: Fence) -> None:
         """Waits for a fence, without the lock. Raises what the work that signals it failed with."""
+        self._wait_for(fence, self._invoker.gate[CANCELS])
+
+    def _wait_for(self, fence: Fence, begun: int) -> None:
         try:
-            await_work(self._invoker, self._invoker.gate[CANCELS], fence)
+            await_work(self._invoker, begun, fence)
         except StatusError as error:
             error.with_context(f"invoking function '{self._vm_function.name}'")
             error.with_context(f"`{self._declaration}`")
             raise
 
-    def wait_for_submission(self, tick: int) -> None:
-        """As :meth:`wait_for`, for a submission of the device."""
-        self.wait_for(self._promised(tick))
+    def wait_for_submission(self, tick: int, begun: int) -> None:
+        """As :meth:`wait_for`, for a submission of the device, in a call that began with those cancellations:
+        machine code has waited a moment already."""
+        self._wait_for(self._promised(tick), begun)
 
     def pending(self, handle: int) -> Fence | None:
         """A fence, a reference to which is taken over; None if it has been reached."""

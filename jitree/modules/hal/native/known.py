@@ -91,5 +91,5 @@ def is_copied(
 
 
 def is_own(buffer: Entry) -> bool:
-    """Whether a buffer lies in memory of the pools, of which Python has no object."""
+    """Whether a buffer or view lies in memory of the pools, of which Python has no object."""
     return buffer.owner == OWNER_CODE and buffer.link == Entry(LINK_POOLED)

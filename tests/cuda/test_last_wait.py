@@ -1,0 +1,81 @@
+"""Waits that the host makes at the end of a call, in place of the program."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from jitree import Array, Session
+from jitree.cuda.device import CudaDevice
+from jitree.errors import CancelledError
+from tests.cuda.fake import FakeDriver
+from tests.cuda.programs import LENDING, PROGRAM_KERNELS
+from tests.cuda.test_lending import warm
+
+pytestmark = pytest.mark.usefixtures("machine_code")
+
+X = np.arange(8, dtype=np.float32)
+
+
+@pytest.fixture
+def session(fake: FakeDriver, device: CudaDevice) -> Iterator[Session]:
+    fake.kernels.update(PROGRAM_KERNELS)
+    with Session(device=device) as session:
+        yield session
+
+
+def test_a_call_is_cancelled_as_soon_as_it_waits(fake: FakeDriver, session: Session) -> None:
+    """By machine code, without the lock: what is cancelled then has begun."""
+    add, x = session.load(LENDING).add, session.to_device(X)
+    warm(add, x, x)
+    query = fake.cuStreamQuery
+    asked: list[int] = []
+
+    def ask(stream: int) -> object:
+        if not asked:
+            asked.append(stream)
+            session.cancel()
+        return query(stream)
+
+    fake.cuStreamQuery = ask  # type: ignore[method-assign]
+    fake.hold()
+    safety = threading.Timer(5, fake.release)
+    safety.start()
+    with pytest.raises(CancelledError):
+        add(x, x)
+    safety.cancel()
+    fake.release()
+    assert np.array_equal(np.asarray(add(x, x)), 2 * X)
+
+
+def test_a_stream_that_has_ended_is_not_asked(fake: FakeDriver) -> None:
+    """The session and its device are closed while machine code waits for the end of a call."""
+    fake.kernels.update(PROGRAM_KERNELS)
+    device = CudaDevice(fake, 0)
+    session = Session(device=device)
+    add, x = session.load(LENDING).add, session.to_device(X)
+    warm(add, x, x)
+    query, waits, asked = fake.cuStreamQuery, threading.Event(), []
+    results: list[Array] = []
+
+    def ask(stream: int) -> object:
+        asked.append(stream in fake.streams)
+        if threading.current_thread() is not thread:
+            return query(stream)
+        waits.set()
+        time.sleep(0.001)
+        return fake.CUresult.CUDA_ERROR_NOT_READY, None
+
+    fake.cuStreamQuery = ask  # type: ignore[method-assign]
+    thread = threading.Thread(target=lambda: results.append(add(x, x)))
+    thread.start()
+    waits.wait()
+    session.close()
+    device.close()
+    thread.join()
+    assert len(results) == 1
+    assert all(asked)
