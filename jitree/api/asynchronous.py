@@ -63,6 +63,7 @@ class AsynchronousFunction(Function):
             return cls.submit(self, *arguments, **named)  # a caller has kept this one from before
         return self.submit_slowly(*arguments, **named)
 
+    @folded
     def submit_slowly(self, *arguments: Any, **named: Any) -> Any:
         """As :meth:`submit`, by Python."""
         if named and self.order.limits(named):
