@@ -26,7 +26,8 @@ from jitree.hal.local.thread_team import Team
 from jitree.hal.local.topology import unpinned
 from jitree.hal.local.workers import Parking, WorkerPool
 from jitree.hal.profiling import Profiler
-from jitree.hal.semaphore import Semaphore, wait_for
+from jitree.hal.semaphore import Semaphore
+from jitree.hal.waiting import wait_for
 from tests.hal.helpers import TIMEOUT, Meeting, wait_until
 
 LARGE = 60_001

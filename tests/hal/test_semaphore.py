@@ -20,7 +20,8 @@ from jitree.errors import (
 from jitree.hal.device import Device
 from jitree.hal.enums import MAXIMUM_PAYLOAD, SemaphoreCompatibility, WaitMode
 from jitree.hal.fence import Fence, wait_fences
-from jitree.hal.semaphore import Semaphore, wait_for
+from jitree.hal.semaphore import Semaphore
+from jitree.hal.waiting import wait_for
 from tests.hal.helpers import TIMEOUT, wait_until
 
 

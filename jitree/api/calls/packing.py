@@ -22,13 +22,17 @@ from jitree.base.elements import is_masked
 from jitree.errors import InvalidArgumentError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.device import Device, home_of
-from jitree.hal.fence import Fence
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.ref_types import LIST_NAME, stated_type
 from jitree.vmfb.cconv import TYPE_NAMES, Item, Span
 
 if TYPE_CHECKING:
+    from jitree.hal.fence import Fence
     from jitree.regs.ref_types import RefTypes
+
+    Unpacker = Callable[[Any, Sequence[Device], Fence | None], Any]
+    """(value of the VM, devices of the session, fence to be reached before arrays may be read) → value for
+    Python."""
 
     class Packer(Protocol):
         def pack(self, value: Any) -> object: ...
@@ -183,10 +187,6 @@ class SpanPacker:
 
 
 # -- results -----------------------------------------------------------------------------------------
-
-Unpacker = Callable[[Any, Sequence[Device], Fence | None], Any]
-"""(value of the VM, devices of the session, fence to be reached before arrays may be read) → value for
-Python."""
 
 
 def unpackers(signature: Signature, results: str) -> tuple[Unpacker, ...]:

@@ -19,12 +19,12 @@ from jitree.base.elements import Bytes, is_packed, pack_integers, unpack_integer
 from jitree.errors import InternalError, ResourceExhaustedError, folded
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.enums import BufferUsage, MemoryType
-from jitree.hal.fence import Fence
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from jitree.hal.device import Device
+    from jitree.hal.fence import Fence
 
 
 class ImplicitTransfer(NDArrayOperatorsMixin):
@@ -138,6 +138,8 @@ def copy_to_device(array: npt.NDArray[Any], row: types.ElementType, device: Devi
 
 def copy_view(view: BufferView, device: Device) -> BufferView:
     """A view of new memory with the same contents."""
+    from jitree.hal.fence import Fence
+
     source = view.buffer
     target = device.device_allocator.allocate(DEVICE_LOCAL, BUFFER_USAGE, source.byte_length)
     done = Fence.create(device)
