@@ -35,11 +35,8 @@ from jitree.hal import recording
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import BindingTable, CommandBuffer
+from jitree.hal.command_enums import CommandBufferMode, CommandCategory
 from jitree.hal.device import Device
-from jitree.hal.enums import (
-    CommandBufferMode,
-    CommandCategory,
-)
 from jitree.hal.exchange import HostTransfers
 from jitree.hal.fence import Fence
 from jitree.hal.groups.known import KnownChannels

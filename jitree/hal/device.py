@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from jitree.hal.replays import Replays
     from jitree.hal.semaphore import Semaphore
     from jitree.hal.stream_record import SharedStream
+    from jitree.hal.waiting import SemaphoreCompatibility, WaitMode
 
 _READ: Final = int(enums.MemoryAccess.READ)
 _STAGING: Final = int(enums.MemoryType.HOST_LOCAL | enums.MemoryType.DEVICE_VISIBLE)
@@ -233,13 +234,15 @@ class Device(Unique, QueueOperations):
         UNIMPLEMENTED for devices whose driver has no events."""
         raise UnimplementedError(f"{self.id} has no events for other libraries; wait for the semaphore")
 
-    def query_semaphore_compatibility(self, semaphore: Semaphore) -> enums.SemaphoreCompatibility:
+    def query_semaphore_compatibility(self, semaphore: Semaphore) -> SemaphoreCompatibility:
         """The device itself waits for and signals semaphores of its type; the host helps with others."""
+        from jitree.hal.waiting import SemaphoreCompatibility
+
         is_own = type(semaphore) is self.semaphore_type()
-        return enums.SemaphoreCompatibility.ALL if is_own else enums.SemaphoreCompatibility.HOST_ONLY
+        return SemaphoreCompatibility.ALL if is_own else SemaphoreCompatibility.HOST_ONLY
 
     def wait_semaphores(
-        self, mode: enums.WaitMode, points: Sequence[tuple[Semaphore, int]], timeout: float | None = None
+        self, mode: WaitMode, points: Sequence[tuple[Semaphore, int]], timeout: float | None = None
     ) -> bool:
         """Waits for all or any of the points; seconds, False when the time ran out, raises failures."""
         from jitree.hal.semaphore import Semaphore

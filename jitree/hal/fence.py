@@ -12,7 +12,6 @@ from jitree.base.endings import Unique
 from jitree.base.scopes import CURRENT
 from jitree.errors import StatusCode, StatusError, again
 from jitree.hal import watchdog
-from jitree.hal.enums import WaitMode
 from jitree.hal.semaphore import ReachedCallback, Semaphore
 
 if TYPE_CHECKING:
@@ -108,14 +107,14 @@ class Fence(Unique):
     def interrupt(self, failure: StatusError, after: Fence | None = None) -> None:
         """Interrupts the work that is to signal it and what that waits for, but not what ``after`` does."""
         from jitree.hal.producer import interrupt_all
-        from jitree.hal.waiting import pending_producers
+        from jitree.hal.waiting import WaitMode, pending_producers
 
         kept = () if after is None else pending_producers(after.timepoints, WaitMode.ALL)
         interrupt_all(pending_producers(self.timepoints, WaitMode.ALL), failure, kept)
 
     def _is_pending_after(self, failure: StatusError, after: Fence | None) -> bool:
         """Interrupts; whether anything goes on that is to signal it."""
-        from jitree.hal.waiting import pending_producers
+        from jitree.hal.waiting import WaitMode, pending_producers
 
         self.interrupt(failure, after)
         return bool(pending_producers(self.timepoints, WaitMode.ALL))
@@ -140,7 +139,7 @@ class Fence(Unique):
     def on_reached(self, callback: ReachedCallback) -> Sequence[Registered]:
         """Calls ``callback(None)`` once when reached, ``callback(failure)`` when failed; at once if that is
         so now."""
-        from jitree.hal.waiting import when_reached
+        from jitree.hal.waiting import WaitMode, when_reached
 
         return when_reached(self.timepoints, WaitMode.ALL, callback)
 
@@ -203,6 +202,6 @@ def wait_fences(fences: Iterable[Fence | None], timeout: float | None = None) ->
     points = [point for fence in fences if fence is not None for point in fence.timepoints]
     if all(semaphore.is_reached(value) for semaphore, value in points):
         return StatusCode.OK
-    from jitree.hal.waiting import wait_for
+    from jitree.hal.waiting import WaitMode, wait_for
 
     return StatusCode.OK if wait_for(points, WaitMode.ALL, timeout) else StatusCode.DEADLINE_EXCEEDED

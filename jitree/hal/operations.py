@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final, cast
 from jitree.base.arguments import object_of, shown
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.hal.buffer import Buffer
-from jitree.hal.enums import CommandBufferMode, CommandCategory
 
 if TYPE_CHECKING:
     from jitree.hal.allocator import Allocator
@@ -227,6 +226,8 @@ class QueueOperations(abc.ABC):
         flags: int = 0,
     ) -> None:
         """One dispatch without a command buffer; arguments as ``CommandBuffer.dispatch``, no slots."""
+        from jitree.hal.command_enums import CommandBufferMode, CommandCategory
+
         commands = self.create_command_buffer(
             CommandBufferMode.ONE_SHOT, CommandCategory.DISPATCH, queue_affinity
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from jitree.base.arguments import integer
 from jitree.base.endings import Unique
 from jitree.errors import InvalidArgumentError, StatusError, again
-from jitree.hal.enums import MAXIMUM_PAYLOAD, WaitMode
+from jitree.hal.enums import MAXIMUM_PAYLOAD
 
 if TYPE_CHECKING:
     from jitree.hal.producer import Producer
@@ -174,7 +174,7 @@ class Semaphore(Unique):
         """
         if self._failure is None and self._value >= integer("value", value):
             return True
-        from jitree.hal.waiting import wait_for
+        from jitree.hal.waiting import WaitMode, wait_for
 
         return wait_for(((self, value),), WaitMode.ALL, timeout)
 

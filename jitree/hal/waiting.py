@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.base import scopes
 from jitree.base.arguments import object_of
+from jitree.base.records import Enumeration, Flags
 from jitree.errors import CancelledError, StatusError, again
 from jitree.hal import watchdog
-from jitree.hal.enums import WaitMode
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -41,6 +41,23 @@ if TYPE_CHECKING:
         def producer(self, value: int) -> Producer | None: ...
         def await_device(self, value: int, deadline: float | None) -> None: ...
         def on_reached(self, value: int, callback: ReachedCallback) -> Registered | None: ...
+
+
+class SemaphoreCompatibility(Flags):
+    """What can wait for and signal a semaphore together with a device."""
+
+    NONE = 0
+    HOST_WAIT = 0x1
+    DEVICE_WAIT = 0x2
+    HOST_SIGNAL = 0x4
+    DEVICE_SIGNAL = 0x8
+    HOST_ONLY = 0x5
+    ALL = 0xF
+
+
+class WaitMode(Enumeration):
+    ALL = 0
+    ANY = 1
 
 
 _LOOP_SECONDS: Final = 0.1

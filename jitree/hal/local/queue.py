@@ -32,11 +32,10 @@ from jitree.errors import (
 )
 from jitree.hal import watchdog
 from jitree.hal.checks import check_fences
-from jitree.hal.enums import WaitMode
 from jitree.hal.fence import Fence
 from jitree.hal.local.interrupts import this_thread
 from jitree.hal.local.queue_record import CLOSED, WAITS, QueueRecord
-from jitree.hal.waiting import describe_missing, pending_producers
+from jitree.hal.waiting import WaitMode, describe_missing, pending_producers
 
 if TYPE_CHECKING:
     from jitree.hal.local.waiter import Waiter
