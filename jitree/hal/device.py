@@ -285,12 +285,14 @@ class Device(Unique, QueueOperations):
     def read_buffer(self, source: Buffer, wait: Fence | None = None) -> Bytes:
         """The bytes of a buffer once ``wait`` is reached: over its own memory where the host can see it, else
         a copy. Raises what the fence failed with."""
-        from jitree.hal.fence import Fence
-
         if object_of("source", source, Buffer).host_address is not None:
             if wait is not None:
+                from jitree.hal.fence import Fence
+
                 object_of("wait", wait, Fence).wait()
             return source.host_array()
+        from jitree.hal.fence import Fence
+
         staging = self.device_allocator.allocate(_STAGING, _STAGING_USAGE, source.byte_length)
         done = Fence.create(self)
         self.queue_copy(_ANY_QUEUE, wait, done, source, 0, staging, 0, source.byte_length)
