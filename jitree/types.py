@@ -133,3 +133,8 @@ def element_type_of(dtype: np.dtype[Any]) -> ElementType | None:
 def format_shaped_type(shape: tuple[int, ...], row: ElementType) -> str:
     """((4, 2), f32) → ``"4x2xf32"``."""
     return "".join(f"{d}x" for d in shape) + row.name
+
+
+def is_packed(row: ElementType) -> bool:
+    """Whether elements share bytes."""
+    return row.bits % 8 != 0

@@ -13,12 +13,11 @@ import numpy as np
 
 from jitree.api.array import Array
 from jitree.api.calls.declaration import Parameter
-from jitree.api.calls.packing import ReferencePacker
+from jitree.api.calls.reference_packing import ReferencePacker
 from jitree.api.calls.refusal import describe
 from jitree.api.calls.tensor_packing import ArrayTransfer, ready_view
 from jitree.api.calls.transfers import copy_to_device, native_row, to_numpy
-from jitree.base.arguments import shown
-from jitree.base.elements import is_masked
+from jitree.base.arguments import is_masked, shown
 from jitree.errors import InternalError, InvalidArgumentError, StatusError
 from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device, home_of

@@ -24,13 +24,14 @@ from jitree.base.endings import Unique
 from jitree.base.records import NamedTuple
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.command_buffer import CommandBuffer
-from jitree.hal.operations import Copy, Listener
+from jitree.hal.operations import Listener
+from jitree.hal.transfers import Copy
 
 if TYPE_CHECKING:
     from jitree.api.calls.declaration import Parameter
     from jitree.hal.command_list import CommandList
     from jitree.hal.device import Device
-    from jitree.hal.operations import Transfer
+    from jitree.hal.transfers import Transfer
 
 _LARGEST_COMPARED: Final = 256 << 20
 """Bytes of an argument that are looked at before and after a call."""

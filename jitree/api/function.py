@@ -8,7 +8,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from jitree.api.calls.declaration import TIMEOUT, Parameter, Signature
-from jitree.api.calls.packing import Unpacker, packers, unpackers
+from jitree.api.calls.packing import packers, unpackers
 from jitree.api.calls.tensor_packing import ArrayTransfer, Donation, ready_view
 from jitree.api.calls.transfers import lend_or_copy, own
 from jitree.base.arguments import shown
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from jitree.api.calls.argument_order import ArgumentOrder
+    from jitree.api.calls.packing import Unpacker
     from jitree.api.calls.updates import Pairs
     from jitree.api.other_kinds import OtherKind
     from jitree.dispatch.context import Context

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from jitree import errors
 from jitree.base.records import NamedTuple
-from jitree.errors import IncompatibleError, InvalidArgumentError
+from jitree.errors import InvalidArgumentError
 from jitree.hal.device import Device
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def explained(devices: Sequence[Device]) -> Iterator[None]:
     """Explains an INCOMPATIBLE failure of a module's initialiser that passes through the block."""
     try:
         yield
-    except IncompatibleError as error:
+    except errors.IncompatibleError as error:
         error.message = explain_incompatible(error.message, [device.id for device in devices])
         raise
 

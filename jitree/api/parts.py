@@ -19,13 +19,12 @@ from jitree.api.calls.refusal import describe, refused
 from jitree.api.calls.tensor_packing import NUMBERS, as_array
 from jitree.api.calls.transfers import BUFFER_USAGE, DEVICE_LOCAL, copy_to_device, copy_view, native_row
 from jitree.api.calls.writing import require_writable, rewritten
-from jitree.base.arguments import shown
+from jitree.base.arguments import is_masked, shown
 from jitree.base.copying import copy_into
-from jitree.base.elements import is_masked, is_packed
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError
-from jitree.hal.enums import CommandBufferMode, CommandCategory
-from jitree.types import format_shaped_type
+from jitree.hal.command_enums import CommandBufferMode, CommandCategory
+from jitree.types import format_shaped_type, is_packed
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -13,8 +13,7 @@ import numpy as np
 from jitree.api.calls.refusal import describe, listed, refused
 from jitree.api.calls.tensor_packing import as_array
 from jitree.api.calls.transfers import native_row
-from jitree.base.arguments import integer
-from jitree.base.elements import is_masked
+from jitree.base.arguments import integer, is_masked
 from jitree.errors import InvalidArgumentError, PermissionDeniedError, UnimplementedError, printable
 from jitree.vmfb.words import ARITHMETICS
 

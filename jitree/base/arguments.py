@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from reprlib import Repr
 from typing import Any, Final
 
@@ -69,3 +70,24 @@ def natural(name: str, value: Any) -> int:
     if number < 0:
         raise InvalidArgumentError(f"{name}: expected an integer that is not negative but got {number}")
     return number
+
+
+NO_MASKS: Final = (
+    "; programs know no masks: pass array.filled(value), or array.data where no element is masked"
+)
+
+
+def is_masked(value: object) -> bool:
+    """Whether it is a masked array, or a list or tuple with one in it: what a mask hides is not meant to
+    be used."""
+    masked = sys.modules.get("numpy.ma")  # there are no such arrays before it is imported
+    try:
+        return masked is not None and _has_masked(value, masked.MaskedArray)
+    except RecursionError:
+        raise InvalidArgumentError("a list with lists inside each other without end is no array") from None
+
+
+def _has_masked(value: object, masked: type) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(_has_masked(item, masked) for item in value)
+    return isinstance(value, masked)

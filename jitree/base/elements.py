@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from jitree.errors import InvalidArgumentError
 from jitree.types import CLASS_INTEGER, CLASS_SIGNED, CLASS_UNSIGNED, ElementType
+from jitree.types import is_packed as is_packed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -29,31 +29,6 @@ _TOGETHER: Final = 1 << 20
 _FIRST_FLOAT: Final = 0x21
 _LAST_FLOAT: Final = 0x28
 _COMPLEX: Final = 0x23
-
-
-NO_MASKS: Final = (
-    "; programs know no masks: pass array.filled(value), or array.data where no element is masked"
-)
-
-
-def is_masked(value: object) -> bool:
-    """Whether it is a masked array, or a list or tuple with one in it: what a mask hides is not meant to
-    be used."""
-    masked = sys.modules.get("numpy.ma")  # there are no such arrays before it is imported
-    try:
-        return masked is not None and _has_masked(value, masked.MaskedArray)
-    except RecursionError:
-        raise InvalidArgumentError("a list with lists inside each other without end is no array") from None
-
-
-def _has_masked(value: object, masked: type) -> bool:
-    if isinstance(value, (list, tuple)):
-        return any(_has_masked(item, masked) for item in value)
-    return isinstance(value, masked)
-
-
-def is_packed(row: ElementType) -> bool:
-    return row.bits % 8 != 0
 
 
 def is_float(row: ElementType) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 _CODES: Final = {"u8": "B", "u16": "H", "u32": "I", "i32": "i", "i64": "q"}
 _SIZES: Final = {kind: struct.calcsize(code) for kind, code in _CODES.items()} | {"line": 128}
@@ -15,12 +15,28 @@ class Record:
     """Byte offsets of named fields (``record["name"]``) and the record's size, a multiple of 8. The field
     ``i64*3 sizes`` is three numbers, and ``sizes`` names the first."""
 
+    offsets: dict[str, int]
+    types: dict[str, str]
+    size: int
+
     def __init__(self, name: str, fields: str) -> None:
         self.name = name
-        self.offsets: dict[str, int] = {}
-        self.types: dict[str, str] = {}
+        self._fields = fields
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Lays the fields out when something of that is first asked for: programs use few records."""
+            if name not in Record.__annotations__:
+                raise AttributeError(f"a record has no {name}", name=name, obj=self)
+            self._lay_out()
+            return self.__dict__[name]
+
+    def _lay_out(self) -> None:
+        offsets: dict[str, int] = {}
+        types: dict[str, str] = {}
         position = 0
-        for line in fields.strip().splitlines():
+        for line in self._fields.strip().splitlines():
             kind, field = line.split(None, 2)[:2]
             count = 1
             if kind not in _SIZES:
@@ -28,10 +44,10 @@ class Record:
                 count = int(digits)
             size = _SIZES[kind]
             position += -position % size
-            self.offsets[field] = position
-            self.types[field] = kind
+            offsets[field] = position
+            types[field] = kind
             position += size * count
-        self.size = (position + 7) // 8 * 8
+        self.offsets, self.types, self.size = offsets, types, (position + 7) // 8 * 8
 
     def packer(self) -> struct.Struct:
         """All fields in order; each lies at a multiple of its size without gaps."""

@@ -19,8 +19,8 @@ from jitree.errors import InvalidArgumentError
 from jitree.hal import recording
 from jitree.hal.buffer import Allocation
 from jitree.hal.command_buffer import BindingTable, Collective, Dispatch, Reference
+from jitree.hal.command_enums import CommandBufferMode
 from jitree.hal.command_list import DIRECT, Range
-from jitree.hal.enums import CommandBufferMode
 from jitree.hal.executable import Executable
 from jitree.hal.list_command_buffer import ListCommandBuffer
 

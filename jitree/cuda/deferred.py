@@ -17,10 +17,10 @@ from queue import SimpleQueue
 from jitree.base import scopes
 from jitree.cuda.semaphore import CudaSemaphore
 from jitree.errors import CancelledError, FailedPreconditionError, StatusError, again
-from jitree.hal.enums import WaitMode
 from jitree.hal.fence import Fence
 from jitree.hal.producer import Producer
-from jitree.hal.semaphore import Countdown, ReachedCallback, Timepoint, pending_producers
+from jitree.hal.semaphore import ReachedCallback, Timepoint
+from jitree.hal.waiting import Countdown, WaitMode, pending_producers
 
 Action = Callable[[], object]
 """Submits device work to the stream; called with the stream's lock held and its context current."""

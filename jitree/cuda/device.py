@@ -35,18 +35,15 @@ from jitree.hal import recording
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import BindingTable, CommandBuffer
+from jitree.hal.command_enums import CommandBufferMode, CommandCategory
 from jitree.hal.device import Device
-from jitree.hal.enums import (
-    CommandBufferMode,
-    CommandCategory,
-)
 from jitree.hal.exchange import HostTransfers
 from jitree.hal.fence import Fence
 from jitree.hal.groups.known import KnownChannels
 from jitree.hal.objects import Channel, ChannelProvider
-from jitree.hal.operations import Transfer
 from jitree.hal.profiling import Profiler
 from jitree.hal.semaphore import Semaphore
+from jitree.hal.transfers import Transfer
 
 if TYPE_CHECKING:
     from jitree.cuda.timings import CudaTimings
@@ -62,8 +59,6 @@ class CudaDevice(Ended, Device):
 
     Work whose waits the queue orders anyway is submitted by the calling thread before the call returns.
     """
-
-    semaphore_type = CudaSemaphore
 
     def __init__(
         self,
@@ -97,6 +92,10 @@ class CudaDevice(Ended, Device):
 
     def __repr__(self) -> str:
         return f"<hal.device {self.uri}, {self.context.info.name}>"
+
+    @classmethod
+    def semaphore_type(cls) -> type[CudaSemaphore]:
+        return CudaSemaphore
 
     @property
     def array_exchange(self) -> CudaExchange:

@@ -21,8 +21,8 @@ from jitree.hal.buffer import BufferView
 from jitree.hal.command_layout import BINDING_ALIGNMENT
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.hal.exchange import HostTransfers
-from jitree.hal.operations import Copy
 from jitree.hal.stream_record import LEGACY_STREAM
+from jitree.hal.transfers import Copy
 from jitree.types import BY_NAME, ENCODING_DENSE, ElementType, element_type, element_type_of
 
 if TYPE_CHECKING:

@@ -19,14 +19,14 @@ from jitree.hal.command_layout import KIND_BARRIER, KIND_DISPATCH, KIND_DISPATCH
 from jitree.hal.command_list import KIND_COLLECTIVE
 from jitree.hal.local.observed import step_of, transfer_step
 from jitree.hal.observing import DISPATCH, DeviceStep, Extent, Observer, memory, perform
-from jitree.hal.operations import Copy
+from jitree.hal.transfers import Copy
 
 if TYPE_CHECKING:
     from jitree.base.elements import Bytes
     from jitree.cuda.command_buffer import Bound
     from jitree.cuda.executable import CudaFunctionTable
     from jitree.cuda.queue import CudaQueue
-    from jitree.hal.operations import Transfer
+    from jitree.hal.transfers import Transfer
 
 
 class _ObservedWork(Stepwise):

@@ -25,9 +25,9 @@ from jitree.cuda.plan_sizes import KernelSizes
 from jitree.cuda.semaphore import CudaSemaphore, SignallingStream, call_all
 from jitree.cuda.stream_share import StreamShare
 from jitree.errors import FailedPreconditionError, InternalError, PermissionDeniedError, StatusError, again
-from jitree.hal.enums import BufferUsage, MemoryType, WaitMode
+from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.hal.local.queue_record import LOST
-from jitree.hal.semaphore import Semaphore, wait_for
+from jitree.hal.semaphore import Semaphore
 from jitree.hal.stream_record import LEGACY_STREAM
 
 if TYPE_CHECKING:
@@ -350,7 +350,7 @@ class Stream:
             self.retire(tick)  # machine code may have waited
             return
         if not self.share.is_done_in_a_moment(tick):
-            wait_for(((self.promised(tick), 1),), WaitMode.ALL, None)
+            self.promised(tick).wait(1)
         self.api.check_alive()  # groups lose a device that works
         self.retire(tick)
         self.context.release_discarded()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jitree.cuda import transfer
 from jitree.cuda.allocation import CudaAllocation
-from jitree.hal.operations import Copy, Fill, Read, Transfer, Update, Write
+from jitree.hal.transfers import Copy, Fill, Read, Transfer, Update, Write
 
 if TYPE_CHECKING:
     from jitree.base.elements import Bytes

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Sequence
 
 from jitree.base.arguments import described, items, shown
+from jitree.dispatch.host_export import results
 from jitree.errors import InternalError, InvalidArgumentError
 from jitree.vmfb.cconv import TYPE_NAMES, CallingConvention, Span
 from jitree.vmfb.words import signed
@@ -104,15 +105,3 @@ def host_results(convention: CallingConvention, value: object) -> list[object]:
             zip(convention.results, results(convention, value), strict=True)
         )
     ]
-
-
-def results(convention: CallingConvention, value: object) -> list[object]:
-    """What a host function returned, as a list of one value per result. INTERNAL if the number differs."""
-    count = len(convention.results)
-    if count == 0 and value is None:
-        return []
-    if count == 1:
-        return [value]
-    if count > 1 and isinstance(value, (tuple, list)) and len(value) == count:
-        return list(value)
-    raise InternalError(f"the function has {count} results but returned {shown(value)}")

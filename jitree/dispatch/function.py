@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from jitree.base.endings import Unique, require_interpreter
-from jitree.dispatch import conversion
 from jitree.dispatch.sites import VIEWS, HostTarget, register_index
 from jitree.errors import InvalidArgumentError
 from jitree.regs.layout import FUNCTION
@@ -130,7 +129,9 @@ class BytecodeFunction(VmFunction):
         except TypeError:
             is_complete = False
         if not is_complete:
-            conversion.require_count(self.convention, arguments)
+            from jitree.dispatch.conversion import require_count
+
+            require_count(self.convention, arguments)
         if machine.functions.get(self.host.address) is not self.host:
             raise InvalidArgumentError(f"function '{self.full_name}' belongs to another context")
         machine.begin(self.host)
@@ -138,8 +139,10 @@ class BytecodeFunction(VmFunction):
         try:
             self._pack(machine, arguments)
         except (TypeError, ValueError, OverflowError):
+            from jitree.dispatch.conversion import arguments as converted
+
             machine.release_frames()
-            self._pack(machine, conversion.arguments(self.convention, arguments))
+            self._pack(machine, converted(self.convention, arguments))
 
 
 Slots = tuple[RegisterSlot, ...]

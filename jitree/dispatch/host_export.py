@@ -6,8 +6,12 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from jitree.base.arguments import shown
+from jitree.errors import InternalError
+
 if TYPE_CHECKING:
     from jitree.regs.machine import Machine
+    from jitree.vmfb.cconv import CallingConvention
     from jitree.vmfb.program import CallSite
 
 
@@ -48,3 +52,15 @@ class HostExport:
     def unprepared(self) -> Callable[..., Any]:
         """The function in the form that costs least for one call."""
         return self.function
+
+
+def results(convention: CallingConvention, value: object) -> list[object]:
+    """What a host function returned, as a list of one value per result. INTERNAL if the number differs."""
+    count = len(convention.results)
+    if count == 0 and value is None:
+        return []
+    if count == 1:
+        return [value]
+    if count > 1 and isinstance(value, (tuple, list)) and len(value) == count:
+        return list(value)
+    raise InternalError(f"the function has {count} results but returned {shown(value)}")

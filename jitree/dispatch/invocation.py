@@ -11,7 +11,6 @@ from jitree.base.arguments import object_of
 from jitree.base.endings import require_interpreter
 from jitree.base.records import NamedTuple
 from jitree.base.scopes import Scope, require_going_on
-from jitree.dispatch import conversion
 from jitree.dispatch.engine import YIELD, Engine, EngineEntry, Pending, happened
 from jitree.dispatch.function import BytecodeFunction, HostFunction, VmFunction
 from jitree.dispatch.gate import (
@@ -317,6 +316,8 @@ class Invoker(ContextGate):
             end(machine)
 
     def _run_host(self, function: HostFunction, arguments: Sequence[object]) -> Call:
+        from jitree.dispatch import conversion  # programs are not called so
+
         self.require_open()
         with error_context(f"invoking function '{function.name}'"):
             try:

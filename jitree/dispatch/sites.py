@@ -12,9 +12,8 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.records import NamedTuple
-from jitree.dispatch import conversion
 from jitree.dispatch.engine import Pending
-from jitree.dispatch.host_export import HostExport
+from jitree.dispatch.host_export import HostExport, results
 from jitree.vmfb.cconv import CallingConvention, RegisterSlot, Span, parse
 from jitree.vmfb.program import CallSite
 from jitree.vmfb.words import TAG_REF_MOVE, TAG_VALUE64
@@ -69,7 +68,7 @@ def _arguments(machine: Machine, site: CallSite) -> Iterator[object]:
 
 def _complete(site: CallSite, machine: Machine, result: object) -> None:
     """Writes what the function returned."""
-    values = conversion.results(site.cconv, result)
+    values = results(site.cconv, result)
     for index, (character, slot, value) in enumerate(
         zip(site.cconv.results, site.results, values, strict=True)
     ):
@@ -80,7 +79,9 @@ def _complete(site: CallSite, machine: Machine, result: object) -> None:
         try:
             view[register] = value
         except (TypeError, ValueError, OverflowError):
-            view[register] = conversion.result(value, character, index)
+            from jitree.dispatch.conversion import result as register_value
+
+            view[register] = register_value(value, character, index)
 
 
 def bind(site: CallSite, target: HostTarget) -> SiteCall:
@@ -111,10 +112,12 @@ def _span_counts(convention: CallingConvention, segments: Sequence[int] | None) 
 
 @lru_cache(maxsize=_CACHED_SITES)
 def _factory(text: str, counts: tuple[int, ...]) -> Callable[..., Any]:
+    from jitree.dispatch import conversion
+
     convention = parse(text)
     source = _source(convention, counts)
     scope: dict[str, Any] = {"Pending": Pending, "result_value": conversion.result, "convention": convention}
-    scope["result_list"] = conversion.results
+    scope["result_list"] = results
     exec(compile(source, f"<call site of {text}>", "exec"), scope)
     return scope["factory"]  # type: ignore[no-any-return]
 

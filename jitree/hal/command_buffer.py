@@ -24,16 +24,8 @@ from jitree.errors import (
 )
 from jitree.hal import checks
 from jitree.hal.buffer import Buffer
-from jitree.hal.enums import (
-    MAXIMUM_BINDINGS,
-    WHOLE_BUFFER,
-    BufferUsage,
-    CommandBufferMode,
-    CommandCategory,
-    DispatchFlags,
-    MemoryAccess,
-    names,
-)
+from jitree.hal.command_enums import CommandBufferMode, CommandCategory, DispatchFlags
+from jitree.hal.enums import MAXIMUM_BINDINGS, WHOLE_BUFFER, BufferUsage, MemoryAccess, names
 from jitree.hal.executable import Executable
 
 if TYPE_CHECKING:

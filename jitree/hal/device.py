@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 from weakref import ref
 
 import numpy as np
@@ -14,23 +14,24 @@ from jitree.base.endings import Unique
 from jitree.base.memory import require_listing
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import InvalidArgumentError, UnimplementedError
-from jitree.hal import checks, enums
+from jitree.hal import enums
 from jitree.hal.buffer import Buffer, no_device
 from jitree.hal.executable import Executable, ExecutableCache, ExecutableLoader
-from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.operations import QueueOperations
-from jitree.hal.semaphore import Semaphore, wait_for
 
 if TYPE_CHECKING:
     from jitree.base.elements import Bytes
     from jitree.hal.allocator import Allocator
     from jitree.hal.device_memory import DeviceMemory
     from jitree.hal.exchange import ArrayExchange
+    from jitree.hal.fence import Fence
     from jitree.hal.objects import Channel, ChannelProvider, Event, File, FileSource
     from jitree.hal.profiling import Profiler, ProfilingMode, Timings
     from jitree.hal.replays import Replays
+    from jitree.hal.semaphore import Semaphore
     from jitree.hal.stream_record import SharedStream
+    from jitree.hal.waiting import SemaphoreCompatibility, WaitMode
 
 _READ: Final = int(enums.MemoryAccess.READ)
 _STAGING: Final = int(enums.MemoryType.HOST_LOCAL | enums.MemoryType.DEVICE_VISIBLE)
@@ -68,17 +69,15 @@ class Device(Unique, QueueOperations):
 
     VM_TYPE: Final = "hal.device"
 
-    semaphore_type: ClassVar[type[Semaphore]] = Semaphore
-    """Class of the semaphores that it can wait for and signal itself."""
-
     def __init__(
         self,
         identifier: str,
         uri: str,
         allocator: Allocator,
         loaders: Iterable[ExecutableLoader],
-        profiler: Profiler,
+        profiler: Profiler | None = None,
     ) -> None:
+        """``profiler``: what the driver tells times already; one is made for the first profile else."""
         require_listing()
         self.id = identifier
         """The driver's name for it, as programs ask for in ``hal.device.id``: ``local-task``."""
@@ -93,7 +92,7 @@ class Device(Unique, QueueOperations):
         self.channel_provider: ChannelProvider | None = None
         self.loaders = list(loaders)
         """Asked in this order; loaders may be added, for caches created later."""
-        self.profiler = profiler
+        self._profiler = profiler
         self.executables: SharedWeakSet[Executable] = SharedWeakSet()
         """Those that its caches have prepared and that are still there."""
 
@@ -205,14 +204,22 @@ class Device(Unique, QueueOperations):
         """Host bytes or a path as a file for :meth:`queue_read` and :meth:`queue_write`
         (:func:`open_file`)."""
         from jitree.hal import recording
+        from jitree.hal.checks import check_flags
         from jitree.hal.objects import open_file
 
-        checks.check_flags("import_file", flags)
+        check_flags("import_file", flags)
         recording.unrepeatable("a file is read")
         return open_file(source, access, offset, length)
 
+    @classmethod
+    def semaphore_type(cls) -> type[Semaphore]:
+        """Class of the semaphores that it can wait for and signal itself."""
+        from jitree.hal.semaphore import Semaphore  # most are made by machine code
+
+        return Semaphore
+
     def create_semaphore(self, initial_value: int = 0, flags: int = 0) -> Semaphore:
-        return self.semaphore_type(initial_value)
+        return self.semaphore_type()(initial_value)
 
     def import_event(self, semaphore: Semaphore, value: int, event: int) -> None:
         """The semaphore reaches the value when an event of the driver, by its handle, has happened.
@@ -227,15 +234,20 @@ class Device(Unique, QueueOperations):
         UNIMPLEMENTED for devices whose driver has no events."""
         raise UnimplementedError(f"{self.id} has no events for other libraries; wait for the semaphore")
 
-    def query_semaphore_compatibility(self, semaphore: Semaphore) -> enums.SemaphoreCompatibility:
+    def query_semaphore_compatibility(self, semaphore: Semaphore) -> SemaphoreCompatibility:
         """The device itself waits for and signals semaphores of its type; the host helps with others."""
-        is_own = type(semaphore) is self.semaphore_type
-        return enums.SemaphoreCompatibility.ALL if is_own else enums.SemaphoreCompatibility.HOST_ONLY
+        from jitree.hal.waiting import SemaphoreCompatibility
+
+        is_own = type(semaphore) is self.semaphore_type()
+        return SemaphoreCompatibility.ALL if is_own else SemaphoreCompatibility.HOST_ONLY
 
     def wait_semaphores(
-        self, mode: enums.WaitMode, points: Sequence[tuple[Semaphore, int]], timeout: float | None = None
+        self, mode: WaitMode, points: Sequence[tuple[Semaphore, int]], timeout: float | None = None
     ) -> bool:
         """Waits for all or any of the points; seconds, False when the time ran out, raises failures."""
+        from jitree.hal.semaphore import Semaphore
+        from jitree.hal.waiting import wait_for
+
         pairs = [items("points", point) for point in items("points", points)]
         if any(len(pair) != 2 for pair in pairs):
             raise InvalidArgumentError("points: expected pairs of a semaphore and a value")
@@ -259,6 +271,8 @@ class Device(Unique, QueueOperations):
 
             copy_into(target.host_array()[:length], data)
             return
+        from jitree.hal.fence import Fence
+
         file = self.import_file(_ANY_QUEUE, _READ, data.data)
         done = Fence.create(self)
         self.queue_read(_ANY_QUEUE, None, done, file, 0, target, 0, len(data))
@@ -273,8 +287,12 @@ class Device(Unique, QueueOperations):
         a copy. Raises what the fence failed with."""
         if object_of("source", source, Buffer).host_address is not None:
             if wait is not None:
+                from jitree.hal.fence import Fence
+
                 object_of("wait", wait, Fence).wait()
             return source.host_array()
+        from jitree.hal.fence import Fence
+
         staging = self.device_allocator.allocate(_STAGING, _STAGING_USAGE, source.byte_length)
         done = Fence.create(self)
         self.queue_copy(_ANY_QUEUE, wait, done, source, 0, staging, 0, source.byte_length)
@@ -289,6 +307,16 @@ class Device(Unique, QueueOperations):
         return DeviceMemory(self)
 
     # Profiling and the end.
+
+    @property
+    def profiler(self) -> Profiler:
+        """Measures its operations while it is told to."""
+        found = self._profiler
+        if found is None:
+            from jitree.hal.profiling import Profiler
+
+            found = self._profiler = self.__dict__.setdefault("_own_profiler", Profiler())
+        return found
 
     @property
     def measures(self) -> str:

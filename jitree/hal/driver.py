@@ -11,10 +11,11 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Final
 
+from jitree import errors
 from jitree.base.arguments import object_of
 from jitree.base.endings import Unique
 from jitree.base.records import NamedTuple
-from jitree.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from jitree.errors import InvalidArgumentError, NotFoundError
 from jitree.hal.device import Device
 from jitree.hal.executable import ExecutableLoader
 
@@ -128,7 +129,7 @@ class DriverRegistry(Unique):
         """ALREADY_EXISTS when the name is taken. A factory whose driver cannot start raises UNAVAILABLE."""
         with self._lock:
             if self._row(name) is not None:
-                raise AlreadyExistsError(f"a driver '{name}' is registered already")
+                raise errors.AlreadyExistsError(f"a driver '{name}' is registered already")
             self._factories[name] = (description, factory)
 
     def unregister(self, name: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
@@ -12,21 +12,13 @@ from jitree.base.endings import Unique
 from jitree.base.scopes import CURRENT
 from jitree.errors import StatusCode, StatusError, again
 from jitree.hal import watchdog
-from jitree.hal.enums import WaitMode
-from jitree.hal.semaphore import (
-    ReachedCallback,
-    Semaphore,
-    Timepoint,
-    describe_wait,
-    pending_producers,
-    wait_for,
-    when_reached,
-)
+from jitree.hal.semaphore import ReachedCallback, Semaphore
 
 if TYPE_CHECKING:
     import asyncio
 
     from jitree.hal.allocator import HostMemory
+    from jitree.hal.waiting import Registered
     from jitree.regs.handles import HandleTable
 
     class Signaller(Protocol):
@@ -115,12 +107,15 @@ class Fence(Unique):
     def interrupt(self, failure: StatusError, after: Fence | None = None) -> None:
         """Interrupts the work that is to signal it and what that waits for, but not what ``after`` does."""
         from jitree.hal.producer import interrupt_all
+        from jitree.hal.waiting import WaitMode, pending_producers
 
         kept = () if after is None else pending_producers(after.timepoints, WaitMode.ALL)
         interrupt_all(pending_producers(self.timepoints, WaitMode.ALL), failure, kept)
 
     def _is_pending_after(self, failure: StatusError, after: Fence | None) -> bool:
         """Interrupts; whether anything goes on that is to signal it."""
+        from jitree.hal.waiting import WaitMode, pending_producers
+
         self.interrupt(failure, after)
         return bool(pending_producers(self.timepoints, WaitMode.ALL))
 
@@ -141,9 +136,11 @@ class Fence(Unique):
             with suppress(StatusError):
                 await self
 
-    def on_reached(self, callback: ReachedCallback) -> list[Timepoint]:
+    def on_reached(self, callback: ReachedCallback) -> Sequence[Registered]:
         """Calls ``callback(None)`` once when reached, ``callback(failure)`` when failed; at once if that is
         so now."""
+        from jitree.hal.waiting import WaitMode, when_reached
+
         return when_reached(self.timepoints, WaitMode.ALL, callback)
 
     def fill_entry(self, table: HandleTable, address: int) -> None:
@@ -164,6 +161,8 @@ class Fence(Unique):
 
     def _as_future(self) -> asyncio.Future[None]:
         import asyncio
+
+        from jitree.hal.waiting import describe_wait
 
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
@@ -203,4 +202,6 @@ def wait_fences(fences: Iterable[Fence | None], timeout: float | None = None) ->
     points = [point for fence in fences if fence is not None for point in fence.timepoints]
     if all(semaphore.is_reached(value) for semaphore, value in points):
         return StatusCode.OK
+    from jitree.hal.waiting import WaitMode, wait_for
+
     return StatusCode.OK if wait_for(points, WaitMode.ALL, timeout) else StatusCode.DEADLINE_EXCEEDED

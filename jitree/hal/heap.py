@@ -11,7 +11,7 @@ from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
@@ -29,7 +29,9 @@ from jitree.hal.allocator import (
 )
 from jitree.hal.buffer import Allocation, Buffer
 from jitree.hal.enums import BufferCompatibility, BufferUsage, MemoryAccess, MemoryType
-from jitree.regs.memory import Lessee
+
+if TYPE_CHECKING:
+    from jitree.regs.memory import Lessee
 
 ALIGNMENT: Final = 64
 """Bytes; compiled kernels assume it."""

@@ -6,8 +6,8 @@ fence between them may overlap. Errors in the arguments fail the call. When the 
 itself fails, the signal fence fails with the same status (and the call, when there is no signal fence and the
 failure is known before it returns). Operations keep what they use alive until they are done.
 
-What moves bytes is a row (:class:`Fill` and its like), which drivers get checked: lengths are known, and
-ranges lie inside their buffers.
+Rows of operations that move bytes, and the checks of these, are loaded when the first one is submitted: in
+most programs machine code does it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from jitree.base.arguments import object_of, shown
-from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, UnimplementedError
-from jitree.hal import checks
 from jitree.hal.buffer import Buffer
-from jitree.hal.enums import BufferUsage, CommandBufferMode, CommandCategory, MemoryAccess
 
 if TYPE_CHECKING:
     from jitree.hal.allocator import Allocator
@@ -32,111 +29,10 @@ if TYPE_CHECKING:
     from jitree.hal.fence import Fence
     from jitree.hal.objects import File
     from jitree.hal.observing import Observer
+    from jitree.hal.transfers import Transfer
 
     Order = tuple[int, Fence | None, Fence | None]
     """When an operation runs: its queue affinity, and the fences that it waits for and signals."""
-
-_READ: Final = int(MemoryAccess.READ)
-_WRITE: Final = int(MemoryAccess.WRITE)
-_SOURCE: Final = int(BufferUsage.TRANSFER_SOURCE)
-_TARGET: Final = int(BufferUsage.TRANSFER_TARGET)
-
-
-class Fill(NamedTuple):
-    """Repeats the low ``pattern_length`` (1, 2 or 4) bytes of ``pattern``, little endian."""
-
-    target: Buffer
-    offset: int
-    length: int
-    pattern: int
-    pattern_length: int
-
-    @property
-    def name(self) -> str:
-        return "fill"
-
-    def check(self) -> None:
-        checks.check_buffer(self.target, "queue.fill", _TARGET, _WRITE)
-        checks.check_fill(self.offset, self.length, self.pattern_length)
-
-
-class Update(NamedTuple):
-    """Writes bytes that have been captured."""
-
-    target: Buffer
-    offset: int
-    contents: bytes
-
-    @property
-    def name(self) -> str:
-        return "update"
-
-    @property
-    def length(self) -> int:
-        return len(self.contents)
-
-    def check(self) -> None:
-        checks.check_buffer(self.target, "queue.update", _TARGET, _WRITE)
-
-
-class Copy(NamedTuple):
-    """Copies between ranges that do not overlap, or are the same."""
-
-    source: Buffer
-    source_offset: int
-    target: Buffer
-    target_offset: int
-    length: int
-
-    @property
-    def name(self) -> str:
-        return "copy"
-
-    def check(self) -> None:
-        source, source_offset, target, target_offset, length = self
-        checks.check_buffer(source, "queue.copy", _SOURCE, _READ)
-        checks.check_buffer(target, "queue.copy", _TARGET, _WRITE)
-        checks.check_overlap(source, source_offset, target, target_offset, length)
-
-
-class Read(NamedTuple):
-    """Copies from a file to a buffer."""
-
-    file: File
-    file_offset: int
-    target: Buffer
-    offset: int
-    length: int
-
-    @property
-    def name(self) -> str:
-        return "read"
-
-    def check(self) -> None:
-        checks.check_buffer(self.target, "queue.read", _TARGET, _WRITE)
-        self.file.check(MemoryAccess.READ, self.file_offset, self.length)
-
-
-class Write(NamedTuple):
-    """Copies from a buffer to a file, which grows if it can."""
-
-    source: Buffer
-    offset: int
-    file: File
-    file_offset: int
-    length: int
-
-    @property
-    def name(self) -> str:
-        return "write"
-
-    def check(self) -> None:
-        checks.check_buffer(self.source, "queue.write", _SOURCE, _READ)
-        self.file.check(MemoryAccess.WRITE, self.file_offset, 0)
-
-
-Transfer = Fill | Update | Copy | Read | Write
-
 
 _listening: Final = allocate_lock()
 
@@ -230,6 +126,8 @@ class QueueOperations(abc.ABC):
         pattern_length: int,
         flags: int = 0,
     ) -> None:
+        from jitree.hal.transfers import Fill
+
         fill = Fill(target, offset, _range("target", target, offset, length), pattern, pattern_length)
         self._check_and_submit((queue_affinity, wait, signal), fill, flags)
 
@@ -246,7 +144,10 @@ class QueueOperations(abc.ABC):
         flags: int = 0,
     ) -> None:
         """Writes bytes that are captured by the call."""
-        contents = checks.update_contents(source, source_offset, _range("target", target, offset, length))
+        from jitree.hal.checks import update_contents
+        from jitree.hal.transfers import Update
+
+        contents = update_contents(source, source_offset, _range("target", target, offset, length))
         self._check_and_submit((queue_affinity, wait, signal), Update(target, offset, bytes(contents)), flags)
 
     def queue_copy(
@@ -261,6 +162,8 @@ class QueueOperations(abc.ABC):
         length: int,
         flags: int = 0,
     ) -> None:
+        from jitree.hal.transfers import Copy
+
         length = _range("target", target, target_offset, _range("source", source, source_offset, length))
         copy = Copy(source, source_offset, target, target_offset, length)
         if source.address + source_offset == target.address + target_offset:
@@ -279,6 +182,8 @@ class QueueOperations(abc.ABC):
         length: int,
         flags: int = 0,
     ) -> None:
+        from jitree.hal.transfers import Read
+
         read = Read(file, file_offset, target, offset, _range("target", target, offset, length))
         self._check_and_submit((queue_affinity, wait, signal), read, flags)
 
@@ -294,6 +199,8 @@ class QueueOperations(abc.ABC):
         length: int,
         flags: int = 0,
     ) -> None:
+        from jitree.hal.transfers import Write
+
         write = Write(source, offset, file, file_offset, _range("source", source, offset, length))
         self._check_and_submit((queue_affinity, wait, signal), write, flags)
 
@@ -301,7 +208,9 @@ class QueueOperations(abc.ABC):
         self, queue_affinity: int, wait: Fence | None, signal: Fence | None, flags: int = 0
     ) -> None:
         """Signals after the wait, nothing else."""
-        checks.check_flags("queue.barrier", flags)
+        from jitree.hal.checks import check_flags
+
+        check_flags("queue.barrier", flags)
         self._submit_barrier((queue_affinity, wait, signal), "barrier")
 
     def queue_dispatch(
@@ -317,6 +226,8 @@ class QueueOperations(abc.ABC):
         flags: int = 0,
     ) -> None:
         """One dispatch without a command buffer; arguments as ``CommandBuffer.dispatch``, no slots."""
+        from jitree.hal.command_enums import CommandBufferMode, CommandCategory
+
         commands = self.create_command_buffer(
             CommandBufferMode.ONE_SHOT, CommandCategory.DISPATCH, queue_affinity
         )
@@ -352,7 +263,9 @@ class QueueOperations(abc.ABC):
 
     def _check_and_submit(self, order: Order, transfer: Transfer, flags: int) -> None:
         if flags:
-            checks.check_flags(f"queue.{transfer.name}", flags)
+            from jitree.hal.checks import check_flags
+
+            check_flags(f"queue.{transfer.name}", flags)
         transfer.check()
         observers = self.observers_of(transfer) if self._listeners else ()
         if observers:

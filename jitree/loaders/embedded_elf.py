@@ -10,14 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
+from jitree import errors
 from jitree.base.memory import EXECUTE, NONE, READ, WRITE, Mapping, page_down, page_up
-from jitree.errors import (
-    FailedPreconditionError,
-    IncompatibleError,
-    NotFoundError,
-    PermissionDeniedError,
-    error_context,
-)
+from jitree.errors import FailedPreconditionError, NotFoundError, PermissionDeniedError, error_context
 from jitree.hal.executable import ExecutableLoader, ExecutableParameters
 from jitree.loaders import elf_format as elf
 from jitree.loaders.elf_file import (
@@ -119,7 +114,6 @@ def _store_relative(
     words[where] = (words[where] if addends is None else addends) + wrapped_bias
 
 
-_INITIALISER: Final = ctypes.CFUNCTYPE(None)
 _RIGHTS: Final = ((elf.PF_W, WRITE), (elf.PF_X, EXECUTE))
 _SKIPPED_INITIALISERS: Final = (0, 0xFFFFFFFFFFFFFFFF)
 """Placeholders that linkers leave in initialiser arrays."""
@@ -208,7 +202,7 @@ class ElfImage:
         for function in functions:
             if function not in _SKIPPED_INITIALISERS:
                 self.check_code(function, 1, "an initialiser")
-                _INITIALISER(function)()
+                ctypes.CFUNCTYPE(None)(function)()
 
 
 def _address(load: Segment) -> int:
@@ -264,7 +258,9 @@ def open_library(data: memoryview) -> tuple[ElfImage, int]:
     """A library in memory, and the address of its query function."""
     architecture = host_architecture()
     if architecture is None:
-        raise IncompatibleError("embedded ELF libraries cannot be loaded on this machine's architecture")
+        raise errors.IncompatibleError(
+            "embedded ELF libraries cannot be loaded on this machine's architecture"
+        )
     if bytes(data[: len(FATELF_MAGIC)]) == FATELF_MAGIC:
         from jitree.loaders.fatelf import select_slice  # now: few programs hold such files
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jitree.base.callbacks import Callback
 from jitree.base.endings import object_at
@@ -18,7 +18,9 @@ from jitree.codegen import image
 from jitree.errors import ResourceExhaustedError
 from jitree.loaders.vmvx_images import SPANS
 from jitree.regs.layout import SCRATCH
-from jitree.regs.memory import Lender
+
+if TYPE_CHECKING:
+    from jitree.regs.memory import Lender
 
 _WITHDRAW: Final = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)  # no thread extends a lease meanwhile
 _HELD: Final = SCRATCH.word("held")

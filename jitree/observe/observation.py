@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from jitree.hal.command_buffer import CommandBuffer
     from jitree.hal.device import Device
     from jitree.hal.executable import Executable
-    from jitree.hal.operations import QueueOperations, Transfer
+    from jitree.hal.operations import QueueOperations
+    from jitree.hal.transfers import Transfer
 
 _ANY_QUEUE: Final = -1
 PATTERN: Final = 0x5A

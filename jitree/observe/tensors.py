@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
-from jitree.base.elements import is_integer, is_packed, unpack_integers
+from jitree.base.elements import is_integer, unpack_integers
 from jitree.base.endings import Unique
 from jitree.errors import locations
 from jitree.hal.observing import DISPATCH, memory
 from jitree.observe.changes import pieces
 from jitree.observe.export_names import TensorKind, flat
-from jitree.types import CLASS_UNSIGNED, element_type
+from jitree.types import CLASS_UNSIGNED, element_type, is_packed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence, Set

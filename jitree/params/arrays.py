@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from jitree.base import dlpack
-from jitree.base.elements import NO_MASKS, is_masked, is_packed, pack_integers
+from jitree.base.arguments import NO_MASKS, is_masked
+from jitree.base.elements import pack_integers
 from jitree.errors import InvalidArgumentError, error_context
 from jitree.params.entry import ParameterEntry, Storage, TensorType
-from jitree.types import element_type_of
+from jitree.types import element_type_of, is_packed
 
 
 @dataclass(frozen=True, slots=True)

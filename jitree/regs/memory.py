@@ -4,7 +4,7 @@ may have of everything, where a session limits it."""
 from __future__ import annotations
 
 import mmap
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
@@ -14,10 +14,29 @@ from jitree.errors import ResourceExhaustedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Protocol
 
     import numpy.typing as npt
 
     from jitree.codegen.image.builds import Builds
+
+    class Lessee(Protocol):
+        """Has bytes of a limit on memory in advance, of which it uses some."""
+
+        held: int
+        """All bytes that it has, used or not."""
+
+        def withdraw(self) -> None:
+            """Gives back what it does not use, also while machine code uses more at the same time."""
+
+    class Lender(Protocol):
+        """Limits memory."""
+
+        def extend(self, lessee: Lessee, size: int) -> None:
+            """Lets it hold so many bytes more. RESOURCE_EXHAUSTED."""
+
+        def convert(self, lessee: Lessee, size: int, kept: Sequence[int]) -> list[object]:
+            """It holds ``size`` bytes less. ``kept`` ones are counted until what this gives for each dies."""
 
 
 _NO_RESERVE: Final = getattr(mmap, "MAP_NORESERVE", 0)
@@ -64,26 +83,6 @@ MAXIMUM_FRAMES: Final = 8192
 
 def _free(size: int) -> object:
     return None
-
-
-class Lessee(Protocol):
-    """Has bytes of a limit on memory in advance, of which it uses some."""
-
-    held: int
-    """All bytes that it has, used or not."""
-
-    def withdraw(self) -> None:
-        """Gives back what it does not use, also while machine code uses more at the same time."""
-
-
-class Lender(Protocol):
-    """Limits memory."""
-
-    def extend(self, lessee: Lessee, size: int) -> None:
-        """Lets it hold so many bytes more. RESOURCE_EXHAUSTED."""
-
-    def convert(self, lessee: Lessee, size: int, kept: Sequence[int]) -> list[object]:
-        """It holds ``size`` bytes less. ``kept`` ones are counted until what this gives for each dies."""
 
 
 class Bounds(NamedTuple):

@@ -11,8 +11,9 @@ from _thread import allocate_lock
 from collections.abc import Iterable
 from typing import Final
 
+from jitree import errors
 from jitree.base.arguments import object_of
-from jitree.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from jitree.errors import InvalidArgumentError, NotFoundError
 from jitree.regs.layout import (
     KIND_BUFFER,
     KIND_FIRST_REGISTERED,
@@ -68,7 +69,7 @@ class RefTypes:
                 return known
             if known is not None or owner is not None:
                 other = name if known is not None else self._names[owner or 0]
-                raise AlreadyExistsError(
+                raise errors.AlreadyExistsError(
                     f"ref type '{name}' of class {cls.__name__}: '{other}' is registered differently"
                 )
             number = self._classes[cls] = self._add(name)

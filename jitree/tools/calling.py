@@ -27,6 +27,7 @@ from jitree.vmfb.words import signed
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from jitree.api.calls.reference_packing import Packer
     from jitree.api.process.session import ProcessFunction
     from jitree.hal.device import Device
 
@@ -180,7 +181,7 @@ def _pack(function: Function, arguments: Sequence[hv.HostValue], device: Device)
     return [_pack_one(value, packer, device) for value, packer in zip(arguments, packers, strict=True)]
 
 
-def _pack_one(value: hv.HostValue, packer: packing.Packer, device: Device) -> object:
+def _pack_one(value: hv.HostValue, packer: Packer, device: Device) -> object:
     match value:
         case hv.Scalar():
             return packer.pack(value.value)

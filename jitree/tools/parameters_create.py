@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from jitree.base.elements import is_packed, pack_integers
+from jitree.base.elements import pack_integers
 from jitree.errors import InvalidArgumentError, error_context
 from jitree.params import ParameterEntry, TensorType, splat_entry
 from jitree.params.entry import PATTERN_LENGTHS
@@ -17,7 +17,7 @@ from jitree.tools.element_parsing import find_element_type, parse_elements, spli
 from jitree.tools.flag_table import flag_set
 from jitree.tools.flags import ParsedFlags, command
 from jitree.tools.parameters_table import ParameterRow, table
-from jitree.types import ElementType
+from jitree.types import ElementType, is_packed
 
 _SHAPED: Final = re.compile(r"((?:[0-9]+x)*)([^0-9].*)")
 _OPAQUE: Final = re.compile(r"x([0-9]+)")

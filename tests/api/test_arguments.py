@@ -18,7 +18,7 @@ from jitree import HostExport, HostModule, Module, Session
 from jitree.api.calls.conversion import convert_exactly
 from jitree.api.calls.declaration import Parameter
 from jitree.api.calls.number_packing import DoublePacker, IntegerPacker, NumberPacker, SinglePacker
-from jitree.api.calls.packing import ReferencePacker
+from jitree.api.calls.reference_packing import ReferencePacker
 from jitree.api.calls.tensor_packing import ArrayTransfer, ready_view
 from jitree.api.calls.transfers import copy_to_device
 from jitree.errors import InvalidArgumentError, StatusError

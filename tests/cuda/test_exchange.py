@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from jitree import Array, Session
-from jitree.api.calls import packing, tensor_packing
+from jitree.api.calls import packing, reference_packing, tensor_packing
 from jitree.api.calls.declaration import DeclaredTensor, Parameter
 from jitree.api.calls.transfers import wrap_or_copy
 from jitree.base import dlpack
@@ -364,14 +364,14 @@ def test_read_only_memory(session: Session) -> None:
     assert again.view.buffer.allowed_access == READ
 
 
-def packer(session: Session, **attributes: Any) -> packing.Packer:
+def packer(session: Session, **attributes: Any) -> reference_packing.Packer:
     """Of a tensor, or of a reference."""
     tensor = attributes.pop("tensor", DeclaredTensor(F32, (4,)))
     parameter = Parameter("x", "!hal.buffer_view", tensor, **attributes)
     transfer = tensor_packing.ArrayTransfer(session.device, tensor_packing.ready_view, wrap_or_copy)
     if tensor is None:
-        return packing.ReferencePacker(parameter, transfer, session.context.ref_types)
-    return tensor_packing.tensor_packer(parameter, tensor, transfer)
+        return reference_packing.ReferencePacker(parameter, transfer, session.context.ref_types)
+    return packing.tensor_packer(parameter, tensor, transfer)
 
 
 def test_programs_do_not_write_to_read_only_memory(session: Session) -> None:

@@ -25,9 +25,9 @@ from jitree.errors import (
     StatusError,
 )
 from jitree.hal.buffer import Buffer
-from jitree.hal.enums import SemaphoreCompatibility, WaitMode
 from jitree.hal.fence import Fence
 from jitree.hal.semaphore import Semaphore
+from jitree.hal.waiting import SemaphoreCompatibility, WaitMode
 from tests.cuda.fake import FakeDriver
 from tests.cuda.ordering import TIMEOUT, Threads, allocate, fill
 

@@ -20,9 +20,9 @@ from jitree.codegen import image
 from jitree.cuda.device import CudaDevice
 from jitree.dispatch.fast.engine import LOOP
 from jitree.errors import DeadlineExceededError, StatusCode
-from jitree.hal import semaphore
 from jitree.hal.fence import Fence
 from jitree.hal.local import executor
+from jitree.hal.waiting import _sleep
 from jitree.modules.hal.native import RECIPE
 from tests.cuda.fake import FakeDriver
 from tests.cuda.programs import LENDING, LENDING_ASYNC, PROGRAM_KERNELS
@@ -72,7 +72,7 @@ def by_signal(session: Session) -> Any:
 
     def interrupt() -> None:
         frame = sys._current_frames().get(waiting)
-        if frame is not None and frame.f_code is semaphore._sleep.__code__:
+        if frame is not None and frame.f_code is _sleep.__code__:
             os.kill(os.getpid(), signal.SIGINT)
         else:
             again()

@@ -16,7 +16,6 @@ from jitree.errors import (
     ResourceExhaustedError,
     StatusCode,
 )
-from jitree.hal.enums import WaitMode
 from jitree.hal.fence import Fence
 from jitree.hal.local import workers
 from jitree.hal.local.interrupts import watch
@@ -26,7 +25,8 @@ from jitree.hal.local.thread_team import Team
 from jitree.hal.local.topology import unpinned
 from jitree.hal.local.workers import Parking, WorkerPool
 from jitree.hal.profiling import Profiler
-from jitree.hal.semaphore import Semaphore, wait_for
+from jitree.hal.semaphore import Semaphore
+from jitree.hal.waiting import WaitMode, wait_for
 from tests.hal.helpers import TIMEOUT, Meeting, wait_until
 
 LARGE = 60_001

@@ -15,7 +15,8 @@ from jitree.hal.device import Device
 from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.observing import DeviceStep, Observer
-from jitree.hal.operations import Listener, Transfer
+from jitree.hal.operations import Listener
+from jitree.hal.transfers import Transfer
 from tests.hal.helpers import DEVICE_LOCAL, direct, record
 from tests.hal.kernels import ADD, COUNT, make_executable
 

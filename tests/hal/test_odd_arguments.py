@@ -17,9 +17,9 @@ from jitree.errors import OutOfRangeError, StatusError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.command_list import check_workgroups
 from jitree.hal.device import Device
-from jitree.hal.enums import WaitMode
 from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator
+from jitree.hal.waiting import WaitMode
 from tests.hal.helpers import ANY, REUSABLE
 
 _FLOAT_32 = 0x21000020

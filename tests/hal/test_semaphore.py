@@ -18,9 +18,10 @@ from jitree.errors import (
     StatusError,
 )
 from jitree.hal.device import Device
-from jitree.hal.enums import MAXIMUM_PAYLOAD, SemaphoreCompatibility, WaitMode
+from jitree.hal.enums import MAXIMUM_PAYLOAD
 from jitree.hal.fence import Fence, wait_fences
-from jitree.hal.semaphore import Semaphore, wait_for
+from jitree.hal.semaphore import Semaphore
+from jitree.hal.waiting import SemaphoreCompatibility, WaitMode, wait_for
 from tests.hal.helpers import TIMEOUT, wait_until
 
 

@@ -11,7 +11,8 @@ import numpy as np
 from jitree.api.array import Array
 from jitree.api.calls.refusal import refused
 from jitree.api.calls.transfers import native_row
-from jitree.base.elements import is_float, is_masked
+from jitree.base.arguments import is_masked
+from jitree.base.elements import is_float
 from jitree.types import BY_NAME
 
 if TYPE_CHECKING:

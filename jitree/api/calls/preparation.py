@@ -15,9 +15,10 @@ from jitree.base import start
 
 _STEPS: Final = (
     "layout", "objects", "producers", "interface", "interface:is_supported", "interface:code",
-    "interface:addresses", "rest", "keeper", "direct", "session", "session:interface",
+    "interface:addresses", "jitree.hal.fence", "rest", "keeper", "direct", "session", "session:interface",
 )  # fmt: skip
-"""Files of :mod:`jitree.api.calls.native`, each of which imports earlier ones, and functions in them."""
+"""Files of :mod:`jitree.api.calls.native` and others, each of which imports earlier ones, and functions in
+them."""
 _SPARED: Final = 5
 """Calls of functions that have been called before, which prepare nothing either."""
 
@@ -46,7 +47,7 @@ def is_prepared(seconds: float) -> bool:
         was_all = False
         begun = time.thread_time()
         file, _, function = step.partition(":")
-        module = start.imported(f"jitree.api.calls.native.{file}")
+        module = start.imported(file if "." in file else f"jitree.api.calls.native.{file}")
         if function:
             getattr(module, function)()
         _Left.seconds -= time.thread_time() - begun

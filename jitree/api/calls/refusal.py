@@ -9,8 +9,7 @@ import numpy as np
 
 from jitree.api.array import Array
 from jitree.api.calls.transfers import native_row
-from jitree.base.arguments import described
-from jitree.base.elements import NO_MASKS, is_masked
+from jitree.base.arguments import NO_MASKS, described, is_masked
 from jitree.errors import InvalidArgumentError
 from jitree.types import format_shaped_type
 

@@ -16,7 +16,7 @@ from jitree.api.calls.declaration import OUT
 from jitree.api.calls.refusal import describe
 from jitree.api.calls.tensor_packing import Donation
 from jitree.api.calls.transfers import wrap_in_place
-from jitree.base.elements import is_masked
+from jitree.base.arguments import is_masked
 from jitree.errors import InvalidArgumentError
 from jitree.hal.device import Device
 

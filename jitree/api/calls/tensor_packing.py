@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from jitree.api.array import Array
 from jitree.api.calls.refusal import refused
-from jitree.api.calls.transfers import copy_to_device, copy_view, native_row
-from jitree.base.elements import is_masked
+from jitree.api.calls.transfers import native_row
+from jitree.base.arguments import is_masked
 from jitree.base.endings import Unique
 from jitree.base.records import NamedTuple
 from jitree.errors import FailedPreconditionError, InvalidArgumentError
@@ -22,7 +21,7 @@ from jitree.types import BY_NAME, ENCODING_DENSE, ElementType
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from jitree.api.calls.declaration import DeclaredTensor, Parameter
+    from jitree.api.calls.declaration import DeclaredTensor
     from jitree.api.calls.writing import ImportArray, ViewOf
     from jitree.hal.device import Device
 
@@ -67,21 +66,6 @@ def ready_view(array: Array) -> BufferView:
 def pending_view(array: Array) -> BufferView:
     """The view of an array whose elements may still be computed."""
     return array.view
-
-
-def tensor_packer(parameter: Parameter, tensor: DeclaredTensor, transfer: ArrayTransfer) -> TensorPacker:
-    """The packer of a tensor, by what the program does with its memory."""
-    if parameter.storage_of is not None:
-        from jitree.api.calls.writing import rewritten, writable_import
-
-        transfer = transfer._replace(view_of=partial(rewritten, transfer.view_of))
-    if parameter.consumed:
-        return ConsumedPacker(parameter.name, tensor, transfer._replace(import_array=copy_to_device))
-    if parameter.storage_of is not None:
-        return StoragePacker(
-            parameter.name, tensor, transfer._replace(import_array=writable_import(transfer.import_array))
-        )
-    return TensorPacker(parameter.name, tensor, transfer)
 
 
 class Donation(Unique):
@@ -244,48 +228,6 @@ class TensorPacker:
         if isinstance(value, np.generic) and holds(self._code, row.code):
             return given
         return convert_exactly(given, self._dtype, self._name, str(self._tensor), value)
-
-
-class StoragePacker(TensorPacker):
-    """A tensor that the program puts a result into. Read-only host arrays have been copied: the caller only
-    sees the result then."""
-
-    __slots__ = ()
-
-    def check(self, view: BufferView) -> None:
-        from jitree.api.calls.writing import require_writable
-
-        super().check(view)
-        require_writable(view, self._name)
-
-    def pack(self, value: Any) -> object:
-        from jitree.api.calls.writing import require_writable
-
-        view = super().pack(value)
-        assert isinstance(view, BufferView)
-        return require_writable(view, self._name)
-
-
-class ConsumedPacker(TensorPacker):
-    """A tensor that the program may overwrite: what the caller keeps is copied, what it donates is not,
-    unless it lies in memory that must stay as it is. Host arrays have been copied."""
-
-    __slots__ = ()
-
-    def pack(self, value: Any) -> object:
-        is_donated = type(value) is Donation
-        view = TensorPacker.pack(self, value.array if is_donated else value)
-        assert isinstance(view, BufferView)
-        if not view.buffer.is_writable or (not is_donated and self._is_kept(value)):
-            return copy_view(view, self.device)
-        return view
-
-    def _is_kept(self, value: object) -> bool:
-        """Whether the view is over memory that its owner goes on to use."""
-        if isinstance(value, (Array, BufferView)):
-            return True
-        exchange = self.device.array_exchange
-        return exchange is not None and exchange.is_importable(value)
 
 
 def is_object(value: object) -> bool:

@@ -15,16 +15,17 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from jitree import types
-from jitree.base.elements import Bytes, is_packed, pack_integers, unpack_integers
 from jitree.errors import InternalError, ResourceExhaustedError, folded
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.enums import BufferUsage, MemoryType
-from jitree.hal.fence import Fence
+from jitree.types import is_packed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from jitree.base.elements import Bytes
     from jitree.hal.device import Device
+    from jitree.hal.fence import Fence
 
 
 class ImplicitTransfer(NDArrayOperatorsMixin):
@@ -138,6 +139,8 @@ def copy_to_device(array: npt.NDArray[Any], row: types.ElementType, device: Devi
 
 def copy_view(view: BufferView, device: Device) -> BufferView:
     """A view of new memory with the same contents."""
+    from jitree.hal.fence import Fence
+
     source = view.buffer
     target = device.device_allocator.allocate(DEVICE_LOCAL, BUFFER_USAGE, source.byte_length)
     done = Fence.create(device)
@@ -224,6 +227,8 @@ def _array(data: Bytes, row: types.ElementType, shape: tuple[int, ...]) -> npt.N
         return data.view(row.dtype).reshape(shape)
     if row.code not in types.BY_CODE:
         raise ValueError("elements of that size are not known")
+    from jitree.base.elements import unpack_integers
+
     return unpack_integers(data, row, math.prod(shape)).astype(row.dtype).reshape(shape)
 
 
@@ -240,6 +245,8 @@ def _host_bytes(array: npt.NDArray[Any], row: types.ElementType) -> Bytes:
     show a few bytes as many elements."""
     try:
         if is_packed(row):
+            from jitree.base.elements import pack_integers
+
             return pack_integers(array.reshape(-1), row)
         return _flat(array)
     except MemoryError as error:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jitree.api.calls.declaration import OUT, TRANSIENTS, WORKSPACE, Parameter, storage_names
 from jitree.api.calls.number_packing import number_packer
 from jitree.api.calls.overlaps import shares_memory
-from jitree.api.calls.packing import require_workspace
+from jitree.api.calls.reference_packing import require_workspace
 from jitree.api.calls.refusal import describe
 from jitree.base.arguments import shown
 from jitree.errors import InvalidArgumentError, NotFoundError

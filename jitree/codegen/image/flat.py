@@ -16,6 +16,8 @@ from collections.abc import Mapping as MappingOf
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from jitree.base.memory import EXECUTE, READ, WRITE, Mapping
 from jitree.base.records import NamedTuple
 
@@ -189,9 +191,8 @@ def map_image(image: FlatImage) -> Image:
     memory.protect(0, size, READ | WRITE)
     view = memory.view()
     view[:size] = image.code
-    words = view.cast("Q")
-    for place in memoryview(image.rebase).cast("I"):
-        words[place >> 3] += memory.address
+    words = np.frombuffer(view[: size & ~7], np.uint64)
+    words[np.frombuffer(image.rebase, np.uint32) >> 3] += np.uint64(memory.address)
     memory.protect(0, size, READ | EXECUTE)
     memory.publish()
     return Image(

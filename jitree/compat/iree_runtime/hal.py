@@ -11,7 +11,7 @@ from jitree.api.calls.transfers import native_row
 from jitree.api.session import Instance
 from jitree.base import dlpack
 from jitree.base.dlpack_names import NAME
-from jitree.base.elements import is_packed, pack_integers
+from jitree.base.elements import pack_integers
 from jitree.compat.iree_runtime.arguments import (
     a,
     array,
@@ -38,6 +38,7 @@ from jitree.hal.device import Device
 from jitree.hal.driver import DEFAULT_OPTIONS, Driver
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.hal.heap import host_memory_type
+from jitree.types import is_packed
 
 _ANY: Final = -1
 _STAGING: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)

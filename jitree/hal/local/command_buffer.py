@@ -10,7 +10,7 @@ from jitree.hal.command_buffer import BindingTable, Collective, Reference
 from jitree.hal.command_list import DIRECT, CommandList, Range
 from jitree.hal.executable import Executable, LocalExecutable
 from jitree.hal.list_command_buffer import ListCommandBuffer
-from jitree.hal.local.queue import UNKNOWN_COST
+from jitree.hal.local.queue_record import UNKNOWN_COST
 
 _NO_BUFFER = (0, -1)
 

@@ -8,8 +8,9 @@ import os
 from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
+from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import InvalidArgumentError, NotFoundError
 from jitree.hal import watchdog
 from jitree.hal.device import Device
@@ -17,9 +18,7 @@ from jitree.hal.driver import DEFAULT_OPTIONS, DeviceInfo, DeviceOptions, Driver
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import NOT_LOGGED
-from jitree.hal.local.queue import WAITS, CallerExecutor, LocalQueue
-from jitree.hal.local.queue_record import UNSUPPORTED, WATCHED
-from jitree.hal.profiling import Profiler
+from jitree.hal.local.queue_record import CLOSED, UNSUPPORTED, WAITS, WATCHED, QueueRecord
 
 if TYPE_CHECKING:
     from jitree.hal.allocator import Allocator, Charge
@@ -31,10 +30,12 @@ if TYPE_CHECKING:
     from jitree.hal.groups.known import KnownChannels
     from jitree.hal.local.command_buffer import LocalCommandBuffer
     from jitree.hal.local.event_log import EventLog
+    from jitree.hal.local.queue import LocalQueue
     from jitree.hal.objects import Channel, ChannelProvider
     from jitree.hal.observing import Observer
-    from jitree.hal.operations import Order, Transfer
+    from jitree.hal.operations import Order
     from jitree.hal.profiling import Timings
+    from jitree.hal.transfers import Transfer
     from jitree.regs.handles import HandleTable
 
 
@@ -67,25 +68,48 @@ class LocalDriver(Driver):
 
 
 class LocalDevice(Device):
-    """A device that computes with this machine's processors on host memory."""
+    """A device that computes with this machine's processors on host memory.
+
+    Of its queues there are the records at first, which are enough for machine code. What takes operations of
+    Python is made for the first one.
+    """
 
     def __init__(
         self,
         identifier: str,
-        queues: Sequence[LocalQueue],
+        records: Sequence[QueueRecord],
         loaders: Sequence[ExecutableLoader],
         allocator: Allocator | None = None,
     ) -> None:
-        self._queues = tuple(queues)
-        profiler = self._queues[0].profiler
-        super().__init__(identifier, f"{identifier}://", allocator or HeapAllocator(), loaders, profiler)
+        """``records``: of its queues."""
+        self._records = tuple(records)
+        self._queues: tuple[LocalQueue, ...] = ()
+        """Made by :meth:`_make_queues`."""
+        self._is_closed = False
+        super().__init__(identifier, f"{identifier}://", allocator or HeapAllocator(), loaders)
         self._log: EventLog | None = None
         self._charge: Charge | None = None
         """Counts memory of the host that programs have by what they record and submit."""
         watchdog.start_from_environment()
-        for queue in self._queues:
-            if watchdog.current is not None:
-                queue.record.hold(WATCHED)
+        if watchdog.current is not None:
+            for record in self._records:
+                record.hold(WATCHED)
+        _devices.add(self)
+
+    @abc.abstractmethod
+    def _make_queue(self, record: QueueRecord) -> LocalQueue:
+        """What takes operations of one queue."""
+
+    def _make_queues(self) -> tuple[LocalQueue, ...]:
+        """Makes what takes operations, all at once; threads that come at the same time get the same."""
+        made = tuple(self._make_queue(record) for record in self._records)
+        queues: tuple[LocalQueue, ...] = self.__dict__.setdefault("_made_queues", made)
+        self._queues = queues
+        for queue in queues:  # what has changed meanwhile
+            queue.charge = self._charge
+            if self._is_closed:
+                queue.close()
+        return queues
 
     def replace_device_allocator(self, allocator: Allocator) -> None:
         if isinstance(self.device_allocator, HeapAllocator):
@@ -104,7 +128,7 @@ class LocalDevice(Device):
         if category == "hal.executable.format":
             return any(loader.query_support(key) for loader in self.loaders)
         if key == "concurrency" and category == "hal.device":
-            return len(self._queues)
+            return len(self._records)
         if key == "concurrency" and category == "hal.dispatch":
             return self.threads
         values = (loader.query_i64(category, key) for loader in self.loaders)
@@ -222,8 +246,8 @@ class LocalDevice(Device):
         return True
 
     def _hear(self, is_heard: bool) -> None:
-        for queue in self._queues:
-            queue.record.hear(is_heard)
+        for record in self._records:
+            record.hear(is_heard)
 
     def finish_submitted(self) -> None:
         for queue in self._queues:
@@ -238,37 +262,47 @@ class LocalDevice(Device):
     def _timings(self) -> Timings:
         from jitree.hal.local.event_log import EventLog
 
-        self._log = EventLog(self.profiler, [queue.record for queue in self._queues])
+        self._log = EventLog(self.profiler, self._records)
         return self._log
 
     def close(self) -> None:
+        self._is_closed = True
+        for record in self._records:
+            record.hold(CLOSED)
         for queue in self._queues:
             queue.close()
         self.trim()
 
     def fill_entry(self, table: HandleTable, address: int) -> None:
         """Shows machine code the QUEUE record, if there is only one."""
-        if len(self._queues) == 1:
+        if len(self._records) == 1:
             table.set_extent(address, self.queue_record(), 0)
 
     def queue_record(self, queue_affinity: int = -1) -> int:
         """As :meth:`Device.queue_record`, for the queue that an affinity selects; it lasts as the device."""
-        return self._queue(queue_affinity).record.address
+        return self._records[self._queue_index(queue_affinity)].address
+
+    def after_fork(self) -> None:
+        """In a forked child no other thread is left that holds a lock."""
+        for record in self._records:
+            record.after_fork()
+        if self._profiler is not None:
+            self._profiler.after_fork()
 
     # For the devices.
 
     def _let_machine_code_execute(self) -> None:
         """The device runs command lists in no other way than the native executor does."""
-        for queue in self._queues:
-            queue.record.release(UNSUPPORTED)
+        for record in self._records:
+            record.release(UNSUPPORTED)
 
     def _queue(self, affinity: int) -> LocalQueue:
         """The queue of the lowest bit of the affinity."""
-        queues = self._queues
+        queues = self._queues or self._make_queues()
         return queues[0] if len(queues) == 1 else queues[self._queue_index(affinity)]
 
     def _queue_index(self, affinity: int) -> int:
-        return lowest_queue(affinity) % len(self._queues)
+        return lowest_queue(affinity) % len(self._records)
 
     def _cost(self, queue_affinity: int, command_buffer: LocalCommandBuffer, lengths: array[int]) -> int:
         """Nanoseconds that a command buffer may take, as far as the device wants to know."""
@@ -294,6 +328,18 @@ class LocalDevice(Device):
         return self._log.address, self.profiler.number
 
 
+_devices: Final[SharedWeakSet[LocalDevice]] = SharedWeakSet()
+
+
+def _after_fork() -> None:
+    """In a forked child no thread holds a lock, whatever it says."""
+    for device in _devices:
+        device.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def lowest_queue(affinity: int) -> int:
     """Index of the lowest queue in a set of queues; 0 for the empty set."""
     return max(0, (affinity & -affinity).bit_length() - 1)
@@ -305,8 +351,13 @@ class SyncDevice(LocalDevice):
             raise InvalidArgumentError(
                 f"local-sync has no parameters, but {', '.join(options.parameters)} was given"
             )
-        super().__init__("local-sync", (LocalQueue(CallerExecutor(), Profiler()),), options.loaders)
+        super().__init__("local-sync", (QueueRecord(),), options.loaders)
         self._let_machine_code_execute()
+
+    def _make_queue(self, record: QueueRecord) -> LocalQueue:
+        from jitree.hal.local.queue import CallerExecutor, LocalQueue
+
+        return LocalQueue(CallerExecutor(), self.profiler, record)
 
 
 class SyncDriver(LocalDriver):

@@ -18,7 +18,7 @@ from jitree.hal.command_layout import (
 from jitree.hal.command_list import KIND_COLLECTIVE
 from jitree.hal.local.failure import dispatched_function
 from jitree.hal.observing import DISPATCH, DeviceStep, Extent, Look, Observer, memory, perform
-from jitree.hal.operations import Copy, Read, Transfer, Write
+from jitree.hal.transfers import Copy, Read, Transfer, Write
 
 if TYPE_CHECKING:
     from jitree.hal.buffer import Buffer

@@ -32,16 +32,16 @@ from jitree.errors import (
 )
 from jitree.hal import watchdog
 from jitree.hal.checks import check_fences
-from jitree.hal.enums import WaitMode
 from jitree.hal.fence import Fence
 from jitree.hal.local.interrupts import this_thread
-from jitree.hal.local.queue_record import CLOSED, QueueRecord
-from jitree.hal.profiling import Profiler
-from jitree.hal.semaphore import Timepoint, describe_missing, pending_producers
+from jitree.hal.local.queue_record import CLOSED, WAITS, QueueRecord
+from jitree.hal.waiting import WaitMode, describe_missing, pending_producers
 
 if TYPE_CHECKING:
     from jitree.hal.local.waiter import Waiter
     from jitree.hal.producer import Producer
+    from jitree.hal.profiling import Profiler
+    from jitree.hal.waiting import Registered
     from jitree.hal.watching import Watchdog
 
     class Executor(Protocol):
@@ -82,7 +82,7 @@ class Operation:
         self.cost = cost
         self.wait: Fence | None = None
         """What it waits for, while it does."""
-        self.timepoints: Sequence[Timepoint] = ()
+        self.timepoints: Sequence[Registered] = ()
         self.post: Post | None = None
         """Where it waits for a thread, while it does."""
         self.interrupted: StatusError | None = None
@@ -276,9 +276,6 @@ class Operation:
             self.queue.executor.start_deferred(self)
 
 
-UNKNOWN_COST: Final = -1
-WAITS: Final = 1 << 40
-"""What work costs that waits for other members of a group, in nanoseconds: not the time of its thread."""
 _MEMORY: Final = 2048
 """Bytes that an operation has which waits, with its work."""
 _POINT: Final = 192
@@ -387,8 +384,6 @@ def _after_fork() -> None:
     """In a forked child no thread holds a lock, whatever it says. Waiting operations go on waiting there."""
     for queue in _queues:
         queue._lock = allocate_lock()
-        queue.record.after_fork()
-        queue.profiler.after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)

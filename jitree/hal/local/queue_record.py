@@ -24,6 +24,9 @@ QUEUE: Final = Record(
 it: a thread that reads ``team`` once and takes the number of threads from there is never wrong."""
 
 ANY_COST: Final = -1
+UNKNOWN_COST: Final = -1
+WAITS: Final = 1 << 40
+"""What work costs that waits for other members of a group, in nanoseconds: not the time of its thread."""
 
 UNSUPPORTED: Final = "unsupported"
 """The device does not execute lists as machine code would."""

@@ -17,8 +17,8 @@ from jitree.hal.driver import DeviceOptions
 from jitree.hal.executable import ExecutableCache
 from jitree.hal.local.command_buffer import LocalCommandBuffer
 from jitree.hal.local.device import LocalDevice, LocalDriver
-from jitree.hal.local.queue import UNKNOWN_COST, LocalQueue, Operation, run_on_this_thread
-from jitree.hal.local.queue_record import QueueRecord
+from jitree.hal.local.queue import LocalQueue, Operation, run_on_this_thread
+from jitree.hal.local.queue_record import UNKNOWN_COST, QueueRecord
 from jitree.hal.local.thread_team import InlineLimits, Team
 from jitree.hal.local.topology import (
     TaskParameters,
@@ -29,7 +29,6 @@ from jitree.hal.local.topology import (
     unpinned,
 )
 from jitree.hal.local.workers import WorkerPool
-from jitree.hal.profiling import Profiler
 
 INLINE_COST: Final = 60_000
 """Nanoseconds up to which work does not repay waking a parked worker (measured: 60 to 100 us)."""
@@ -86,12 +85,11 @@ class TaskDevice(LocalDevice):
     def __init__(self, options: DeviceOptions) -> None:
         self.parameters: TaskParameters = parse_parameters(options.parameters)
         spin = self.parameters.spin_microseconds if available_processors() > 1 else 0
-        profiler = Profiler()
         limits = InlineLimits(INLINE_COST, PATIENCE)
         self._resizing = allocate_lock()
         self._pools: list[WorkerPool] = []
         self._teams: list[Team] = []
-        queues: list[LocalQueue] = []
+        self._executors: dict[QueueRecord, WorkerExecutor] = {}
         for index, topology in enumerate(self.parameters.topologies):
             pool = WorkerPool(f"jitree-queue-{index}", topology)
             record = QueueRecord()
@@ -99,9 +97,12 @@ class TaskDevice(LocalDevice):
             team = Team(f"jitree-worker-{index}", topology, spin, record, limits)
             self._pools.append(pool)
             self._teams.append(team)
-            queues.append(LocalQueue(WorkerExecutor(pool, team), profiler, record))
-        super().__init__("local-task", queues, options.loaders)
+            self._executors[record] = WorkerExecutor(pool, team)
+        super().__init__("local-task", tuple(self._executors), options.loaders)
         self._let_machine_code_execute()
+
+    def _make_queue(self, record: QueueRecord) -> LocalQueue:
+        return LocalQueue(self._executors[record], self.profiler, record)
 
     @property
     def topologies(self) -> tuple[Topology, ...]:

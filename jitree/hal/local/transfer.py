@@ -12,7 +12,7 @@ from jitree.base.copying import PART, ranges
 from jitree.base.elements import Bytes
 from jitree.hal.buffer import Buffer
 from jitree.hal.local.interrupts import require_going_on
-from jitree.hal.operations import Copy, Fill, Read, Transfer, Update, Write
+from jitree.hal.transfers import Copy, Fill, Read, Transfer, Update, Write
 
 _PATTERN_TYPES: Final[dict[int, np.dtype[Any]]] = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
 

@@ -15,7 +15,7 @@ from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParame
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local.device import LocalDevice, LocalDriver
 from jitree.hal.local.queue import CallerExecutor, LocalQueue, Operation
-from jitree.hal.profiling import Profiler
+from jitree.hal.local.queue_record import QueueRecord
 
 _FUNCTION_LIMIT = 1 << 16
 
@@ -84,8 +84,10 @@ class NullDevice(LocalDevice):
             raise InvalidArgumentError(
                 f"null has no parameters, but {', '.join(options.parameters)} was given"
             )
-        queue = LocalQueue(IdleExecutor(), Profiler())
-        super().__init__("null", (queue,), (NullLoader(),), HeapAllocator(is_zeroed=True))
+        super().__init__("null", (QueueRecord(),), (NullLoader(),), HeapAllocator(is_zeroed=True))
+
+    def _make_queue(self, record: QueueRecord) -> LocalQueue:
+        return LocalQueue(IdleExecutor(), self.profiler, record)
 
     @property
     def is_observable(self) -> bool:

@@ -10,17 +10,19 @@ from jitree.base import scopes
 from jitree.dispatch.engine import Pending
 from jitree.errors import PermissionDeniedError, StatusError
 from jitree.hal.enums import MemoryAccess, names
-from jitree.hal.fence import Fence
 from jitree.modules.import_rows import text
 
 if TYPE_CHECKING:
     from jitree.hal.device import Device
+    from jitree.hal.fence import Fence
     from jitree.hal.objects import Channel, File
     from jitree.modules.hal.module import HalState
     from jitree.regs.objects import VmBuffer
 
 
 def fence_create(_state: HalState, device: Device, _flags: int) -> Fence:
+    from jitree.hal.fence import Fence  # most are made by machine code
+
     return Fence.create(device)
 
 

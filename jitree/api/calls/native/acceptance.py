@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jitree.api.calls.tensor_packing import tensor_packer
+from jitree.api.calls.packing import tensor_packer
 from jitree.errors import StatusError
 
 if TYPE_CHECKING:

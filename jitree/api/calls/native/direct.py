@@ -42,13 +42,13 @@ from jitree.api.calls.tensor_packing import TensorPacker
 from jitree.api.calls.transfers import wrap_in_place
 from jitree.api.function import Function
 from jitree.base.dlpack_names import tensor_type
-from jitree.base.elements import is_packed
 from jitree.base.layout import Record
 from jitree.dispatch.function import BytecodeFunction
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.heap import HeapAllocator
 from jitree.modules.hal.native.handle_pool import HandlePool
 from jitree.regs.layout import FRAME
+from jitree.types import is_packed
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -21,12 +21,12 @@ from jitree.api.calls.native.layout import (
     RESULT,
 )
 from jitree.api.calls.transfers import WRAP_MINIMUM, native_row
-from jitree.base.elements import is_packed
 from jitree.codegen import image
 from jitree.dispatch.function import BytecodeFunction
 from jitree.dispatch.tiers import WAITING_TIERS
 from jitree.errors import ResourceExhaustedError, memory_errors
 from jitree.hal.exporters import exporters
+from jitree.types import is_packed
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import call
 from jitree.codegen.record import place_of
+from jitree.hal.command_enums import CommandBufferMode, CommandCategory
 from jitree.hal.command_layout import KIND_BARRIER, KIND_COPY, KIND_FILL, KIND_UPDATE
-from jitree.hal.enums import (
-    MAXIMUM_UPDATE,
-    BufferUsage,
-    CommandBufferMode,
-    CommandCategory,
-    MemoryAccess,
-)
+from jitree.hal.enums import MAXIMUM_UPDATE, BufferUsage, MemoryAccess
 from jitree.modules.hal.native.buffers import is_reachable, keeper, place_number, range_length
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release_recording
 from jitree.modules.hal.native.layout import DATA, SLOTS

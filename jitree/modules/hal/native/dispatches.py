@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import below, load8, load32, load64, store32
 from jitree.codegen.record import place_of
+from jitree.hal.command_enums import CommandCategory, DispatchFlags
 from jitree.hal.command_layout import (
     BINDING_ALIGNMENT,
     ENTRY_POINT,
@@ -11,11 +12,7 @@ from jitree.hal.command_layout import (
     MAXIMUM_COUNT_Z,
     MAXIMUM_WORKGROUPS,
 )
-from jitree.hal.enums import (
-    MAXIMUM_BINDINGS,
-    CommandCategory,
-    DispatchFlags,
-)
+from jitree.hal.enums import MAXIMUM_BINDINGS
 from jitree.hal.local.executor.records import KernelEntry
 from jitree.modules.hal.native.buffers import is_reachable, keeper, range_length
 from jitree.modules.hal.native.commands import recording_of

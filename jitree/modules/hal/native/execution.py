@@ -5,8 +5,8 @@ from __future__ import annotations
 from jitree.codegen.atomics import atomic_store
 from jitree.codegen.primitives import apart, call, load64, stack, store64, unlikely
 from jitree.codegen.record import place_of
+from jitree.hal.command_enums import CommandBufferMode
 from jitree.hal.command_layout import JOB, KIND_COPY, LIST, PATCH, SLOT
-from jitree.hal.enums import CommandBufferMode
 from jitree.hal.local.executor.records import SHARE_SIZE, Job, List, Log, Share, next_row
 from jitree.modules.hal.native.buffers import is_reachable, place_number, range_length
 from jitree.modules.hal.native.fences import can_signal, follows, promise

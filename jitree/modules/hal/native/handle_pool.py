@@ -14,10 +14,8 @@ import numpy as np
 from jitree.base.endings import Borrowed
 from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.device import Device
-from jitree.hal.fence import Fence
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import FUNCTION_TABLE, FUNCTION_TABLE_ADDRESS
-from jitree.hal.semaphore import Semaphore
 from jitree.modules.hal.native import FREE, HAND_OVER, IS_DONE, SWEEP, TAKE_OVER
 from jitree.modules.hal.native.layout import HANDLE_POOL, LARGEST_POOLED, PROMISED, STAGED
 from jitree.modules.hal.native.pools import ArenaPool, StoragePool
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
     from jitree.hal.allocator import Allocator
     from jitree.hal.command_buffer import CommandBuffer
     from jitree.hal.device import Device
+    from jitree.hal.fence import Fence
     from jitree.hal.local.failure import Failure
     from jitree.hal.stream_record import SharedStream
     from jitree.modules.hal.native.programs import ProgramTable
@@ -54,9 +53,6 @@ _FAILURE: Final = HANDLE_POOL.word("failure")
 _TYPE_MASK: Final = (1 << PLACE_SHIFT) - 1
 
 _Free = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
-_TakeOver = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
-_HandOver = ctypes.CFUNCTYPE(None, ctypes.c_int64)
-_IsDone = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
 
 class HandlePool:
@@ -106,11 +102,12 @@ class HandlePool:
                 from jitree.modules.hal.native.programs import ProgramTable
 
                 self._programs = ProgramTable(stream, self._words)
+                number = ctypes.c_int64
                 stream.connect(
                     StreamCode(
-                        _TakeOver(code.addresses[TAKE_OVER]),
-                        _HandOver(code.addresses[HAND_OVER]),
-                        _IsDone(code.addresses[IS_DONE]),
+                        ctypes.CFUNCTYPE(number, number)(code.addresses[TAKE_OVER]),
+                        ctypes.CFUNCTYPE(None, number)(code.addresses[HAND_OVER]),
+                        ctypes.CFUNCTYPE(number, number, number)(code.addresses[IS_DONE]),
                     ),
                     self._programs,
                 )
@@ -363,6 +360,9 @@ class HandlePool:
         )
 
     def _make_fence(self, word: int) -> Fence:
+        from jitree.hal.fence import Fence  # for what goes on in Python
+        from jitree.hal.semaphore import Semaphore
+
         state, stream = self._table.i64[word + _LENGTH], self._stream
         if stream is None or self._device is None:
             return Fence(((Semaphore(state), 1),))

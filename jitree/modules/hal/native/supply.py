@@ -5,18 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from jitree.codegen import image
 from jitree.dispatch.sites import register_index
-from jitree.hal.fence import Fence
 from jitree.modules.hal.native import RECIPE
 from jitree.modules.hal.native.layout import STAGED
 from jitree.regs.buffer import VmBuffer
+from jitree.regs.ref_types import stated_type
 
 if TYPE_CHECKING:
     from jitree.hal.command_buffer import CommandBuffer
     from jitree.hal.device import Device
+    from jitree.hal.fence import Fence
     from jitree.modules.hal.native.handle_pool import HandlePool
     from jitree.regs.handles import HandleTable
     from jitree.regs.machine import Machine
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 
 _FEW: Final = 8
+_FENCE: Final = "hal.fence"
 _MEMORY_TYPE: Final = 5
 _SIZE: Final = 7
 """Positions of the memory type and the size among the arguments of an allocation."""
@@ -89,8 +91,8 @@ class Supplier:
         if self._table is None:
             return
         for argument in arguments:
-            if type(argument) is Fence:
-                argument.publish(self._table)
+            if stated_type(argument) == _FENCE:
+                cast("Fence", argument).publish(self._table)
             elif type(argument) is list:
                 self.publish(argument)
 
