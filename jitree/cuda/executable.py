@@ -15,16 +15,12 @@ from jitree.cuda import executable_format, jit, ptx
 from jitree.cuda.executable_format import ExportDescription
 from jitree.hal import recording
 from jitree.hal.command_layout import ENTRY_POINT
-from jitree.hal.executable import (
-    Executable,
-    ExecutableLoader,
-    ExecutableParameters,
-    PipelineLayout,
-    SourceLocation,
-)
+from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters
 
 if TYPE_CHECKING:
     from jitree.cuda.context import CudaContext
+    from jitree.hal.pipeline_layout import PipelineLayout
+    from jitree.hal.source_location import SourceLocation
     from jitree.regs.handles import HandleTable
 
 FORMAT: Final = "cuda-nvptx-fb"

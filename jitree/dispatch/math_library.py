@@ -13,9 +13,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Final
 
+from jitree.base.memory import C_LIBRARY
 from jitree.regs.layout import MATH_FUNCTIONS
 
-_LIBRARY: Final = ctypes.CDLL(None)
 _FIRST_VERSIONS: Final = {"x86_64": b"GLIBC_2.2.5", "aarch64": b"GLIBC_2.17"}
 """What the C library calls its first version for a machine."""
 _REPLACED: Final = frozenset(("exp", "exp2", "log", "log2", "pow"))
@@ -25,13 +25,13 @@ def address_of_function(name: str) -> int:
     """The address of a function of the C library."""
     version = _FIRST_VERSIONS.get(os.uname().machine)
     address = _versioned(name, version) if name in _REPLACED and version else None
-    return address or ctypes.cast(_LIBRARY[name], ctypes.c_void_p).value or 0
+    return address or ctypes.cast(C_LIBRARY[name], ctypes.c_void_p).value or 0
 
 
 def _versioned(name: str, version: bytes) -> int | None:
     """None where the C library has no versions, or not this one."""
     try:
-        find = _LIBRARY.dlvsym
+        find = C_LIBRARY.dlvsym
     except AttributeError:
         return None
     find.argtypes, find.restype = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p), ctypes.c_void_p

@@ -4,41 +4,16 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import NotFoundError, StatusCode, StatusError
 from jitree.hal.enums import CachingMode
 
-
-class DescriptorSetLayout:
-    """The bindings of one set of a pipeline layout, for ABI 0.2 to 0.4."""
-
-    VM_TYPE: Final = "hal.descriptor_set_layout"
-    __slots__ = ("bindings", "flags")
-
-    def __init__(self, flags: int, bindings: tuple[tuple[int, int, int], ...]) -> None:
-        self.flags = flags
-        self.bindings = bindings
-        """(binding, descriptor type, flags)"""
-
-
-class PipelineLayout:
-    """What one function of an executable of ABI 0.2 to 0.4 takes."""
-
-    VM_TYPE: Final = "hal.pipeline_layout"
-    __slots__ = ("_memory", "bindings", "constant_count")
-
-    def __init__(
-        self, constant_count: int, bindings: tuple[tuple[int, int], ...], memory: object = None
-    ) -> None:
-        """``memory``: counts what it has, until it dies."""
-        self._memory = memory
-        self.constant_count = constant_count
-        """32-bit words."""
-        self.bindings = bindings
-        """(set, binding) in the order in which the function gets them."""
+if TYPE_CHECKING:
+    from jitree.hal.pipeline_layout import PipelineLayout
+    from jitree.hal.source_location import SourceLocation
 
 
 class ExecutableParameters(NamedTuple):
@@ -50,14 +25,6 @@ class ExecutableParameters(NamedTuple):
     caching_mode: CachingMode = CachingMode.NONE
     layouts: tuple[PipelineLayout, ...] = ()
     """One per function for ABI 0.2 to 0.4, else empty."""
-
-
-class SourceLocation(NamedTuple):
-    path: str
-    line: int
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}"
 
 
 class Executable(abc.ABC):

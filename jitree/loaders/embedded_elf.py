@@ -114,7 +114,6 @@ def _store_relative(
     words[where] = (words[where] if addends is None else addends) + wrapped_bias
 
 
-_INITIALISER: Final = ctypes.CFUNCTYPE(None)
 _RIGHTS: Final = ((elf.PF_W, WRITE), (elf.PF_X, EXECUTE))
 _SKIPPED_INITIALISERS: Final = (0, 0xFFFFFFFFFFFFFFFF)
 """Placeholders that linkers leave in initialiser arrays."""
@@ -203,7 +202,7 @@ class ElfImage:
         for function in functions:
             if function not in _SKIPPED_INITIALISERS:
                 self.check_code(function, 1, "an initialiser")
-                _INITIALISER(function)()
+                ctypes.CFUNCTYPE(None)(function)()
 
 
 def _address(load: Segment) -> int:

@@ -20,13 +20,14 @@ from jitree.base.memory import NAMES_CODE, name_code
 from jitree.base.records import NamedTuple, Protocol
 from jitree.errors import FailedPreconditionError, NotFoundError, OutOfRangeError, UnavailableError
 from jitree.hal.command_layout import ENTRY_POINT, ENTRY_SEQUENTIAL
-from jitree.hal.executable import LocalExecutable, SourceLocation
+from jitree.hal.executable import LocalExecutable
 from jitree.loaders.environment import Environment
 from jitree.regs.memory import address_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from jitree.hal.source_location import SourceLocation
     from jitree.regs.handles import HandleTable
 
 
@@ -366,6 +367,8 @@ class Library:
     def _location(self, address: int) -> SourceLocation:
         record = self._memory.read(address, 16, "a source location")
         line, length, path = struct.unpack("<IIQ", record)
+        from jitree.hal.source_location import SourceLocation
+
         return SourceLocation(self._text(path, length), line)
 
     def _strings(self, places: Sequence[int], what: str) -> list[str]:

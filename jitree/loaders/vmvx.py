@@ -11,7 +11,7 @@ from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.host_module import HostModule
 from jitree.dispatch.tiers import default_tier
 from jitree.errors import InvalidArgumentError, error_context
-from jitree.hal.executable import ExecutableLoader, ExecutableParameters, PipelineLayout
+from jitree.hal.executable import ExecutableLoader, ExecutableParameters
 from jitree.loaders.library import LOCAL_MEMORY_PAGE, MAXIMUM_COUNT, EntryPoint
 from jitree.loaders.vmvx_executable import VmvxExecutable, Workers
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION, kernels
@@ -22,6 +22,7 @@ from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
     from jitree.dispatch.engine import Engine
+    from jitree.hal.pipeline_layout import PipelineLayout
     from jitree.loaders.vmvx_native import CompiledKernels
 
 FORMAT: Final = "vmvx-bytecode-fb"

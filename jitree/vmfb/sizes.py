@@ -272,6 +272,8 @@ class _Flow:
 
     def _import(self, words: Sequence[int], sized: Sized) -> None:
         ordinal, count = words[3:5]
+        if not sized and ordinal not in self._sinks:
+            return
         pairs = _pairs(words[6:])
         _drop(sized, pairs[count:])
         if ordinal in self._sinks:

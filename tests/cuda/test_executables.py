@@ -20,8 +20,9 @@ from jitree.errors import (
     ResourceExhaustedError,
     StatusError,
 )
-from jitree.hal.executable import Executable, ExecutableParameters, PipelineLayout
+from jitree.hal.executable import Executable, ExecutableParameters
 from jitree.hal.fence import Fence
+from jitree.hal.pipeline_layout import PipelineLayout
 from tests.cuda.executables import KernelExport, executable_bytes, legacy_executable_bytes, with_header
 from tests.cuda.fake import FakeDriver
 from tests.cuda.programs import DATA

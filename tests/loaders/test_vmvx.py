@@ -13,8 +13,8 @@ import pytest
 from jitree.dispatch.tiers import TIERS
 from jitree.errors import InvalidArgumentError, NotFoundError, OutOfRangeError, ResourceExhaustedError
 from jitree.hal.command_list import CommandList
-from jitree.hal.executable import PipelineLayout
 from jitree.hal.local import executor
+from jitree.hal.pipeline_layout import PipelineLayout
 from jitree.loaders import vmvx_executable
 from jitree.loaders.vmvx import VmvxLoader
 from jitree.loaders.vmvx_arguments import KernelArguments

@@ -62,6 +62,8 @@ class _Helpers:
         team = self._team = ThreadTeam(self.address)
         team.helpers = address_of(self._helpers)
         self._native = native
+        self._dismiss = native.dismiss
+        """Made here: what ends threads may come when Python ends."""
         self._processors = available_processors() if self.thread_count > 1 else 1
         self._masks = _masks(topology, self._processors)
         ticks = native.ticks_per_microsecond / 1000
@@ -105,7 +107,7 @@ class _Helpers:
 
     def stop(self) -> list[threading.Thread]:
         """Lets the threads end; they are to be joined."""
-        self._native.dismiss(self.address)
+        self._dismiss(self.address)
         return self._threads
 
     def report(self) -> str:

@@ -16,7 +16,8 @@ from jitree.errors import FailedPreconditionError, OutOfRangeError
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import CommandBuffer, Reference
 from jitree.hal.device import Device
-from jitree.hal.executable import DescriptorSetLayout, Executable, PipelineLayout
+from jitree.hal.executable import Executable
+from jitree.hal.pipeline_layout import DescriptorSetLayout, PipelineLayout
 from jitree.modules.hal import command_buffer
 from jitree.modules.hal.module import MAXIMUM_CONSTANTS, HalState, Pushed
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from jitree.errors import InvalidArgumentError
 from jitree.hal.enums import CachingMode
-from jitree.hal.executable import Executable, ExecutableParameters, PipelineLayout
+from jitree.hal.executable import Executable, ExecutableParameters
 from jitree.modules.import_rows import text
 
 if TYPE_CHECKING:
     from jitree.hal.device import Device
+    from jitree.hal.pipeline_layout import PipelineLayout
     from jitree.modules.hal.module import HalState
     from jitree.regs.objects import VmBuffer
 

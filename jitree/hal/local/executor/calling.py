@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from jitree.base.due import DUE, count_by
+from jitree.base.memory import C_LIBRARY
 from jitree.base.scopes import RINGS
 from jitree.hal.command_layout import FUNCTIONS, JOB, SHARE
 from jitree.regs.memory import address_of, local_memory, zeroed
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from jitree.hal.command_list import CommandList
 
 _EXECUTE: Final = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
-_SERVE: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
-_DISMISS: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _CLOCK: Final = ctypes.CFUNCTYPE(ctypes.c_int64)
 _LOCAL_ALIGNMENT: Final = 64
 _MAXIMUM_CONCURRENCY: Final = 255
@@ -50,9 +49,8 @@ FIRST_LOOK_TICKS: Final = 1 << 22
 
 def _library_functions() -> array[int]:
     """A FUNCTIONS record."""
-    library = ctypes.CDLL(None)
     names = (*tuple(FUNCTIONS.offsets)[:LOOK_IN], "labs")  # which does nothing: `interrupts` has what looks
-    pointers = (ctypes.cast(getattr(library, name), ctypes.c_void_p) for name in names)
+    pointers = (ctypes.cast(getattr(C_LIBRARY, name), ctypes.c_void_p) for name in names)
     return array("q", (*(pointer.value or 0 for pointer in pointers), 0, FIRST_LOOK_TICKS, RINGS, DUE))
 
 
@@ -149,11 +147,17 @@ class NativeExecutor(CommandExecutor):
         self._estimate = _EXECUTE(image.addresses["estimate"])
         self._clock = _CLOCK(self.clock_address)
         count_by(self._clock)
-        self.serve = _SERVE(image.addresses["serve"])
-        """(address of a TEAM record, number of the worker from 1): what a worker thread does."""
-        self.dismiss = _DISMISS(image.addresses["dismiss"])
-        """(address of a TEAM record): lets its worker threads end."""
         self._begun = self.moment()
+
+    @cached_property
+    def serve(self) -> Callable[[int, int], None]:
+        """(address of a TEAM record, number of the worker from 1): what a worker thread does."""
+        return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(self._image.addresses["serve"])
+
+    @cached_property
+    def dismiss(self) -> Callable[[int], None]:
+        """(address of a TEAM record): lets its worker threads end."""
+        return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._image.addresses["dismiss"])
 
     def estimate(self, commands: CommandList, lengths: array[int]) -> int:
         """Ticks that a list may take on one thread, -1 while a team has not run one of its functions."""

@@ -53,9 +53,6 @@ _FAILURE: Final = HANDLE_POOL.word("failure")
 _TYPE_MASK: Final = (1 << PLACE_SHIFT) - 1
 
 _Free = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
-_TakeOver = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
-_HandOver = ctypes.CFUNCTYPE(None, ctypes.c_int64)
-_IsDone = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
 
 class HandlePool:
@@ -105,11 +102,12 @@ class HandlePool:
                 from jitree.modules.hal.native.programs import ProgramTable
 
                 self._programs = ProgramTable(stream, self._words)
+                number = ctypes.c_int64
                 stream.connect(
                     StreamCode(
-                        _TakeOver(code.addresses[TAKE_OVER]),
-                        _HandOver(code.addresses[HAND_OVER]),
-                        _IsDone(code.addresses[IS_DONE]),
+                        ctypes.CFUNCTYPE(number, number)(code.addresses[TAKE_OVER]),
+                        ctypes.CFUNCTYPE(None, number)(code.addresses[HAND_OVER]),
+                        ctypes.CFUNCTYPE(number, number, number)(code.addresses[IS_DONE]),
                     ),
                     self._programs,
                 )
