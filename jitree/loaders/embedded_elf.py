@@ -202,7 +202,11 @@ class ElfImage:
         for function in functions:
             if function not in _SKIPPED_INITIALISERS:
                 self.check_code(function, 1, "an initialiser")
-                ctypes.CFUNCTYPE(None)(function)()
+                _run(function)
+
+
+def _run(initialiser: int) -> None:
+    ctypes.CFUNCTYPE(None)(initialiser)()
 
 
 def _address(load: Segment) -> int:

@@ -171,7 +171,7 @@ def test_fatelf() -> None:
 def test_initialisers_run_after_relocation(monkeypatch: pytest.MonkeyPatch) -> None:
     """DT_INIT first, then the array in order; placeholders are skipped."""
     called: list[int] = []
-    monkeypatch.setattr(embedded_elf, "_INITIALISER", lambda address: lambda: called.append(address))
+    monkeypatch.setattr(embedded_elf, "_run", called.append)
     architecture = host_architecture()
     assert architecture is not None
     code = struct.unpack_from("<Q", TINY, _symbol(TINY, 1) + 8)[0]
@@ -207,7 +207,7 @@ from jitree.errors import StatusError
 from jitree.loaders import embedded_elf
 from jitree.loaders.elf_format import host_architecture
 from tests.loaders.samples import load, sample, section
-embedded_elf._INITIALISER = lambda address: lambda: None
+embedded_elf._run = lambda address: None
 data, generator, seen = sample(sys.argv[1]), random.Random(int(sys.argv[2])), set()
 EDGES = (0, 1, 2, 7, 8, 0x7F, 0xFF, 0xFFF, 0x1000, 2**31 - 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1, -4096)
 def tables(*names):

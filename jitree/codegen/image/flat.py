@@ -16,8 +16,6 @@ from collections.abc import Mapping as MappingOf
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from jitree.base.memory import EXECUTE, READ, WRITE, Mapping
 from jitree.base.records import NamedTuple
 
@@ -188,6 +186,8 @@ def map_image(image: FlatImage) -> Image:
     """
     size = len(image.code)
     memory = Mapping(size)
+    import numpy as np  # not what builders import
+
     memory.protect(0, size, READ | WRITE)
     view = memory.view()
     view[:size] = image.code
