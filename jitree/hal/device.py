@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Final, Self
 from weakref import ref
 
@@ -62,6 +63,22 @@ def home_of(buffer: Buffer, devices: Sequence[Device]) -> Device:
     """The one of some devices whose memory a buffer is in; the first for memory of others."""
     home = devices[0] if len(devices) == 1 else buffer.allocation.device()
     return next((device for device in devices if device is home), devices[0])
+
+
+@cache
+def semaphore_class() -> type[Semaphore]:
+    """That of the host's, imported when the first one is made: most are made by machine code."""
+    from jitree.hal.semaphore import Semaphore
+
+    return Semaphore
+
+
+@cache
+def fence_class() -> type[Fence]:
+    """As :func:`semaphore_class`."""
+    from jitree.hal.fence import Fence
+
+    return Fence
 
 
 class Device(Unique, QueueOperations):
@@ -214,9 +231,7 @@ class Device(Unique, QueueOperations):
     @classmethod
     def semaphore_type(cls) -> type[Semaphore]:
         """Class of the semaphores that it can wait for and signal itself."""
-        from jitree.hal.semaphore import Semaphore  # most are made by machine code
-
-        return Semaphore
+        return semaphore_class()
 
     def create_semaphore(self, initial_value: int = 0, flags: int = 0) -> Semaphore:
         return self.semaphore_type()(initial_value)

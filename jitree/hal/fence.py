@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base.arguments import items, object_of
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from jitree.hal.allocator import HostMemory
     from jitree.hal.waiting import Registered
     from jitree.regs.handles import HandleTable
+
+    WhenReached = Callable[[tuple[tuple[Semaphore, int], ...], ReachedCallback], Sequence[Registered]]
 
     class Signaller(Protocol):
         """A device, which makes semaphores."""
@@ -139,9 +141,7 @@ class Fence(Unique):
     def on_reached(self, callback: ReachedCallback) -> Sequence[Registered]:
         """Calls ``callback(None)`` once when reached, ``callback(failure)`` when failed; at once if that is
         so now."""
-        from jitree.hal.waiting import WaitMode, when_reached
-
-        return when_reached(self.timepoints, WaitMode.ALL, callback)
+        return _when_reached()(self.timepoints, callback)
 
     def fill_entry(self, table: HandleTable, address: int) -> None:
         """Shows machine code whether it is reached. Of one that is not, it is to be told later
@@ -195,6 +195,14 @@ class Fence(Unique):
 
         future.add_done_callback(forget)
         return future
+
+
+@cache
+def _when_reached() -> WhenReached:
+    """What registers a callback for all of some points, imported for the first one."""
+    from jitree.hal.waiting import WaitMode, when_reached
+
+    return lambda points, callback: when_reached(points, WaitMode.ALL, callback)
 
 
 def wait_fences(fences: Iterable[Fence | None], timeout: float | None = None) -> StatusCode:

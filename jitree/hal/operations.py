@@ -15,6 +15,7 @@ from __future__ import annotations
 import abc
 from _thread import allocate_lock
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Final, cast
 
 from jitree.base.arguments import object_of, shown
@@ -22,6 +23,9 @@ from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.hal.buffer import Buffer
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
+    from jitree.hal import transfers
     from jitree.hal.allocator import Allocator
     from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
     from jitree.hal.command_list import CommandList
@@ -30,6 +34,15 @@ if TYPE_CHECKING:
     from jitree.hal.objects import File
     from jitree.hal.observing import Observer
     from jitree.hal.transfers import Transfer
+
+    class TransferRows(Protocol):
+        """The module of rows."""
+
+        Fill: type[transfers.Fill]
+        Update: type[transfers.Update]
+        Copy: type[transfers.Copy]
+        Read: type[transfers.Read]
+        Write: type[transfers.Write]
 
     Order = tuple[int, Fence | None, Fence | None]
     """When an operation runs: its queue affinity, and the fences that it waits for and signals."""
@@ -126,9 +139,7 @@ class QueueOperations(abc.ABC):
         pattern_length: int,
         flags: int = 0,
     ) -> None:
-        from jitree.hal.transfers import Fill
-
-        fill = Fill(target, offset, _range("target", target, offset, length), pattern, pattern_length)
+        fill = _rows().Fill(target, offset, _range("target", target, offset, length), pattern, pattern_length)
         self._check_and_submit((queue_affinity, wait, signal), fill, flags)
 
     def queue_update(
@@ -144,11 +155,9 @@ class QueueOperations(abc.ABC):
         flags: int = 0,
     ) -> None:
         """Writes bytes that are captured by the call."""
-        from jitree.hal.checks import update_contents
-        from jitree.hal.transfers import Update
-
-        contents = update_contents(source, source_offset, _range("target", target, offset, length))
-        self._check_and_submit((queue_affinity, wait, signal), Update(target, offset, bytes(contents)), flags)
+        length = _range("target", target, offset, length)
+        update = _rows().Update.of(source, source_offset, target, offset, length)
+        self._check_and_submit((queue_affinity, wait, signal), update, flags)
 
     def queue_copy(
         self,
@@ -162,10 +171,8 @@ class QueueOperations(abc.ABC):
         length: int,
         flags: int = 0,
     ) -> None:
-        from jitree.hal.transfers import Copy
-
         length = _range("target", target, target_offset, _range("source", source, source_offset, length))
-        copy = Copy(source, source_offset, target, target_offset, length)
+        copy = _rows().Copy(source, source_offset, target, target_offset, length)
         if source.address + source_offset == target.address + target_offset:
             copy = copy._replace(length=0)  # onto itself
         self._check_and_submit((queue_affinity, wait, signal), copy, flags)
@@ -182,9 +189,7 @@ class QueueOperations(abc.ABC):
         length: int,
         flags: int = 0,
     ) -> None:
-        from jitree.hal.transfers import Read
-
-        read = Read(file, file_offset, target, offset, _range("target", target, offset, length))
+        read = _rows().Read(file, file_offset, target, offset, _range("target", target, offset, length))
         self._check_and_submit((queue_affinity, wait, signal), read, flags)
 
     def queue_write(
@@ -199,18 +204,17 @@ class QueueOperations(abc.ABC):
         length: int,
         flags: int = 0,
     ) -> None:
-        from jitree.hal.transfers import Write
-
-        write = Write(source, offset, file, file_offset, _range("source", source, offset, length))
+        write = _rows().Write(source, offset, file, file_offset, _range("source", source, offset, length))
         self._check_and_submit((queue_affinity, wait, signal), write, flags)
 
     def queue_barrier(
         self, queue_affinity: int, wait: Fence | None, signal: Fence | None, flags: int = 0
     ) -> None:
         """Signals after the wait, nothing else."""
-        from jitree.hal.checks import check_flags
+        if type(flags) is not int or flags:
+            from jitree.hal.checks import check_flags
 
-        check_flags("queue.barrier", flags)
+            check_flags("queue.barrier", flags)
         self._submit_barrier((queue_affinity, wait, signal), "barrier")
 
     def queue_dispatch(
@@ -313,6 +317,15 @@ class QueueOperations(abc.ABC):
     ) -> None:
         """As :meth:`_submit_transfer` or :meth:`_submit_commands`, and tells observers of each step."""
         raise UnimplementedError(f"the device {self!r} tells nothing of single steps")
+
+
+@cache
+def _rows() -> TransferRows:
+    """Rows of what moves bytes, imported when the first one is submitted; an import in each call would take a
+    sixth of the time of a small one."""
+    from jitree.hal import transfers
+
+    return transfers
 
 
 def _range(name: str, buffer: Buffer, offset: int, length: int) -> int:

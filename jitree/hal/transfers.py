@@ -44,6 +44,11 @@ class Update(NamedTuple):
     offset: int
     contents: bytes
 
+    @classmethod
+    def of(cls, source: memoryview, source_offset: int, target: Buffer, offset: int, length: int) -> Update:
+        """Captures the bytes."""
+        return cls(target, offset, bytes(checks.update_contents(source, source_offset, length)))
+
     @property
     def name(self) -> str:
         return "update"

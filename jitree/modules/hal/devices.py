@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from jitree.base import scopes
 from jitree.dispatch.engine import Pending
 from jitree.errors import PermissionDeniedError, StatusError
+from jitree.hal.device import fence_class
 from jitree.hal.enums import MemoryAccess, names
 from jitree.modules.import_rows import text
 
@@ -21,9 +22,7 @@ if TYPE_CHECKING:
 
 
 def fence_create(_state: HalState, device: Device, _flags: int) -> Fence:
-    from jitree.hal.fence import Fence  # most are made by machine code
-
-    return Fence.create(device)
+    return fence_class().create(device)
 
 
 def channel_create(

@@ -13,7 +13,7 @@ import numpy as np
 
 from jitree.base.endings import Borrowed
 from jitree.hal.buffer import Allocation, Buffer, BufferView
-from jitree.hal.device import Device
+from jitree.hal.device import Device, fence_class, semaphore_class
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import FUNCTION_TABLE, FUNCTION_TABLE_ADDRESS
 from jitree.modules.hal.native import FREE, HAND_OVER, IS_DONE, SWEEP, TAKE_OVER
@@ -360,15 +360,13 @@ class HandlePool:
         )
 
     def _make_fence(self, word: int) -> Fence:
-        from jitree.hal.fence import Fence  # for what goes on in Python
-        from jitree.hal.semaphore import Semaphore
-
+        make = fence_class()
         state, stream = self._table.i64[word + _LENGTH], self._stream
         if stream is None or self._device is None:
-            return Fence(((Semaphore(state), 1),))
+            return make(((semaphore_class()(state), 1),))
         if state != PROMISED:
-            return Fence(((self._device.create_semaphore(state), 1),))
-        return Fence(((stream.promised(self._table.i64[word + _ADDRESS]), 1),))
+            return make(((self._device.create_semaphore(state), 1),))
+        return make(((stream.promised(self._table.i64[word + _ADDRESS]), 1),))
 
     def _make_allocator(self, word: int) -> Allocator:
         device = cast("Device", self._table.object(self._table.i64[word + _PARENT]))
