@@ -15,6 +15,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "jitree"
+START = PACKAGE / "base" / "start.txt"
+FIRST_RESULT = """
+import numpy, jitree
+module = jitree.load('perf/programs/call.vmfb', device='local-sync')
+x = numpy.ones(16, 'f4')
+assert numpy.asarray(module.add(x, x))[0] == 2
+"""
 
 DRIVERS = {path.parent.name for path in PACKAGE.glob("*/drivers.py")}
 """Folders that make the devices of a driver; nothing else imports them."""
@@ -249,13 +256,7 @@ def test_a_first_result_loads_nothing_heavy() -> None:
 def test_a_first_result_loads_few_modules() -> None:
     """Of jitree's own: a quarter of a millisecond each. What records commands in Python, converts numbers or
     knows the instruction table is not among them."""
-    loaded = modules_after(
-        "import numpy, jitree\n"
-        "module = jitree.load('perf/programs/call.vmfb', device='local-sync')\n"
-        "x = numpy.ones(16, 'f4')\n"
-        "assert numpy.asarray(module.add(x, x))[0] == 2\n"
-    )
-    own = {name for name in loaded if name.startswith("jitree")}
+    own = {name for name in modules_after(FIRST_RESULT) if name.startswith("jitree")}
     assert len(own) <= MOST_MODULES, sorted(own)
     assert own & SELDOM == set()
     known = {"jitree", "jitree.errors"} | {
@@ -266,8 +267,44 @@ def test_a_first_result_loads_few_modules() -> None:
 
 def listed_modules() -> list[set[str]]:
     """Those of a first result, and of the calls after it."""
-    text = (PACKAGE / "base" / "start.txt").read_text(encoding="ascii")
-    return [set(names.split()) for names in text.split("\n\n")]
+    return [set(names.split()) for names in START.read_text(encoding="ascii").split("\n\n")]
+
+
+RECORDER = """
+import sys
+import jitree
+from jitree.base import start
+start.use = lambda: None
+depths = {}
+class Recorder:
+    def find_spec(name, path=None, target=None):
+        if name.startswith("jitree."):
+            frame = sys._getframe(1)
+            while frame.f_code.co_name != "<module>":
+                frame = frame.f_back
+            depths[name] = depths.get(frame.f_globals["__name__"], -1) + 1
+            print(" " * depths[name] + name)
+sys.meta_path.insert(0, Recorder)
+"""
+"""Prints each module of jitree when it is searched for, by so many spaces as modules are running that import
+each other."""
+
+
+def imports_of_a_first_result() -> str:
+    """The first part of `jitree/base/start.txt`."""
+    command = [sys.executable, "-c", RECORDER + FIRST_RESULT]
+    return subprocess.check_output(command, cwd=ROOT, text=True, timeout=60)
+
+
+def test_modules_are_listed_below_those_that_import_them() -> None:
+    first = START.read_text(encoding="ascii").partition("\n\n")[0]
+    hint = "python -c 'from tests.test_layers import *; write_imports()'"
+    assert imports_of_a_first_result() == first + "\n", hint
+
+
+def write_imports() -> None:
+    later = START.read_text(encoding="ascii").partition("\n\n")[2]
+    START.write_text(f"{imports_of_a_first_result()}\n{later}", encoding="ascii")
 
 
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="machine code makes calls of CPython")

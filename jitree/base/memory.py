@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import mmap
 import os
 from collections.abc import Callable
 from collections.abc import Mapping as MappingOf
@@ -20,6 +19,7 @@ from jitree.base.endings import Ending
 from jitree.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
 
     from jitree.base.code_listing import CodeListing
@@ -52,7 +52,7 @@ WRITE: Final = 2
 EXECUTE: Final = 4
 """PROT_* of mmap(2)."""
 
-PAGE_SIZE: Final = mmap.PAGESIZE
+PAGE_SIZE: Final = os.sysconf("SC_PAGE_SIZE")
 
 _PERF: Final = os.environ.get("JITREE_PERF", "")
 NAMES_CODE: Final = bool(_PERF)
@@ -67,7 +67,8 @@ _mprotect: Final = C_LIBRARY.mprotect
 _mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _munmap: Final = C_LIBRARY.munmap
 _munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_FLAGS: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+_SHARED, _PRIVATE, _ANONYMOUS, _NO_RESERVE = 0x01, 0x02, 0x20, 0x4000
+"""MAP_* of Linux. The module ``mmap`` has them, and takes 0.25 ms of a first result to import."""
 
 
 def address_of(array: npt.NDArray[Any]) -> int:
@@ -78,25 +79,44 @@ def address_of(array: npt.NDArray[Any]) -> int:
     return int(array.__array_interface__["data"][0])  # which takes three times as long
 
 
-class MappedFile:
-    """The first bytes of a file, for numpy arrays, which keep it. It needs no descriptor, as those
-    of ``mmap`` do: a process has few."""
+class _MappedPages:
+    """Mapped memory, for a numpy array, which keeps it."""
 
     __slots__ = ("__array_interface__", "_ending")
 
-    def __init__(self, file: int, size: int) -> None:
-        """``size``: at most that of the file, not 0."""
-        start = _mapped(size, READ, mmap.MAP_SHARED, file)
+    def __init__(self, size: int, access: int, flags: int, file: int = -1) -> None:
+        start = _mapped(size, access, flags, file)
         self._ending = Ending(partial(_munmap, start, size))
-        self.__array_interface__ = {"version": 3, "shape": (size,), "typestr": "|u1", "data": (start, True)}
+        data = (start, not access & WRITE)
+        self.__array_interface__ = {"version": 3, "shape": (size,), "typestr": "|u1", "data": data}
+
+
+def mapped_file(file: int, size: int) -> memoryview:
+    """The first bytes of a file, at most as many as it has, not 0. No descriptor is used up: a process has
+    few. OSError if the file cannot be mapped.
+    """
+    import numpy as np  # not what builders import
+
+    return np.asarray(_MappedPages(size, READ, _SHARED, file)).data
+
+
+def zero_pages(size: int) -> npt.NDArray[np.uint8]:
+    """Bytes that are zero and take room only where they are written, from the start of a page on.
+
+    RESOURCE_EXHAUSTED if the address space has no room.
+    """
+    import numpy as np
+
+    return np.asarray(_MappedPages(size, READ | WRITE, _PRIVATE | _ANONYMOUS | _NO_RESERVE))
 
 
 def _mapped(size: int, access: int, flags: int, file: int) -> int:
     start: int | None = _mmap(None, size, access, flags, file, 0)
     if start is None or start == _FAILED:
-        raise ResourceExhaustedError(
-            f"{size} bytes of memory could not be reserved: {os.strerror(ctypes.get_errno())}"
-        )
+        number = ctypes.get_errno()
+        if file >= 0:
+            raise OSError(number, os.strerror(number))
+        raise ResourceExhaustedError(f"{size} bytes of memory could not be reserved: {os.strerror(number)}")
     return start
 
 
@@ -113,7 +133,7 @@ class Mapping:
         self.size = page_up(max(size, 1))
         slack = max(alignment, PAGE_SIZE) - PAGE_SIZE
         whole = self.size + slack
-        start = _mapped(whole, NONE, _FLAGS, -1)
+        start = _mapped(whole, NONE, _PRIVATE | _ANONYMOUS, -1)
         self._ending = Ending(partial(_munmap, start, whole))
         self.address = start + slack & -max(alignment, PAGE_SIZE)
 

@@ -6,39 +6,51 @@ anew. So what it keeps of them in ``__pycache__`` stands there once more, togeth
 what is as old as its source. Modules that are not imported before the calls after a first result have a
 file of their own (``later.cpython-311.bin``). Everything else is imported as usual. Nothing depends on
 whether the files are there.
+
+The file also says what a module imports while it runs. That is run first, without Python's search for
+each (:class:`_Loader`): half of what it costs to import a module that is known.
 """
 
 from __future__ import annotations
 
+import _frozen_importlib
+import ctypes
 import gc
 import marshal
 import os
 import sys
 from _frozen_importlib import ModuleSpec
 from _frozen_importlib_external import MAGIC_NUMBER, SourceFileLoader, cache_from_source
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
-from mmap import ACCESS_READ, mmap
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _NAMES: Final = os.path.join(os.path.dirname(__file__), "start.txt")
-"""Lists the modules of a first result, and after an empty line those of the calls after it;
-`tests/test_layers.py` compares both with what is imported."""
+"""Lists the modules of a first result, each in front of those that it imports while it runs, which are
+indented; after an empty line those of the calls after it. `tests/test_layers.py` compares both with what is
+imported, and its ``write_imports`` writes the first part."""
 _FIRST, _LATER = "start", "later"
 """How the names of the files begin."""
 _SUFFIX: Final = ".bin"
+_FORM: Final = b"2"
+"""Changes with the fields of an :data:`Entry`."""
 _OWN: Final = "jitree."
 _MAKER: Final = "__getattr__"
 """What a plain module asks for names that it lacks."""
 
-Entry = tuple[str, str, bool, tuple[int, int], CodeType | bytes]
-"""File of the source and of its code, whether it is a package, age and size of the source, the code: as bytes
-in the file for later, of which a call needs a part."""
+_PROT_READ, _MAP_PRIVATE, _MAP_FAILED, _BUFFER_READ = 1, 2, ctypes.c_size_t(-1).value, 0x100
+_LOCKS: Final[dict[str, object] | None] = vars(_frozen_importlib).get("_module_locks")
+"""Python's locks of modules that are being imported, by name: threads that import one wait for it. None in
+a Python that keeps them otherwise: each module is then imported as usual."""
+
+Entry = tuple[str, str, bool, tuple[int, int], tuple[str, ...], CodeType | bytes]
+"""File of the source and of its code, whether it is a package, age and size of the source, what it imports
+while it runs, the code: as bytes in the file for later, of which a call needs a part."""
 
 
 class _Module(ModuleType):
@@ -49,15 +61,38 @@ class _Module(ModuleType):
 
 
 class _Loader(SourceFileLoader):
-    """Loads a file whose code is known."""
+    """Loads a file whose code is known, after the modules that it imports."""
 
-    def __init__(self, name: str, path: str, code: CodeType) -> None:
+    def __init__(
+        self, name: str, path: str, code: CodeType, finder: _Finder, imports: tuple[str, ...]
+    ) -> None:
         super().__init__(name, path)
         self._code: CodeType | None = code
-        self._makes_names = _MAKER in code.co_names
+        self._finder, self._imports = finder, imports
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return None if self._makes_names else _Module(spec.name)
+        code = self._code
+        return None if code is None or _MAKER in code.co_names else _Module(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        if self._imports and _LOCKS is not None and (lock := _LOCKS.get(module.__name__)) is not None:
+            self.run_imports(lock)
+        super().exec_module(module)
+
+    def run_imports(self, lock: object) -> None:
+        """Runs what is not loaded yet. Other threads see a module from then on, and wait for it: by the lock
+        of the module that is being imported, which this thread holds."""
+        for name in self._imports:
+            if name not in sys.modules:
+                self._finder.run_early(name, lock)
+        self._imports = ()
+
+    def run(self, module: ModuleType, lock: object) -> None:
+        """As ``exec_module``."""
+        self.run_imports(lock)
+        code, self._code = self._code, None
+        assert code is not None
+        exec(code, module.__dict__)
 
     def get_code(self, fullname: str) -> CodeType | None:
         code, self._code = self._code, None
@@ -81,20 +116,56 @@ class _Finder:
             self.is_stale |= not later
             self._entries |= later
             entry = self._entries.pop(name, None)
-        if entry is None:
-            return None
-        file, cached, is_package, state, code = entry
+        return None if entry is None else self._spec(name, entry)
+
+    def _spec(self, name: str, entry: Entry) -> ModuleSpec | None:
+        """None if the source is another one by now."""
+        file, cached, is_package, state, imports, code = entry
         if _state(file) != state:
             self.is_stale = True
             return None
         if isinstance(code, bytes):
             code = marshal.loads(code)
-        spec = ModuleSpec(name, _Loader(name, file, code), origin=file, is_package=is_package)
+        loader = _Loader(name, file, code, self, imports)
+        spec = ModuleSpec(name, loader, origin=file, is_package=is_package)
         spec.has_location = True
         spec.cached = cached
         if spec.submodule_search_locations is not None:
             spec.submodule_search_locations.append(os.path.dirname(file))
         return spec
+
+    def run_early(self, name: str, lock: object) -> None:
+        """Imports a module that is about to be imported, unless it has to be searched for."""
+        above, _, last = name.rpartition(".")
+        package, entry = sys.modules.get(above), self._entries.pop(name, None)
+        if package is None or entry is None or (spec := self._spec(name, entry)) is None:
+            return
+        loader = spec.loader
+        assert isinstance(loader, _Loader) and _LOCKS is not None
+        module = _of_spec(spec, loader)
+        spec._initializing = True  # type: ignore[attr-defined]  # threads look at the lock then
+        _LOCKS[name] = lock
+        sys.modules[name] = module
+        try:
+            loader.run(module, lock)
+        except BaseException:
+            sys.modules.pop(name, None)
+            raise
+        finally:
+            spec._initializing = False  # type: ignore[attr-defined]
+            _LOCKS.pop(name, None)
+        setattr(package, last, module)
+
+
+def _of_spec(spec: ModuleSpec, loader: _Loader) -> ModuleType:
+    """A new module, as Python makes them."""
+    module = loader.create_module(spec) or ModuleType(spec.name)
+    names = module.__dict__
+    names["__spec__"], names["__loader__"], names["__package__"] = spec, loader, spec.parent
+    names["__file__"], names["__cached__"] = spec.origin, spec.cached
+    if spec.submodule_search_locations is not None:
+        names["__path__"] = spec.submodule_search_locations
+    return module
 
 
 _is_used = False
@@ -137,20 +208,43 @@ def _file(name: str) -> str:
     return os.path.splitext(cache_from_source(os.path.join(_PACKAGE, "base", f"{name}.py")))[0] + _SUFFIX
 
 
+def _beginning() -> bytes:
+    """Of a file of this interpreter, form and place."""
+    return MAGIC_NUMBER + _FORM + os.fsencode(_PACKAGE) + b"\0"
+
+
 def _read(file: str) -> dict[str, Entry]:
     """What the file has; nothing if it is another interpreter's, of another place, or not there."""
-    start = MAGIC_NUMBER + os.fsencode(_PACKAGE) + b"\0"
+    start = _beginning()
     entries: dict[str, Entry] = {}
     try:
-        # It is mapped, not read: 330 new pages would take longer than what it saves. Who writes it anew
-        # replaces it.
-        with open(file, "rb", buffering=0) as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as content:
-            if content.find(start, 0, len(start)) == 0:
-                with memoryview(content) as view, view[len(start) :] as marshalled:
+        with open(file, "rb", buffering=0) as opened, _mapped(opened.fileno()) as content:
+            if content[: len(start)] == start:
+                with content[len(start) :] as marshalled:
                     entries = marshal.loads(marshalled)
-    except (OSError, EOFError, ValueError, TypeError):  # ValueError: it is empty, too
+    except (OSError, EOFError, ValueError, TypeError):
         return {}
     return entries
+
+
+@contextmanager
+def _mapped(file: int) -> Iterator[memoryview]:
+    """The bytes of a file. To read them would take 330 new pages, and longer than what they save; the module
+    ``mmap`` takes 0.25 ms to import. Who writes the file anew replaces it."""
+    library, word = ctypes.pythonapi, ctypes.c_size_t
+    mmap, munmap, view = (library[name] for name in ("mmap", "munmap", "PyMemoryView_FromMemory"))
+    mmap.restype, mmap.argtypes = word, [word, word, ctypes.c_int, ctypes.c_int, ctypes.c_int, word]
+    munmap.argtypes = [word, word]
+    view.restype, view.argtypes = ctypes.py_object, [word, word, ctypes.c_int]
+    size = os.fstat(file).st_size
+    start = mmap(0, size, _PROT_READ, _MAP_PRIVATE, file, 0)
+    if start == _MAP_FAILED:  # it is empty, too
+        raise OSError(f"a file of {size} bytes cannot be mapped")
+    try:
+        with view(start, size, _BUFFER_READ) as content:
+            yield content
+    finally:
+        munmap(start, size)
 
 
 def _keep(finder: _Finder, is_there: bool) -> None:
@@ -160,11 +254,25 @@ def _keep(finder: _Finder, is_there: bool) -> None:
     with suppress(OSError, SyntaxError):  # not ours to write to, or sources are being changed
         with open(_NAMES, encoding="ascii") as names:
             first, _, later = names.read().partition("\n\n")
-        _write(_file(_FIRST), first.split(), _entry)
-        _write(_file(_LATER), later.split(), _packed)
+        _write(_file(_FIRST), _imports(first), _entry)
+        _write(_file(_LATER), dict.fromkeys(later.split(), ()), _packed)
 
 
-def _write(file: str, names: list[str], entry: Callable[[str], Entry]) -> None:
+def _imports(lines: str) -> dict[str, tuple[str, ...]]:
+    """What each module imports while it runs: the lines below it that are indented by one more."""
+    found: dict[str, list[str]] = {}
+    above: list[list[str]] = [[]]
+    for line in lines.splitlines():
+        name = line.lstrip(" ")
+        del above[len(line) - len(name) + 1 :]
+        above[-1].append(name)
+        above.append(found.setdefault(name, []))
+    return {name: tuple(names) for name, names in found.items()}
+
+
+def _write(
+    file: str, names: dict[str, tuple[str, ...]], entry: Callable[[str, tuple[str, ...]], Entry]
+) -> None:
     """Writes a file, in one step. It is code: whatever the umask, no other user may write it, nor read it
     who may not read the sources."""
     part = f"{file}.{os.getpid()}"
@@ -172,15 +280,15 @@ def _write(file: str, names: list[str], entry: Callable[[str], Entry]) -> None:
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)  # first: most of what can fail
     try:
         with open(descriptor, "wb") as opened:
-            entries = marshal.dumps({name: entry(name) for name in names})
-            opened.write(MAGIC_NUMBER + os.fsencode(_PACKAGE) + b"\0" + entries)
+            entries = marshal.dumps({name: entry(name, imports) for name, imports in names.items()})
+            opened.write(_beginning() + entries)
         os.replace(part, file)
     except BaseException:
         os.unlink(part)
         raise
 
 
-def _entry(name: str) -> Entry:
+def _entry(name: str, imports: tuple[str, ...]) -> Entry:
     path = os.path.join(os.path.dirname(_PACKAGE), *name.split("."))
     package = os.path.join(path, "__init__.py")
     is_package = os.path.exists(package)
@@ -189,11 +297,11 @@ def _entry(name: str) -> Entry:
     state = found.st_mtime_ns, found.st_size
     code = SourceFileLoader(name, file).get_code(name)
     assert code is not None
-    return file, cache_from_source(file), is_package, state, code
+    return file, cache_from_source(file), is_package, state, imports, code
 
 
-def _packed(name: str) -> Entry:
-    entry = _entry(name)
+def _packed(name: str, imports: tuple[str, ...]) -> Entry:
+    entry = _entry(name, imports)
     return (*entry[:-1], marshal.dumps(entry[-1]))
 
 

@@ -3,12 +3,12 @@ may have of everything, where a session limits it."""
 
 from __future__ import annotations
 
-import mmap
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
 from jitree.base.memory import address_of as address_of
+from jitree.base.memory import zero_pages
 from jitree.base.records import NamedTuple
 from jitree.errors import ResourceExhaustedError
 
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
             """It holds ``size`` bytes less. ``kept`` ones are counted until what this gives for each dies."""
 
 
-_NO_RESERVE: Final = getattr(mmap, "MAP_NORESERVE", 0)
-"""Only pages that are written count; missing from the mmap module of some platforms."""
-
 Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 
 
@@ -67,11 +64,10 @@ class MemoryBlock:
     __slots__ = ("address", "array", "f32", "f64", "i32", "i64", "size")
 
     def __init__(self, size: int) -> None:
-        mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
         self.size = size
-        self.array: Bytes = np.frombuffer(mapping, np.uint8)
+        self.array: Bytes = zero_pages(size)
         self.address = address_of(self.array)
-        view = memoryview(mapping)
+        view = self.array.data
         self.i32: memoryview = view.cast("i")
         self.i64: memoryview = view.cast("q")
         self.f32: memoryview[float] = view.cast("f")

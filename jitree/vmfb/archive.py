@@ -7,16 +7,16 @@ Two layouts (a FlatBuffer, or the same after the header of a stored ZIP member) 
 from __future__ import annotations
 
 import io
-import mmap
 import os
 import stat
 import struct
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias, TypeGuard
 
 import numpy as np
 
+from jitree.base.memory import PAGE_SIZE, address_of, mapped_file
 from jitree.base.records import NamedTuple
 from jitree.errors import (
     InvalidArgumentError,
@@ -25,6 +25,9 @@ from jitree.errors import (
     UnavailableError,
     error_context,
 )
+
+if TYPE_CHECKING:
+    from mmap import mmap
 
 IDENTIFIER: Final = b"IREE"
 
@@ -39,7 +42,7 @@ _MAPPED_SIZE: Final = 1 << 20
 """Files from this size on are mapped. Smaller ones are read: that takes under a millisecond, and a file that
 is overwritten while its module is in use (compile, run, compile again) does no harm."""
 
-Source = bytes | bytearray | memoryview | mmap.mmap | str | os.PathLike[str] | BinaryIO
+Source: TypeAlias = "bytes | bytearray | memoryview | mmap | str | os.PathLike[str] | BinaryIO"
 
 
 class Archive(NamedTuple):
@@ -86,14 +89,22 @@ def content(source: Source, most: int = -1) -> memoryview:
     if isinstance(source, (str, os.PathLike)):
         return _read_path(os.fspath(source), most, _read_file)
     try:
-        if hasattr(source, "read") and not isinstance(source, mmap.mmap):
-            return memoryview(source.read(most)).toreadonly()
-        return memoryview(source).toreadonly().cast("B")
+        data: Any = source.read(most) if _is_file(source) else source
+        return memoryview(data).toreadonly().cast("B")
     except TypeError as error:  # neither bytes nor a file of bytes
         raise InvalidArgumentError(
             f"a module is read from a path, bytes or an open binary file, not from {type(source).__name__}; "
             f"{error}"
         ) from None
+
+
+def _is_file(source: object) -> TypeGuard[BinaryIO]:
+    """Whether it has to be read. A ``mmap`` can be, too, but is memory."""
+    try:
+        memoryview(source)  # type: ignore[arg-type]
+    except TypeError:
+        return hasattr(source, "read")
+    return False
 
 
 def separate_content(source: Source, most: int) -> memoryview:
@@ -121,7 +132,7 @@ def _read_path(path: str, most: int, read: Callable[[io.FileIO, int], memoryview
 def _read_file(file: io.FileIO, most: int) -> memoryview:
     status = os.fstat(file.fileno())
     if stat.S_ISREG(status.st_mode) and status.st_size >= _MAPPED_SIZE:
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return mapped_file(file.fileno(), status.st_size)
     return _read_part(file, most if not stat.S_ISREG(status.st_mode) else -1)
 
 
@@ -135,8 +146,8 @@ def _read_part(file: io.FileIO, most: int) -> memoryview:
         return memoryview(b"")
     # As in a mapping, it begins with a page: constants keep the alignment that they have in the file. Of the
     # heap, since new pages cost a hundred times as much as reading what the system has anyway.
-    memory = np.empty(size + mmap.PAGESIZE, np.uint8)
-    start = -int(memory.__array_interface__["data"][0]) % mmap.PAGESIZE
+    memory = np.empty(size + PAGE_SIZE, np.uint8)
+    start = -address_of(memory) % PAGE_SIZE
     whole, length = memory[start : start + size].data, 0
     while length < size and (count := file.readinto(whole[length:])):
         length += count

@@ -143,6 +143,7 @@ def test_what_later_calls_import_is_read_when_they_do(copy: Path) -> None:
 
 COLLECTIONS = """
 import gc, numpy, jitree
+from jitree.base import start
 def collections():
     return sum(each["collections"] for each in gc.get_stats())
 before = collections()
@@ -165,3 +166,49 @@ def test_what_the_user_has_frozen_stays_frozen(copy: Path) -> None:
 def test_a_collector_that_is_off_stays_off(copy: Path) -> None:
     program = "import gc, jitree; gc.disable(); jitree.Session; print(gc.isenabled())"
     assert run(copy, program) == "False\n"
+
+
+SLOWLY = """
+import sys, threading, time
+import jitree
+found = []
+def look():
+    while "jitree.types" not in sys.modules:
+        time.sleep(0.001)
+    from jitree.types import LAST
+    found.append(LAST)
+thread = threading.Thread(target=look)
+thread.start()
+jitree.Session
+thread.join(20)
+print(type(jitree.types.__loader__).__name__, found)
+"""
+
+
+def test_other_threads_wait_for_what_is_run_early(copy: Path) -> None:
+    with (copy / "types.py").open("a") as file:
+        file.write("\nimport time\ntime.sleep(0.3)\nLAST = 1\n")
+    assert run(copy, SLOWLY) == "SourceFileLoader [1]\n"
+    assert run(copy, SLOWLY) == "_Loader [1]\n"
+
+
+FAILING = """
+import sys
+import jitree, jitree.base
+jitree.base.fails = True
+try:
+    jitree.Session
+except OSError as error:
+    print(error, [name in sys.modules for name in ("jitree.types", "jitree.hal.buffer", "jitree.api.session")])
+jitree.base.fails = False
+print(jitree.Session.__name__, jitree.types.__spec__._initializing)
+"""
+
+
+def test_a_module_that_fails_may_be_imported_again(copy: Path) -> None:
+    with (copy / "types.py").open("a") as file:
+        file.write("\nfrom jitree import base\nif getattr(base, 'fails', False): raise OSError('no room')\n")
+    said = "no room [False, False, False]\nSession False\n"
+    assert run(copy, FAILING) == said
+    assert file_of(copy).exists()
+    assert run(copy, FAILING) == said

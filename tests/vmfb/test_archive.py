@@ -76,7 +76,12 @@ def test_large_files_are_mapped_and_small_ones_survive_overwriting(tmp_path: Pat
     small.write_bytes(b"")
     assert opened.data == expected
     assert np.frombuffer(opened.data, np.uint8).ctypes.data % mmap.PAGESIZE == 0  # as in a mapping
-    assert isinstance(Archive.open(large).data.obj, mmap.mmap)
+    opened = Archive.open(large)
+    assert str(large) in Path("/proc/self/maps").read_text() and opened.data == large.read_bytes()
+    with large.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapping:
+        assert Archive.open(mapping).data == opened.data, "which is memory, though it has `read`"
+    del opened
+    assert str(large) not in Path("/proc/self/maps").read_text()
 
 
 def test_missing_file_names_the_path(tmp_path: Path) -> None:

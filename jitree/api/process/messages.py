@@ -16,11 +16,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-import numpy as np
-
 from jitree.base.arguments import shown
 from jitree.base.copying import PART, ranges
-from jitree.base.memory import MappedFile
+from jitree.base.memory import mapped_file
 from jitree.base.records import NamedTuple
 from jitree.errors import DataLossError, ResourceExhaustedError
 
@@ -178,7 +176,10 @@ def read(file: int, most: int) -> Message:
     size = os.lseek(file, 0, os.SEEK_END)
     if not _LENGTH.size <= size <= most:
         raise DataLossError(f"a message of {size} bytes; at most {most} are expected")
-    data = np.asarray(MappedFile(file, size)).data
+    try:
+        data = mapped_file(file, size)
+    except OSError as error:
+        raise ResourceExhaustedError(f"no room for a message of {size} bytes: {error.strerror}") from None
     [length] = _LENGTH.unpack_from(data)
     if length > min(MOST_TEXT, size - _LENGTH.size):
         raise DataLossError(f"a message with a text of {length} bytes")

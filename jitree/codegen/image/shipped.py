@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from mmap import ACCESS_READ, mmap
 from typing import Final
 
 from jitree.base import processor
+from jitree.base.memory import mapped_file
 from jitree.codegen.image.flat import SUFFIX, FlatImage, Recipe, decode_trusted
 
 FOLDER: Final = os.path.join(os.path.dirname(__file__), "shipped")
@@ -45,8 +45,8 @@ def load(recipe: Recipe) -> FlatImage | None:
     try:
         with open(path_of(recipe.name, level), "rb", buffering=0) as file:
             # It is mapped, not read: new pages of memory take longer than what is copied from there.
-            return decode_trusted(memoryview(mmap(file.fileno(), 0, access=ACCESS_READ)))
-    except (OSError, ValueError):  # not shipped, or left out of an installation; an empty file
+            return decode_trusted(mapped_file(file.fileno(), os.fstat(file.fileno()).st_size))
+    except OSError:  # not shipped, or left out of an installation; an empty file
         return None
 
 
