@@ -35,6 +35,7 @@ _FUNCTIONS: Final = {
     "set_current": "cuCtxSetCurrent",
     "launch_graph": "cuGraphLaunch", "set_node": "cuGraphExecKernelNodeSetParams",
     "query": "cuStreamQuery", "record_event": "cuEventRecord", "wait_for_event": "cuStreamWaitEvent",
+    "copy_to_device": "cuMemcpyHtoDAsync",
 }  # fmt: skip
 _LAST_PLACE: Final = (1 << 31 - PLACE_SHIFT) - 1
 """Devices that a process makes beyond that Python submits to."""

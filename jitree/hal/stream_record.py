@@ -35,6 +35,7 @@ STREAM: Final = Record(
     i64 launch_graph      # cuGraphLaunch
     i64 set_node          # cuGraphExecKernelNodeSetParams
     i64 launch_kernel     # cuLaunchKernelEx; 0 = there is none
+    i64 copy_to_device    # cuMemcpyHtoDAsync
     i64 query             # cuStreamQuery
     i64 record_event      # cuEventRecord
     i64 wait_for_event    # cuStreamWaitEvent

@@ -199,7 +199,8 @@ jitree.base.fails = True
 try:
     jitree.Session
 except OSError as error:
-    print(error, [name in sys.modules for name in ("jitree.types", "jitree.hal.buffer", "jitree.api.session")])
+    names = "jitree.types", "jitree.hal.buffer", "jitree.api.session"
+    print(error, [name in sys.modules for name in names])
 jitree.base.fails = False
 print(jitree.Session.__name__, jitree.types.__spec__._initializing)
 """

@@ -11,7 +11,7 @@ from tests.cuda.fake_graphs import NodeParameters
 
 _ARGUMENTS = {
     "cuCtxSetCurrent": 1, "cuGraphLaunch": 2, "cuGraphExecKernelNodeSetParams": 3, "cuStreamQuery": 1,
-    "cuEventRecord": 2, "cuStreamWaitEvent": 3, "cuLaunchKernelEx": 4,
+    "cuEventRecord": 2, "cuStreamWaitEvent": 3, "cuLaunchKernelEx": 4, "cuMemcpyHtoDAsync": 4,
 }  # fmt: skip
 
 

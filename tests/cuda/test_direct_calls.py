@@ -18,6 +18,7 @@ from jitree import Session
 from jitree.cuda.device import CudaDevice
 from jitree.hal.exchange import HostTransfers
 from tests.cuda.fake import FakeDriver
+from tests.cuda.fake_results import CUresult
 from tests.cuda.programs import LENDING, LENDING_ASYNC, PROGRAM_KERNELS
 from tests.cuda.test_lending import Tensor, warm
 
@@ -139,7 +140,7 @@ def test_small_arrays_of_one_call_go_to_the_device_together(fake: FakeDriver, se
         warm(add, *pair)
         fake.calls.clear()
         result = add(*pair)
-        assert fake.count("cuLaunchKernelEx") == 2, "the arrays, and the program"
+        assert fake.count("cuMemcpyHtoDAsync") + fake.count("cuLaunchKernelEx") == 2, "arrays and program"
         first, second = (getattr(value, "array", value) for value in pair)
         assert np.array_equal(np.asarray(result), np.add(first, second))
     live = session.context.table.live_count
@@ -149,6 +150,32 @@ def test_small_arrays_of_one_call_go_to_the_device_together(fake: FakeDriver, se
     with pytest.raises(jitree.errors.InvalidArgumentError):
         add(X, X[:7])
     assert np.array_equal(np.asarray(add(*arrays)), 2 * X + 8)
+
+
+def test_an_idle_device_gets_elements_by_the_driver_and_a_busy_one_by_a_kernel(
+    fake: FakeDriver, session: Session
+) -> None:
+    add, x = session.load(LENDING_ASYNC).add, session.to_device(X)
+    warm(add, X, x)
+    copy, launch = "cuMemcpyHtoDAsync", "cuLaunchKernelEx"
+
+    def submitted(function: Callable[..., Any], *arguments: Any) -> list[str]:
+        fake.calls.clear()
+        arrays.append(function(*arguments))
+        return [name for name in fake.names() if name in (copy, launch)]
+
+    arrays: list[Any] = []
+    fake.be_lazy()
+    np.asarray(x + 1)
+    assert submitted(session.to_device, 2 * X + 1) == [copy]
+    assert submitted(session.to_device, 2 * X + 1) == [copy], "nothing but uploads was submitted before"
+    assert submitted(add.submit, X + 1, x)[:2] == [copy, launch]
+    assert submitted(session.to_device, 2 * X + 1) == [launch]
+    np.asarray(arrays[-1])
+    fake.fail_next(copy, CUresult.CUDA_ERROR_OUT_OF_MEMORY)
+    assert submitted(session.to_device, 2 * X + 1) == [copy, launch]
+    for array in arrays:
+        assert np.array_equal(np.asarray(array), 2 * X + 1)
 
 
 @pytest.mark.parametrize("size", [1 << 10, 1 << 16, 1 << 20])

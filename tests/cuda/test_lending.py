@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("machine_code")
 
 Vector = npt.NDArray[np.float32]
 X = np.arange(8, dtype=np.float32)
-SUBMITS = {"cuCtxSetCurrent", "cuLaunchKernelEx", "cuStreamQuery"}
+SUBMITS = {"cuCtxSetCurrent", "cuLaunchKernelEx", "cuMemcpyHtoDAsync", "cuStreamQuery"}
 """What machine code calls."""
 
 
