@@ -16,6 +16,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "jitree"
 START = PACKAGE / "base" / "start.txt"
+START_ITSELF = ("base.forks", "base.records", "base.start")
+"""What is imported before the files are there."""
 FIRST_RESULT = """
 import numpy, jitree
 module = jitree.load('perf/programs/call.vmfb', device='local-sync')
@@ -259,9 +261,7 @@ def test_a_first_result_loads_few_modules() -> None:
     own = {name for name in modules_after(FIRST_RESULT) if name.startswith("jitree")}
     assert len(own) <= MOST_MODULES, sorted(own)
     assert own & SELDOM == set()
-    known = {"jitree", "jitree.errors"} | {
-        f"jitree.base{name}" for name in ("", ".forks", ".records", ".start")
-    }
+    known = {"jitree"} | {f"jitree.{name}" for name in ("errors", "base", *START_ITSELF)}
     assert own - known == listed_modules()[0], "base/start.txt lists others"
 
 
@@ -321,6 +321,18 @@ def test_calls_of_tensors_load_few_modules() -> None:
     first, later = listed_modules()
     assert not own & SELDOM
     assert {name for name in own - first if name.startswith("jitree.api.")} <= later, "base/start.txt"
+
+
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+@pytest.mark.parametrize("kind", ["llvm-cpu", "vmvx"])
+def test_first_results_of_other_kinds_come_from_the_files_too(device: str, kind: str) -> None:
+    loaded = modules_after(
+        "import numpy, jitree\n"
+        f"module = jitree.load('examples/digits/digits.{kind}.vmfb', device='{device}', tier='fast')\n"
+        "assert numpy.asarray(module.classify(numpy.zeros((8, 8), 'f4'))).shape == (10,)\n"
+    )
+    known = {name for name in loaded if name.startswith("jitree.")} - set.union(*listed_modules())
+    assert known <= {f"jitree.{name}" for name in ("errors", "base", *START_ITSELF)}, "base/start.txt"
 
 
 def test_what_calls_import_later_exists() -> None:

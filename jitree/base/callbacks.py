@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from _thread import get_ident
+from _thread import get_ident, get_native_id
 from array import array
 from collections.abc import Callable, Generator
 from typing import Any, Final
@@ -160,9 +160,11 @@ class _Table:
 
     def _tell_main_thread(self) -> None:
         """A pointer that only the main thread has. Only on x86-64 is its identifier that."""
-        import threading  # 2 ms, and most programs make no callback
+        main = get_ident()
+        if get_native_id() != os.getpid():
+            import threading  # 2 ms
 
-        main = threading.main_thread().ident or 0
+            main = threading.main_thread().ident or 0
         self._words[0] = main if os.uname().machine == "x86_64" else 0
         self._words[1] = 0 if get_ident() != main else self._words[1]
 

@@ -79,8 +79,8 @@ def address_of(array: npt.NDArray[Any]) -> int:
     return int(array.__array_interface__["data"][0])  # which takes three times as long
 
 
-class _MappedPages:
-    """Mapped memory, for a numpy array, which keeps it."""
+class MappedPages:
+    """Mapped memory, for a numpy array, which keeps it (its ``base``)."""
 
     __slots__ = ("__array_interface__", "_ending")
 
@@ -97,7 +97,7 @@ def mapped_file(file: int, size: int) -> memoryview:
     """
     import numpy as np  # not what builders import
 
-    return np.asarray(_MappedPages(size, READ, _SHARED, file)).data
+    return np.asarray(MappedPages(size, READ, _SHARED, file)).data
 
 
 def zero_pages(size: int) -> npt.NDArray[np.uint8]:
@@ -107,7 +107,7 @@ def zero_pages(size: int) -> npt.NDArray[np.uint8]:
     """
     import numpy as np
 
-    return np.asarray(_MappedPages(size, READ | WRITE, _PRIVATE | _ANONYMOUS | _NO_RESERVE))
+    return np.asarray(MappedPages(size, READ | WRITE, _PRIVATE | _ANONYMOUS | _NO_RESERVE))
 
 
 def _mapped(size: int, access: int, flags: int, file: int) -> int:

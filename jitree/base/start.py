@@ -3,9 +3,10 @@
 Python finds, opens and checks each file of a package by itself, 60 us a file, and makes the names in each
 anew. So what it keeps of them in ``__pycache__`` stands there once more, together
 (``start.cpython-311.bin``): a process that ends writes it, unless it may not, and later ones take from it
-what is as old as its source. Modules that are not imported before the calls after a first result have a
-file of their own (``later.cpython-311.bin``). Everything else is imported as usual. Nothing depends on
-whether the files are there.
+what is as old as its source. Modules that are not imported before the calls after a first result, or by
+programs of other kinds (VMVX, ``local-task``), have a file of their own (``later.cpython-311.bin``), of
+which each program reads what it needs. Everything else is imported as usual. Nothing depends on whether the
+files are there.
 
 The file also says what a module imports while it runs. That is run first, without Python's search for
 each (:class:`_Loader`): half of what it costs to import a module that is known.
@@ -21,23 +22,23 @@ import os
 import sys
 from _frozen_importlib import ModuleSpec
 from _frozen_importlib_external import MAGIC_NUMBER, SourceFileLoader, cache_from_source
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _NAMES: Final = os.path.join(os.path.dirname(__file__), "start.txt")
 """Lists the modules of a first result, each in front of those that it imports while it runs, which are
-indented; after an empty line those of the calls after it. `tests/test_layers.py` compares both with what is
-imported, and its ``write_imports`` writes the first part."""
+indented; after an empty line those of the calls after it, and of programs of other kinds.
+`tests/test_layers.py` compares both with what is imported, ``write_imports`` there writes the first part."""
 _FIRST, _LATER = "start", "later"
 """How the names of the files begin."""
 _SUFFIX: Final = ".bin"
-_FORM: Final = b"2"
+_FORM: Final = b"3"
 """Changes with the fields of an :data:`Entry`."""
 _OWN: Final = "jitree."
 _MAKER: Final = "__getattr__"
@@ -48,9 +49,10 @@ _LOCKS: Final[dict[str, object] | None] = vars(_frozen_importlib).get("_module_l
 """Python's locks of modules that are being imported, by name: threads that import one wait for it. None in
 a Python that keeps them otherwise: each module is then imported as usual."""
 
-Entry = tuple[str, str, bool, tuple[int, int], tuple[str, ...], CodeType | bytes]
+Entry = tuple[str, str, bool, tuple[int, int], tuple[str, ...], CodeType | tuple[int, int]]
 """File of the source and of its code, whether it is a package, age and size of the source, what it imports
-while it runs, the code: as bytes in the file for later, of which a call needs a part."""
+while it runs, the code. In the file for later, of which a program needs a part, the code lies at the end: how
+many bytes from there, and its size."""
 
 
 class _Module(ModuleType):
@@ -105,14 +107,14 @@ class _Finder:
 
     def __init__(self, entries: dict[str, Entry]) -> None:
         self._entries = entries
-        self._has_all = False
+        self._later: memoryview | None = None
+        self._kept = ExitStack()
         self.is_stale = False
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         entry = self._entries.pop(name, None)
-        if entry is None and not self._has_all and name.startswith(_OWN):
-            self._has_all = True
-            later = _read(_file(_LATER))
+        if entry is None and self._later is None and name.startswith(_OWN):
+            later, self._later = _read(_file(_LATER), self._kept)
             self.is_stale |= not later
             self._entries |= later
             entry = self._entries.pop(name, None)
@@ -124,8 +126,10 @@ class _Finder:
         if _state(file) != state:
             self.is_stale = True
             return None
-        if isinstance(code, bytes):
-            code = marshal.loads(code)
+        if isinstance(code, tuple):
+            assert self._later is not None
+            first, size = len(self._later) - code[0], code[1]
+            code = marshal.loads(self._later[first : first + size])
         loader = _Loader(name, file, code, self, imports)
         spec = ModuleSpec(name, loader, origin=file, is_package=is_package)
         spec.has_location = True
@@ -194,7 +198,8 @@ def use() -> None:
     if _is_used:
         return
     _is_used = True
-    entries = _read(_file(_FIRST))
+    with ExitStack() as kept:
+        entries, _ = _read(_file(_FIRST), kept)
     finder = _Finder(entries)
     if entries:
         sys.meta_path.insert(0, finder)
@@ -213,18 +218,19 @@ def _beginning() -> bytes:
     return MAGIC_NUMBER + _FORM + os.fsencode(_PACKAGE) + b"\0"
 
 
-def _read(file: str) -> dict[str, Entry]:
-    """What the file has; nothing if it is another interpreter's, of another place, or not there."""
+def _read(file: str, kept: ExitStack) -> tuple[dict[str, Entry], memoryview]:
+    """What the file has, and its bytes, which stay as long as ``kept`` is open. Nothing if it is another
+    interpreter's, of another place, or not there."""
     start = _beginning()
-    entries: dict[str, Entry] = {}
     try:
-        with open(file, "rb", buffering=0) as opened, _mapped(opened.fileno()) as content:
-            if content[: len(start)] == start:
-                with content[len(start) :] as marshalled:
-                    entries = marshal.loads(marshalled)
+        with open(file, "rb", buffering=0) as opened:
+            content = kept.enter_context(_mapped(opened.fileno()))
+        if content[: len(start)] == start:
+            with content[len(start) :] as marshalled:
+                return marshal.loads(marshalled), content
     except (OSError, EOFError, ValueError, TypeError):
-        return {}
-    return entries
+        pass
+    return {}, memoryview(b"")
 
 
 @contextmanager
@@ -254,8 +260,8 @@ def _keep(finder: _Finder, is_there: bool) -> None:
     with suppress(OSError, SyntaxError):  # not ours to write to, or sources are being changed
         with open(_NAMES, encoding="ascii") as names:
             first, _, later = names.read().partition("\n\n")
-        _write(_file(_FIRST), _imports(first), _entry)
-        _write(_file(_LATER), dict.fromkeys(later.split(), ()), _packed)
+        _write(_file(_FIRST), _whole(_imports(first)))
+        _write(_file(_LATER), _indexed(later.split()))
 
 
 def _imports(lines: str) -> dict[str, tuple[str, ...]]:
@@ -270,9 +276,24 @@ def _imports(lines: str) -> dict[str, tuple[str, ...]]:
     return {name: tuple(names) for name, names in found.items()}
 
 
-def _write(
-    file: str, names: dict[str, tuple[str, ...]], entry: Callable[[str, tuple[str, ...]], Entry]
-) -> None:
+def _whole(names: dict[str, tuple[str, ...]]) -> bytes:
+    """Names and texts that modules have in common stand there once."""
+    return marshal.dumps({name: _entry(name, imports) for name, imports in names.items()})
+
+
+def _indexed(names: list[str]) -> bytes:
+    """Each module's code is read when it is imported."""
+    entries = {name: _entry(name, ()) for name in names}
+    codes = [marshal.dumps(entry[-1]) for entry in entries.values()]
+    places, rest = [], sum(map(len, codes))
+    for code in codes:
+        places.append((rest, len(code)))
+        rest -= len(code)
+    index = {name: (*entry[:-1], place) for (name, entry), place in zip(entries.items(), places, strict=True)}
+    return marshal.dumps(index) + b"".join(codes)
+
+
+def _write(file: str, content: bytes) -> None:
     """Writes a file, in one step. It is code: whatever the umask, no other user may write it, nor read it
     who may not read the sources."""
     part = f"{file}.{os.getpid()}"
@@ -280,8 +301,7 @@ def _write(
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)  # first: most of what can fail
     try:
         with open(descriptor, "wb") as opened:
-            entries = marshal.dumps({name: entry(name, imports) for name, imports in names.items()})
-            opened.write(_beginning() + entries)
+            opened.write(_beginning() + content)
         os.replace(part, file)
     except BaseException:
         os.unlink(part)
@@ -298,11 +318,6 @@ def _entry(name: str, imports: tuple[str, ...]) -> Entry:
     code = SourceFileLoader(name, file).get_code(name)
     assert code is not None
     return file, cache_from_source(file), is_package, state, imports, code
-
-
-def _packed(name: str, imports: tuple[str, ...]) -> Entry:
-    entry = _entry(name, imports)
-    return (*entry[:-1], marshal.dumps(entry[-1]))
 
 
 def _state(file: str) -> tuple[int, int] | None:

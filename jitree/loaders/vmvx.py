@@ -104,7 +104,7 @@ def _starter(engine: str | Engine | None) -> Callable[[], Engine] | None:
 def _usual_binding_counts(rows: Sequence[EntryPoint]) -> list[int]:
     """How many bindings most kernels have; the rest of what they need is made when they come."""
     counts = Counter(row.binding_count for row in rows if row.binding_count is not None)
-    return [count for count, _ in counts.most_common(_PREPARED)]
+    return [count for count, _ in counts.most_common()[:_PREPARED]]  # most_common(n) imports heapq
 
 
 def kernel_places(module: ModuleTables, number: int) -> list[str]:

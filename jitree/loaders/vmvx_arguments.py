@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from jitree.dispatch.grid_call import Cell
 from jitree.hal.command_layout import DISPATCH, WORKGROUP
@@ -20,26 +18,30 @@ from jitree.regs.handles import HandleTable
 from jitree.regs.layout import ACCESS_READ, KIND_BUFFER
 from jitree.regs.objects import VmBuffer, VmList
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 _DISPATCH: Final = DISPATCH.packer()
 _WORKGROUP: Final = WORKGROUP.packer()
 _NO_MEMORY: Final = (ctypes.c_uint8 * 1)()
 """Memory for nothing, not empty: numpy takes ten times as long to tell the address of an empty array."""
 
-Bytes = npt.NDArray[np.uint8]
+Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 GridState = tuple[bytes, bytes, bytes, int, int]
 """Addresses and sizes from which a grid is made: the dispatch state, the addresses and lengths of the
 bindings, address and size of local memory."""
 
 
-@dataclass(frozen=True, slots=True)
 class Grid:
     """What the workgroups of a dispatch all get."""
 
-    size: tuple[int, int, int]
-    count: tuple[int, int, int]
-    constants: Bytes
-    bindings: tuple[Bytes, ...]
-    local_memory: Bytes
+    __slots__ = ("bindings", "constants", "count", "local_memory", "size")
+
+    def __init__(
+        self, size: Cell, count: Cell, constants: Bytes, bindings: tuple[Bytes, ...], local: Bytes
+    ) -> None:
+        self.size, self.count = size, count
+        self.constants, self.bindings, self.local_memory = constants, bindings, local
 
     def cell(self, number: int) -> Cell:
         """x, y and z of a workgroup; numbers go through the grid, x fastest."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import atexit
 import ctypes
 import time
+from _queue import Empty, SimpleQueue  # `queue` itself takes 1 ms to import
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 from weakref import ref
 

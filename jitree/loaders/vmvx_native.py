@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import json
-import threading
 import time
+from _thread import allocate_lock
 from array import array
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -71,7 +70,7 @@ class CompiledKernels(Ended):
         self._create_context = create_context
         self._copies = copies
         self._records: array[int] | None = None
-        self._adding, self._publishing = threading.Lock(), threading.Lock()
+        self._adding, self._publishing = allocate_lock(), allocate_lock()
         self._contexts: dict[int, WorkerContext] = {}
         self._table = array("q", bytes(CONTEXTS.size + 8 * (MAXIMUM_CONTEXTS - 1)))
         self._images: dict[int, image.Image] = {}
@@ -186,6 +185,8 @@ class CompiledKernels(Ended):
         self._run_span = _SPAN(run_span)
         parts: dict[str, int] = {}
         if next(iter(self._contexts.values())).runs_parts:
+            import json  # 2 ms, and on one thread nobody asks
+
             parts = json.loads(ready.notes)["parts"]
         for ordinal, name in enumerate(self._symbols):
             if name in ready.addresses:

@@ -11,10 +11,6 @@ from functools import cache, partial
 
 from jitree.dispatch.host_export import HostExport
 from jitree.dispatch.host_module import HostModule
-from jitree.modules.vmvx import native
-from jitree.modules.vmvx.kernels import NAMES, in_python
-from jitree.modules.vmvx.operands import call
-from jitree.modules.vmvx.packing import query_tile_sizes
 
 
 class VmvxModule(HostModule):
@@ -29,6 +25,10 @@ class VmvxModule(HostModule):
 
 @cache
 def _exports() -> tuple[HostExport, ...]:
+    from jitree.modules.vmvx import native  # 2 ms: many kernels are compiled without microkernels
+    from jitree.modules.vmvx.kernels import NAMES
+    from jitree.modules.vmvx.packing import query_tile_sizes
+
     made = [
         HostExport(name, cconv, partial(_call, name, cconv), compiled=native.address(name, cconv))
         for name, cconv in NAMES
@@ -37,6 +37,9 @@ def _exports() -> tuple[HostExport, ...]:
 
 
 def _call(name: str, cconv: str, state: object, *arguments: object) -> None:
+    from jitree.modules.vmvx.kernels import in_python
+    from jitree.modules.vmvx.operands import call
+
     kernel = in_python()[name, cconv]
     if not call(name, kernel, cconv, arguments):
         from jitree.modules.vmvx.long_products import compute
