@@ -268,7 +268,7 @@ def test_random_reads(
 
 
 def test_promises_do_not_pile_up(device: CudaDevice, session: Session) -> None:
-    """Of calls whose results nobody waits for, on a device that has long done them."""
+    """Of calls whose results are not waited for, on a device that has long done them."""
     add = session.load(LENDING_ASYNC).add
     x = session.to_device(X)
     warm(add, x, x)
