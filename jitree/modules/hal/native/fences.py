@@ -5,6 +5,7 @@ submission is done whose number is the fence's address.
 
 from __future__ import annotations
 
+from jitree.codegen.atomics import atomic_add
 from jitree.codegen.primitives import call_int, greater, unlikely
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import new_entry
@@ -163,15 +164,17 @@ def is_done_within(stream: StreamRecord, tick: int, queries: int) -> bool:
         return True
     if call_int(stream.set_current, stream.context) != 0:
         return False
-    for _ in range(queries):
+    atomic_add(stream.asking, 1)  # before it looks whether the stream may be asked for
+    status = _NOT_READY
+    while status == _NOT_READY and queries > 0:
         status = call_int(stream.query, stream.handle)
-        if status == 0:
-            stream.completed = greater(stream.completed, tick)
-            note_end(stream, tick)
-            return True
-        if status != _NOT_READY:
-            return False
-    return False
+        queries -= 1
+    atomic_add(stream.asking, -1)
+    if status != 0:
+        return False
+    stream.completed = greater(stream.completed, tick)
+    note_end(stream, tick)
+    return True
 
 
 def fence_query(state: State, values: int, refs: int, words: int) -> int:
