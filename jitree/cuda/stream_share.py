@@ -45,11 +45,11 @@ _neighbours: Final = array("q", bytes(8 * MOST_NEIGHBOURS))
 """Addresses of STREAM records by place."""
 _WORDS: Final = (
     "owner", "tick", "completed", "batched", "program", "launched", "lends", "failed", "exports", "returned",
-    "launch_kernel", "query", "known_count", "worked", "exposed", "asking",
+    "launch_kernel", "query", "known_count", "worked", "exposed", "asking", "owed",
 )  # fmt: skip
 (
     _OWNER, _TICK, _COMPLETED, _BATCHED, _PROGRAM, _LAUNCHED, _LENDS, _FAILED, _EXPORTS, _RETURNED,
-    _LAUNCH_KERNEL, _QUERY, _KNOWN_COUNT, _WORKED, _EXPOSED, _ASKING,
+    _LAUNCH_KERNEL, _QUERY, _KNOWN_COUNT, _WORKED, _EXPOSED, _ASKING, _OWED,
 ) = map(STREAM.word, _WORDS)  # fmt: skip
 
 
@@ -173,6 +173,11 @@ class StreamShare:
         self.refuse_waits()
         self.take()
         self._code = None
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether a call has left to the host to wait for something that is not done."""
+        return self._words[_OWED] > self._words[_COMPLETED]
 
     @property
     def is_asked(self) -> bool:
