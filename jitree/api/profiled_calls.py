@@ -7,7 +7,7 @@ part is a call by itself, from one wait to the next.
 
 from __future__ import annotations
 
-from _thread import allocate_lock, get_ident
+from _thread import RLock, get_ident
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from sys import _getframe
 from time import perf_counter_ns
@@ -42,7 +42,8 @@ _calling: Final = set[int]()
 """Threads that are in a call that is noted."""
 _recorders: Final[dict[int, list[ProfiledImport]]] = {}
 """By address of the handle table of a context that is profiled."""
-_lock: Final = allocate_lock()
+_lock: Final = RLock()
+"""A session that is forgotten ends its profile, wherever that is."""
 
 
 def profile(invoker: Invoker, devices: Sequence[Device], functions: Iterable[Function]) -> Profile:

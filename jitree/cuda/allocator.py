@@ -51,6 +51,9 @@ _PINNED_REGION: Final = 16 << 20
 
 _SPARE_PART: Final = 16
 """This part of the device's memory fast paths of one session may keep."""
+_PATIENCE: Final = 0.1
+"""Seconds that giving back waits for the lock. A device that is forgotten ends where the garbage collector
+runs, which may be on the thread that has it; what is cut then comes back later, and all regions after it."""
 _MOST_PINNED: Final = 2 << 30
 """Bytes of pinned memory in use from which on results get ordinary memory."""
 
@@ -217,8 +220,11 @@ class CudaAllocator(LendingAllocator):
             with suppress(StatusError):  # a lost device takes nothing back, but frees its memory
                 stream.reclaim()
             stream.finish()
-            with self._lock:
-                self._trim()
+            if self._lock.acquire(timeout=_PATIENCE):
+                try:
+                    self._trim()
+                finally:
+                    self._lock.release()
 
     @property
     def statistics(self) -> AllocatorStatistics:

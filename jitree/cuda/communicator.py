@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from _thread import allocate_lock
+from _thread import RLock, get_ident
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -24,13 +24,21 @@ class Communicator:
         self.handle = handle
         self._library = library
         self._context = context
-        self._lock = allocate_lock()
+        self._lock = RLock()
         self._has_ended = False
+        self._asking = 0
+        """The thread that asks for the failure."""
 
     def failure(self) -> StatusError | None:
         """What happened to the group, such as another member's end."""
         with self._lock:
-            return None if self._has_ended else self._library.failure_of(self.handle)
+            if self._has_ended:
+                return None
+            self._asking = get_ident()
+            try:
+                return self._library.failure_of(self.handle)
+            finally:
+                self._asking = 0
 
     def abort(self) -> None:
         """What is in progress ends at once, on the GPU too; calls of NCCL on other threads fail."""
@@ -40,7 +48,9 @@ class Communicator:
 
     def release(self) -> None:
         """Its work is done. Other members take part, which may have ended: it does not wait long for them."""
-        if self._end():
+        if self._asking == get_ident():  # a device that is forgotten ends wherever that is
+            ABANDONED.append(self)
+        elif self._end():
             try:
                 is_final = wait_looking(self._finalize, _FINAL_SECONDS)
             except StatusError:
@@ -67,7 +77,7 @@ ABANDONED: Final[deque[Communicator]] = deque()
 
 def release_abandoned() -> None:
     """Gives back the communicators of channels that are no longer used; their work must be done."""
-    while ABANDONED:
+    for _ in range(len(ABANDONED)):
         try:
             communicator = ABANDONED.popleft()
         except IndexError:  # another thread was quicker

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from _thread import allocate_lock
+from _thread import RLock
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -23,19 +23,23 @@ class CompletionThread:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._lock = allocate_lock()
+        self._lock = RLock()  # a device that is forgotten is ended, wherever that is
         self._inbox: SimpleQueue[tuple[Stream, int, Handle] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def watch(self, stream: Stream, tick: int, event: Handle) -> None:
         """See :meth:`jitree.cuda.stream.Watcher.watch`."""
-        with self._lock:
-            if self._thread is None:
-                # The thread refers to the inbox only, so that a forgotten device can be collected.
-                self._thread = threading.Thread(
-                    target=_run, args=(self._inbox,), name=f"{self._name} completion", daemon=True
-                )
-                self._thread.start()
+        if self._thread is None:
+            # The thread refers to the inbox only, so that a forgotten device can be collected.
+            thread = threading.Thread(
+                target=_run, args=(self._inbox,), name=f"{self._name} completion", daemon=True
+            )
+            with self._lock:
+                is_first = self._thread is None
+                if is_first:
+                    self._thread = thread
+            if is_first:
+                thread.start()
         self._inbox.put((stream, tick, event))
 
     def close(self) -> None:
@@ -44,7 +48,7 @@ class CompletionThread:
             thread, self._thread = self._thread, None
         if thread is not None:
             self._inbox.put(None)
-            if thread is not threading.current_thread():
+            if thread.ident is not None and thread is not threading.current_thread():
                 thread.join()
 
 

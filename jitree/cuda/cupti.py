@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from _thread import allocate_lock
+from _thread import RLock
 from functools import cache
 from typing import Any, Final
 
@@ -120,7 +120,8 @@ class Tracer:
 
     def __init__(self, cupti: Any) -> None:
         self._cupti = cupti
-        self._lock = allocate_lock()
+        self._lock = RLock()
+        """A session that is forgotten ends its profile where another begins or ends its own."""
         self._users = 0
         self._recording = 0
         """How many users have not paused."""
@@ -134,16 +135,23 @@ class Tracer:
         """Whether it records from now on: not if another tool uses CUPTI."""
         with self._lock:
             cupti = self._cupti
-            if not self._users and cupti.cuptiActivityRegisterCallbacks(self._request, self._completed):
-                return False
-            if not self._recording and any(cupti.cuptiActivityEnable(kind) for kind in _KINDS):
-                self._disable()
-                return False
-            if not self._users:
-                self._begun = self._times()
-            self._users += 1
+            self._users += 1  # first, so that nothing is disabled that another user ends meanwhile
             self._recording += 1
+            is_first, begins = self._users == 1, self._recording == 1
+            if is_first and cupti.cuptiActivityRegisterCallbacks(self._request, self._completed):
+                self._take_back()
+                return False
+            if begins and any(cupti.cuptiActivityEnable(kind) for kind in _KINDS):
+                self._disable()
+                self._take_back()
+                return False
+            if is_first:
+                self._begun = self._times()
             return True
+
+    def _take_back(self) -> None:
+        self._users -= 1
+        self._recording -= 1
 
     def pause(self) -> None:
         """One of its users needs no records until it resumes; the device of that user is idle."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import threading
 import warnings
-from _thread import allocate_lock
+from _thread import RLock
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
@@ -115,7 +115,7 @@ class DeferredWork:
         """``submit`` is called on the worker thread; it fails operations itself and raises nothing."""
         self._name = name
         self._submit = submit
-        self._lock = allocate_lock()
+        self._lock = RLock()  # a device that is forgotten closes it, wherever that is
         self._waiting: dict[DeferredOperation, None] = {}
         self._ready: SimpleQueue[_Ready | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -128,16 +128,21 @@ class DeferredWork:
 
     def defer(self, operation: DeferredOperation) -> None:
         """Submits the operation when its wait fence allows it, on the worker thread."""
+        thread = None
+        if self._thread is None:
+            # The thread refers to the list only, so that a forgotten device can be collected.
+            thread = threading.Thread(
+                target=_run, args=(self._ready,), name=f"{self._name} deferred work", daemon=True
+            )
         with self._lock:
             if self._closed:
                 raise FailedPreconditionError(f"{operation.name}: the device has been closed")
             self._waiting[operation] = None
-            if self._thread is None:
-                # The thread refers to the list only, so that a forgotten device can be collected.
-                self._thread = threading.Thread(
-                    target=_run, args=(self._ready,), name=f"{self._name} deferred work", daemon=True
-                )
-                self._thread.start()
+            is_first = self._thread is None
+            if is_first:
+                self._thread = thread
+        if thread is not None and is_first:
+            thread.start()
         operation.announce()
         operation.timepoints = when_scheduled(
             operation.wait, lambda failure: self._schedule(operation, failure)
@@ -152,9 +157,10 @@ class DeferredWork:
 
     def close(self) -> None:
         """Cancels what waits, submits what is ready, and ends the worker."""
+        nothing: dict[DeferredOperation, None] = {}
         with self._lock:
             self._closed = True
-            waiting, self._waiting = tuple(self._waiting), {}
+            waiting, self._waiting = self._waiting, nothing
             thread, self._thread = self._thread, None
         for operation in waiting:
             operation.stop_waiting()
@@ -163,7 +169,7 @@ class DeferredWork:
             )
         if thread is not None:
             self._ready.put(None)
-            if thread is not threading.current_thread():
+            if thread.ident is not None and thread is not threading.current_thread():
                 thread.join()
 
     def _schedule(self, operation: DeferredOperation, failure: StatusError | None) -> None:

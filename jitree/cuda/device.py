@@ -116,6 +116,10 @@ class CudaDevice(Ended, Device):
     def shared_stream(self) -> SharedStream:
         return self.stream
 
+    def await_owed(self) -> None:
+        if self.stream.share.is_owed:
+            self.stream.synchronize()
+
     def replace_device_allocator(self, allocator: Allocator) -> None:
         super().replace_device_allocator(allocator)
         for borrower in tuple(self._own_allocator.borrowers):

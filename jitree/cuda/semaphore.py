@@ -64,6 +64,7 @@ class CudaSemaphore(Semaphore):
             if schedule is None:
                 schedule = self._schedule = Semaphore(max(self._value, self.promised))
             failure = self._failure
+        schedule.advance(max(self._value, self.promised))  # an ending may have raised it meanwhile
         if failure is not None:
             schedule.fail(failure)
         return schedule.on_reached(value, callback)

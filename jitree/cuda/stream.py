@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from jitree.cuda import forks
 from jitree.cuda.allocation import CudaAllocation, OrderedAllocation
 from jitree.cuda.api import Handle
+from jitree.cuda.askers import Askers
 from jitree.cuda.events import EventPool
 from jitree.cuda.plan_sizes import KernelSizes
 from jitree.cuda.semaphore import CudaSemaphore, SignallingStream, call_all
@@ -100,6 +101,7 @@ class Stream:
         self._kernels: Kernels | None = None
         self._event = self.events.acquire()
         self.share = StreamShare(context, self.handle, self._event)
+        self._askers = Askers(self.share, partial(self.api.attempt, "cuStreamDestroy", self.handle))
         self._failed = (0, 0, StatusError(""))
         """At the last failure: the newest submission that was done, the newest that failed, and why."""
         self._completion = completion
@@ -107,7 +109,7 @@ class Stream:
         """The newest submission that has left the launch batch."""
         self._watched = 0
         self._given_back: deque[tuple[object, int]] = deque()
-        self._closed = self._has_ended = False
+        self._closed = False
         self.is_inherited = False
         """Whether it belongs to the process that this one was forked from."""
         self._recent: deque[tuple[int, Callable[[], str]]] = deque(maxlen=_SUSPECTS)
@@ -345,7 +347,7 @@ class Stream:
         the device goes on then.
         """
         tick = self._before_wait()
-        if tick == self.completed or self._has_ended:
+        if tick == self.completed or self._askers.are_over:
             self.api.check_alive()
             self.retire(tick)  # machine code may have waited
             return
@@ -360,8 +362,9 @@ class Stream:
         what gives back memory that the device uses."""
         try:
             tick = self._before_wait()
-            if tick != self.completed and not self._has_ended:
-                self.api.synchronize_stream(self.handle)
+            with self._askers as may_ask:
+                if may_ask and tick != self.completed:
+                    self.api.synchronize_stream(self.handle)
             self.api.check_alive()
             self.retire(tick)
             self.context.release_discarded()
@@ -420,7 +423,6 @@ class Stream:
             self._closed = True
             self.share.end()
         self.finish()
-        self._has_ended = True
         self._given_back.clear()
         self._recent.clear()
         self.context.enter()
@@ -429,7 +431,7 @@ class Stream:
         self.context.release_discarded()
         self.events.release(self._event)
         self.events.close()
-        self.api.attempt("cuStreamDestroy", self.handle)
+        self._askers.end()
 
     def _explained(self, error: StatusError) -> StatusError:
         """The failure with what the device may have been doing; the one that is kept says so too."""
@@ -486,14 +488,13 @@ class Stream:
             tick = self._before_wait()
         finally:
             self.lock.release()
-        if self._has_ended:
-            return
-        is_done = tick <= self.completed
-        while not is_done:
-            is_done = until > now and self.share.is_done_in_a_moment(tick)
-            is_done = is_done or self.api.stream_is_idle(self.handle)
-            if time.monotonic() >= until:
-                break
-            time.sleep(0)
+        with self._askers as may_ask:
+            is_done = may_ask and tick <= self.completed
+            while may_ask and not is_done:
+                is_done = until > now and self.share.is_done_in_a_moment(tick)
+                is_done = is_done or self.api.stream_is_idle(self.handle)
+                if time.monotonic() >= until:
+                    break
+                time.sleep(0)
         if is_done:
             self.retire(tick)

@@ -46,11 +46,11 @@ _neighbours: Final = array("q", bytes(8 * MOST_NEIGHBOURS))
 """Addresses of STREAM records by place."""
 _WORDS: Final = (
     "owner", "tick", "completed", "batched", "program", "launched", "lends", "failed", "exports", "returned",
-    "launch_kernel", "query", "known_count", "worked", "exposed",
+    "launch_kernel", "query", "known_count", "worked", "exposed", "asking", "owed",
 )  # fmt: skip
 (
     _OWNER, _TICK, _COMPLETED, _BATCHED, _PROGRAM, _LAUNCHED, _LENDS, _FAILED, _EXPORTS, _RETURNED,
-    _LAUNCH_KERNEL, _QUERY, _KNOWN_COUNT, _WORKED, _EXPOSED,
+    _LAUNCH_KERNEL, _QUERY, _KNOWN_COUNT, _WORKED, _EXPOSED, _ASKING, _OWED,
 ) = map(STREAM.word, _WORDS)  # fmt: skip
 
 
@@ -167,10 +167,23 @@ class StreamShare:
             self._words[_QUERY] = ctypes.cast(_refuse, ctypes.c_void_p).value or 0
 
     def end(self) -> None:
-        """Machine code submits nothing any more, and threads that wait do not ask for the stream again."""
+        """Machine code submits nothing any more, for good, and threads that wait do not ask for the stream
+        again."""
         self.close()
         self.record.hold(CLOSED)
         self.refuse_waits()
+        self.take()
+        self._code = None
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether a call has left to the host to wait for something that is not done."""
+        return self._words[_OWED] > self._words[_COMPLETED]
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether machine code asks the driver for the stream just now, on any thread."""
+        return bool(self._words[_ASKING])
 
     def allow_waits(self) -> None:
         """Takes :meth:`refuse_waits` back."""

@@ -169,6 +169,10 @@ class Device(Unique, QueueOperations):
         """The stream that machine code submits command lists to; None where it does not."""
         return None
 
+    def await_owed(self) -> None:
+        """Waits until all is done that calls by machine code have left to the host to wait for: before a
+        program looks itself at memory of the host that such a call may have the device write to."""
+
     def queue_failed(self, queue_affinity: int, signal: Fence | None, fail: Callable[[], None]) -> None:
         """Ends an execution by machine code that failed: ``fail`` raises why."""
         raise UnimplementedError(f"machine code executes nothing on {self.id}")

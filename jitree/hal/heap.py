@@ -3,11 +3,15 @@
 A block goes back to the pool when its ``Allocation`` dies, which may be anywhere, also in the middle of an
 allocation on the same thread. So that only appends to a deque (atomic by its documentation), and the next
 allocation or look at the statistics moves what is there under the lock.
+
+A session that dies anywhere gives back what it was lent, and a device trims. So the lock is reentrant, and
+whoever holds it makes no object between a look at a list of free blocks and what is done with it: the garbage
+collector may run there, and with it such an ending, which changes the list.
 """
 
 from __future__ import annotations
 
-from _thread import allocate_lock
+from _thread import RLock
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -81,7 +85,7 @@ class HeapAllocator(LendingAllocator):
         are zero when they are handed out."""
         super().__init__()
         self.is_zeroed = is_zeroed
-        self._lock = allocate_lock()
+        self._lock = RLock()
         self._free: dict[int, list[HeapBlock]] = {}
         self._kept = 0
         self.reserved = 0
@@ -149,8 +153,9 @@ class HeapAllocator(LendingAllocator):
     def trim(self) -> None:
         with self._lock:
             self._collect()
-            self._free.clear()
-            self._kept = 0
+            for blocks in list(self._free.values()):
+                while blocks:
+                    self._kept -= blocks.pop()[1]
 
     # Blocks that others hand out, each in one context.
 
@@ -234,13 +239,11 @@ class HeapAllocator(LendingAllocator):
             raise InvalidArgumentError(f"count: expected at most {_MOST_LENT} blocks but got {count}")
         with self._lock:
             self._collect()
-            free = self._free.get(capacity, [])
             blocks = []
             for _ in range(count):
-                if free:
-                    self._kept -= capacity
-                blocks.append(free.pop() if free else self._reserve(capacity, capacity))
-                self._lent[blocks[-1][0]] = blocks[-1][2]
+                block = self._take_free(capacity) or self._reserve(capacity, capacity)
+                self._lent[block[0]] = block[2]
+                blocks.append(block)
         return blocks
 
     def take_back(self, address: int) -> None:
@@ -282,19 +285,29 @@ class HeapAllocator(LendingAllocator):
                 self._collect()
             if self._limit is not None:
                 self._require_room(self._limit, size)
-            blocks = self._free.get(capacity)
-            if blocks:
-                block = blocks[-1]
-                if self.is_zeroed:
-                    _clear(block[2])
-                blocks.pop()
-                self._kept -= capacity
-            else:
+            block = self._take_free(capacity)
+            if block is None:
                 block = self._reserve(capacity, size)
+            elif self.is_zeroed:
+                self._clear(block)
             self._accounting.allocated(memory_type, size)
             if self._limit is not None:
                 self._tell_room(self._limit)
         return block
+
+    def _take_free(self, capacity: int) -> HeapBlock | None:
+        blocks = self._free.get(capacity)
+        if not blocks:
+            return None
+        self._kept -= capacity
+        return blocks.pop()
+
+    def _clear(self, block: HeapBlock) -> None:
+        try:
+            _clear(block[2])
+        except BaseException:  # the thread is to end what it does
+            self._put(block)
+            raise
 
     def _reserve(self, capacity: int, size: int) -> HeapBlock:
         self.reserved += capacity
@@ -316,8 +329,8 @@ class HeapAllocator(LendingAllocator):
     def _put(self, block: HeapBlock) -> None:
         capacity = block[1]
         if self._kept + capacity <= self._kept_limit:
-            self._free.setdefault(capacity, []).append(block)
             self._kept += capacity
+            self._free.setdefault(capacity, []).append(block)
 
 
 def _clear(memory: np.ndarray[Any, Any]) -> None:

@@ -13,8 +13,8 @@ most programs machine code does it.
 from __future__ import annotations
 
 import abc
-from _thread import allocate_lock
-from collections.abc import Sequence
+from _thread import RLock
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Final, cast
 
@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     Order = tuple[int, Fence | None, Fence | None]
     """When an operation runs: its queue affinity, and the fences that it waits for and signals."""
 
-_listening: Final = allocate_lock()
+_listening: Final = RLock()
+"""Listeners that are forgotten stop, wherever that is."""
 
 
 class Listener(abc.ABC):
@@ -77,14 +78,22 @@ class QueueOperations(abc.ABC):
         if not isinstance(listener, Listener):
             raise InvalidArgumentError(f"listen: {shown(listener)} hears nothing")
         with _listening:
-            self._listeners = (*self._listeners, listener)
-            self._hear(True)
+            self._replace_listeners(lambda listeners: (*listeners, listener))
 
     def stop_listening(self, listener: Listener) -> None:
         """Takes :meth:`listen` back."""
         with _listening:
-            self._listeners = tuple(other for other in self._listeners if other is not listener)
-            self._hear(bool(self._listeners))
+            self._replace_listeners(
+                lambda listeners: tuple(other for other in listeners if other is not listener)
+            )
+
+    def _replace_listeners(self, change: Callable[[tuple[Listener, ...]], tuple[Listener, ...]]) -> None:
+        before: tuple[Listener, ...] | None = None
+        while before is not self._listeners:  # else another one has stopped while this was made
+            before = self._listeners
+            after = change(before)
+        self._listeners = after
+        self._hear(bool(self._listeners))
 
     def observers_of(self, work: Transfer | CommandBuffer | CommandList) -> list[Observer]:
         """Tells listeners of what is submitted. Returns the observers of its steps."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import os
 import time
-from _thread import _local, allocate_lock, get_ident
+from _thread import RLock, _local, get_ident
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -105,7 +105,7 @@ class Profiler:
     """Collects measurements of one device; thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = allocate_lock()
+        self._lock = RLock()  # a session that is forgotten ends its profile, wherever that is
         self._path: str | None = None
         self._measurements: list[Measurement] = []
         self._submissions: list[tuple[int, int]] = []
@@ -131,7 +131,7 @@ class Profiler:
 
     def after_fork(self) -> None:
         """In a forked child no thread holds the lock, whatever it says, nor works."""
-        self._lock = allocate_lock()
+        self._lock = RLock()
         if self.timings is not None:
             self.timings.after_fork()
 

@@ -3,11 +3,15 @@
 Everything here is correct with threads that run at the same time: payload and failure change under the
 semaphore's lock, callbacks run outside of it. A payload once reached stays reached and a failure is never
 taken back, so reading either without the lock can only miss news, which the locked path then sees.
+
+The end of a device signals or fails what waits for it, and may come from the garbage collector, wherever a
+thread makes an object. So the lock is reentrant, and whoever takes a timepoint out of the dictionary calls
+it.
 """
 
 from __future__ import annotations
 
-from _thread import allocate_lock
+from _thread import RLock
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -46,7 +50,7 @@ class Semaphore(Unique):
     __slots__ = ("__weakref__", "_failure", "_lock", "_producers", "_timepoints", "_value")
 
     def __init__(self, initial_value: int = 0) -> None:
-        self._lock = allocate_lock()
+        self._lock = RLock()
         self._value = initial_value
         self._failure: StatusError | None = None
         self._timepoints: dict[Timepoint, None] | None = None
@@ -110,9 +114,8 @@ class Semaphore(Unique):
             if self._failure is not None:
                 return
             self._failure = error
-            due = tuple(self._timepoints or ())
-            self._timepoints = None
-        _call(due, error)
+            timepoints, self._timepoints = self._timepoints, None
+        _call(list(timepoints or ()), error)
 
     def on_reached(self, value: int, callback: ReachedCallback) -> Timepoint | None:
         """Calls ``callback`` once when ``value`` is reached or the semaphore fails.
@@ -120,11 +123,12 @@ class Semaphore(Unique):
         Called at once, with None returned, when that is so already; otherwise the timepoint can be cancelled.
         """
         if self._failure is None and self._value < value:
+            timepoint = Timepoint(self, value, callback)
+            first: dict[Timepoint, None] = {}
             with self._lock:
                 if self._failure is None and self._value < value:
-                    timepoint = Timepoint(self, value, callback)
                     if self._timepoints is None:
-                        self._timepoints = {}
+                        self._timepoints = first
                     self._timepoints[timepoint] = None
                     return timepoint
         callback(self._failure)
@@ -153,8 +157,8 @@ class Semaphore(Unique):
         with self._lock:
             found = producers.get(value)
             if found is None:
-                later = [signalled for signalled in producers if signalled > value]
-                found = producers[min(later)] if later else None
+                later = [signalled for signalled in list(producers) if signalled > value]
+                found = producers.get(min(later)) if later else None
             return found
 
     def look(self) -> None:
@@ -182,17 +186,16 @@ class Semaphore(Unique):
         timepoints = self._timepoints
         if not timepoints:
             return ()
-        due = [timepoint for timepoint in timepoints if timepoint.value <= value]
-        for timepoint in due:
-            del timepoints[timepoint]
+        due = []
+        for timepoint in list(timepoints):
+            if timepoint.value <= value and timepoints.pop(timepoint, timepoint) is None:
+                due.append(timepoint)
         return due
 
     def _forget(self, timepoint: Timepoint) -> bool:
         with self._lock:
-            if not self._timepoints or timepoint not in self._timepoints:
-                return False
-            del self._timepoints[timepoint]
-            return True
+            timepoints = self._timepoints
+            return timepoints is not None and timepoints.pop(timepoint, timepoint) is None
 
 
 def _call(due: Sequence[Timepoint], failure: StatusError | None) -> None:

@@ -57,6 +57,8 @@ STREAM: Final = Record(
     i64 exposed           # 1 = other devices use its memory
     i64 begun             # ticks of the clock when it was, and
     i64 ended             # when the host found it done; 0 = it has not yet
+    i64 owed              # number of the newest submission that hosts wait for after a call (STATE.owed)
+    i64 asking            # threads of machine code that ask for the stream, which lives as long
     """,
 )
 

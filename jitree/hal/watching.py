@@ -67,8 +67,8 @@ class Watchdog:
         self.seconds = seconds
         self.write = write
         self._reporters = reporters
-        self._lock = threading.Lock()
         self._activities: dict[Activity, None] = {}
+        """Without a lock: the end of what is forgotten may come anywhere, and wait, which is an activity."""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="jitree-watchdog", daemon=True)
         self._thread.start()
@@ -76,13 +76,11 @@ class Watchdog:
     def enter(self, verb: str, describe: Callable[[], str]) -> Activity:
         """What the calling thread does from now on, until the activity ends."""
         activity = Activity(self, verb, describe)
-        with self._lock:
-            self._activities[activity] = None
+        self._activities[activity] = None
         return activity
 
     def leave(self, activity: Activity) -> None:
-        with self._lock:
-            self._activities.pop(activity, None)
+        self._activities.pop(activity, None)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -96,8 +94,7 @@ class Watchdog:
                 self.write(self.report(late[0]))
 
     def _snapshot(self) -> list[Activity]:
-        with self._lock:
-            return list(self._activities)
+        return list(self._activities)  # in one step
 
     def report(self, cause: Activity) -> str:
         """What all threads do, introduced by the activity that takes long."""

@@ -8,7 +8,7 @@ dispatch writes there can be told from what was left there; a program that reads
 from __future__ import annotations
 
 import abc
-from _thread import allocate_lock
+from _thread import RLock
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -76,7 +76,7 @@ class Observation(Listener):
     def __init__(self, invoker: Invoker, devices: Sequence[Device]) -> None:
         self._devices = devices
         self._origins = Origins(invoker)
-        self._lock = allocate_lock()
+        self._lock = RLock()  # onlookers that are forgotten are removed, wherever that is
         self._looking: tuple[ref[Onlooker], ...] = ()
         """One that nothing else refers to ends by itself; the next submission finds that it is gone."""
         self._regions = Regions()
@@ -102,10 +102,14 @@ class Observation(Listener):
                     "local-task"
                 )
         with self._lock:
-            if not self._looking:
+            before: tuple[ref[Onlooker], ...] | None = None
+            while before is not self._looking:  # else another one has been removed while this was made
+                before = self._looking
+                after = *before, ref(onlooker)
+            self._looking = after
+            if not before:
                 for device in self._devices:
                     device.listen(self)
-            self._looking = (*self._looking, ref(onlooker))
 
     def remove(self, onlooker: Onlooker | None) -> None:
         """None: those that are gone."""

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from jitree import Array, Session
+from jitree.api.calls.native.rest import Rest
 from jitree.cuda.device import CudaDevice
 from jitree.errors import CancelledError
+from jitree.hal.fence import Fence
 from tests.cuda.fake import FakeDriver
-from tests.cuda.programs import LENDING, PROGRAM_KERNELS
+from tests.cuda.programs import LENDING, LENDING_ASYNC, PROGRAM_KERNELS
 from tests.cuda.test_lending import warm
 
 pytestmark = pytest.mark.usefixtures("machine_code")
@@ -50,6 +52,30 @@ def test_a_call_is_cancelled_as_soon_as_it_waits(fake: FakeDriver, session: Sess
     safety.cancel()
     fake.release()
     assert np.array_equal(np.asarray(add(x, x)), 2 * X)
+
+
+def test_a_call_is_cancelled_just_before_it_waits(
+    fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a fence of Python's, when it has given up the session: what counts is what came since it began."""
+    fake.kernels.update(PROGRAM_KERNELS)
+    wait_for, waited, is_tested = Rest.wait_for, list[Fence](), list[bool]()
+
+    def cancel_and_wait(rest: Rest, fence: Fence, begun: int) -> None:
+        if is_tested:
+            waited.append(fence)
+            called.cancel()
+        wait_for(rest, fence, begun)
+
+    monkeypatch.setattr(Rest, "wait_for", cancel_and_wait)
+    with Session(device=device) as called:
+        add, x = called.load(LENDING_ASYNC).add, called.to_device(X)
+        warm(add, x, x)
+        device.stream.share.record.hold("a test")
+        is_tested.append(True)
+        with fake.busy(), pytest.raises(CancelledError):
+            add(x, x)
+        assert len(waited) == 1
 
 
 def test_a_stream_that_has_ended_is_not_asked(fake: FakeDriver) -> None:

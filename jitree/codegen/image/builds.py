@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from contextlib import suppress
 from math import ceil
-from threading import Lock
+from threading import RLock
 from typing import Final, Protocol
 
 from jitree.base.endings import Unique
@@ -38,14 +38,16 @@ class Builds(Unique):
             self._limits.append((resource.RLIMIT_CPU, ceil(seconds) + SPARE_SECONDS))
         if memory is not None:
             self._limits.append((resource.RLIMIT_AS, memory + SPARE_MEMORY))
-        self._lock = Lock()
+        self._lock = RLock()  # the end of a sandbox that is forgotten comes wherever that is
         self._building: set[Building] = set()
 
     def add(self, building: Building) -> None:
         """A builder that :meth:`end` is to end."""
         with self._lock:
-            at_work = {item for item in self._building if item.ident is None or not item.has_ended()}
-            self._building = at_work | {building}
+            self._building.add(building)
+            for item in list(self._building):
+                if item.ident is not None and item.has_ended():
+                    self._building.discard(item)
 
     def limit(self, process: int) -> None:
         """Limits a process and those that it makes from now on; a lower limit that it has already stays."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from _thread import _local, allocate_lock
+from _thread import RLock, _local
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -292,7 +292,7 @@ class LocalQueue:
         self.executor = executor
         self.profiler = profiler
         self.record = record or QueueRecord()
-        self._lock = allocate_lock()
+        self._lock = RLock()  # a device that is forgotten closes its queues, wherever that is
         self._waiting: dict[Operation, None] = {}
         self.charge: Callable[[int], object] | None = None
         """Counts memory of operations until what it gives dies."""
@@ -344,9 +344,10 @@ class LocalQueue:
     def close(self) -> None:
         """Refuses new operations and cancels those that wait."""
         self.record.hold(CLOSED)
+        nothing: dict[Operation, None] = {}
         with self._lock:
             self._closed = True
-            waiting, self._waiting = tuple(self._waiting), {}
+            waiting, self._waiting = self._waiting, nothing
         for operation in waiting:
             for timepoint in operation.timepoints:
                 timepoint.cancel()
@@ -383,7 +384,7 @@ _queues: Final[SharedWeakSet[LocalQueue]] = SharedWeakSet()
 def _after_fork() -> None:
     """In a forked child no thread holds a lock, whatever it says. Waiting operations go on waiting there."""
     for queue in _queues:
-        queue._lock = allocate_lock()
+        queue._lock = RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

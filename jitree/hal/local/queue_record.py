@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from _thread import allocate_lock
+from _thread import RLock
 from array import array
 from typing import Final
 
@@ -51,7 +51,7 @@ class QueueRecord:
 
     def __init__(self, stream: int = 0) -> None:
         """Closed as UNSUPPORTED. ``stream``: of the STREAM record."""
-        self._lock = allocate_lock()
+        self._lock = RLock()  # a device that is forgotten is closed, wherever that is
         self._reasons = {UNSUPPORTED}
         self._words = array("q", bytes(QUEUE.size))
         self._words[_IMMEDIATE] = self._words[_PATIENCE] = ANY_COST
@@ -72,7 +72,7 @@ class QueueRecord:
         """Takes back a reason to be closed."""
         with self._lock:
             self._reasons.discard(reason)
-            self._words[_OPEN] = int(not self._reasons)
+            self._words[_OPEN] = not self._reasons  # no call between: a reason may come meanwhile
 
     def hear(self, is_heard: bool) -> None:
         """Closes the record while what is submitted is listened to."""
@@ -83,7 +83,7 @@ class QueueRecord:
 
     def after_fork(self) -> None:
         """In a forked child no thread holds the lock, whatever it says."""
-        self._lock = allocate_lock()
+        self._lock = RLock()
 
     def limit_local_memory(self, size: int) -> None:
         self._words[_LOCAL_MEMORY] = size

@@ -141,7 +141,7 @@ class Team:
         self._limits = limits
         self._record = record or QueueRecord()
         self._record.hold(NO_TEAM)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a device that is forgotten meanwhile is closed
         self._helpers: _Helpers | None = None
         self._all: dict[int, _Helpers] = {}
         """By number of threads. Machine code may still read a record that has been replaced, so they stay."""
@@ -212,6 +212,8 @@ class Team:
         with self._lock:
             if self._helpers is None and not self._closed:
                 self._helpers = self._ready(native)
+            if self._closed:  # perhaps in the meantime
+                self._stop()
             return self._helpers
 
     def _ready(self, native: NativeExecutor) -> _Helpers:
@@ -238,7 +240,7 @@ class Team:
     def _after_fork(self) -> None:
         """In a forked child the helpers do not exist: they start anew, with new records, when
         needed."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._ending.cancel()
         self._helpers = None
         self._all = {}

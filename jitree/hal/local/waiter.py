@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
-from _thread import allocate_lock
+from _thread import RLock
 from collections import deque
 from typing import Protocol
 
@@ -19,7 +19,7 @@ class Waiter:
     there are any."""
 
     def __init__(self) -> None:
-        self._lock = allocate_lock()
+        self._lock = RLock()  # endings, which run anywhere, add some
         self._operations: deque[Waiting] = deque()
         self._is_at_work = False
         self.process = os.getpid()

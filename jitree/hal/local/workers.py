@@ -11,7 +11,7 @@ import atexit
 import os
 import sys
 import threading
-from _thread import allocate_lock
+from _thread import RLock
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -56,7 +56,8 @@ class _Shared:
     def __init__(self, name: str, topology: Topology) -> None:
         self.name = name
         self.topology = topology
-        self.lock = allocate_lock()
+        self.lock = RLock()
+        """A forgotten pool ends where the garbage collector runs: also where a thread of it makes another."""
         self.tasks: OrderedDict[Task, None] = OrderedDict()
         self.threads: dict[int, threading.Thread] = {}
         """By place in the topology."""

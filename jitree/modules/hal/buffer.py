@@ -6,6 +6,7 @@ from jitree.errors import InvalidArgumentError, OutOfRangeError, PermissionDenie
 from jitree.hal import recording
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
+from jitree.hal.device import Device
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType, names
 from jitree.modules.hal.module import HalState
 from jitree.modules.import_rows import text
@@ -46,7 +47,7 @@ def assert_(
 
 
 def load(state: HalState, source: Buffer, offset: int, length: int) -> int:
-    """1 to 4 bytes, little endian, extended with zeros. Waits for nothing."""
+    """1 to 4 bytes, little endian, extended with zeros. Waits for nothing but what calls have owed."""
     data = _scalar(source, offset, length, MemoryAccess.READ)
     if recording.active is not None:
         recording.read(source, offset, bytes(data))
@@ -69,4 +70,8 @@ def _scalar(buffer: Buffer, offset: int, length: int, access: int) -> memoryview
         )
     if not buffer.allowed_access & access:
         raise PermissionDeniedError(f"the buffer does not allow access {names(MemoryAccess(access))}")
-    return buffer.host_view()[offset : offset + length]
+    view = buffer.host_view()[offset : offset + length]
+    device = buffer.allocation.device()
+    if isinstance(device, Device):
+        device.await_owed()
+    return view

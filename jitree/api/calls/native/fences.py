@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from jitree.api.calls.native.python import (
     drop,
-    invoke_with,
+    invoke_with_both,
     invoke_with_number,
     invoke_with_numbers,
     is_done,
@@ -101,10 +101,12 @@ def take_owed(python: Python, record: CallRecord, state: State, tick: int, await
     return take_results(python, record)
 
 
-def when_reached(python: Python, record: CallRecord, fence: Entry, results: int) -> int:
+def when_reached(python: Python, record: CallRecord, fence: Entry, awaited: int, results: int) -> int:
     """Results when a fence, a reference to which is taken over, is reached; without the lock, other calls run
-    meanwhile. 0 with an exception set."""
-    if results != 0 and not is_done(python, invoke_with(python, record.wait_for, place_of(fence))):
+    meanwhile. At ``awaited`` is what :func:`function.call_directly` found there. 0 with an exception set."""
+    if results != 0 and not is_done(
+        python, invoke_with_both(python, record.wait_for, place_of(fence), load64(awaited + 16))
+    ):
         drop(python, results)
         results = 0
     drop(python, place_of(fence))
@@ -133,13 +135,17 @@ def wait_for_device(python: Python, stream: StreamRecord, tick: int) -> bool:
     return is_done
 
 
-def to_be_awaited(python: Python, record: CallRecord, fence: Entry, results: int) -> int:
+def to_be_awaited(python: Python, record: CallRecord, fence: Entry, awaited: int, results: int) -> int:
     """As :func:`when_reached`, but gives a coroutine that waits."""
     if results != 0:
-        arguments = stack(16)
+        arguments = stack(24)
         store64(arguments, place_of(fence))
         store64(arguments + 8, results)
-        rest = call(python.vectorcall, record.when_reached, arguments, 2, 0)
+        store64(arguments + 16, call(python.new_long, load64(awaited + 16)))
+        rest = 0
+        if load64(arguments + 16) != 0:
+            rest = call(python.vectorcall, record.when_reached, arguments, 3, 0)
+            drop(python, load64(arguments + 16))
         drop(python, results)
         results = rest
     drop(python, place_of(fence))

@@ -139,8 +139,8 @@ def call_through_gate(python: Python, record: CallRecord, arguments: int, count:
     if prompt == PATIENT and load64(awaited + 8) != 0:
         return when_done(python, record, StreamRecord(place_of(fence)), awaited, result)
     if prompt == _AWAITED:
-        return to_be_awaited(python, record, fence, result)
-    return when_reached(python, record, fence, result)
+        return to_be_awaited(python, record, fence, awaited, result)
+    return when_reached(python, record, fence, awaited, result)
 
 
 def enter_gate(python: Python, record: CallRecord) -> bool:

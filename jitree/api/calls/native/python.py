@@ -72,6 +72,17 @@ def invoke_with_numbers(python: Python, function: int, first: int, second: int) 
     return result
 
 
+def invoke_with_both(python: Python, function: int, value: int, number: int) -> int:
+    arguments = stack(16)
+    store64(arguments, value)
+    store64(arguments + 8, call(python.new_long, number))
+    if load64(arguments + 8) == 0:
+        return 0
+    result = call(python.vectorcall, function, arguments, 2, 0)
+    drop(python, load64(arguments + 8))
+    return result
+
+
 def is_done(python: Python, result: int) -> bool:
     """Whether a Python function succeeded whose result does not matter."""
     if result == 0:

@@ -14,7 +14,7 @@ from jitree.api.calls.waiting import await_work, await_work_async
 from jitree.api.function import Function, unpacked
 from jitree.dispatch.fast.engine import RUNNING
 from jitree.dispatch.function import BytecodeFunction
-from jitree.dispatch.gate import BEGUN, CANCELS
+from jitree.dispatch.gate import BEGUN
 from jitree.errors import StatusError
 from jitree.hal.fence import Fence
 
@@ -87,12 +87,12 @@ class Rest:
             raise
         WRITES[0] += self._rewrites
         made = unpacked(results, self._unpackers, self._devices, None)
-        return made if fence is None else await self.when_reached(fence, made)
+        return made if fence is None else await self.when_reached(fence, made, begun)
 
-    async def when_reached(self, fence: Fence, results: Any) -> Any:
-        """Results, when a fence is reached."""
+    async def when_reached(self, fence: Fence, results: Any, begun: int) -> Any:
+        """Results, when a fence is reached, of a call that began with those cancellations."""
         try:
-            await await_work_async(self._invoker, self._invoker.gate[CANCELS], fence)
+            await await_work_async(self._invoker, begun, fence)
         except StatusError as error:
             error.with_context(f"`{self._declaration}`")
             raise
@@ -116,11 +116,9 @@ class Rest:
         finally:
             table.release(handle)
 
-    def wait_for(self, fence: Fence) -> None:
-        """Waits for a fence, without the lock. Raises what the work that signals it failed with."""
-        self._wait_for(fence, self._invoker.gate[CANCELS])
-
-    def _wait_for(self, fence: Fence, begun: int) -> None:
+    def wait_for(self, fence: Fence, begun: int) -> None:
+        """Waits for a fence, without the lock, in a call that began with those cancellations: others may have
+        come since it was given up. Raises what the work that signals it failed with."""
         try:
             await_work(self._invoker, begun, fence)
         except StatusError as error:
@@ -131,7 +129,7 @@ class Rest:
     def wait_for_submission(self, tick: int, begun: int) -> None:
         """As :meth:`wait_for`, for a submission of the device, in a call that began with those cancellations:
         machine code has waited a moment already."""
-        self._wait_for(self._promised(tick), begun)
+        self.wait_for(self._promised(tick), begun)
 
     def pending(self, handle: int) -> Fence | None:
         """A fence, a reference to which is taken over; None if it has been reached."""

@@ -7,6 +7,7 @@ from jitree.codegen.record import place_of
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.modules.hal.native.entries import new_entry, sweep
 from jitree.modules.hal.native.fences import (
+    await_owed,
     can_signal,
     follows,
     is_done_within,
@@ -303,9 +304,10 @@ def buffer_assert(state: State, values: int, refs: int, words: int) -> int:
 # -- scalars -------------------------------------------------------------------------------------------
 
 
-def scalar(handle_pool: HandlePoolRecord, buffer: Entry, offset: int, length: int, access: int) -> int:
+def scalar(state: State, buffer: Entry, offset: int, length: int, access: int) -> int:
     """The address of 1 to 4 bytes that the host may access, else 0. Of pinned memory it is the device's, too,
     and Python has not to know that the program looks."""
+    handle_pool = state.handle_pool
     if not has_address(handle_pool, buffer) or not 1 <= length <= 4:
         return 0
     queue = handle_pool.queue
@@ -316,13 +318,14 @@ def scalar(handle_pool: HandlePoolRecord, buffer: Entry, offset: int, length: in
         return 0
     if buffer.encoding & access == 0 or buffer.access & _HOST_VISIBLE == 0:
         return 0
+    if place != 0 and unlikely(not await_owed(state, queue)):
+        return 0
     return buffer.address + offset
 
 
 def buffer_load(state: State, values: int, refs: int, words: int) -> int:
-    handle_pool = state.handle_pool
     length = number(values, words, 2)
-    place = scalar(handle_pool, reference(refs, words, 0), number(values, words, 1), length, _READ)
+    place = scalar(state, reference(refs, words, 0), number(values, words, 1), length, _READ)
     if place == 0:
         return REFUSED
     value = 0
@@ -332,10 +335,9 @@ def buffer_load(state: State, values: int, refs: int, words: int) -> int:
 
 
 def buffer_store(state: State, values: int, refs: int, words: int) -> int:
-    handle_pool = state.handle_pool
     value = number(values, words, 0)
     length = number(values, words, 3)
-    place = scalar(handle_pool, reference(refs, words, 1), number(values, words, 2), length, _WRITE)
+    place = scalar(state, reference(refs, words, 1), number(values, words, 2), length, _WRITE)
     if place == 0:
         return REFUSED
     for index in range(length):

@@ -5,6 +5,7 @@ submission is done whose number is the fence's address.
 
 from __future__ import annotations
 
+from jitree.codegen.atomics import atomic_add, atomic_load, atomic_replace
 from jitree.codegen.primitives import call_int, greater, unlikely
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import new_entry
@@ -121,6 +122,7 @@ def fence_await(state: State, values: int, refs: int, words: int, first: int) ->
         timeout = number(values, words, 0)
         if may_owe(state, words, timeout):
             state.owed = last
+            note_owed(handle_pool.queue.stream, last)
         elif not await_stream(state, handle_pool.queue, last, timeout):
             return REFUSED
     return give32(state, values, refs, words, 0)
@@ -130,6 +132,20 @@ def may_owe(state: State, words: int, timeout: int) -> bool:
     """Whether the host waits itself at the end of the call: nothing that follows looks at elements."""
     queue = state.handle_pool.queue
     return state.last_wait == words and timeout == -1 and bool(queue) and queue.open != 0
+
+
+def note_owed(stream: StreamRecord, tick: int) -> None:
+    """The host has not waited for a submission when the next call begins, on another thread, which may look
+    at what it writes to memory of the host."""
+    owed = atomic_load(stream.owed)
+    while owed < tick and not atomic_replace(stream.owed, owed, tick):
+        owed = atomic_load(stream.owed)
+
+
+def await_owed(state: State, queue: Queue) -> bool:
+    """Whether all is done that other calls have left to the host to wait for."""
+    owed = atomic_load(queue.stream.owed)
+    return owed <= queue.stream.completed or await_stream(state, queue, owed, -1)
 
 
 def await_stream(state: State, queue: Queue, tick: int, timeout: int) -> bool:
@@ -163,15 +179,17 @@ def is_done_within(stream: StreamRecord, tick: int, queries: int) -> bool:
         return True
     if call_int(stream.set_current, stream.context) != 0:
         return False
-    for _ in range(queries):
+    atomic_add(stream.asking, 1)  # before it looks whether the stream may be asked for
+    status = _NOT_READY
+    while status == _NOT_READY and queries > 0:
         status = call_int(stream.query, stream.handle)
-        if status == 0:
-            stream.completed = greater(stream.completed, tick)
-            note_end(stream, tick)
-            return True
-        if status != _NOT_READY:
-            return False
-    return False
+        queries -= 1
+    atomic_add(stream.asking, -1)
+    if status != 0:
+        return False
+    stream.completed = greater(stream.completed, tick)
+    note_end(stream, tick)
+    return True
 
 
 def fence_query(state: State, values: int, refs: int, words: int) -> int:

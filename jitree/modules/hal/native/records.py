@@ -48,6 +48,8 @@ class Queue(MemoryRecord, layout=QUEUE):
 class StreamRecord(MemoryRecord, layout=STREAM):
     owner: Atomic
     returned: Atomic
+    owed: Atomic
+    asking: Atomic
     program: ProgramRecord
 
 

@@ -1,0 +1,109 @@
+"""A stream is not destroyed while a thread is in the driver with it: one that asks whether the stream is done
+needs no lock for that."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from jitree import Session
+from jitree.cuda.askers import Askers
+from jitree.cuda.device import CudaDevice
+from tests.cuda.fake import FakeDriver
+from tests.cuda.programs import LENDING, PROGRAM_KERNELS
+from tests.cuda.test_lending import warm
+
+X = np.arange(8, dtype=np.float32)
+TIMEOUT = 10.0
+
+
+def wait_in_python(device: CudaDevice) -> Callable[[], object]:
+    stream = device.stream
+    device.write_buffer(device.device_allocator.allocate(0, 0, 64), np.zeros(64, np.uint8))
+    return stream.poll
+
+
+def finish_in_python(device: CudaDevice) -> Callable[[], object]:
+    wait_in_python(device)
+    return device.stream.finish
+
+
+def wait_in_machine_code(device: CudaDevice) -> Callable[[], object]:
+    session = Session(device=device)
+    add, x = session.load(LENDING).add, session.to_device(X)
+    warm(add, x, x)
+    return lambda: add(x, x)
+
+
+@pytest.mark.usefixtures("machine_code")
+@pytest.mark.parametrize(
+    ("call", "work"),
+    [
+        ("cuStreamQuery", wait_in_python),
+        ("cuStreamQuery", wait_in_machine_code),
+        ("cuStreamSynchronize", finish_in_python),
+    ],
+)
+def test_a_stream_outlives_those_that_ask(
+    fake: FakeDriver, call: str, work: Callable[[CudaDevice], Callable[[], object]]
+) -> None:
+    fake.kernels.update(PROGRAM_KERNELS)
+    device = CudaDevice(fake, 0)
+    wait = work(device)
+    handle = int(device.stream.handle)
+    ask, was_there = getattr(fake, call), list[bool]()
+    is_inside, may_leave = threading.Event(), threading.Event()
+
+    def linger(stream: int) -> object:
+        if threading.current_thread() is not thread:
+            return ask(stream)
+        is_inside.set()
+        may_leave.wait(TIMEOUT)
+        was_there.append(handle in fake.streams)
+        return ask(stream)
+
+    setattr(fake, call, linger)
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert is_inside.wait(TIMEOUT)
+    closing = threading.Thread(target=device.close)
+    closing.start()
+    closing.join(0.1)
+    may_leave.set()
+    thread.join(TIMEOUT)
+    closing.join(TIMEOUT)
+    assert was_there and all(was_there)
+    assert handle not in fake.streams
+
+
+class Asked:
+    is_asked = False
+
+
+def test_the_thread_that_ends_it_may_ask() -> None:
+    """As where the garbage collector ends a device."""
+    ended = list[str]()
+    askers = Askers(Asked(), lambda: ended.append("ended"))
+    with askers as may_ask, askers:
+        assert may_ask
+        askers.end()
+        assert not ended
+    assert ended == ["ended"]
+    with askers as may_ask:
+        assert not may_ask
+    askers.end()
+    assert ended == ["ended"]
+
+
+def test_what_machine_code_does_not_leave_is_not_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jitree.cuda.askers._PATIENCE", 0.01)
+    asked, ended = Asked(), list[str]()
+    asked.is_asked = True
+    askers = Askers(asked, lambda: ended.append("ended"))
+    begun = time.monotonic()
+    askers.end()
+    assert time.monotonic() - begun < TIMEOUT and not ended
