@@ -18,7 +18,7 @@ from jitree.api.calls.native.layout import (
     PASS_CONSUMED,
     PASS_REFERENCE,
 )
-from jitree.api.calls.native.lending import pass_lent
+from jitree.api.calls.native.lent_arrays import pass_lent
 from jitree.api.calls.native.number_lists import pass_list
 from jitree.api.calls.native.numbers import pass_bits, pass_number
 from jitree.api.calls.native.overlaps import are_apart

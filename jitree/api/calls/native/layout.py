@@ -146,6 +146,8 @@ VERSIONED: Final = Record(
     """,
 )
 """DLManagedTensorVersioned, whose TENSOR begins at ``tensor``; one without a version begins with it."""
+READ_ONLY_TENSOR: Final = 1
+"""DLPACK_FLAG_BITMASK_READ_ONLY"""
 TENSOR_ON_HOST: Final = 1
 """kDLCPU"""
 TENSOR_ON_CUDA: Final = 2
@@ -262,6 +264,7 @@ CALL: Final = Record(
     i64 keep_lent           # Python function: has such a handle keep its owner for longer than the call
     i64 wait_for_submission # waits for a submission: is given its number, and GATE.cancels at the beginning
     i64 last_wait           # STATE.last_wait of such calls
+    i64 lent_from           # bytes from which aligned arrays of the host are lent to the call; 0 = none are
     i64 hold                # gives a blank entry that keeps a numpy array; 0 = none is written in place
     """
     f"i64*{FRAME.size // 8} begun_frame\ni64*{STATE.word('module') - STATE.word('pc') + 1} begun_state",
@@ -351,5 +354,6 @@ NDARRAY: Final = Record(
 """``PyArrayObject_fields``, part of numpy's C interface. :mod:`jitree.api.calls.native.objects` looks whether
 this interpreter's objects are so before any of it is used."""
 NDARRAY_CONTIGUOUS: Final = 1
+NDARRAY_WRITABLE: Final = 0x400
 NDARRAY_PLAIN: Final = 0x501
 """Contiguous, aligned, writable: the flags of new arrays."""
