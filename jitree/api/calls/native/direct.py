@@ -299,11 +299,17 @@ class _Rows:
 
     def _reference(self, parameter: Parameter, item: Item) -> dict[str, Any]:
         """Lists and buffers, which few programs take: packed by Python, or by machine code."""
-        from jitree.api.calls.native.references import HandlePacker, fields_of_numbers
+        from jitree.api.calls.native import references as packing
 
-        packer = HandlePacker(self._function, self._keeper, parameter, item, self.written)
-        fields = fields_of_numbers(parameter, self._function.invoker.table, self._keep)
-        return {"convert": self._keep(packer.pack)} | fields
+        row = self._function, self._keeper, parameter, item, self.written
+        if packing.may_be_array(parameter) and self._copies and self._is_local:
+            views = packing.ViewPacker(*row, self._interface.producers)
+            return {
+                "convert": self._keep(views.pack), "noted": views.noted.buffer_info()[0],
+                "dimensions": [-1] * MAXIMUM_RANK,
+            }  # fmt: skip
+        fields = packing.fields_of_numbers(parameter, self._function.invoker.table, self._keep)
+        return {"convert": self._keep(packing.HandlePacker(*row).pack)} | fields
 
     def _array(self, parameter: Parameter, tensor: DeclaredTensor) -> dict[str, Any]:
         acceptance = Acceptance(self._function, self._keeper, parameter, tensor)

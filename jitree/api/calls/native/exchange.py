@@ -30,7 +30,7 @@ from jitree.modules.hal.native.records import Entry
 _EXCHANGE_SIZE = EXCHANGE.size
 TENSOR_SIZE = TENSOR.size
 _VERSIONED_TENSOR = VERSIONED["tensor"]
-_COMPLEX = 5
+COMPLEX = 5
 """kDLComplex"""
 _KNOWN_VERSION = 1
 OFFSET_FLAG = -(1 << 63)
@@ -79,7 +79,7 @@ def has_elements(python: Python, argument: Argument, exchange: Exchange, value: 
     if name != 0 and not is_false(python, call_method(python, value, name)):
         return False
     name = exchange.lazy_complex
-    if name == 0 or argument.tensor_type & 255 != _COMPLEX:
+    if name == 0 or argument.tensor_type & 255 != COMPLEX:
         return True
     return is_false(python, call_method(python, value, name))
 

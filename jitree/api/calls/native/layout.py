@@ -101,8 +101,9 @@ PYTHON: Final = Record(
 )
 """What machine code needs of Python; one for the process."""
 
-DTYPE: Final = Record("dtype", "i64 code\ni64 dtype\ni64 tensor_type")
-"""An element type (:mod:`jitree.types`), the numpy dtype of its arrays, their TENSOR.type or 0."""
+DTYPE: Final = Record("dtype", "i64 code\ni64 dtype\ni64 tensor_type\ni64 item_size")
+"""An element type (:mod:`jitree.types`), the numpy dtype of its arrays, their TENSOR.type or 0. Of several
+with one dtype the first is that of numpy arrays."""
 MAXIMUM_DTYPES: Final = 64
 
 EXCHANGE: Final = Record(
@@ -312,6 +313,7 @@ ARGUMENT: Final = Record(
     i64 rank
     i64 access              # MemoryAccess bits that device arrays must allow
     i64 in_place            # of storage: bits of the positions whose arguments may be the same memory
+    i64 noted               # of references that may be arrays: address of HandlePacker.noted; 0 = of others
     i64 source              # where the elements of this call's array lie that were copied; 0 = none were
     """
     f"i64*{MAXIMUM_RANK} dimensions",
