@@ -77,6 +77,12 @@ def _repeated(function: Any, *arguments: Any) -> Callable[[], Any]:
     return lambda: asyncio.run(calls())
 
 
+def _aligned(count: int) -> np.ndarray[Any, Any]:
+    """Zeros where programs assume arrays to lie."""
+    block = np.zeros(count + 16, np.float32)
+    return block[-block.ctypes.data // 4 % 16 :][:count]
+
+
 def rows(session: jitree.Session, other: jitree.Session) -> Iterator[Row]:
     target = "_cuda" if session.device.uri.startswith("cuda") else ""
     here = session.load(PROGRAMS / f"arguments{target}.vmfb")
@@ -114,12 +120,20 @@ def rows(session: jitree.Session, other: jitree.Session) -> Iterator[Row]:
     yield f"await * {_AWAITED}", _repeated(here.add, x, y), _awaited(here.add, x, y)
     yield f"await async * {_AWAITED}", _repeated(there.add, away, away), _awaited(there.add, away, away)
     yield "to numpy", lambda: np.asarray(add()), partial(here.add.to("numpy"), x, y)
+    large = _aligned(80_000)
+    owned = partial(here.large, session.to_device(large))
+    if not target:  # it is copied to a GPU
+        yield "large numpy", owned, partial(here.large, large)
+    view = partial(here.view, x, y)
+    yield "view, numpy", view, partial(here.view, array, array)
     yield "three of numpy", partial(here.three, x, y, x), partial(here.three, array, array, array)
     if importlib.util.find_spec("torch") is not None:
         import torch
 
         tensor = torch.arange(16, dtype=torch.float32, device="cuda" if target else "cpu")
         yield "to torch", add, partial(here.add.to("torch"), x, y)
+        if not target:
+            yield "large torch", owned, partial(here.large, torch.from_numpy(large))
         yield "three of torch", partial(here.three, x, y, x), partial(here.three, tensor, tensor, tensor)
 
 

@@ -213,10 +213,25 @@ def export(array: npt.NDArray[Any], **options: Any) -> Any:
     return capsule
 
 
+def device_kind(value: object) -> int | None:
+    """The kind of device that a value lies on, None for one without the DLPack protocol. INVALID_ARGUMENT for
+    those that DLPack has no kind for, such as tensors that only have a shape."""
+    device = getattr(value, "__dlpack_device__", None)
+    if device is None:
+        return None
+    try:
+        kind: int = device()[0]
+    except (BufferError, RuntimeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"an array of type {type(value).__name__} cannot be taken: {error}; pass one whose elements "
+            "lie in host memory or on the session's device"
+        ) from error
+    return kind
+
+
 def is_importable(value: object) -> bool:
     """Whether a value has the DLPack protocol and lies in host memory."""
-    device = getattr(value, "__dlpack_device__", None)
-    return device is not None and device()[0] == CPU_DEVICE[0]
+    return device_kind(value) == CPU_DEVICE[0]
 
 
 def require_elements(value: Any) -> None:

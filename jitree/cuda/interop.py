@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from jitree.base.dlpack import ExchangeFunctions, Versioned, has_elements, require_elements, require_memory
+from jitree.base.dlpack import (
+    ExchangeFunctions,
+    Versioned,
+    device_kind,
+    has_elements,
+    require_elements,
+    require_memory,
+)
 from jitree.base.endings import Ending, carefully
 from jitree.cuda import capsules, submissions
 from jitree.errors import InvalidArgumentError
@@ -69,9 +76,9 @@ class CudaExchange:
 
     def is_importable(self, value: object) -> bool:
         """Whether a value is an array in the memory of a GPU."""
-        device = getattr(value, "__dlpack_device__", None)
-        if device is not None:
-            return device()[0] in (_CUDA, _CUDA_MANAGED)
+        kind = device_kind(value)
+        if kind is not None:
+            return kind in (_CUDA, _CUDA_MANAGED)
         return hasattr(value, "__cuda_array_interface__")
 
     @property

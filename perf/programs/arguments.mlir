@@ -31,6 +31,20 @@ module @arguments {
     return %1 : tensor<16xf32>
   }
 
+  // 320 kB of which little is read.
+  func.func @large(%x: tensor<80000xf32>) -> tensor<16xf32> {
+    %0 = tensor.extract_slice %x[0] [16] [1] : tensor<80000xf32> to tensor<16xf32>
+    %1 = arith.addf %0, %0 : tensor<16xf32>
+    return %1 : tensor<16xf32>
+  }
+
+  func.func @view(%x: !hal.buffer_view, %y: !hal.buffer_view) -> tensor<16xf32> {
+    %0 = hal.tensor.import %x : !hal.buffer_view -> tensor<16xf32>
+    %1 = hal.tensor.import %y : !hal.buffer_view -> tensor<16xf32>
+    %2 = arith.addf %0, %1 : tensor<16xf32>
+    return %2 : tensor<16xf32>
+  }
+
   func.func @two(%x: tensor<16xf32>, %y: tensor<16xf32>) -> (tensor<16xf32>, tensor<16xf32>) {
     %0 = arith.addf %x, %y : tensor<16xf32>
     return %0, %x : tensor<16xf32>, tensor<16xf32>

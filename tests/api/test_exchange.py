@@ -279,6 +279,18 @@ def test_arrays_without_memory(add: Function) -> None:
         add(Empty(X.copy()), X)
 
 
+def test_arrays_on_no_device(session: Session, add: Function) -> None:
+    """As torch's on the device "meta", which only have a shape."""
+
+    class Meta(Tensor):
+        def __dlpack_device__(self) -> tuple[int, int]:
+            raise ValueError("Unknown device type meta")
+
+    for take in (lambda: add(Meta(X.copy()), X), lambda: session.to_device(Meta(X.copy()))):
+        with pytest.raises(InvalidArgumentError, match=r"Meta cannot be taken: .*meta; pass"):
+            take()
+
+
 def test_types_that_die_are_forgotten(add: Function) -> None:
     """Another type may lie where one was."""
     for number in range(40):

@@ -15,6 +15,7 @@ from jitree import Module, Session
 from jitree.api.calls import storage_arguments
 from jitree.errors import FailedPreconditionError, InvalidArgumentError
 from tests.api.direct import CALLS, direct, live, needs_machine_code
+from tests.api.producers import Tensor
 from tests.api.programs import ARITHMETIC, STORAGE
 
 X = np.arange(16, dtype=np.float32)
@@ -68,6 +69,15 @@ def test_what_cannot_be_storage(module: Module, out: Any, text: str, calls: int)
         module.into(X, out=aligned())
     with pytest.raises(InvalidArgumentError, match=text):
         module.into(X, out=out)
+
+
+def test_results_are_put_into_arrays_of_other_libraries(module: Module, session: Session) -> None:
+    for _ in range(CALLS + 1):
+        host = aligned()
+        result = module.into(X, out=Tensor(host))
+        assert np.array_equal(host, X + X) and address(result) == address(host)
+    with pytest.raises(InvalidArgumentError, match="aligned to 64 bytes"):
+        module.into(X, out=Tensor(aligned(4)))
 
 
 @needs_machine_code

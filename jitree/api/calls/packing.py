@@ -73,15 +73,13 @@ def tensor_packer(parameter: Parameter, tensor: DeclaredTensor, transfer: ArrayT
     if parameter.storage_of is None and not parameter.consumed:
         return TensorPacker(parameter.name, tensor, transfer)
     from jitree.api.calls.storage_packing import ConsumedPacker, StoragePacker
-    from jitree.api.calls.writing import rewritten, writable_import
+    from jitree.api.calls.writing import rewritten
 
+    transfer = transfer._replace(import_array=copy_to_device)  # programs change no array of the host
     if parameter.storage_of is not None:
         transfer = transfer._replace(view_of=partial(rewritten, transfer.view_of))
-    if parameter.consumed:
-        return ConsumedPacker(parameter.name, tensor, transfer._replace(import_array=copy_to_device))
-    return StoragePacker(
-        parameter.name, tensor, transfer._replace(import_array=writable_import(transfer.import_array))
-    )
+    packer = ConsumedPacker if parameter.consumed else StoragePacker
+    return packer(parameter.name, tensor, transfer)
 
 
 # -- results -----------------------------------------------------------------------------------------

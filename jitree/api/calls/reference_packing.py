@@ -13,8 +13,8 @@ from jitree.api.calls.declaration import WORKSPACE, Parameter
 from jitree.api.calls.list_packing import list_packer
 from jitree.api.calls.refusal import refused
 from jitree.api.calls.tensor_packing import NUMBERS, ArrayTransfer, as_array, is_object
-from jitree.api.calls.transfers import native_row
-from jitree.api.calls.writing import own_view, require_writable, writable_import
+from jitree.api.calls.transfers import copy_to_device, native_row
+from jitree.api.calls.writing import own_view, require_writable
 from jitree.base.arguments import is_masked
 from jitree.errors import InvalidArgumentError
 from jitree.hal.buffer import Buffer, BufferView
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 class ReferencePacker:
     """A reference other than a tensor, or one without a declared type: the program may write to it.
 
-    Arrays become buffer views, bytes-like objects ``vm.buffer``s, lists and tuples ``vm.list``s, None null;
-    objects of the HAL and the VM are passed as they are. The program checks what it gets.
+    Arrays become buffer views (of the host: of copies), bytes-like objects ``vm.buffer``s, lists and tuples
+    ``vm.list``s, None null; objects of the HAL and the VM are passed as they are. The program checks what it
+    gets.
     """
 
     __slots__ = (
@@ -44,7 +45,7 @@ class ReferencePacker:
         self._name = parameter.name
         self._type = parameter.type
         self._view_of = partial(own_view, transfer.view_of, transfer.device)
-        self._transfer = transfer._replace(import_array=writable_import(transfer.import_array))
+        self._transfer = transfer._replace(import_array=copy_to_device)
         self._ref_types = ref_types
         self._buffers = parameter.type == "!hal.buffer"
         self._pack_list = list_packer(parameter, self._pack)

@@ -7,7 +7,7 @@ A compiler marks them: ``iree.abi.output = n`` on the argument that result ``n``
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,13 +20,16 @@ from jitree.base.arguments import is_masked
 from jitree.errors import InvalidArgumentError
 from jitree.hal.device import Device
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 
 def storage_of(names: Sequence[str], out: Any, device: Device) -> dict[str, Array]:
     """The arguments that ``out`` stands for: an array, or a tuple with one for each result that the program
     puts into storage of its caller. ``names``: of those, in that order.
 
-    Numpy arrays are written in place. INVALID_ARGUMENT for a program that has no such results, for another
-    number of arrays, and for arrays that cannot be written in place.
+    Arrays of the host, also of other libraries, are written in place. INVALID_ARGUMENT for a program that has
+    no such results, for another number of arrays, and for arrays that cannot be written in place.
     """
     if not names:
         raise InvalidArgumentError(
@@ -42,14 +45,26 @@ def storage_of(names: Sequence[str], out: Any, device: Device) -> dict[str, Arra
 def _in_place(value: Any, device: Device) -> Array:
     if isinstance(value, Array):
         return value
-    if isinstance(value, np.ndarray) and not is_masked(value):
-        view = wrap_in_place(value, device)
-        if view is not None:
-            return Array(view, device)
+    array = _over_memory(value)
+    view = None if array is None else wrap_in_place(array, device)
+    if view is not None:
+        return Array(view, device)
     raise InvalidArgumentError(
         f"{OUT}: {describe(value)} cannot be written in place; it takes device arrays (session.empty), and "
-        "numpy arrays that are contiguous, writable and aligned to 64 bytes where the device uses host memory"
+        "arrays of numpy and others in host memory, contiguous, writable and aligned to 64 bytes, where the "
+        "device uses that"
     )
+
+
+def _over_memory(value: Any) -> npt.NDArray[Any] | None:
+    """A numpy array over the memory of an array of the host, None for anything else."""
+    if isinstance(value, np.ndarray):
+        return None if is_masked(value) else value
+    if not hasattr(value, "__dlpack__"):
+        return None
+    from jitree.base.dlpack import import_array, is_importable  # few programs use other libraries
+
+    return import_array(value) if is_importable(value) else None
 
 
 def donate(array: Array) -> Donation:

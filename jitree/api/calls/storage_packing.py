@@ -12,8 +12,8 @@ from jitree.hal.buffer import BufferView
 
 
 class StoragePacker(TensorPacker):
-    """A tensor that the program puts a result into. Read-only host arrays have been copied: the caller only
-    sees the result then."""
+    """A tensor that the program puts a result into. Host arrays have been copied: the caller only sees the
+    result then."""
 
     __slots__ = ()
 

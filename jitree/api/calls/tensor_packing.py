@@ -19,11 +19,15 @@ from jitree.regs.ref_types import BUFFER_NAME, LIST_NAME, stated_type
 from jitree.types import BY_NAME, ENCODING_DENSE, ElementType
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
     from jitree.api.calls.declaration import DeclaredTensor
-    from jitree.api.calls.writing import ImportArray, ViewOf
+    from jitree.api.calls.writing import ViewOf
     from jitree.hal.device import Device
+
+    ImportArray = Callable[[npt.NDArray[Any], ElementType, Device], BufferView]
 
 _I1: Final = BY_NAME["i1"]
 NUMBERS: Final = (int, float, complex, np.generic)

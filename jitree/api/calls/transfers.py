@@ -7,7 +7,6 @@ import ctypes
 import math
 import sys
 from collections.abc import Callable
-from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +15,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from jitree import types
 from jitree.errors import InternalError, ResourceExhaustedError, folded
+from jitree.hal.allocator import Loan
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.types import is_packed
@@ -149,20 +149,16 @@ def copy_view(view: BufferView, device: Device) -> BufferView:
     return BufferView(target, view.shape, view.element_type, view.encoding)
 
 
-_lend: Final[Callable[[], object]] = partial(bool)
-"""What the memory of an array that was only lent calls at the end. It tells such memory from other."""
-
-
 def lend_or_copy(array: npt.NDArray[Any], row: types.ElementType, device: Device) -> BufferView:
     """As :func:`wrap_or_copy`, for one call, after which the caller may change the array: results over its
     memory must go through :func:`own`."""
-    return _wrap_or_copy(array, row, device, _lend)
+    return _wrap_or_copy(array, row, device, Loan(array))
 
 
 def own(view: BufferView, device: Device) -> BufferView:
     """A result; a copy if it lies in memory that was lent."""
     source = view.buffer.allocation.source
-    if type(source) is not tuple or source[-1] is not _lend:
+    if type(source) is not tuple or type(source[-1]) is not Loan:
         return view
     return copy_to_device(to_numpy(view, device), types.element_type(view.element_type), device)
 

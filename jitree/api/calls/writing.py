@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from jitree.api.calls.transfers import copy_to_device, copy_view
+from jitree.api.calls.transfers import copy_view
 from jitree.errors import PermissionDeniedError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.enums import MemoryAccess
@@ -12,14 +12,10 @@ from jitree.hal.enums import MemoryAccess
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy.typing as npt
-
     from jitree.api.array import Array
     from jitree.hal.device import Device
-    from jitree.types import ElementType
 
     ViewOf = Callable[[Array], BufferView]
-    ImportArray = Callable[[npt.NDArray[Any], ElementType, Device], BufferView]
 
 _WRITE: Final = int(MemoryAccess.WRITE)
 
@@ -43,16 +39,6 @@ def own_view(view_of: ViewOf, device: Device, array: Array) -> BufferView:
         return view
     array.wait()
     return array._be_copied(copy_view(view, device))
-
-
-def writable_import(import_array: ImportArray) -> ImportArray:
-    """An import for programs that may write to the memory: what must stay as it is, is copied."""
-
-    def import_writable(array: npt.NDArray[Any], row: ElementType, device: Device) -> BufferView:
-        use = import_array if array.flags.writeable else copy_to_device
-        return use(array, row, device)
-
-    return import_writable
 
 
 def require_writable(value: BufferView | Buffer, name: str) -> BufferView | Buffer:

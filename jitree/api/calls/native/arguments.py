@@ -18,13 +18,14 @@ from jitree.api.calls.native.layout import (
     PASS_CONSUMED,
     PASS_REFERENCE,
 )
-from jitree.api.calls.native.lending import pass_lent
+from jitree.api.calls.native.lent_arrays import pass_lent
 from jitree.api.calls.native.number_lists import pass_list
 from jitree.api.calls.native.numbers import pass_bits, pass_number
 from jitree.api.calls.native.overlaps import are_apart
 from jitree.api.calls.native.python import drop, invoke_with, type_of
 from jitree.api.calls.native.records import Argument, CallRecord, Ndarray, Python
 from jitree.api.calls.native.sequences import pass_numbers
+from jitree.api.calls.native.undeclared import pass_undeclared
 from jitree.api.calls.native.uploads import drop_joined, send_joined
 from jitree.api.calls.native.views import has_stream
 from jitree.codegen.primitives import apart, call, load64, unlikely
@@ -64,6 +65,9 @@ def pass_argument(python: Python, record: CallRecord, argument: Argument, value:
             return pass_in_place(python, record, argument, Ndarray(value ^ IN_PLACE))
         return pass_array(python, record, argument, value)
     if kind == PASS_REFERENCE:
+        argument.source = 0
+        if argument.noted != 0 and pass_undeclared(python, record, argument, value):
+            return True
         if argument.numbers != NO_NUMBERS and pass_list(python, record, argument, value):
             return True
         if call(python.error_occurred) != 0:

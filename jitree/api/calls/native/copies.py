@@ -1,10 +1,11 @@
 """Arguments whose elements are copied into memory of the session: the caller may change them while the
-program keeps its argument. Machine code."""
+program keeps its argument. Large arrays of the host are lent where that is possible. Machine code."""
 
 from __future__ import annotations
 
 from jitree.api.calls.native.arrays import over_memory
-from jitree.api.calls.native.layout import NDARRAY_CONTIGUOUS, PASS_CONSUMED
+from jitree.api.calls.native.layout import NDARRAY_CONTIGUOUS, NDARRAY_WRITABLE
+from jitree.api.calls.native.lending import ACCESS, READ_ONLY, lend, may_lend_host
 from jitree.api.calls.native.python import drop, invoke_with_number, is_true
 from jitree.api.calls.native.records import Argument, CallRecord, Ndarray, Python
 from jitree.api.calls.native.uploads import pass_gathered, pass_uploaded
@@ -16,7 +17,7 @@ from jitree.api.calls.native.views import (
     view_size,
     write_shape,
 )
-from jitree.codegen.primitives import call, call_int, store64
+from jitree.codegen.primitives import call, call_int, store64, unlikely
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.buffers import place_number
 from jitree.modules.hal.native.layout import LARGEST_POOLED
@@ -27,9 +28,6 @@ from jitree.regs.layout import PLACE_SHIFT
 
 LARGEST_COPIED = 4 << 20
 """Bytes. Copying more takes so long that other threads should have Python meanwhile."""
-_LARGEST_ALWAYS_COPIED = 1 << 18
-"""Bytes. Copying more takes longer than using an aligned array in place, which is Python's."""
-_ALIGNMENT = 64
 SCATTERED = 1
 """Stands for the address of elements that cannot be used in place."""
 
@@ -44,6 +42,9 @@ def pass_ndarray(python: Python, record: CallRecord, argument: Argument, value: 
             return pass_gathered(python, record, argument, value.dimensions, place_of(value))
         return pass_uploaded(python, record, argument, value.dimensions, value.data)
     address = value.data if is_dense else SCATTERED
+    if unlikely(may_lend_host(record, argument, value.rank, value.dimensions, address)):
+        access = ACCESS if value.flags & NDARRAY_WRITABLE != 0 else READ_ONLY
+        return lend(python, record, argument, value.dimensions, address, access, place_of(value))
     view = new_copy(python, record, argument, value.rank, value.dimensions, address)
     if not view:
         return False
@@ -120,9 +121,6 @@ def new_copy(
         return Entry(0)
     size = view_size(argument, dimensions, LARGEST_COPIED)
     if size < 0 or has_stream(record):
-        return Entry(0)
-    is_aligned = address & (_ALIGNMENT - 1) == 0
-    if size > _LARGEST_ALWAYS_COPIED and is_aligned and argument.kind != PASS_CONSUMED:
         return Entry(0)
     view = new_view(state, handle_pool, argument, size)
     if not view:

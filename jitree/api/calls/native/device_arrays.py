@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jitree.api.calls.native.copies import pass_elements
 from jitree.api.calls.native.layout import CAPSULE_CONTEXT_AT, MAXIMUM_RANK
-from jitree.api.calls.native.lending import pass_neighbours
+from jitree.api.calls.native.lent_arrays import pass_neighbours
 from jitree.api.calls.native.owners import handle_of
 from jitree.api.calls.native.python import drop, invoke_with, is_true, retained
 from jitree.api.calls.native.records import Argument, CallRecord, Owners, Python

@@ -39,7 +39,7 @@ from jitree.api.calls.native.objects import METH_KEYWORDS, METH_NOARGS, method_c
 from jitree.api.calls.native.rest import Rest, Written
 from jitree.api.calls.packing import number_unpacker
 from jitree.api.calls.tensor_packing import TensorPacker
-from jitree.api.calls.transfers import wrap_in_place
+from jitree.api.calls.transfers import WRAP_MINIMUM, wrap_in_place
 from jitree.api.function import Function
 from jitree.base.dlpack_names import tensor_type
 from jitree.base.layout import Record
@@ -118,7 +118,7 @@ def direct_call(
         "result_count": len(signature.results), "results": results.buffer_info()[0],
         "signal": rows.signal() if signature.fences else 0, "rewrites": int(rows.rewrites),
         "workspace": rows.workspace, "staging": rows.staging(arguments), "uploads": int(rows.uploads),
-        "last_wait": rows.last_wait(vm_function),
+        "last_wait": rows.last_wait(vm_function), "lent_from": lent_from(function),
         "acquire_code": method_code(lock.acquire, METH_KEYWORDS),
         "release_code": method_code(lock.release, METH_NOARGS),
     }  # fmt: skip
@@ -146,6 +146,12 @@ def direct_call(
 def _keep_lent(table: HandleTable, handle: int) -> None:
     """Memory of another library is used for longer than the call: an object keeps its owner."""
     table.object(handle)
+
+
+def lent_from(function: Function) -> int:
+    """Bytes from which aligned arrays of the host are lent, 0 where none are: a submitted call goes on when
+    its caller does, who may change them."""
+    return WRAP_MINIMUM if imports_any(function.device) and not function.signature.fences else 0
 
 
 def imports_any(device: Device) -> bool:
@@ -293,11 +299,17 @@ class _Rows:
 
     def _reference(self, parameter: Parameter, item: Item) -> dict[str, Any]:
         """Lists and buffers, which few programs take: packed by Python, or by machine code."""
-        from jitree.api.calls.native.references import HandlePacker, fields_of_numbers
+        from jitree.api.calls.native import references as packing
 
-        packer = HandlePacker(self._function, self._keeper, parameter, item, self.written)
-        fields = fields_of_numbers(parameter, self._function.invoker.table, self._keep)
-        return {"convert": self._keep(packer.pack)} | fields
+        row = self._function, self._keeper, parameter, item, self.written
+        if packing.may_be_array(parameter) and self._copies and self._is_local:
+            views = packing.ViewPacker(*row, self._interface.producers)
+            return {
+                "convert": self._keep(views.pack), "noted": views.noted.buffer_info()[0],
+                "dimensions": [-1] * MAXIMUM_RANK,
+            }  # fmt: skip
+        fields = packing.fields_of_numbers(parameter, self._function.invoker.table, self._keep)
+        return {"convert": self._keep(packing.HandlePacker(*row).pack)} | fields
 
     def _array(self, parameter: Parameter, tensor: DeclaredTensor) -> dict[str, Any]:
         acceptance = Acceptance(self._function, self._keeper, parameter, tensor)

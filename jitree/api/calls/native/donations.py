@@ -8,7 +8,13 @@ from __future__ import annotations
 from jitree.api.calls.native.copies import SCATTERED
 from jitree.api.calls.native.device_arrays import allows, is_accepted, is_of_type, pass_owner
 from jitree.api.calls.native.in_place import IN_PLACE
-from jitree.api.calls.native.layout import ARGUMENT, CAPSULE_CONTEXT_AT, PASS_ARRAY, PASS_CONSUMED
+from jitree.api.calls.native.layout import (
+    ARGUMENT,
+    CAPSULE_CONTEXT_AT,
+    PASS_ARRAY,
+    PASS_CONSUMED,
+    PASS_REFERENCE,
+)
 from jitree.api.calls.native.overlaps import is_apart
 from jitree.api.calls.native.owners import handle_of
 from jitree.api.calls.native.python import drop, invoke_with, is_true, retained, type_of
@@ -102,7 +108,7 @@ def was_elsewhere(record: CallRecord, handle: Entry) -> bool:
     """Whether nothing that was copied for the call lies in memory that is donated."""
     argument = Argument(record.arguments)
     for _ in range(record.argument_count):
-        if PASS_ARRAY <= argument.kind <= PASS_CONSUMED and argument.source != 0:
+        if PASS_ARRAY <= argument.kind <= PASS_REFERENCE and argument.source != 0:
             start, end = argument.source, argument.source + Entry(load64(argument.place)).length
             if start == SCATTERED or (start < handle.address + handle.length and handle.address < end):
                 return False

@@ -1,8 +1,8 @@
 """Arrays of other libraries as arguments: where they lie says DLPack, by its functions in C where their type
 has these, else by ``__dlpack__``. Machine code.
 
-They are copied, as numpy arrays are, while nothing else of Python's runs. What is not as usual is left to the
-slow path, whatever the other library says of it.
+They are copied or lent, as numpy arrays are, while nothing else of Python's runs. What is not as usual is
+left to the slow path, whatever the other library says of it.
 """
 
 from __future__ import annotations
@@ -13,22 +13,24 @@ from jitree.api.calls.native.layout import (
     EXCHANGE,
     MAXIMUM_EXCHANGES,
     MAXIMUM_RANK,
+    READ_ONLY_TENSOR,
     TENSOR,
     TENSOR_ON_HOST,
     VERSIONED,
 )
+from jitree.api.calls.native.lending import ACCESS, READ_ONLY, lend, may_lend_host
 from jitree.api.calls.native.python import drop, forgets_error, is_false
 from jitree.api.calls.native.records import Argument, CallRecord, Exchange, Python, Tensor, VersionedTensor
 from jitree.api.calls.native.uploads import pass_gathered, pass_uploaded
 from jitree.api.calls.native.views import fits, has_stream, refuse
-from jitree.codegen.primitives import call, call_int, load64, stack, store64
+from jitree.codegen.primitives import call, call_int, load64, stack, store64, unlikely
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.records import Entry
 
 _EXCHANGE_SIZE = EXCHANGE.size
 TENSOR_SIZE = TENSOR.size
 _VERSIONED_TENSOR = VERSIONED["tensor"]
-_COMPLEX = 5
+COMPLEX = 5
 """kDLComplex"""
 _KNOWN_VERSION = 1
 OFFSET_FLAG = -(1 << 63)
@@ -55,7 +57,7 @@ def pass_foreign(
         return pass_capsule(python, record, argument, exchange, value)
     tensor = Tensor(stack(TENSOR_SIZE))
     return is_described(python, argument, exchange, value, tensor) and pass_tensor(
-        python, record, argument, tensor
+        python, record, argument, tensor, ACCESS, value
     )
 
 
@@ -77,7 +79,7 @@ def has_elements(python: Python, argument: Argument, exchange: Exchange, value: 
     if name != 0 and not is_false(python, call_method(python, value, name)):
         return False
     name = exchange.lazy_complex
-    if name == 0 or argument.tensor_type & 255 != _COMPLEX:
+    if name == 0 or argument.tensor_type & 255 != COMPLEX:
         return True
     return is_false(python, call_method(python, value, name))
 
@@ -92,7 +94,7 @@ def pass_capsule(
     python: Python, record: CallRecord, argument: Argument, exchange: Exchange, value: int
 ) -> bool:
     """Passes what ``__dlpack__`` gives of an array in host memory. The capsule is not used up: its own end
-    gives the tensor back."""
+    gives the tensor back. Unless a call that it is lent to keeps it, that is at once."""
     arguments = stack(24)
     store64(arguments + 8, value)
     store64(arguments + 16, python.dlpack_version)
@@ -100,7 +102,9 @@ def pass_capsule(
     if capsule == 0:
         return False
     tensor = tensor_of(python, capsule)
-    is_passed = bool(tensor) and pass_tensor(python, record, argument, tensor)
+    is_passed = bool(tensor) and pass_tensor(
+        python, record, argument, tensor, access_of(python, capsule), capsule
+    )
     drop(python, capsule)
     return is_passed
 
@@ -129,6 +133,19 @@ def tensor_of(python: Python, capsule: int) -> Tensor:
     return Tensor(call(python.capsule_pointer, capsule, python.unversioned_name))
 
 
+def access_of(python: Python, capsule: int) -> int:
+    """MemoryAccess of the memory of a capsule's tensor, as numpy has it."""
+    address = call(python.capsule_pointer, capsule, python.versioned_name)
+    if address == 0:
+        call(python.clear_error)
+        return READ_ONLY
+    return READ_ONLY if VersionedTensor(address).flags & READ_ONLY_TENSOR != 0 else ACCESS
+
+
+def address_of(tensor: Tensor) -> int:
+    return tensor.data + tensor.byte_offset
+
+
 def is_of_argument(argument: Argument, tensor: Tensor) -> bool:
     """Whether a tensor is of the declared type and shape, of any strides."""
     if tensor.type != argument.tensor_type or (tensor.rank != 0 and tensor.shape == 0):
@@ -136,15 +153,19 @@ def is_of_argument(argument: Argument, tensor: Tensor) -> bool:
     return fits(argument, tensor.rank, tensor.shape)
 
 
-def pass_tensor(python: Python, record: CallRecord, argument: Argument, tensor: Tensor) -> bool:
-    """The elements of a tensor in host memory. An exception may be set if not."""
+def pass_tensor(
+    python: Python, record: CallRecord, argument: Argument, tensor: Tensor, access: int, owner: int
+) -> bool:
+    """The elements of a tensor in host memory that ``owner`` keeps. An exception may be set if not."""
     if tensor.device_kind != TENSOR_ON_HOST or not is_of_argument(argument, tensor):
         return False
     if has_stream(record):
         return pass_sent(python, record, argument, tensor)
-    data = tensor.data + tensor.byte_offset
     is_dense = is_row_major(tensor)
-    view = new_copy(python, record, argument, tensor.rank, tensor.shape, data if is_dense else SCATTERED)
+    data = address_of(tensor) if is_dense else SCATTERED
+    if unlikely(may_lend_host(record, argument, tensor.rank, tensor.shape, data)):
+        return tensor.data != 0 and lend(python, record, argument, tensor.shape, data, access, owner)
+    view = new_copy(python, record, argument, tensor.rank, tensor.shape, data)
     if not view:
         return False
     if view.length != 0 and (tensor.data == 0 or not copied(python, argument, tensor, view, is_dense)):
@@ -158,8 +179,7 @@ def pass_sent(python: Python, record: CallRecord, argument: Argument, tensor: Te
     if tensor.data == 0:
         return False
     if is_row_major(tensor):
-        data = tensor.data + tensor.byte_offset
-        return pass_uploaded(python, record, argument, tensor.shape, data)
+        return pass_uploaded(python, record, argument, tensor.shape, address_of(tensor))
     source = elements_of_tensor(python, argument, tensor)
     if source == 0:
         return False
@@ -169,9 +189,8 @@ def pass_sent(python: Python, record: CallRecord, argument: Argument, tensor: Te
 
 
 def copied(python: Python, argument: Argument, tensor: Tensor, view: Entry, is_dense: bool) -> bool:
-    data = tensor.data + tensor.byte_offset
     if is_dense:
-        call(python.copy_memory, view.address, data, view.length)
+        call(python.copy_memory, view.address, address_of(tensor), view.length)
         return True
     source = elements_of_tensor(python, argument, tensor)
     if source == 0:
@@ -187,8 +206,9 @@ def elements_of_tensor(python: Python, argument: Argument, tensor: Tensor) -> in
     strides = stack(8 * MAXIMUM_RANK)
     for index in range(argument.rank):
         store64(strides + 8 * index, load64(tensor.strides + 8 * index) * argument.item_size)
-    data = tensor.data + tensor.byte_offset
-    return over_memory(python, argument.dtype, argument.rank, tensor.shape, strides, data, python.none)
+    return over_memory(
+        python, argument.dtype, argument.rank, tensor.shape, strides, address_of(tensor), python.none
+    )
 
 
 def is_row_major(tensor: Tensor) -> bool:

@@ -156,8 +156,8 @@ class Interface:
         count, width = self._words[PYTHON.word("dtype_count")], DTYPE.size // 8
         if row.bits % 8 or count == MAXIMUM_DTYPES or row.code in self._dtypes[: count * width : width]:
             return
-        self._kept.append(row.dtype)
-        words = array("q", (row.code, id(row.dtype), tensor_type(row) or 0))
+        self._kept.append(dtype := row.dtype)
+        words = array("q", (row.code, id(dtype), tensor_type(row) or 0, dtype.itemsize))
         self._dtypes[count * width : (count + 1) * width] = words
         self._words[PYTHON.word("dtype_count")] = count + 1
 

@@ -101,8 +101,9 @@ PYTHON: Final = Record(
 )
 """What machine code needs of Python; one for the process."""
 
-DTYPE: Final = Record("dtype", "i64 code\ni64 dtype\ni64 tensor_type")
-"""An element type (:mod:`jitree.types`), the numpy dtype of its arrays, their TENSOR.type or 0."""
+DTYPE: Final = Record("dtype", "i64 code\ni64 dtype\ni64 tensor_type\ni64 item_size")
+"""An element type (:mod:`jitree.types`), the numpy dtype of its arrays, their TENSOR.type or 0. Of several
+with one dtype the first is that of numpy arrays."""
 MAXIMUM_DTYPES: Final = 64
 
 EXCHANGE: Final = Record(
@@ -146,6 +147,8 @@ VERSIONED: Final = Record(
     """,
 )
 """DLManagedTensorVersioned, whose TENSOR begins at ``tensor``; one without a version begins with it."""
+READ_ONLY_TENSOR: Final = 1
+"""DLPACK_FLAG_BITMASK_READ_ONLY"""
 TENSOR_ON_HOST: Final = 1
 """kDLCPU"""
 TENSOR_ON_CUDA: Final = 2
@@ -262,6 +265,7 @@ CALL: Final = Record(
     i64 keep_lent           # Python function: has such a handle keep its owner for longer than the call
     i64 wait_for_submission # waits for a submission: is given its number, and GATE.cancels at the beginning
     i64 last_wait           # STATE.last_wait of such calls
+    i64 lent_from           # bytes from which aligned arrays of the host are lent to the call; 0 = none are
     i64 hold                # gives a blank entry that keeps a numpy array; 0 = none is written in place
     """
     f"i64*{FRAME.size // 8} begun_frame\ni64*{STATE.word('module') - STATE.word('pc') + 1} begun_state",
@@ -309,6 +313,7 @@ ARGUMENT: Final = Record(
     i64 rank
     i64 access              # MemoryAccess bits that device arrays must allow
     i64 in_place            # of storage: bits of the positions whose arguments may be the same memory
+    i64 noted               # of references that may be arrays: address of HandlePacker.noted; 0 = of others
     i64 source              # where the elements of this call's array lie that were copied; 0 = none were
     """
     f"i64*{MAXIMUM_RANK} dimensions",
@@ -351,5 +356,6 @@ NDARRAY: Final = Record(
 """``PyArrayObject_fields``, part of numpy's C interface. :mod:`jitree.api.calls.native.objects` looks whether
 this interpreter's objects are so before any of it is used."""
 NDARRAY_CONTIGUOUS: Final = 1
+NDARRAY_WRITABLE: Final = 0x400
 NDARRAY_PLAIN: Final = 0x501
 """Contiguous, aligned, writable: the flags of new arrays."""

@@ -1,5 +1,5 @@
-"""Arrays of other libraries in the memory of a device with a stream, lent to the program for one call.
-Machine code.
+"""Memory of others, lent to the program for one call: of arrays in a device's memory, and of large arrays of
+the host where that is the device's. Machine code.
 
 The call keeps the array's owner and the handle of its memory, which ranges of it keep, too. When nothing else
 does at the end, and the device has done what it was given, all goes back to the pools; else Python makes
@@ -8,185 +8,68 @@ an object of the handle, which keeps the owner from then on.
 
 from __future__ import annotations
 
-from jitree.api.calls.native.exchange import (
-    OFFSET_FLAG,
-    TENSOR_SIZE,
-    device_kind,
-    is_described,
-    is_of_argument,
-    is_row_major,
-    pass_capsule,
-    pass_tensor,
-    tensor_of,
-)
-from jitree.api.calls.native.layout import (
-    CAPSULE_CONTEXT_AT,
-    MAXIMUM_RANK,
-    TENSOR_ON_CUDA,
-    TENSOR_ON_HOST,
-)
-from jitree.api.calls.native.owners import handle_of
+from jitree.api.calls.native.layout import MAXIMUM_RANK, PASS_ARRAY
 from jitree.api.calls.native.python import drop, invoke_with_number, is_done, is_true, retained
-from jitree.api.calls.native.records import Argument, CallRecord, Exchange, Owners, Python, Tensor
+from jitree.api.calls.native.records import Argument, CallRecord, Python
 from jitree.api.calls.native.views import describe, fits, view_size
-from jitree.codegen.primitives import call, call_int, load64, stack, store64
+from jitree.codegen.primitives import call, load64, store64
 from jitree.codegen.record import place_of
 from jitree.hal.command_layout import BINDING_ALIGNMENT
-from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
-from jitree.hal.stream_record import MOST_NEIGHBOURS
-from jitree.modules.hal.native.buffers import place_number
+from jitree.hal.enums import MemoryAccess, MemoryType
+from jitree.modules.hal.native.buffers import granted_type, granted_usage, place_number
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State, StreamRecord
-from jitree.modules.hal.native.streams import order_after
+from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State
 from jitree.regs.counting import retain
 from jitree.regs.layout import OWNER_CODE, PLACE_SHIFT
 from jitree.types import ENCODING_DENSE
 
+ACCESS = int(MemoryAccess.ALL)
+READ_ONLY = int(MemoryAccess.READ)
 _DEVICE_LOCAL = int(MemoryType.DEVICE_LOCAL)
-_USAGE = int(BufferUsage.DEFAULT)
-_ACCESS = int(MemoryAccess.ALL)
-_LARGEST = 1 << 47
+LARGEST = 1 << 47
 """Bytes; no address goes further."""
-_LEGACY_STREAM = 1
 _NEXT = 8
 """Bytes in the extension of a handle from its owner to the next handle of the call."""
 
 
-def pass_lent(python: Python, record: CallRecord, argument: Argument, exchange: Exchange, value: int) -> bool:
-    """Whether an array is an argument now. If not an exception may be set."""
-    if argument.tensor_type == 0 or argument.access != 0:
+def may_lend_host(record: CallRecord, argument: Argument, rank: int, dimensions: int, address: int) -> bool:
+    """Whether elements at an address of the host, one after the other, are lent and not copied: those of
+    large arrays that the program only reads, where it assumes them."""
+    if address & (BINDING_ALIGNMENT - 1) != 0 or record.lent_from == 0:
         return False
-    if exchange.describe == 0:
-        return pass_lent_capsule(python, record, argument, exchange, value)
-    tensor = Tensor(stack(TENSOR_SIZE))
-    if not is_described(python, argument, exchange, value, tensor):
+    handle_pool = record.state.handle_pool
+    if not handle_pool or not handle_pool.queue:
         return False
-    if tensor.device_kind == TENSOR_ON_HOST:
-        return pass_tensor(python, record, argument, tensor)
-    return (
-        is_declared(argument, tensor)
-        and is_here(record, tensor)
-        and follows_producer(record, exchange, tensor)
-        and lend(python, record, argument, tensor, value)
-    )
+    if argument.kind != PASS_ARRAY or argument.access != 0 or not fits(argument, rank, dimensions):
+        return False
+    return view_size(argument, dimensions, LARGEST) >= record.lent_from
 
 
-def pass_lent_capsule(
-    python: Python, record: CallRecord, argument: Argument, exchange: Exchange, value: int
+def lend(
+    python: Python,
+    record: CallRecord,
+    argument: Argument,
+    dimensions: int,
+    address: int,
+    access: int,
+    owner: int,
 ) -> bool:
-    """Passes what ``__dlpack__`` gives, which orders the device's stream itself. The capsule, not used up, is
-    the owner. Of arrays in host memory it is not asked for a stream, which many refuse."""
-    kind = device_kind(python, value)
-    if kind == TENSOR_ON_HOST:
-        return pass_capsule(python, record, argument, exchange, value)
-    if kind != TENSOR_ON_CUDA:
-        return False
-    stream = call(python.new_long, record.state.handle_pool.queue.stream.handle)
-    if stream == 0:
-        return False
-    arguments = stack(32)
-    store64(arguments + 8, value)
-    store64(arguments + 16, stream)
-    store64(arguments + 24, python.dlpack_version)
-    names = python.stream_names if exchange.names != 0 else python.old_stream_names
-    capsule = call(python.call_method, python.dlpack_name, arguments + 8, 1 | OFFSET_FLAG, names)
-    drop(python, stream)
-    if capsule == 0:
-        return False
-    tensor = tensor_of(python, capsule)
-    is_passed = (
-        bool(tensor)
-        and is_declared(argument, tensor)
-        and is_here(record, tensor)
-        and lend(python, record, argument, tensor, capsule)
-    )
-    drop(python, capsule)
-    return is_passed
-
-
-def pass_neighbours(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
-    """A device array in memory of another stream of the GPU, for a program that only reads it. The call keeps
-    its handle, so that the memory is used for nothing else, and comes after what that stream has by now."""
-    owner = load64(array + python.array_owner)
-    source = Entry(handle_of(owner))
-    if argument.dtype == 0 or argument.access != 0 or load64(array + python.array_fence) != python.none:
-        return False
-    if source.element_type != argument.element_type or source.encoding != ENCODING_DENSE:
-        return False
-    tensor = Tensor(stack(TENSOR_SIZE))
-    tensor.data = source.address
-    tensor.byte_offset = 0
-    tensor.rank = source.rank
-    tensor.shape = place_of(source) + Owners(load64(owner + CAPSULE_CONTEXT_AT)).extension
-    return (
-        fits(argument, tensor.rank, tensor.shape)
-        and follows_neighbour(record, source)
-        and lend(python, record, argument, tensor, owner)
-    )
-
-
-def follows_neighbour(record: CallRecord, source: Entry) -> bool:
-    """Whether memory is that of another stream of the GPU, and the call comes after what that stream has."""
-    queue = record.state.handle_pool.queue
-    place = source.access >> PLACE_SHIFT
-    if queue.open == 0 or place >= MOST_NEIGHBOURS:
-        return False
-    there = StreamRecord(load64(queue.stream.neighbours + 8 * place))
-    if not there or there.ordinal != queue.stream.ordinal or there.batched != 0:
-        return False
-    if source.address == 0 or source.address & (BINDING_ALIGNMENT - 1) != 0:
-        return False
-    return there.completed >= there.tick or order_after(queue.stream, there.handle)
-
-
-def is_declared(argument: Argument, tensor: Tensor) -> bool:
-    """Whether a tensor is of the declared type and shape, without gaps."""
-    return is_of_argument(argument, tensor) and is_row_major(tensor)
-
-
-def is_here(record: CallRecord, tensor: Tensor) -> bool:
-    """Whether it lies in memory of the device, where programs assume it."""
-    queue = record.state.handle_pool.queue
-    if tensor.device_kind != TENSOR_ON_CUDA or tensor.device_number != queue.stream.ordinal:
-        return False
-    address = tensor.data + tensor.byte_offset
-    return queue.open != 0 and tensor.data != 0 and address & (BINDING_ALIGNMENT - 1) == 0
-
-
-def follows_producer(record: CallRecord, exchange: Exchange, tensor: Tensor) -> bool:
-    """Whether the call comes after what the library has submitted so far."""
-    if record.producer_type == place_of(exchange):
-        return True
-    place = stack(8)
-    store64(place, 0)
-    if exchange.find_stream == 0:
-        return False
-    if call_int(exchange.find_stream, tensor.device_kind, tensor.device_number, place) != 0:
-        return False
-    producer = load64(place)
-    if producer == 0:
-        producer = _LEGACY_STREAM
-    if record.producer != producer and not order_after(record.state.handle_pool.queue.stream, producer):
-        return False
-    record.producer = producer
-    record.producer_type = place_of(exchange)
-    return True
-
-
-def lend(python: Python, record: CallRecord, argument: Argument, tensor: Tensor, owner: int) -> bool:
-    """The memory of a tensor as an argument; the call keeps ``owner``."""
-    size = view_size(argument, tensor.shape, _LARGEST)
+    """Memory at an address, of dimensions that fit, as an argument; the call keeps ``owner``. An exception
+    may be set if not."""
+    size = view_size(argument, dimensions, LARGEST)
     if size <= 0:
         return False
-    view = view_of(record, argument, tensor, size)
+    view = view_of(record, argument, dimensions, address, size, access)
     if not view:
         if not is_true(python, invoke_with_number(python, record.supply, 0)):
             return False
-        view = view_of(record, argument, tensor, size)
+        view = view_of(record, argument, dimensions, address, size, access)
         if not view:
             return False
     memory = view.parent.parent
-    record.state.handle_pool.queue.stream.lends = 1
+    stream = record.state.handle_pool.queue.stream
+    if stream:
+        stream.lends = 1
     extension = place_of(memory) + record.state.handle_pool.extension
     store64(extension, retained(python, owner))
     store64(extension + _NEXT, place_of(record.lent))
@@ -195,14 +78,15 @@ def lend(python: Python, record: CallRecord, argument: Argument, tensor: Tensor,
     return True
 
 
-def view_of(record: CallRecord, argument: Argument, tensor: Tensor, size: int) -> Entry:
+def view_of(
+    record: CallRecord, argument: Argument, dimensions: int, address: int, size: int, access: int
+) -> Entry:
     """A view of a buffer over memory that the pools do not have. 0 without entries."""
     state = record.state
     handle_pool = state.handle_pool
-    address = tensor.data + tensor.byte_offset
-    memory = part_of(state, Entry(0), handle_pool.buffer, address, size)
-    buffer = part_of(state, memory, handle_pool.buffer, address, size)
-    view = part_of(state, buffer, handle_pool.buffer_view, address, size)
+    memory = part_of(state, Entry(0), handle_pool.buffer, address, size, access)
+    buffer = part_of(state, memory, handle_pool.buffer, address, size, access)
+    view = part_of(state, buffer, handle_pool.buffer_view, address, size, access)
     if not view:
         release(handle_pool, buffer if buffer else memory, place_of(state) + STATE_RELEASED)
         return Entry(0)
@@ -211,21 +95,22 @@ def view_of(record: CallRecord, argument: Argument, tensor: Tensor, size: int) -
     view.rank = argument.rank
     shape = place_of(view) + handle_pool.extension
     for index in range(argument.rank):
-        store64(shape + 8 * index, load64(tensor.shape + 8 * index))
-    store64(shape + 8 * MAXIMUM_RANK, _ACCESS)
+        store64(shape + 8 * index, load64(dimensions + 8 * index))
+    store64(shape + 8 * MAXIMUM_RANK, access)
     return view
 
 
-def part_of(state: State, parent: Entry, kind: int, address: int, size: int) -> Entry:
+def part_of(state: State, parent: Entry, kind: int, address: int, size: int, access: int) -> Entry:
     """An entry that takes over a reference to its parent; 0 without one, and then nothing is taken over."""
     handle_pool = state.handle_pool
     if not parent and kind != handle_pool.buffer:
         return Entry(0)
     made = new_entry(state, handle_pool, kind)
     if made:
-        memory_type = _DEVICE_LOCAL | place_number(handle_pool.queue) << PLACE_SHIFT
-        describe(made, address, size, memory_type, _USAGE)
-        made.encoding = _ACCESS
+        queue = handle_pool.queue
+        memory_type = granted_type(queue, _DEVICE_LOCAL) | place_number(queue) << PLACE_SHIFT
+        describe(made, address, size, memory_type, granted_usage(queue, _DEVICE_LOCAL, 0))
+        made.encoding = access
         made.parent = parent
         made.link = Entry(0)
     return made
@@ -253,5 +138,19 @@ def end_lending(python: Python, record: CallRecord) -> None:
 
 def is_used(handle_pool: HandlePoolRecord, memory: Entry) -> bool:
     """Whether anything but the call may still use memory."""
+    if memory.owner != OWNER_CODE or memory.count != 1:
+        return True
     stream = handle_pool.queue.stream
-    return memory.owner != OWNER_CODE or memory.count != 1 or stream.completed < stream.tick
+    return bool(stream) and stream.completed < stream.tick
+
+
+def lies_in_lent(record: CallRecord, handle: Entry) -> bool:
+    """Whether a view lies in memory of the host that was lent, as far as its entry tells."""
+    if record.lent_from == 0:
+        return False
+    memory = record.lent if handle else Entry(0)
+    while memory:
+        if handle.address == 0 or memory.address <= handle.address < memory.address + memory.length:
+            return True
+        memory = Entry(load64(place_of(memory) + record.state.handle_pool.extension + _NEXT))
+    return False

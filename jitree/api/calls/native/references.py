@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from jitree.api.array import Array
 from jitree.api.calls.declaration import Parameter, Signature
 from jitree.api.calls.donations import arrays_of
 from jitree.api.calls.list_packing import ANYTHING, LIST_CODES, element_of
@@ -17,12 +19,13 @@ from jitree.api.calls.transfers import copy_to_device
 from jitree.errors import FailedPreconditionError
 from jitree.regs.list import VmList
 from jitree.types import BY_NAME
+from jitree.vmfb.cconv import TYPE_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jitree.api.array import Array
     from jitree.api.calls.native.keeper import Keeper
+    from jitree.api.calls.native.producers import Producers
     from jitree.api.calls.native.rest import Written
     from jitree.api.function import Function
     from jitree.hal.buffer import BufferView
@@ -45,6 +48,12 @@ def fields_of_numbers(
     }  # fmt: skip
 
 
+def may_be_array(parameter: Parameter) -> bool:
+    """Whether a reference may be a buffer view of any type."""
+    is_view = parameter.type in (TYPE_NAMES["r"], "!hal.buffer_view")
+    return is_view and parameter.workspace is None
+
+
 class HandlePacker:
     """Handles for what is passed by reference. FAILED_PRECONDITION for what only the slow path takes."""
 
@@ -54,6 +63,8 @@ class HandlePacker:
         self._parameter = parameter
         self._device = function.device
         self._written = written if function.signature.fences and parameter.written else None
+        self.noted = array("q", (0,))
+        """Not 0 if arrays are noted in ``written``: then Python packs the next argument, too."""
         transfer = ArrayTransfer(function.device, self._present_view, copy_to_device)
         signature = Signature((parameter,), (), "", True, False)
         (self._packer,) = packers(signature, (item,), transfer, function.invoker.table.ref_types)
@@ -63,8 +74,14 @@ class HandlePacker:
     def pack(self, value: Any) -> int:
         """The lock must be held."""
         if self._written is not None:
-            self._written[self._parameter] = tuple(map(ref, arrays_of((value,))))
-        return self._table.wrap(self._packer.pack(value))
+            self._written[self._parameter] = arrays = tuple(map(ref, arrays_of((value,))))
+            self.noted[0] = bool(arrays)
+        packed = self._packer.pack(value)
+        self._passed(value)
+        return self._table.wrap(packed)
+
+    def _passed(self, value: Any) -> None:
+        """What follows from that a value can be passed: nothing."""
 
     def _present_view(self, array: Array) -> BufferView:
         """The view of an array whose elements are there. No thread may wait with the context's lock."""
@@ -72,3 +89,25 @@ class HandlePacker:
         if view is None:
             raise FailedPreconditionError("the view cannot be had without waiting")
         return view
+
+
+class ViewPacker(HandlePacker):
+    """Handles of arrays of any type. Machine code passes such an array itself from then on."""
+
+    def __init__(
+        self,
+        function: Function,
+        keeper: Keeper,
+        parameter: Parameter,
+        item: Item,
+        written: Written,
+        producers: Producers,
+    ) -> None:
+        super().__init__(function, keeper, parameter, item, written)
+        self._producers = producers
+
+    def _passed(self, value: Any) -> None:
+        if type(value) is not Array:
+            self._producers.learn(value)
+        elif value.device is self._device:
+            value._be_passed(self._keeper, value._passed_as)

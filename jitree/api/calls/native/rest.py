@@ -10,12 +10,14 @@ from weakref import ref
 from jitree.api.array import WRITES, Array
 from jitree.api.calls.declaration import Parameter
 from jitree.api.calls.packing import unpack_reference
+from jitree.api.calls.transfers import own
 from jitree.api.calls.waiting import await_work, await_work_async
 from jitree.api.function import Function, unpacked
 from jitree.dispatch.fast.engine import RUNNING
 from jitree.dispatch.function import BytecodeFunction
 from jitree.dispatch.gate import BEGUN
 from jitree.errors import StatusError
+from jitree.hal.buffer import BufferView
 from jitree.hal.fence import Fence
 
 if TYPE_CHECKING:
@@ -109,10 +111,13 @@ class Rest:
         self._invoker.abandon(KeyboardInterrupt(), self._machine, self._vm_function)
 
     def take_reference(self, handle: int) -> Any:
-        """A result that is no buffer view, or that may be of any of several devices."""
+        """A result that is no buffer view, that may be of any of several devices, or in memory that was lent
+        to the call."""
         table = self._invoker.table
         try:
-            return unpack_reference(table.object(handle), self._devices, None)
+            value = table.object(handle)
+            own_value = own(value, self._device) if type(value) is BufferView else value
+            return unpack_reference(own_value, self._devices, None)
         finally:
             table.release(handle)
 

@@ -12,8 +12,10 @@ from weakref import ref
 import numpy as np
 
 from jitree.base.endings import Borrowed
+from jitree.hal.allocator import Loan
 from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.device import Device, fence_class, semaphore_class
+from jitree.hal.enums import MemoryAccess, MemoryType
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import FUNCTION_TABLE, FUNCTION_TABLE_ADDRESS
 from jitree.modules.hal.native import FREE, HAND_OVER, IS_DONE, SWEEP, TAKE_OVER
@@ -50,6 +52,8 @@ _BLANK, _DEAD, _LIVE, _RELEASED, _EXECUTE = (
 )
 _FAILURE: Final = HANDLE_POOL.word("failure")
 
+_WRITE: Final = int(MemoryAccess.WRITE)
+_DEVICE_LOCAL: Final = int(MemoryType.DEVICE_LOCAL)
 _TYPE_MASK: Final = (1 << PLACE_SHIFT) - 1
 
 _Free = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
@@ -330,9 +334,18 @@ class HandlePool:
         return Buffer(allocation, start - table.i64[above + _ADDRESS], length)
 
     def _make_lent(self, word: int, address: int, length: int) -> Buffer:
-        """Memory of another library; the call that it was lent for has told of its owner."""
+        """Memory of the host, or of another library; the call that it was lent for has told of its owner."""
         owner = ctypes.cast(self._table.i64[word + (self._table.extension >> 3)], ctypes.py_object).value
-        exchange = None if self._device is None else self._device.array_exchange
+        assert self._device is not None
+        if self._stream is None:
+            is_written = self._table.i32[2 * word + _ENCODING] & _WRITE != 0
+            memory = memoryview((ctypes.c_uint8 * length).from_address(address))
+            buffer = self._device.device_allocator.import_host(
+                memory if is_written else memory.toreadonly(), _DEVICE_LOCAL, 0, Loan(owner)
+            )
+            assert buffer is not None  # machine code has looked
+            return buffer
+        exchange = self._device.array_exchange
         assert exchange is not None
         return exchange.import_memory(address, length, owner)
 

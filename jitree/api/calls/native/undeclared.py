@@ -1,0 +1,84 @@
+"""Arrays as arguments whose type is not declared: the program looks at what it gets, and may write to it.
+Machine code."""
+
+from __future__ import annotations
+
+from jitree.api.calls.native.arrays import visible
+from jitree.api.calls.native.copies import pass_ndarray
+from jitree.api.calls.native.device_arrays import pass_owner
+from jitree.api.calls.native.exchange import COMPLEX, TENSOR_SIZE, exchange_of, is_described, pass_tensor
+from jitree.api.calls.native.layout import CAPSULE_CONTEXT_AT, DTYPE, MAXIMUM_RANK
+from jitree.api.calls.native.lending import READ_ONLY
+from jitree.api.calls.native.python import type_of
+from jitree.api.calls.native.records import Argument, CallRecord, Dtype, Ndarray, Python, Tensor
+from jitree.codegen.primitives import load64, stack
+from jitree.codegen.record import place_of
+
+_DTYPE_SIZE = DTYPE.size
+
+
+def pass_undeclared(python: Python, record: CallRecord, argument: Argument, value: int) -> bool:
+    """Whether it is an array that is an argument now: one of the session by its handle, others as a copy. If
+    not an exception may be set."""
+    cls = type_of(value)
+    if cls == python.array_type:
+        return pass_visible(python, record, argument, value)
+    if load64(argument.noted) != 0:
+        return False
+    if cls == python.ndarray_type:
+        array = Ndarray(value)
+        row = row_of(python, array.dtype)
+        return takes(argument, row, array.rank) and pass_ndarray(python, record, argument, array)
+    exchange = exchange_of(python, cls)
+    if not exchange or exchange.describe == 0:
+        return False
+    tensor = Tensor(stack(TENSOR_SIZE))
+    argument.tensor_type = COMPLEX  # which there is most to ask of
+    return (
+        is_described(python, argument, exchange, value, tensor)
+        and takes(argument, row_of_tensor(python, tensor.type), tensor.rank)
+        and pass_tensor(python, record, argument, tensor, READ_ONLY, value)
+    )
+
+
+def takes(argument: Argument, row: Dtype, rank: int) -> bool:
+    """Whether machine code copies such arrays: then they are what is declared in this call."""
+    if not row or rank > MAXIMUM_RANK:
+        return False
+    argument.dtype = row.dtype
+    argument.element_type = row.code
+    argument.tensor_type = row.tensor_type
+    argument.item_size = row.item_size
+    argument.rank = rank
+    return True
+
+
+def pass_visible(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
+    """A device array whose elements are there, in memory that the host sees and the program may write to.
+    Those of calls that go on when their caller does Python has to note."""
+    if record.signal != 0 or not visible(python, array):
+        return False
+    owner = load64(array + python.array_owner)
+    if load64(owner + CAPSULE_CONTEXT_AT) != place_of(record.owners):
+        return False
+    return pass_owner(python, argument, array)
+
+
+def row_of_tensor(python: Python, tensor_type: int) -> Dtype:
+    """As :func:`row_of`, of a TENSOR.type."""
+    row = Dtype(python.dtypes)
+    for _ in range(python.dtype_count):
+        if row.tensor_type == tensor_type:
+            return row
+        row = Dtype(place_of(row) + _DTYPE_SIZE)
+    return Dtype(0)
+
+
+def row_of(python: Python, dtype: int) -> Dtype:
+    """What is known of a numpy dtype, 0 if nothing is."""
+    row = Dtype(python.dtypes)
+    for _ in range(python.dtype_count):
+        if row.dtype == dtype:
+            return row
+        row = Dtype(place_of(row) + _DTYPE_SIZE)
+    return Dtype(0)
