@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import sys
 import weakref
@@ -19,6 +20,7 @@ from tests.api import producers
 from tests.api.direct import direct, live, needs_machine_code, through
 from tests.api.producers import Tensor
 from tests.api.programs import ALIASES, ASYNCHRONOUS
+from tests.api.test_awaited_calls import Slow
 from tests.assembler import Assembler
 
 pytestmark = needs_machine_code
@@ -207,3 +209,32 @@ def test_arrays_that_are_not_aligned_are_copied(session: Session) -> None:
     result = double(array)
     assert session.device_allocator.statistics.device.allocated - before == 2 * X.nbytes
     assert np.array_equal(result, 2 * X)
+
+
+def test_an_awaited_call_keeps_what_was_lent_until_it_ends(session: Session) -> None:
+    """Others may run meanwhile, and the caller may have dropped the array."""
+    slow = Slow()
+    session.append_module(slow)
+    program = Assembler("program").import_function("slow.answer", "0i_i")
+    text = "%i0 = const.i32 1\n%i1 = call @slow.answer [%i0]\nreturn [%R0]"
+    session.load(ALIASES, program.function("f", "0r_r", text, attrs=DECLARED).build())
+    function = direct(session["program.f"], X)
+    slow.waits = True
+    blocks: list[weakref.ref[Any]] = []
+
+    async def call() -> Any:
+        array = aligned()
+        blocks.append(block_of(array))
+        awaited = asyncio.ensure_future(function.async_(array))
+        del array
+        await slow.reached(1)
+        gc.collect()
+        assert blocks[0]() is not None
+        slow.open()
+        return await awaited
+
+    assert np.array_equal(asyncio.run(call()), X)
+    slow.waits = False
+    function(X[:4])
+    gc.collect()
+    assert blocks[0]() is None
