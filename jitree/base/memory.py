@@ -103,7 +103,7 @@ def mapped_file(file: int, size: int) -> memoryview:
 def zero_pages(size: int) -> npt.NDArray[np.uint8]:
     """Bytes that are zero and take room only where they are written, from the start of a page on.
 
-    RESOURCE_EXHAUSTED if the address space has no room.
+    OSError if the address space has no room.
     """
     import numpy as np
 
@@ -114,9 +114,7 @@ def _mapped(size: int, access: int, flags: int, file: int) -> int:
     start: int | None = _mmap(None, size, access, flags, file, 0)
     if start is None or start == _FAILED:
         number = ctypes.get_errno()
-        if file >= 0:
-            raise OSError(number, os.strerror(number))
-        raise ResourceExhaustedError(f"{size} bytes of memory could not be reserved: {os.strerror(number)}")
+        raise OSError(number, os.strerror(number))
     return start
 
 
@@ -133,7 +131,11 @@ class Mapping:
         self.size = page_up(max(size, 1))
         slack = max(alignment, PAGE_SIZE) - PAGE_SIZE
         whole = self.size + slack
-        start = _mapped(whole, NONE, _PRIVATE | _ANONYMOUS, -1)
+        try:
+            start = _mapped(whole, NONE, _PRIVATE | _ANONYMOUS, -1)
+        except OSError as error:
+            text = f"{whole} bytes of memory could not be reserved: {error.strerror}"
+            raise ResourceExhaustedError(text) from None
         self._ending = Ending(partial(_munmap, start, whole))
         self.address = start + slack & -max(alignment, PAGE_SIZE)
 
