@@ -17,10 +17,12 @@ import jitree
 from jitree import Session
 from jitree.cuda.device import CudaDevice
 from jitree.hal.exchange import HostTransfers
+from tests.api import producers
+from tests.assembler import Assembler
 from tests.cuda.fake import FakeDriver
 from tests.cuda.fake_results import CUresult
 from tests.cuda.programs import LENDING, LENDING_ASYNC, PROGRAM_KERNELS
-from tests.cuda.test_lending import Tensor, warm
+from tests.cuda.test_lending import SUBMITS, Tensor, warm
 
 pytestmark = pytest.mark.usefixtures("machine_code")
 
@@ -176,6 +178,28 @@ def test_an_idle_device_gets_elements_by_the_driver_and_a_busy_one_by_a_kernel(
     assert submitted(session.to_device, 2 * X + 1) == [copy, launch]
     for array in arrays:
         assert np.array_equal(np.asarray(array), 2 * X + 1)
+
+
+def test_arrays_of_no_declared_type_are_passed_by_machine_code(fake: FakeDriver, session: Session) -> None:
+    add, x = session.load(LENDING).add, session.to_device(X)
+    warm(add, x, x)
+    echo = session.load(Assembler("echo").function("f", "0r_r", "return [%R0]").build()).f
+    warm(echo, X)
+    foreign = producers.new_type()
+    for value in (X, X[::-1], np.arange(6, dtype=np.uint8).reshape(2, 3), x, foreign(X + 1), np.float64([2])):
+        echo(value)
+        fake.calls.clear()
+        result = echo(value)
+        assert set(fake.names()) <= SUBMITS
+        expected = np.asarray(getattr(value, "array", value))
+        assert result.dtype == expected.dtype and np.array_equal(np.asarray(result), expected)
+    with Session(device="local-sync") as other:
+        there = other.to_device(X + 2)
+        assert np.array_equal(np.asarray(echo(there)), X + 2)
+    for value in ("text", object(), np.array(["x"])):
+        with pytest.raises((TypeError, jitree.errors.StatusError)):
+            echo(value)
+    assert np.array_equal(np.asarray(echo(x)), X)
 
 
 @pytest.mark.parametrize("size", [1 << 10, 1 << 16, 1 << 20])

@@ -302,7 +302,7 @@ class _Rows:
         from jitree.api.calls.native import references as packing
 
         row = self._function, self._keeper, parameter, item, self.written
-        if packing.may_be_array(parameter) and self._copies and self._is_local:
+        if packing.may_be_array(parameter) and self._copies:
             views = packing.ViewPacker(*row, self._interface.producers)
             return {
                 "convert": self._keep(views.pack), "noted": views.noted.buffer_info()[0],

@@ -3,7 +3,7 @@ Machine code."""
 
 from __future__ import annotations
 
-from jitree.api.calls.native.arrays import visible
+from jitree.api.calls.native.arrays import readable
 from jitree.api.calls.native.copies import pass_ndarray
 from jitree.api.calls.native.device_arrays import pass_owner
 from jitree.api.calls.native.exchange import COMPLEX, TENSOR_SIZE, exchange_of, is_described, pass_tensor
@@ -13,6 +13,9 @@ from jitree.api.calls.native.python import type_of
 from jitree.api.calls.native.records import Argument, CallRecord, Dtype, Ndarray, Python, Tensor
 from jitree.codegen.primitives import load64, stack
 from jitree.codegen.record import place_of
+from jitree.modules.hal.native.buffers import place_number
+from jitree.modules.hal.native.records import Entry
+from jitree.regs.layout import PLACE_SHIFT
 
 _DTYPE_SIZE = DTYPE.size
 
@@ -22,7 +25,7 @@ def pass_undeclared(python: Python, record: CallRecord, argument: Argument, valu
     not an exception may be set."""
     cls = type_of(value)
     if cls == python.array_type:
-        return pass_visible(python, record, argument, value)
+        return pass_present(python, record, argument, value)
     if load64(argument.noted) != 0:
         return False
     if cls == python.ndarray_type:
@@ -53,10 +56,12 @@ def takes(argument: Argument, row: Dtype, rank: int) -> bool:
     return True
 
 
-def pass_visible(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
-    """A device array whose elements are there, in memory that the host sees and the program may write to.
-    Those of calls that go on when their caller does Python has to note."""
-    if record.signal != 0 or not visible(python, array):
+def pass_present(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
+    """A device array of the session's memory whose elements are there, or are before what the call submits,
+    and to which the program may write. What calls use that are still at work later Python has to note."""
+    handle = Entry(0) if record.signal != 0 else readable(python, array)
+    queue = record.state.handle_pool.queue
+    if not handle or not queue or handle.access >> PLACE_SHIFT != place_number(queue):
         return False
     owner = load64(array + python.array_owner)
     if load64(owner + CAPSULE_CONTEXT_AT) != place_of(record.owners):
