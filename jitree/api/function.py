@@ -16,7 +16,7 @@ from jitree.base.endings import Remade, require_interpreter
 from jitree.base.scopes import deadline
 from jitree.dispatch.function import VmFunction as VmFunction
 from jitree.errors import InvalidArgumentError, StatusError, fold, folded, printable
-from jitree.hal.buffer import BufferView
+from jitree.hal.buffer import PENDING, BufferView
 
 if TYPE_CHECKING:
     import inspect
@@ -281,7 +281,12 @@ class Function(Remade):
             self._is_settled, self._direct = self._session.call_by_machine_code(self)
 
     def _call_once(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        return self.unpack(self._invoke(self._pack(arguments, named)))
+        packed = self._pack(arguments, named)
+        if PENDING[0]:
+            from jitree.api.calls.turns import wait_for_turn
+
+            wait_for_turn(self.signature.arguments, packed)
+        return self.unpack(self._invoke(packed))
 
     @property
     def is_direct(self) -> bool:
@@ -357,6 +362,12 @@ class Function(Remade):
 
     async def _invoke_async(self, /, *arguments: Any, **named: Any) -> Any:
         packed = self._pack(arguments, named)
+        if PENDING[0]:
+            from jitree.api.calls.turns import turn_of
+
+            turn = turn_of(self._device, self.signature.arguments, packed)
+            if turn is not None:
+                await turn
         try:
             results = await self._context.invoke_async(self._vm_function, packed)
         except StatusError as error:

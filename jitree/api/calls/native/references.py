@@ -62,9 +62,12 @@ class HandlePacker:
 
     def pack(self, value: Any) -> int:
         """The lock must be held."""
+        packed = self._packer.pack(value)
         if self._written is not None:
-            self._written[self._parameter] = tuple(map(ref, arrays_of((value,))))
-        return self._table.wrap(self._packer.pack(value))
+            from jitree.hal.pending import extents  # of few programs
+
+            self._written[self._parameter] = tuple(map(ref, arrays_of((value,)))), extents((packed,))
+        return self._table.wrap(packed)
 
     def _present_view(self, array: Array) -> BufferView:
         """The view of an array whose elements are there. No thread may wait with the context's lock."""

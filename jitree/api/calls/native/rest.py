@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
@@ -19,12 +18,16 @@ from jitree.errors import StatusError
 from jitree.hal.fence import Fence
 
 if TYPE_CHECKING:
+    from array import array
+
     from jitree.dispatch.engine import EngineEntry
     from jitree.dispatch.invocation import Call
+    from jitree.hal.pending import Extent
     from jitree.regs.machine import Machine
 
-Written = dict[Parameter, tuple["ref[Array]", ...]]
-"""The arrays of the call in progress that it may still write to when its caller goes on."""
+Written = dict[Parameter, tuple[tuple["ref[Array]", ...], tuple["Extent", ...]]]
+"""What the call in progress may still write to when its caller goes on: arrays, and memory that the host
+sees."""
 
 
 class Rest:
@@ -38,8 +41,10 @@ class Rest:
         machine: Machine,
         written: Written,
         rewrites: bool,
+        extents: array[int],
     ) -> None:
-        """``rewrites``: it may write to arrays that the host has copies of."""
+        """``rewrites``: it may write to arrays that the host has copies of. ``extents``: where machine code
+        says where the arrays of the call lie, address and length of each argument."""
         self._invoker = function.invoker
         self._device = function.device
         self._devices = function.devices
@@ -50,6 +55,9 @@ class Rest:
         self._machine = machine
         self._written = written
         self._rewrites = rewrites
+        self._extents = extents
+        self._is_ordered = function.device.array_exchange is None
+        self._overwritten = tuple(parameter.overwritten for parameter in function.arguments)
 
     def go_on(self) -> None:
         """Completes a call that machine code has left: its results are in the registers then. Whatever it
@@ -149,9 +157,24 @@ class Rest:
     def _submitted(self, fence: Fence) -> Fence | None:
         if fence.is_reached():
             return None
-        for reference in chain.from_iterable(self._written.values()):
-            array = reference()
-            if array is not None:
-                array._compute_until(fence)
+        if self._is_ordered:
+            from jitree.hal.pending import begin
+
+            begin(fence, *self._uses())
+        for arrays, _ in self._written.values() if not self._is_ordered else ():
+            for found in filter(None, (reference() for reference in arrays)):
+                found._compute_until(fence)
         self._invoker.submitted.add(fence)
         return fence
+
+    def _uses(self) -> tuple[list[Extent], list[Extent]]:
+        """The memory that the call in progress reads, and what it writes."""
+        uses: tuple[list[Extent], list[Extent]] = ([], [])
+        words = self._extents
+        for index, is_overwritten in enumerate(self._overwritten):
+            start, length = words[2 * index], words[2 * index + 1]
+            if length:
+                uses[is_overwritten].append((start, start + length))
+        for _, extents in self._written.values():
+            uses[True].extend(extents)
+        return uses
