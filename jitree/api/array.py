@@ -210,15 +210,15 @@ class Array(ImplicitTransfer):
         """What is reached, or fails, when no pending call writes to its memory any more."""
         if PENDING[0] != WRITING or self.is_donated:
             return []
-        from jitree.hal.pending import before, extents
+        from jitree.hal.pending import before_both, extents
 
-        return before(extents((self.view,)), ())
+        return before_both(extents((self.view,)), ())
 
     def _await_updates(self) -> None:
-        """Waits until no pending call writes to its memory."""
-        from jitree.hal.pending import wait_for
+        """Waits until no call writes to its memory that goes on without this thread."""
+        from jitree.hal.pending import await_written, extents
 
-        wait_for(self._updates())
+        await_written(*(() if self.is_donated else extents((self.view,))))
 
     @property
     def ready(self) -> bool:

@@ -14,7 +14,7 @@ from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX
 from jitree.api.calls.donations import arrays_of
 from jitree.api.calls.tensor_packing import ArrayTransfer, pending_view
 from jitree.api.calls.transfers import copy_to_device
-from jitree.api.calls.turns import are_ordered, turn_of, uses_of
+from jitree.api.calls.turns import are_ordered, awaited_use, turn_of, uses_of
 from jitree.api.calls.waiting import await_work, await_work_async
 from jitree.api.function import Function
 from jitree.dispatch.gate import CANCELS
@@ -51,8 +51,11 @@ class AsynchronousFunction(Function):
     async def _invoke_async(self, /, *arguments: Any, **named: Any) -> Any:
         begun = self.invoker.gate[CANCELS]
         wait, signal, packed = self._begin(arguments, named)
+        call = self._context.invoke_async
         try:
-            results = await self._context.invoke_async(self._vm_function, [*packed, wait, signal])
+            with awaited_use(self._device, self.arguments, packed, signal) as use:
+                await use.take_turn_here()
+                results = await use.whenever_it_waits(call(self._vm_function, [*packed, wait, signal]))
             if not signal.is_reached():
                 self._announce(signal, arguments, named, packed)
                 await await_work_async(self.invoker, begun, signal, wait)

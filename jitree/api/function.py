@@ -362,17 +362,21 @@ class Function(Remade):
 
     async def _invoke_async(self, /, *arguments: Any, **named: Any) -> Any:
         packed = self._pack(arguments, named)
-        if PENDING[0]:
-            from jitree.api.calls.turns import turn_of
-
-            turn = turn_of(self._device, self.signature.arguments, packed)
-            if turn is not None:
-                await turn
         try:
-            results = await self._context.invoke_async(self._vm_function, packed)
+            results = await self._take_turn(packed)
         except StatusError as error:
             self._fail(error)
         return self.unpack(results)
+
+    async def _take_turn(self, packed: list[object]) -> list[Any]:
+        """Awaits a call after those in its way, before others that it is in the way of."""
+        from jitree.api.calls.turns import awaited_use  # of few programs
+
+        call = self._context.invoke_async
+        with awaited_use(self._device, self.signature.arguments, packed) as use:
+            await use.take_turn()
+            results: list[Any] = await use.whenever_it_waits(call(self._vm_function, packed))
+            return results
 
     @folded
     def workspace_size(self, *shapes: Any, **named: Any) -> int:

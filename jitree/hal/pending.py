@@ -8,9 +8,10 @@ What a pending call fails with belongs to its results: whoever comes after it wa
 from __future__ import annotations
 
 import os
-from _thread import RLock
+from _thread import RLock, get_ident
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
+from weakref import ref
 
 from jitree.errors import StatusCode, StatusError
 from jitree.hal.buffer import PENDING, Buffer, BufferView
@@ -27,17 +28,27 @@ Extent = tuple[int, int]
 
 
 class Use:
-    """What a pending call reads and writes, until its fence is reached or has failed."""
+    """What a pending call reads and writes, until its fence is reached or has failed, or nothing is left that
+    could reach it: what does keeps the semaphores."""
 
-    __slots__ = ("fence", "read", "written")
+    __slots__ = ("_points", "driver", "read", "written")
 
-    def __init__(self, fence: Fence, read: Sequence[Extent], written: Sequence[Extent]) -> None:
-        self.fence = fence
+    def __init__(self, fence: Fence, read: Sequence[Extent], written: Sequence[Extent], driver: int) -> None:
+        """``driver``: the thread whose event loop goes on with the call; 0 = devices do."""
+        self._points = tuple((ref(semaphore), value) for semaphore, value in fence.timepoints)
         self.read = read
         self.written = written
+        self.driver = driver
+
+    @property
+    def end(self) -> Turn:
+        """Reached when it has ended."""
+        found = ((semaphore(), value) for semaphore, value in self._points)
+        return Turn((semaphore, value) for semaphore, value in found if semaphore is not None)
 
     def has_ended(self) -> bool:
-        return self.fence.query() != StatusCode.DEFERRED
+        end = self.end
+        return len(end.timepoints) < len(self._points) or end.query() != StatusCode.DEFERRED
 
     def disturbs(self, read: Sequence[Extent], written: Sequence[Extent]) -> bool:
         """Whether what reads and writes such memory has to come after it."""
@@ -50,9 +61,25 @@ _lock = RLock()
 
 def begin(fence: Fence, read: Sequence[Extent], written: Sequence[Extent]) -> None:
     """A call that reaches the fence at its end is pending, unless it has ended."""
-    use = Use(fence, read, written)
+    _add(Use(fence, read, written, 0))
+
+
+def begin_here(fence: Fence, read: Sequence[Extent], written: Sequence[Extent]) -> Use:
+    """As :func:`begin`, of a call that goes on by the event loop of this thread: who blocks the thread cannot
+    come after it. The driver of what is returned may become 0."""
+    use = Use(fence, read, written, get_ident())
+    _add(use)
+    return use
+
+
+def _add(use: Use) -> None:
+    if not use.read and not use.written:
+        return
     with _lock:
-        _uses[:] = [*(one for one in _uses if not one.has_ended()), *([] if use.has_ended() else [use])]
+        while _uses and _uses[0].has_ended():
+            _uses.pop(0)
+        if not use.has_ended():
+            _uses.append(use)
         _show()
 
 
@@ -64,11 +91,28 @@ def settle() -> None:
 
 
 def before(read: Sequence[Extent], written: Sequence[Extent]) -> list[Fence]:
-    """The ends of the pending calls that what reads and writes such memory has to come after."""
+    """The ends of the pending calls that what reads and writes such memory has to come after, but for those
+    that only this thread can go on with."""
+    here = get_ident()
+    return [use.end for use in _in_the_way(read, written) if use.driver != here]
+
+
+def before_here(read: Sequence[Extent], written: Sequence[Extent]) -> list[Fence]:
+    """As :func:`before`, of those that the event loop of this thread goes on with: to be awaited."""
+    here = get_ident()
+    return [use.end for use in _in_the_way(read, written) if use.driver == here]
+
+
+def before_both(read: Sequence[Extent], written: Sequence[Extent]) -> list[Fence]:
+    """As :func:`before` and :func:`before_here`."""
+    return [use.end for use in _in_the_way(read, written)]
+
+
+def _in_the_way(read: Sequence[Extent], written: Sequence[Extent]) -> list[Use]:
     if PENDING[0] == NOTHING:
         return []
     settle()
-    return [Turn(use.fence.timepoints) for use in tuple(_uses) if use.disturbs(read, written)]
+    return [use for use in tuple(_uses) if use.disturbs(read, written)]
 
 
 def wait_for(fences: Iterable[Fence]) -> None:
@@ -80,8 +124,7 @@ def wait_for(fences: Iterable[Fence]) -> None:
 
 def await_written(*read: Extent) -> None:
     """Waits for the pending calls that write to memory which is to be read at once."""
-    if PENDING[0] == WRITING:
-        wait_for(before(read, ()))
+    wait_for(before(read, ()) if PENDING[0] == WRITING else ())
 
 
 def ended(fences: Sequence[Fence], device: Signaller) -> Fence | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from jitree import Array, Module, Session
 from jitree.errors import DataLossError
 from jitree.hal.buffer import PENDING
 from jitree.hal.fence import Fence
+from jitree.hal.pending import settle
 from tests.api.programs import TURNS
 
 OLD = np.arange(64, dtype=np.float32)
@@ -25,6 +27,14 @@ SECONDS = 0.02
 
 Floats = npt.NDArray[np.float32]
 Elements = Array | Floats
+
+
+@pytest.fixture(autouse=True)
+def nothing_pending() -> None:
+    """What other tests have left is no matter here."""
+    gc.collect()
+    settle()
+    assert PENDING[0] == 0
 
 
 @pytest.fixture
@@ -286,6 +296,18 @@ def test_awaited_calls_take_turns(module: Module, session: Session) -> None:
     assert np.array_equal(third, 2 * NINE + OLD) and np.array_equal(fourth, 4 * NINE)
 
 
+def test_a_call_that_nothing_can_end_any_more_is_in_nobody_s_way(plain_session: Session) -> None:
+    lost = Session("local-sync", tier="plain")
+    gate, fence = late(lost, SEVEN)
+    held = lost.load(TURNS).sum.submit(lost.to_device(OLD), gate)
+    assert PENDING[0] and not held.ready
+    del lost, gate, fence, held
+    gc.collect()
+    module = plain_session.load(TURNS)
+    module.plain_sum(OLD, OLD)
+    assert PENDING[0] == 0
+
+
 def test_a_wait_for_a_turn_has_the_deadline_of_the_call(module: Module, session: Session) -> None:
     array = session.to_device(OLD)
     gate, fence = late(session, SEVEN)
@@ -324,6 +346,62 @@ def test_work_that_goes_on_when_the_call_has_returned(tier: str) -> None:
             module.cube_into.submit(memory, session.to_device(SQUARE))
             module.cube_into.submit(given, memory)
             assert alias[7, 9] == CUBE[7, 9]
+
+
+@pytest.mark.parametrize("tier", ["fast", "plain"])
+@pytest.mark.parametrize("kind", ["plain_", ""])
+def test_calls_that_an_event_loop_makes_side_by_side(tier: str, kind: str) -> None:
+    """Also of functions that wait for their work themselves: others begin meanwhile."""
+    with Session("local-task", tier=tier) as session:
+        module = session.load(TURNS)
+        given = session.to_device(SQUARE)
+        cube, cube_into = module[kind + "cube"], module[kind + "cube_into"]
+        for _ in range(3):
+            cube(given), cube_into(given, session.to_device(SQUARE))
+            module.twice(given), module.twice_into(given, out=session.to_device(SQUARE))
+
+        async def main() -> None:
+            for _ in range(5):
+                memory = session.to_device(SQUARE)
+                alias = module.twice_into(given / 2, out=memory)
+                found = await asyncio.gather(
+                    cube.async_(memory),
+                    module.twice.async_(alias),
+                    module.twice_into.async_(given, out=alias),
+                    module.twice.async_(memory),
+                    cube_into.async_(given, memory),
+                    module.twice.async_(alias),
+                    _awaited(alias),
+                )
+                expected: list[Any] = [CUBE, 2 * SQUARE, CUBE, 4 * SQUARE, CUBE, 2 * CUBE, CUBE]
+                for number, values in enumerate(expected):
+                    assert np.array_equal(found[number], values), number
+
+        asyncio.run(main())
+        assert PENDING[0] == 0
+
+
+def test_an_awaited_call_that_is_given_up_is_in_nobody_s_way() -> None:
+    with Session("local-task", tier="fast") as session:
+        module = session.load(TURNS)
+        memory = session.to_device(SQUARE)
+        for _ in range(3):
+            module.plain_cube(memory), module.twice_into(memory, out=session.to_device(SQUARE))
+
+        async def main() -> None:
+            task = asyncio.ensure_future(module.plain_cube.async_(memory))
+            await asyncio.sleep(0)
+            task.cancel()
+            await module.twice_into.async_(SQUARE, out=memory)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            task = asyncio.ensure_future(module.plain_cube.async_(memory))
+            await asyncio.sleep(0)
+            module.twice_into(SQUARE, out=memory)  # does not wait for what only this thread can go on with
+            await task
+
+        asyncio.run(main())
+        assert np.array_equal(memory, 2 * SQUARE) and PENDING[0] == 0
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -67,4 +67,24 @@ module @turns {
     %r = arith.addf %a, %a : tensor<384x384xf32>
     util.return %r : tensor<384x384xf32>
   }
+  util.func public @plain_cube(%a: tensor<384x384xf32>) -> tensor<384x384xf32> {
+    %zero = arith.constant 0.0 : f32
+    %empty = tensor.empty() : tensor<384x384xf32>
+    %start = linalg.fill ins(%zero : f32) outs(%empty : tensor<384x384xf32>) -> tensor<384x384xf32>
+    %r = linalg.matmul ins(%a, %a : tensor<384x384xf32>, tensor<384x384xf32>)
+        outs(%start : tensor<384x384xf32>) -> tensor<384x384xf32>
+    %s = linalg.matmul ins(%r, %a : tensor<384x384xf32>, tensor<384x384xf32>)
+        outs(%start : tensor<384x384xf32>) -> tensor<384x384xf32>
+    util.return %s : tensor<384x384xf32>
+  }
+  util.func public @plain_cube_into(%a: tensor<384x384xf32>, %out: tensor<384x384xf32> {iree.abi.output = 0 : index}) -> tensor<384x384xf32> {
+    %zero = arith.constant 0.0 : f32
+    %empty = tensor.empty() : tensor<384x384xf32>
+    %start = linalg.fill ins(%zero : f32) outs(%empty : tensor<384x384xf32>) -> tensor<384x384xf32>
+    %r = linalg.matmul ins(%a, %a : tensor<384x384xf32>, tensor<384x384xf32>)
+        outs(%start : tensor<384x384xf32>) -> tensor<384x384xf32>
+    %s = linalg.matmul ins(%r, %a : tensor<384x384xf32>, tensor<384x384xf32>)
+        outs(%start : tensor<384x384xf32>) -> tensor<384x384xf32>
+    util.return %s : tensor<384x384xf32>
+  }
 }

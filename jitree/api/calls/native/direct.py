@@ -120,7 +120,7 @@ def direct_call(
         "signal": rows.signal() if signature.fences else 0, "rewrites": int(rows.rewrites),
         "workspace": rows.workspace, "staging": rows.staging(arguments), "uploads": int(rows.uploads),
         "last_wait": rows.last_wait(vm_function), "beside": _beside(signature),
-        "extents": extents.buffer_info()[0] if signature.fences and count else 0,
+        "extents": extents.buffer_info()[0] if count else 0,
         "acquire_code": method_code(lock.acquire, METH_KEYWORDS),
         "release_code": method_code(lock.release, METH_NOARGS),
     }  # fmt: skip

@@ -6,7 +6,7 @@ The first one is null: arrays that are still computed are arguments for Python.
 
 from __future__ import annotations
 
-from jitree.api.calls.native.layout import ARGUMENT, PASS_ARRAY, PASS_CONSUMED
+from jitree.api.calls.native.layout import ARGUMENT, PASS_ARRAY, PASS_REFERENCE
 from jitree.api.calls.native.python import (
     drop,
     invoke_with,
@@ -56,10 +56,11 @@ def note_extents(record: CallRecord) -> None:
         return
     argument = Argument(record.arguments)
     for _ in range(record.argument_count):
-        if PASS_ARRAY <= argument.kind <= PASS_CONSUMED:
+        if PASS_ARRAY <= argument.kind <= PASS_REFERENCE:
             handle = Entry(load64(argument.place))
-            store64(place, handle.address)
-            store64(place + 8, handle.length)
+            is_known = bool(handle) and handle.address != 0
+            store64(place, handle.address if is_known else 0)
+            store64(place + 8, handle.length if is_known else 0)
         argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
         place += 16
 

@@ -53,7 +53,8 @@ class HandlePacker:
     ) -> None:
         self._parameter = parameter
         self._device = function.device
-        self._written = written if function.signature.fences and parameter.written else None
+        self._written = written
+        self._is_told = function.signature.fences and parameter.written
         transfer = ArrayTransfer(function.device, self._present_view, copy_to_device)
         signature = Signature((parameter,), (), "", True, False)
         (self._packer,) = packers(signature, (item,), transfer, function.invoker.table.ref_types)
@@ -63,7 +64,7 @@ class HandlePacker:
     def pack(self, value: Any) -> int:
         """The lock must be held."""
         packed = self._packer.pack(value)
-        if self._written is not None:
+        if self._is_told or isinstance(packed, VmList):
             from jitree.hal.pending import extents  # of few programs
 
             self._written[self._parameter] = tuple(map(ref, arrays_of((value,)))), extents((packed,))

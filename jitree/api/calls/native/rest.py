@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
@@ -20,14 +21,15 @@ from jitree.hal.fence import Fence
 if TYPE_CHECKING:
     from array import array
 
+    from jitree.api.calls.turns import Uses
     from jitree.dispatch.engine import EngineEntry
     from jitree.dispatch.invocation import Call
     from jitree.hal.pending import Extent
     from jitree.regs.machine import Machine
 
 Written = dict[Parameter, tuple[tuple["ref[Array]", ...], tuple["Extent", ...]]]
-"""What the call in progress may still write to when its caller goes on: arrays, and memory that the host
-sees."""
+"""What the call in progress may still write to when its caller goes on: arrays, and memory that lists
+have."""
 
 
 class Rest:
@@ -85,11 +87,21 @@ class Rest:
         if call is None:
             return None
         fence = cast("Fence | None", invoker.table.object(signal))
-        return self._finish(call, fence, invoker.gate[BEGUN])
+        use: AbstractContextManager[object] = nullcontext()
+        if self._is_ordered:
+            from jitree.api.calls.turns import AwaitedUse
 
-    async def _finish(self, call: Call, fence: Fence | None, begun: int) -> Any:
+            uses = self._uses()
+            use = begun = AwaitedUse(lambda: uses, fence)
+            begun.begin()
+        return self._finish(call, fence, invoker.gate[BEGUN], use)
+
+    async def _finish(
+        self, call: Call, fence: Fence | None, begun: int, use: AbstractContextManager[object]
+    ) -> Any:
         try:
-            results = await self._invoker.drive(call, begun)
+            with use:
+                results = await self._invoker.drive(call, begun)
         except StatusError as error:
             error.with_context(f"`{self._declaration}`")
             raise
@@ -167,8 +179,10 @@ class Rest:
         self._invoker.submitted.add(fence)
         return fence
 
-    def _uses(self) -> tuple[list[Extent], list[Extent]]:
-        """The memory that the call in progress reads, and what it writes."""
+    def _uses(self) -> Uses:
+        """The memory of the call in progress."""
+        from jitree.api.calls.turns import Uses
+
         uses: tuple[list[Extent], list[Extent]] = ([], [])
         words = self._extents
         for index, is_overwritten in enumerate(self._overwritten):
@@ -177,4 +191,4 @@ class Rest:
                 uses[is_overwritten].append((start, start + length))
         for _, extents in self._written.values():
             uses[True].extend(extents)
-        return uses
+        return Uses(*uses)
