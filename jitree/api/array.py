@@ -13,7 +13,8 @@ import numpy as np
 
 from jitree.api.calls.transfers import CALLER, ImplicitTransfer, keep_interrupt, to_numpy
 from jitree.errors import FailedPreconditionError, StatusCode, StatusError, folded
-from jitree.hal.buffer import BufferView
+from jitree.hal.buffer import PENDING, BufferView
+from jitree.hal.enums import WRITING
 from jitree.types import ENCODING_DENSE, ElementType, element_type
 
 if TYPE_CHECKING:
@@ -192,9 +193,12 @@ class Array(ImplicitTransfer):
     # -- waiting -------------------------------------------------------------------------------------
 
     def _compute_until(self, fence: Fence) -> None:
-        """A call that has been submitted writes to the elements: they are there when a fence is reached."""
+        """A call that has been submitted writes to the elements, in memory that the host does not see: they
+        are there when a fence is reached, or has failed, which is a matter of the results."""
+        from jitree.hal.fence import Turn
+
         self._passed_as = None
-        self._fence = fence
+        self._fence = Turn(fence.timepoints)
 
     def _is_there(self) -> bool:
         """Whether the elements are there, for all that can be told without waiting."""
@@ -202,10 +206,25 @@ class Array(ImplicitTransfer):
             self._fence = None
         return self._fence is None
 
+    def _updates(self) -> list[Fence]:
+        """What is reached, or fails, when no pending call writes to its memory any more."""
+        if PENDING[0] != WRITING or self.is_donated:
+            return []
+        from jitree.hal.pending import before_both, extents
+
+        return before_both(extents((self.view,)), ())
+
+    def _await_updates(self) -> None:
+        """Waits until no call writes to its memory that goes on without this thread."""
+        from jitree.hal.pending import await_written, extents
+
+        await_written(*(() if self.is_donated else extents((self.view,))))
+
     @property
     def ready(self) -> bool:
         """Whether the elements are there (or will never be, because the call failed)."""
-        return self._fence is None or self._fence.query() != StatusCode.DEFERRED
+        is_computed = self._fence is None or self._fence.query() != StatusCode.DEFERRED
+        return is_computed and not self._updates()
 
     @folded
     def wait(self) -> Self:
@@ -213,12 +232,16 @@ class Array(ImplicitTransfer):
         if self._fence is not None:
             self._fence.wait()
             self._fence = None
+        if PENDING[0]:
+            self._await_updates()
         return self
 
     def __await__(self) -> Generator[object, None, Self]:
         if self._fence is not None:
             yield from self._fence.__await__()
             self._fence = None
+        for fence in self._updates():
+            yield from fence.__await__()
         return self
 
     # -- the elements --------------------------------------------------------------------------------
@@ -226,6 +249,8 @@ class Array(ImplicitTransfer):
     @folded
     def to_host(self) -> npt.NDArray[Any]:
         """The elements as a numpy array over the same memory where the host sees it, else a copy."""
+        if PENDING[0]:
+            self._await_updates()
         known = self._known_elements()
         if known is None:
             if self._owner is not None:
@@ -240,7 +265,9 @@ class Array(ImplicitTransfer):
             writes = WRITES[0]
             if elements is None or self._fence is not None:
                 elements = to_numpy(view, self._device, self._fence)
-                self._fence = None
+                if self._fence is not None:
+                    self._fence = None
+                    self.wait()
             shown = elements.view()
             exchange = self._device.array_exchange
             if exchange is not None and exchange.is_shared(view):

@@ -14,18 +14,23 @@ from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX
 from jitree.api.calls.donations import arrays_of
 from jitree.api.calls.tensor_packing import ArrayTransfer, pending_view
 from jitree.api.calls.transfers import copy_to_device
+from jitree.api.calls.turns import are_ordered, awaited_use, turn_of, uses_of
 from jitree.api.calls.waiting import await_work, await_work_async
 from jitree.api.function import Function
 from jitree.dispatch.gate import CANCELS
 from jitree.errors import StatusError, folded
+from jitree.hal.buffer import PENDING
 from jitree.hal.fence import Fence
+from jitree.hal.pending import begin
 
 
 class AsynchronousFunction(Function):
     """Called plainly it waits for its results; :meth:`async_` awaits them, :meth:`submit` waits for nothing.
 
     Results of one call that are still computed can be arguments of the next: nothing waits on the host. Numpy
-    arguments are copied, so they may be changed as soon as the call returns.
+    arguments are copied, so they may be changed as soon as the call returns. Later calls that write what a
+    submitted one reads or writes, or read what it writes, come after it, by whatever arrays they have that
+    memory. If it fails its results raise that, and the arguments that it updates stay usable as they are.
     """
 
     __slots__ = ()
@@ -46,10 +51,13 @@ class AsynchronousFunction(Function):
     async def _invoke_async(self, /, *arguments: Any, **named: Any) -> Any:
         begun = self.invoker.gate[CANCELS]
         wait, signal, packed = self._begin(arguments, named)
+        call = self._context.invoke_async
         try:
-            results = await self._context.invoke_async(self._vm_function, [*packed, wait, signal])
+            with awaited_use(self._device, self.arguments, packed, signal) as use:
+                await use.take_turn_here()
+                results = await use.whenever_it_waits(call(self._vm_function, [*packed, wait, signal]))
             if not signal.is_reached():
-                self._announce(signal, arguments, named)
+                self._announce(signal, arguments, named, packed)
                 await await_work_async(self.invoker, begun, signal, wait)
         except StatusError as error:
             self._fail(error)
@@ -79,7 +87,7 @@ class AsynchronousFunction(Function):
             self._have_called(begun)
         if signal.is_reached():
             return self.unpack(results)
-        self._announce(signal, arguments, named)
+        self._announce(signal, arguments, named, packed)
         self.invoker.submitted.add(signal)
         return self.unpack(results, signal)
 
@@ -88,12 +96,19 @@ class AsynchronousFunction(Function):
     ) -> tuple[Fence | None, Fence, list[object]]:
         """(wait fence, signal fence, packed arguments)"""
         arrays = arrays_of((*arguments, *named.values()))
-        pending = [array.fence for array in arrays if array.fence is not None]
+        pending = [None if array._is_there() else array.fence for array in arrays]
         packed = self._pack(arguments, named)
+        if PENDING[0] and are_ordered(self._device):
+            pending.append(turn_of(self._device, self.arguments, packed))
         return Fence.join(pending), Fence.create(self._device), packed
 
-    def _announce(self, signal: Fence, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Makes users of the arrays that the call writes to wait for it."""
+    def _announce(
+        self, signal: Fence, arguments: tuple[Any, ...], named: dict[str, Any], packed: list[object]
+    ) -> None:
+        """Makes users of the memory that the call writes to wait for it, and who writes what it reads."""
+        if are_ordered(self._device):
+            begin(signal, *uses_of(self.arguments, packed))
+            return
         values = self.order(*arguments, **named) if named else arguments
         for parameter, value in zip(self.arguments, values, strict=True):
             if parameter.written:

@@ -16,7 +16,7 @@ from jitree.base.endings import Remade, require_interpreter
 from jitree.base.scopes import deadline
 from jitree.dispatch.function import VmFunction as VmFunction
 from jitree.errors import InvalidArgumentError, StatusError, fold, folded, printable
-from jitree.hal.buffer import BufferView
+from jitree.hal.buffer import PENDING, BufferView
 
 if TYPE_CHECKING:
     import inspect
@@ -282,7 +282,12 @@ class Function(Remade):
             self._is_settled, self._direct = self._session.call_by_machine_code(self)
 
     def _call_once(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        return self.unpack(self._invoke(self._pack(arguments, named)))
+        packed = self._pack(arguments, named)
+        if PENDING[0]:
+            from jitree.api.calls.turns import wait_for_turn
+
+            wait_for_turn(self.signature.arguments, packed)
+        return self.unpack(self._invoke(packed))
 
     @property
     def is_direct(self) -> bool:
@@ -359,10 +364,20 @@ class Function(Remade):
     async def _invoke_async(self, /, *arguments: Any, **named: Any) -> Any:
         packed = self._pack(arguments, named)
         try:
-            results = await self._context.invoke_async(self._vm_function, packed)
+            results = await self._take_turn(packed)
         except StatusError as error:
             self._fail(error)
         return self.unpack(results)
+
+    async def _take_turn(self, packed: list[object]) -> list[Any]:
+        """Awaits a call after those in its way, before others that it is in the way of."""
+        from jitree.api.calls.turns import awaited_use  # of few programs
+
+        call = self._context.invoke_async
+        with awaited_use(self._device, self.signature.arguments, packed) as use:
+            await use.take_turn()
+            results: list[Any] = await use.whenever_it_waits(call(self._vm_function, packed))
+            return results
 
     @folded
     def workspace_size(self, *shapes: Any, **named: Any) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from jitree.base.arguments import integer
 from jitree.base.endings import Ending, Unique
 from jitree.errors import OutOfRangeError, PermissionDeniedError
-from jitree.hal.enums import WHOLE_BUFFER, BufferUsage, MemoryAccess, MemoryType, names
+from jitree.hal.enums import NOTHING, WHOLE_BUFFER, BufferUsage, MemoryAccess, MemoryType, names
 from jitree.regs.layout import ENTRY, EXTENSION_SIZE, OWNER_PYTHON, PLACE_SHIFT
 from jitree.types import ENCODING_DENSE, format_shaped_type
 from jitree.types import element_type as _element_type
@@ -36,6 +36,11 @@ _PUBLISHED: Final = Struct("=qqiiiiii")
 UNTOLD: Final = -1
 MAXIMUM_KNOWN_RANK: Final = EXTENSION_SIZE // 8 - 1
 """The highest rank of views whose dimensions machine code sees; after them it sees the allowed access."""
+
+
+PENDING: Final = array("q", (NOTHING,))
+"""What pending calls do to memory of the host: NOTHING, as there are none, READING only, or WRITING. Machine
+code looks here before each call and read: what might have to wait for them begins in Python."""
 
 
 def no_device() -> None:

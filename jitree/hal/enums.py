@@ -93,6 +93,11 @@ QUEUE_AFFINITY_ANY: Final = -1
 WHOLE_BUFFER: Final = -1
 """The length that means the rest of the buffer after the offset."""
 
+NOTHING: Final = 0
+READING: Final = 1
+WRITING: Final = 2
+"""What pending calls do to memory of the host (:mod:`jitree.hal.pending`), the most that any of them does."""
+
 MAXIMUM_UPDATE: Final = 65536
 """Bytes of one ``update_buffer`` or ``queue.update``."""
 MAXIMUM_BINDINGS: Final = 32

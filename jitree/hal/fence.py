@@ -197,6 +197,37 @@ class Fence(Unique):
         return future
 
 
+class Turn(Fence):
+    """Reached when another fence is reached or has failed: for what only comes after that, and has nothing to
+    do with its failure."""
+
+    __slots__ = ()
+
+    @property
+    def failure(self) -> StatusError | None:
+        return None
+
+    def is_reached(self) -> bool:
+        """As of a :class:`Fence`."""
+        return super().failure is not None or super().is_reached()
+
+    def wait(self, timeout: float | None = None) -> StatusCode:
+        """As of a :class:`Fence`."""
+        try:
+            return super().wait(timeout)
+        except StatusError:
+            if super().failure is None:  # it is this thread that is to end
+                raise
+        return StatusCode.OK
+
+    def __await__(self) -> Generator[object, None, None]:
+        try:
+            yield from super().__await__()
+        except StatusError:
+            if super().failure is None:
+                raise
+
+
 @cache
 def _when_reached() -> WhenReached:
     """What registers a callback for all of some points, imported for the first one."""

@@ -186,7 +186,7 @@ def test_arrays_of_no_declared_type_are_passed_by_machine_code(fake: FakeDriver,
     echo = session.load(Assembler("echo").function("f", "0r_r", "return [%R0]").build()).f
     warm(echo, X)
     foreign = producers.new_type()
-    for value in (X, X[::-1], np.arange(6, dtype=np.uint8).reshape(2, 3), x, foreign(X + 1), np.float64([2])):
+    for value in (X, X[::-1], np.arange(6, dtype=np.uint8).reshape(2, 3), x, foreign(X + 1), np.array(2.0)):
         echo(value)
         fake.calls.clear()
         result = echo(value)
@@ -196,9 +196,9 @@ def test_arrays_of_no_declared_type_are_passed_by_machine_code(fake: FakeDriver,
     with Session(device="local-sync") as other:
         there = other.to_device(X + 2)
         assert np.array_equal(np.asarray(echo(there)), X + 2)
-    for value in ("text", object(), np.array(["x"])):
+    for wrong in ("text", object(), np.array(["x"])):
         with pytest.raises((TypeError, jitree.errors.StatusError)):
-            echo(value)
+            echo(wrong)
     assert np.array_equal(np.asarray(echo(x)), X)
 
 

@@ -77,6 +77,11 @@ class Parameter(NamedTuple):
         """Whether the program may write to an array that its caller goes on to use."""
         return self.storage_of is not None or (self.tensor is None and self.type.startswith("!"))
 
+    @property
+    def overwritten(self) -> bool:
+        """Whether the program may write to memory that is passed, whoever goes on to use it."""
+        return self.written or self.consumed
+
     def __str__(self) -> str:
         return f"{self.name}: {self.type}"
 

@@ -16,7 +16,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from jitree import types
 from jitree.errors import InternalError, ResourceExhaustedError, folded
 from jitree.hal.allocator import Loan
-from jitree.hal.buffer import Buffer, BufferView
+from jitree.hal.buffer import PENDING, Buffer, BufferView
 from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.types import is_packed
 
@@ -121,6 +121,10 @@ def native_row(dtype: np.dtype[Any]) -> types.ElementType | None:
 
 def copy_to_device(array: npt.NDArray[Any], row: types.ElementType, device: Device) -> BufferView:
     """A buffer view with the elements of an array, any strides; ``row`` is the array's own element type."""
+    if PENDING[0]:
+        from jitree.hal.pending import await_written
+
+        await_written(_extent(array))
     if is_packed(row):
         return _view(_upload(_host_bytes(array, row), device), array.shape, row)
     size = array.nbytes
@@ -140,7 +144,9 @@ def copy_to_device(array: npt.NDArray[Any], row: types.ElementType, device: Devi
 def copy_view(view: BufferView, device: Device) -> BufferView:
     """A view of new memory with the same contents."""
     from jitree.hal.fence import Fence
+    from jitree.hal.pending import await_written, extents
 
+    await_written(*extents((view,)))
     source = view.buffer
     target = device.device_allocator.allocate(DEVICE_LOCAL, BUFFER_USAGE, source.byte_length)
     done = Fence.create(device)
@@ -230,6 +236,17 @@ def _array(data: Bytes, row: types.ElementType, shape: tuple[int, ...]) -> npt.N
 
 def _view(buffer: Buffer, shape: tuple[int, ...], row: types.ElementType) -> BufferView:
     return BufferView(buffer, shape, row.code, types.ENCODING_DENSE)
+
+
+def _extent(array: npt.NDArray[Any]) -> tuple[int, int]:
+    """The first and the last address of the memory that an array is in."""
+    start: int = array.__array_interface__["data"][0]
+    if not array.size:
+        return start, start
+    reach = [(size - 1) * stride for size, stride in zip(array.shape, array.strides, strict=True)]
+    return start + sum(min(0, step) for step in reach), start + sum(
+        max(0, step) for step in reach
+    ) + array.itemsize
 
 
 def _flat(array: npt.NDArray[Any]) -> Bytes:

@@ -14,7 +14,7 @@ from jitree.api.calls.native.python import call_with_self, drop, is_instance, re
 from jitree.api.calls.native.records import CallRecord, Dtype, Owners, Python
 from jitree.codegen.primitives import call, load64, store64
 from jitree.codegen.record import place_of
-from jitree.hal.enums import MemoryAccess
+from jitree.hal.enums import READING, MemoryAccess
 from jitree.modules.hal.native.records import Entry
 from jitree.regs.layout import PLACE_SHIFT
 from jitree.types import ENCODING_DENSE
@@ -99,6 +99,8 @@ def readable(python: Python, array: int) -> Entry:
     none = python.none
     owner = load64(array + python.array_owner)
     if owner == 0 or owner == none or load64(array + python.array_fence) != none:
+        return Entry(0)
+    if load64(python.pending) > READING:
         return Entry(0)
     handle = Entry(handle_of(owner))
     dimensions = place_of(handle) + Owners(load64(owner + CAPSULE_CONTEXT_AT)).extension

@@ -44,7 +44,7 @@ from jitree.api.function import Function
 from jitree.base.dlpack_names import tensor_type
 from jitree.base.layout import Record
 from jitree.dispatch.function import BytecodeFunction
-from jitree.hal.enums import MemoryAccess
+from jitree.hal.enums import NOTHING, READING, MemoryAccess
 from jitree.hal.heap import HeapAllocator
 from jitree.modules.hal.native.handle_pool import HandlePool
 from jitree.regs.layout import FRAME
@@ -53,7 +53,7 @@ from jitree.types import is_packed
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from jitree.api.calls.declaration import DeclaredTensor
+    from jitree.api.calls.declaration import DeclaredTensor, Signature
     from jitree.api.calls.native.interface import Interface
     from jitree.api.calls.native.keeper import Keeper
     from jitree.api.calls.native.producers import Producers
@@ -104,8 +104,9 @@ def direct_call(
     frame, state = machine.host_words(vm_function.host)
     invoker.settle()
     rows = _Rows(function, vm_function, keeper, frame, interface)
-    rest = Rest(function, vm_function, entry, machine, rows.written, rows.rewrites)
     count = len(signature.arguments)
+    extents = array("q", bytes(16 * count))
+    rest = Rest(function, vm_function, entry, machine, rows.written, rows.rewrites, extents)
     slots, items = vm_function.argument_slots[:count], convention.arguments[:count]
     arguments = rows.arguments(tuple(zip(signature.arguments, items, slots, strict=True)))
     results = rows.results(zip(signature.results, convention.results, vm_function.result_slots, strict=True))
@@ -119,6 +120,7 @@ def direct_call(
         "signal": rows.signal() if signature.fences else 0, "rewrites": int(rows.rewrites),
         "workspace": rows.workspace, "staging": rows.staging(arguments), "uploads": int(rows.uploads),
         "last_wait": rows.last_wait(vm_function), "lent_from": lent_from(function),
+        "beside": _beside(signature), "extents": extents.buffer_info()[0] if count else 0,
         "acquire_code": method_code(lock.acquire, METH_KEYWORDS),
         "release_code": method_code(lock.release, METH_NOARGS),
     }  # fmt: skip
@@ -140,7 +142,12 @@ def direct_call(
     fill(words, CALL, addresses)
     fill(words, CALL, {field: id(value) for field, value in objects.items()})
     fill(words, CALL, {"begun_frame": frame, "begun_state": state})
-    return DirectCall(words, (objects, arguments, results, rows.kept, keeper, entry))
+    return DirectCall(words, (objects, arguments, results, rows.kept, extents, keeper, entry))
+
+
+def _beside(signature: Signature) -> int:
+    """What pending calls may do to memory while such calls begin."""
+    return NOTHING if any(parameter.overwritten for parameter in signature.arguments) else READING
 
 
 def _keep_lent(table: HandleTable, handle: int) -> None:

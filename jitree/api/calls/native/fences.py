@@ -6,6 +6,7 @@ The first one is null: arrays that are still computed are arguments for Python.
 
 from __future__ import annotations
 
+from jitree.api.calls.native.layout import ARGUMENT, PASS_ARRAY, PASS_REFERENCE
 from jitree.api.calls.native.python import (
     drop,
     invoke_with_both,
@@ -15,7 +16,7 @@ from jitree.api.calls.native.python import (
     is_true,
 )
 from jitree.api.calls.native.read_ahead import read_ahead
-from jitree.api.calls.native.records import CallRecord, Python
+from jitree.api.calls.native.records import Argument, CallRecord, Python
 from jitree.api.calls.native.results import take_results
 from jitree.codegen.primitives import call, load64, stack, store64
 from jitree.codegen.record import place_of
@@ -24,6 +25,8 @@ from jitree.modules.hal.native.fences import is_done_at_a_glance, is_done_in_a_m
 from jitree.modules.hal.native.records import Entry, State, StreamRecord
 from jitree.regs.counting import retain
 from jitree.regs.layout import PATIENT, PROMPT
+
+_ARGUMENT_SIZE = ARGUMENT.size
 
 
 def pass_fences(python: Python, record: CallRecord, state: State) -> bool:
@@ -44,6 +47,22 @@ def pass_fences(python: Python, record: CallRecord, state: State) -> bool:
     fence.length = 0
     store64(place, place_of(fence))
     return True
+
+
+def note_extents(record: CallRecord) -> None:
+    """Says where the arrays that are passed lie: the call may use them when its caller goes on."""
+    place = record.extents
+    if place == 0:
+        return
+    argument = Argument(record.arguments)
+    for _ in range(record.argument_count):
+        if PASS_ARRAY <= argument.kind <= PASS_REFERENCE:
+            handle = Entry(load64(argument.place))
+            is_known = bool(handle) and handle.address != 0
+            store64(place, handle.address if is_known else 0)
+            store64(place + 8, handle.length if is_known else 0)
+        argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
+        place += 16
 
 
 def taken_signal(record: CallRecord) -> Entry:

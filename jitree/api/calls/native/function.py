@@ -9,6 +9,7 @@ from __future__ import annotations
 from jitree.api.calls.native.arguments import pass_arguments
 from jitree.api.calls.native.fences import (
     drop_signal,
+    note_extents,
     pass_fences,
     take_owed,
     take_signalled,
@@ -124,6 +125,8 @@ def call_through_gate(python: Python, record: CallRecord, arguments: int, count:
     """Makes a call with the context's lock, if nothing of the context is running."""
     if unlikely(count != record.argument_count or load64(python.ended) != 0):
         return _SLOWLY
+    if unlikely(load64(python.pending) > record.beside):
+        return _SLOWLY
     if unlikely(not enter_gate(python, record)):
         return 0
     if unlikely(record.gate.ready == 0):
@@ -190,6 +193,7 @@ def call_directly(python: Python, record: CallRecord, arguments: int, prompt: in
     state.owed = 0
     if unlikely(prompt != PATIENT):
         state.prompt = PROMPT
+        note_extents(record)
     else:
         state.last_wait = record.last_wait
     if unlikely(prompt == _AWAITED):

@@ -33,6 +33,7 @@ from jitree.base.dlpack_names import NAME, VERSIONED_NAME, tensor_type
 from jitree.base.scopes import ENDED
 from jitree.codegen import image
 from jitree.errors import CancelledError, InternalError
+from jitree.hal.buffer import PENDING
 from jitree.types import ELEMENT_TYPES, ElementType
 
 if TYPE_CHECKING:
@@ -234,6 +235,7 @@ def addresses() -> dict[str, int]:
         **{field: id(value) for field, value in objects.items()},
         "writes": WRITES.buffer_info()[0],
         "ended": ENDED,
+        "pending": PENDING.buffer_info()[0],
         "owner_name": _address(_OWNER_NAME),
         "versioned_name": _address(_VERSIONED_NAME),
         "unversioned_name": _address(_UNVERSIONED_NAME),

@@ -89,6 +89,7 @@ PYTHON: Final = Record(
     i64 list_type
     i64 writes              # address of how often programs may have written to arrays of devices
     i64 ended               # address of what is not 0 while there may be a block that is over its time
+    i64 pending             # address of what pending calls do to memory (jitree.hal.pending)
     i64 tuple_type
     i64 call_slowly         # Python methods that do what machine code does not: Function.__call__,
     i64 submit_slowly       # AsynchronousFunction.submit as soon as there is such a function,
@@ -266,6 +267,8 @@ CALL: Final = Record(
     i64 wait_for_submission # waits for a submission: is given its number, and GATE.cancels at the beginning
     i64 last_wait           # STATE.last_wait of such calls
     i64 lent_from           # bytes from which aligned arrays of the host are lent to the call; 0 = none are
+    i64 beside              # the most that pending calls may do to memory while such calls begin
+    i64 extents             # where addresses and lengths of arguments of calls that go on are told, or 0
     i64 hold                # gives a blank entry that keeps a numpy array; 0 = none is written in place
     """
     f"i64*{FRAME.size // 8} begun_frame\ni64*{STATE.word('module') - STATE.word('pc') + 1} begun_state",

@@ -62,7 +62,8 @@ class HandlePacker:
     ) -> None:
         self._parameter = parameter
         self._device = function.device
-        self._written = written if function.signature.fences and parameter.written else None
+        self._written = written
+        self._is_told = function.signature.fences and parameter.written
         self.noted = array("q", (0,))
         """Not 0 if arrays are noted in ``written``: then Python packs the next argument, too."""
         transfer = ArrayTransfer(function.device, self._present_view, copy_to_device)
@@ -73,10 +74,13 @@ class HandlePacker:
 
     def pack(self, value: Any) -> int:
         """The lock must be held."""
-        if self._written is not None:
-            self._written[self._parameter] = arrays = tuple(map(ref, arrays_of((value,))))
-            self.noted[0] = bool(arrays)
         packed = self._packer.pack(value)
+        if self._is_told or isinstance(packed, VmList):
+            from jitree.hal.pending import extents  # of few programs
+
+            arrays = tuple(map(ref, arrays_of((value,))))
+            self._written[self._parameter] = arrays, extents((packed,))
+            self.noted[0] = bool(arrays)
         self._passed(value)
         return self._table.wrap(packed)
 

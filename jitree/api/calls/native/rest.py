@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from itertools import chain
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
@@ -21,12 +21,17 @@ from jitree.hal.buffer import BufferView
 from jitree.hal.fence import Fence
 
 if TYPE_CHECKING:
+    from array import array
+
+    from jitree.api.calls.turns import Uses
     from jitree.dispatch.engine import EngineEntry
     from jitree.dispatch.invocation import Call
+    from jitree.hal.pending import Extent
     from jitree.regs.machine import Machine
 
-Written = dict[Parameter, tuple["ref[Array]", ...]]
-"""The arrays of the call in progress that it may still write to when its caller goes on."""
+Written = dict[Parameter, tuple[tuple["ref[Array]", ...], tuple["Extent", ...]]]
+"""What the call in progress may still write to when its caller goes on: arrays, and memory that lists
+have."""
 
 
 class Rest:
@@ -40,8 +45,10 @@ class Rest:
         machine: Machine,
         written: Written,
         rewrites: bool,
+        extents: array[int],
     ) -> None:
-        """``rewrites``: it may write to arrays that the host has copies of."""
+        """``rewrites``: it may write to arrays that the host has copies of. ``extents``: where machine code
+        says where the arrays of the call lie, address and length of each argument."""
         self._invoker = function.invoker
         self._device = function.device
         self._devices = function.devices
@@ -52,6 +59,9 @@ class Rest:
         self._machine = machine
         self._written = written
         self._rewrites = rewrites
+        self._extents = extents
+        self._is_ordered = function.device.array_exchange is None
+        self._overwritten = tuple(parameter.overwritten for parameter in function.arguments)
 
     def go_on(self) -> None:
         """Completes a call that machine code has left: its results are in the registers then. Whatever it
@@ -79,11 +89,21 @@ class Rest:
         if call is None:
             return None
         fence = cast("Fence | None", invoker.table.object(signal))
-        return self._finish(call, fence, invoker.gate[BEGUN])
+        use: AbstractContextManager[object] = nullcontext()
+        if self._is_ordered:
+            from jitree.api.calls.turns import AwaitedUse
 
-    async def _finish(self, call: Call, fence: Fence | None, begun: int) -> Any:
+            uses = self._uses()
+            use = begun = AwaitedUse(lambda: uses, fence)
+            begun.begin()
+        return self._finish(call, fence, invoker.gate[BEGUN], use)
+
+    async def _finish(
+        self, call: Call, fence: Fence | None, begun: int, use: AbstractContextManager[object]
+    ) -> Any:
         try:
-            results = await self._invoker.drive(call, begun)
+            with use:
+                results = await self._invoker.drive(call, begun)
         except StatusError as error:
             error.with_context(f"`{self._declaration}`")
             raise
@@ -152,9 +172,28 @@ class Rest:
     def _submitted(self, fence: Fence) -> Fence | None:
         if fence.is_reached():
             return None
-        for reference in chain.from_iterable(self._written.values()):
-            array = reference()
-            if array is not None:
-                array._compute_until(fence)
+        if self._is_ordered:
+            from jitree.hal.pending import begin
+
+            begin(fence, *self._uses())
+        for arrays, _ in self._written.values() if not self._is_ordered else ():
+            for reference in arrays:
+                array = reference()
+                if array is not None:
+                    array._compute_until(fence)
         self._invoker.submitted.add(fence)
         return fence
+
+    def _uses(self) -> Uses:
+        """The memory of the call in progress."""
+        from jitree.api.calls.turns import Uses
+
+        uses: tuple[list[Extent], list[Extent]] = ([], [])
+        words = self._extents
+        for index, is_overwritten in enumerate(self._overwritten):
+            start, length = words[2 * index], words[2 * index + 1]
+            if length:
+                uses[is_overwritten].append((start, start + length))
+        for _, extents in self._written.values():
+            uses[True].extend(extents)
+        return Uses(*uses)

@@ -25,6 +25,7 @@ from jitree.codegen import image
 from jitree.dispatch.function import BytecodeFunction
 from jitree.dispatch.tiers import WAITING_TIERS
 from jitree.errors import ResourceExhaustedError, memory_errors
+from jitree.hal.enums import READING
 from jitree.hal.exporters import exporters
 from jitree.types import is_packed
 
@@ -131,7 +132,8 @@ class DirectCalls:
         }])  # fmt: skip
         result = records(RESULT, [{"kind": PASS_ARRAY, "place": place, "view_kind": self._view_kind}])
         fill(words, CALL, {
-            "run": 0, "signal": 0, "workspace": 0, "uploads": 1, "staging": 0, "ref_count": 1,
+            "run": 0, "signal": 0, "extents": 0, "beside": READING,
+            "workspace": 0, "uploads": 1, "staging": 0, "ref_count": 1,
             "argument_count": 1, "arguments": argument.buffer_info()[0],
             "result_count": 1, "results": result.buffer_info()[0],
         })  # fmt: skip

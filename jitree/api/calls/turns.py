@@ -1,0 +1,132 @@
+"""When calls take their turn: after the pending ones that use the same memory (:mod:`jitree.hal.pending`).
+
+A device whose memory the host does not see does its work in order, without this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from functools import partial
+from types import coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from jitree.errors import CancelledError
+from jitree.hal import pending
+from jitree.hal.buffer import PENDING
+from jitree.hal.fence import Fence
+from jitree.hal.pending import Extent, Use, extents
+from jitree.hal.semaphore import Semaphore
+
+if TYPE_CHECKING:
+    from jitree.api.calls.declaration import Parameter
+    from jitree.hal.device import Device
+
+
+class Uses(NamedTuple):
+    """The memory of a call."""
+
+    read: Sequence[Extent]
+    written: Sequence[Extent]
+
+
+def are_ordered(device: Device) -> bool:
+    """Whether calls on a device are ordered here."""
+    return device.array_exchange is None
+
+
+def uses_of(parameters: Sequence[Parameter], packed: Sequence[object]) -> Uses:
+    """What a call with these values may read and write."""
+    pairs = tuple(zip(parameters, packed, strict=False))
+    return Uses(
+        extents(value for parameter, value in pairs if not parameter.overwritten),
+        extents(value for parameter, value in pairs if parameter.overwritten),
+    )
+
+
+def wait_for_turn(parameters: Sequence[Parameter], packed: Sequence[object]) -> None:
+    """Waits for the pending calls that a call with these values has to come after."""
+    pending.wait_for(pending.before(*uses_of(parameters, packed)))
+
+
+def turn_of(device: Device, parameters: Sequence[Parameter], packed: Sequence[object]) -> Fence | None:
+    """What a call with these values has to come after; None if nothing is in its way."""
+    return pending.ended(pending.before(*uses_of(parameters, packed)), device)
+
+
+def awaited_use(
+    device: Device, parameters: Sequence[Parameter], packed: Sequence[object], signal: Fence | None = None
+) -> AwaitedUse:
+    """That of a call with these values."""
+    return AwaitedUse(partial(uses_of, parameters, packed) if are_ordered(device) else _no_uses, signal)
+
+
+def _no_uses() -> Uses:
+    return Uses((), ())
+
+
+class AwaitedUse:
+    """The memory of an awaited call, from where it first waits to its end: the event loop makes other calls
+    meanwhile. The block is what the event loop does of it."""
+
+    __slots__ = ("_end", "_find", "_signal", "_use")
+
+    def __init__(self, find: Callable[[], Uses], signal: Fence | None) -> None:
+        """``signal``: what devices reach at the end of the call, None if that is the end of the block."""
+        self._find = find
+        self._signal = signal
+        self._end = signal
+        self._use: Use | None = None
+
+    def begin(self) -> None:
+        """Others come after it from now on."""
+        if self._use is None:
+            self._end = self._signal or Fence(((Semaphore(), 1),))
+            self._use = pending.begin_here(self._end, *self._find())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
+        if self._use is None or self._end is None:
+            return
+        self._use.driver = 0
+        if kind is not None:
+            self._end.fail(CancelledError("the call failed"))
+        elif self._signal is None:
+            self._end.signal()
+        pending.settle()
+
+    async def come_after(self, earlier: Sequence[Fence]) -> None:
+        """Waits for ends of pending calls, before all that begin later."""
+        if earlier:
+            self.begin()
+        for end in earlier:
+            await end
+
+    async def take_turn(self) -> None:
+        """Comes after all pending calls that are in the way."""
+        if PENDING[0]:
+            await self.come_after(pending.before_both(*self._find()))
+
+    async def take_turn_here(self) -> None:
+        """Comes after those of them that this event loop goes on with."""
+        if PENDING[0]:
+            await self.come_after(pending.before_here(*self._find()))
+
+    @coroutine
+    def whenever_it_waits(self, call: Awaitable[Any]) -> Generator[Any, Any, Any]:
+        """As the call; it is pending from where it first waits."""
+        steps = call.__await__()
+        step = partial(next, steps)
+        while True:
+            try:
+                waits_for = step()
+            except StopIteration as end:
+                return end.value
+            self.begin()
+            try:
+                yield waits_for
+            except BaseException as error:
+                step = partial(steps.throw, error)
+            else:
+                step = partial(next, steps)

@@ -1,0 +1,209 @@
+"""Calls that have returned before their work was done, and the memory of the host that this uses.
+
+Ordered by memory and not by array: a later call that writes where a pending one reads or writes comes after
+it, and so does one that reads where it writes, by whatever array, view or numpy array it has the memory.
+What a pending call fails with belongs to its results: whoever comes after it waits only until it has ended.
+"""
+
+from __future__ import annotations
+
+import os
+from _thread import RLock, get_ident
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+from weakref import ref
+
+from jitree.errors import StatusCode, StatusError
+from jitree.hal.buffer import PENDING, Buffer, BufferView
+from jitree.hal.enums import NOTHING, READING, WRITING
+from jitree.hal.fence import Fence, Turn
+from jitree.regs.list import without_lists
+
+if TYPE_CHECKING:
+    from jitree.hal.fence import Signaller
+    from jitree.hal.producer import Producer
+
+Extent = tuple[int, int]
+"""Addresses of the host: where memory begins and ends."""
+
+
+class Use:
+    """What a pending call reads and writes, until its fence is reached or has failed, or nothing is left that
+    could reach it: what does keeps the semaphores."""
+
+    __slots__ = ("_points", "driver", "read", "written")
+
+    def __init__(self, fence: Fence, read: Sequence[Extent], written: Sequence[Extent], driver: int) -> None:
+        """``driver``: the thread whose event loop goes on with the call; 0 = devices do."""
+        self._points = tuple((ref(semaphore), value) for semaphore, value in fence.timepoints)
+        self.read = read
+        self.written = written
+        self.driver = driver
+
+    @property
+    def end(self) -> Turn:
+        """Reached when it has ended."""
+        found = ((semaphore(), value) for semaphore, value in self._points)
+        return Turn((semaphore, value) for semaphore, value in found if semaphore is not None)
+
+    def has_ended(self) -> bool:
+        end = self.end
+        return len(end.timepoints) < len(self._points) or end.query() != StatusCode.DEFERRED
+
+    def disturbs(self, read: Sequence[Extent], written: Sequence[Extent]) -> bool:
+        """Whether what reads and writes such memory has to come after it."""
+        return _overlap(self.written, read) or _overlap(self.written, written) or _overlap(self.read, written)
+
+
+_uses: list[Use] = []
+_lock = RLock()
+
+
+def begin(fence: Fence, read: Sequence[Extent], written: Sequence[Extent]) -> None:
+    """A call that reaches the fence at its end is pending, unless it has ended."""
+    _add(Use(fence, read, written, 0))
+
+
+def begin_here(fence: Fence, read: Sequence[Extent], written: Sequence[Extent]) -> Use:
+    """As :func:`begin`, of a call that goes on by the event loop of this thread: who blocks the thread cannot
+    come after it. The driver of what is returned may become 0."""
+    use = Use(fence, read, written, get_ident())
+    _add(use)
+    return use
+
+
+def _add(use: Use) -> None:
+    if not use.read and not use.written:
+        return
+    with _lock:
+        while _uses and _uses[0].has_ended():
+            _uses.pop(0)
+        if not use.has_ended():
+            _uses.append(use)
+        _show()
+
+
+def settle() -> None:
+    """Forgets the calls that have ended."""
+    with _lock:
+        _uses[:] = [use for use in _uses if not use.has_ended()]
+        _show()
+
+
+def before(read: Sequence[Extent], written: Sequence[Extent]) -> list[Fence]:
+    """The ends of the pending calls that what reads and writes such memory has to come after, but for those
+    that only this thread can go on with."""
+    here = get_ident()
+    return [use.end for use in _in_the_way(read, written) if use.driver != here]
+
+
+def before_here(read: Sequence[Extent], written: Sequence[Extent]) -> list[Fence]:
+    """As :func:`before`, of those that the event loop of this thread goes on with: to be awaited."""
+    here = get_ident()
+    return [use.end for use in _in_the_way(read, written) if use.driver == here]
+
+
+def before_both(read: Sequence[Extent], written: Sequence[Extent]) -> list[Fence]:
+    """As :func:`before` and :func:`before_here`."""
+    return [use.end for use in _in_the_way(read, written)]
+
+
+def _in_the_way(read: Sequence[Extent], written: Sequence[Extent]) -> list[Use]:
+    if PENDING[0] == NOTHING:
+        return []
+    settle()
+    return [use for use in tuple(_uses) if use.disturbs(read, written)]
+
+
+def wait_for(fences: Iterable[Fence]) -> None:
+    """Waits for the ends of pending calls."""
+    for fence in fences:
+        fence.wait()
+    settle()
+
+
+def await_written(*read: Extent) -> None:
+    """Waits for the pending calls that write to memory which is to be read at once."""
+    wait_for(before(read, ()) if PENDING[0] == WRITING else ())
+
+
+def ended(fences: Sequence[Fence], device: Signaller) -> Fence | None:
+    """A fence that is reached at the last of these ends. None if there are none."""
+    if not fences:
+        return None
+    end = Fence.create(device)
+    _Ends(fences, end).watch()
+    return end
+
+
+class _Ends:
+    """The ends of some calls; the producer of a fence for those that come after them."""
+
+    def __init__(self, fences: Sequence[Fence], end: Fence) -> None:
+        self._fences = fences
+        self._missing = len(fences)
+        self._lock = RLock()
+        ((self._semaphore, self._value),) = end.timepoints
+
+    def watch(self) -> None:
+        self._semaphore.expect(self._value, self)
+        for fence in self._fences:
+            fence.on_reached(self._has_ended)
+
+    def _has_ended(self, failure: StatusError | None) -> None:
+        with self._lock:
+            self._missing -= 1
+            if self._missing:
+                return
+        self._semaphore.settle(self._value, self)
+        self._semaphore.advance(self._value)
+
+    def run_here(self, deadline: float | None) -> bool:
+        """As all of these, of :class:`jitree.hal.producer.Producer`."""
+        return False
+
+    def prerequisites(self) -> Sequence[Producer]:
+        from jitree.hal.waiting import WaitMode, pending_producers
+
+        return [
+            producer
+            for fence in self._fences
+            for producer in pending_producers(fence.timepoints, WaitMode.ALL)
+        ]
+
+    def interrupt(self, failure: StatusError) -> None:
+        """Whoever comes after it ends by itself."""
+
+    def describe(self) -> str:
+        return f"the end of {len(self._fences)} calls that use the same memory"
+
+
+def extents(values: Iterable[object]) -> tuple[Extent, ...]:
+    """Where buffers and views lie, also those in lists, as far as the host sees them."""
+    found = []
+    for value in without_lists(values):
+        buffer = value.buffer if isinstance(value, BufferView) else value
+        if isinstance(buffer, Buffer) and buffer.byte_length and buffer.host_address is not None:
+            found.append((buffer.host_address, buffer.host_address + buffer.byte_length))
+    return tuple(found)
+
+
+def _overlap(some: Sequence[Extent], others: Sequence[Extent]) -> bool:
+    return any(start < stop and begin < end for start, end in some for begin, stop in others)
+
+
+def _show() -> None:
+    """Shows machine code what is pending. The caller holds the lock."""
+    writes = any(use.written for use in _uses)
+    PENDING[0] = WRITING if writes else READING if _uses else NOTHING
+
+
+def _after_fork() -> None:
+    """In a forked child nothing goes on that the parent has submitted."""
+    global _lock
+    _lock = RLock()
+    _uses.clear()
+    PENDING[0] = NOTHING
+
+
+os.register_at_fork(after_in_child=_after_fork)
