@@ -14,7 +14,7 @@ from jitree.errors import InvalidArgumentError, NotFoundError, OutOfRangeError, 
 from jitree.hal.buffer import BufferView
 from jitree.hal.fence import Fence
 from jitree.types import BY_NAME, ENCODING_DENSE
-from tests.api.programs import CACHES, PAGED
+from tests.api.programs import CACHES, PAGED, WORKSPACES
 
 X = np.arange(64, dtype=np.float32)
 Y = 4 * X * X + 2 * X
@@ -43,6 +43,16 @@ def test_one_size_for_all_calls(module: Module, session: Session, name: str) -> 
         used.append(session.device_allocator.statistics.device.allocated - before)
     assert set(used[3:]) == {512}, "the argument and the result"
     assert np.array_equal(function(X, workspace.view.buffer), Y), "by position, and as a buffer"
+    assert function.is_direct == (session.tier == "fast")
+
+
+def test_a_size_of_nothing(session: Session) -> None:
+    """The compiler says 0, which is not the same as saying nothing."""
+    function = session.load(WORKSPACES).no_bytes
+    assert function.reflection["iree.abi.transients.size.constant"] == "0"
+    assert function.workspace_size() == function.workspace_size((64,)) == 0
+    for size in (0, 64) * 3:
+        assert np.array_equal(function(X, workspace=scratch(session, size)), X + X)
     assert function.is_direct == (session.tier == "fast")
 
 

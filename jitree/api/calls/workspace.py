@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.api.calls.declaration import OUT, TRANSIENTS, WORKSPACE, Parameter, storage_names
+from jitree.api.calls.declaration import DEPENDS, OUT, TRANSIENTS, WORKSPACE, Parameter, storage_names
 from jitree.api.calls.number_packing import number_packer
 from jitree.api.calls.overlaps import shares_memory
 from jitree.api.calls.reference_packing import require_workspace
@@ -50,11 +50,9 @@ _MOST_KNOWN: Final = 256
 def workspace_size(function: MeasuredFunction, shapes: tuple[Any, ...], named: dict[str, Any]) -> int:
     """As :meth:`Function.workspace_size`."""
     signature = function.signature
-    workspace = next((item for item in signature.arguments if item.workspace is not None), None)
-    if workspace is None:
-        return 0
-    if workspace.workspace:
-        return workspace.workspace
+    size = next((item.workspace for item in signature.arguments if item.workspace is not None), 0)
+    if size != DEPENDS:
+        return size
     given = _by_name(function, shapes, named)
     return _measured(function, [
         _stand_in(parameter, str(item), given.get(parameter.name), function)

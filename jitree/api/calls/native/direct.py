@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.api.calls.declaration import Parameter, storage_names
+from jitree.api.calls.declaration import DEPENDS, Parameter, storage_names
 from jitree.api.calls.native.acceptance import Acceptance
 from jitree.api.calls.native.element_numbers import numbers_of
 from jitree.api.calls.native.layout import (
@@ -267,7 +267,7 @@ class _Rows:
         register = self._register(item, slot)
         if register["kind"] != PASS_ARRAY:
             return register | self._number(parameter, item, register["kind"])
-        if parameter.workspace == 0:  # its size is to be looked at in every call
+        if parameter.workspace == DEPENDS:  # its size is to be looked at in every call
             raise Unsuitable
         self.workspace = self.workspace if parameter.workspace is None else register["place"]
         is_written = parameter.written and self._function.signature.fences  # users have to be told
