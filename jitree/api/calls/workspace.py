@@ -6,7 +6,7 @@ Compilers state a size, or the name of a function of the module that computes it
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from jitree.api.calls.declaration import DEPENDS, OUT, TRANSIENTS, WORKSPACE, Parameter, storage_names
 from jitree.api.calls.number_packing import number_packer
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from jitree.api.calls.declaration import Signature
+    from jitree.api.calls.known_sizes import KnownSizes
     from jitree.dispatch.function import VmFunction
     from jitree.dispatch.invocation import Invoker
     from jitree.hal.device import Device
@@ -43,10 +44,6 @@ if TYPE_CHECKING:
         def device(self) -> Device: ...
 
 
-_MOST_KNOWN: Final = 256
-"""Kinds of calls whose sizes are remembered."""
-
-
 def workspace_size(function: MeasuredFunction, shapes: tuple[Any, ...], named: dict[str, Any]) -> int:
     """As :meth:`Function.workspace_size`."""
     signature = function.signature
@@ -62,7 +59,7 @@ def workspace_size(function: MeasuredFunction, shapes: tuple[Any, ...], named: d
     ])  # fmt: skip
 
 
-def require_enough(function: MeasuredFunction, packed: list[object], sizes: dict[object, int]) -> None:
+def require_enough(function: MeasuredFunction, packed: list[object], sizes: KnownSizes) -> None:
     """INVALID_ARGUMENT if the memory is too small for a call, or also that of another argument. ``sizes``:
     those of earlier calls."""
     values = list(packed)
@@ -77,12 +74,11 @@ def require_enough(function: MeasuredFunction, packed: list[object], sizes: dict
             )
     if function.signature.measure is None:  # one size for all calls, which the packer knows
         return
-    key = tuple(value.shape if isinstance(value, BufferView) else value for value in values)
+    key = sizes.key(values)
     size = sizes.get(key)
     if size is None:
-        size = sizes[key] = _measured(function, values)
-        if len(sizes) > _MOST_KNOWN:
-            sizes.clear()
+        size = _measured(function, values)
+        sizes.remember(key, size)
     assert isinstance(memory, Buffer)
     require_workspace(memory, size)
 
