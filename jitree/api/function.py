@@ -64,6 +64,9 @@ class Watcher(abc.ABC):
     @abc.abstractmethod
     def passes(self, packed: Sequence[object]) -> None: ...
 
+    @abc.abstractmethod
+    def returns(self, results: Sequence[object]) -> None: ...
+
 
 PREPARED_AFTER: Final = 2
 """How many calls are made before direct calls are prepared: many functions are called once."""
@@ -443,9 +446,12 @@ class Function(Remade):
         if self._watcher is not None:
             self._watcher.passes(packed)
         try:
-            return self._context.invoke(self._vm_function, packed)
+            results = self._context.invoke(self._vm_function, packed)
         except StatusError as error:
             self._fail(error)
+        if self._watcher is not None:
+            self._watcher.returns(results)
+        return results
 
     def unpack(self, results: list[Any], fence: Fence | None = None) -> Any:
         return unpacked(results, self.unpackers, self.devices, fence)
