@@ -12,22 +12,23 @@ from _thread import get_ident
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from jitree.api.array import Array
 from jitree.api.calls.donations import arrays_of
 from jitree.api.calls.overlaps import shares_memory
-from jitree.api.calls.tensor_packing import Donation
+from jitree.api.calls.tensor_packing import Donation, as_array
 from jitree.api.function import Function, Watcher
 from jitree.api.session_arguments import require
 from jitree.base.endings import Unique
 from jitree.base.records import NamedTuple
+from jitree.errors import StatusError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.command_buffer import CommandBuffer
 from jitree.hal.operations import Listener
 from jitree.hal.transfers import Copy
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from jitree.api.calls.declaration import Parameter
     from jitree.hal.command_list import CommandList
     from jitree.hal.device import Device
@@ -47,8 +48,9 @@ class ExplainedArgument(NamedTuple):
     why: str
     """Why it was copied, and what to do about it; empty if it was not."""
     updated: bool | None
-    """Whether a result was put there, or the caller's memory has other contents after the call; None: it is
-    too large to look at."""
+    """Whether a result was put there, or the caller's memory has other contents after the call. None: the
+    program may write there, and the contents are as they were, or too large to look at; nothing else tells
+    of what kernels write."""
 
     def __str__(self) -> str:
         how = f"copied ({self.why})" if self.copied else "used where it lies"
@@ -63,8 +65,15 @@ class ExplainedResult(NamedTuple):
     bytes: int
     lies_in: str | None
     """The name of the argument in whose memory the result lies; None where it lies in other memory."""
+    copied: int = 0
+    """Bytes copied to return it: the program put it into memory of the host that its caller only lent."""
 
     def __str__(self) -> str:
+        if self.copied:
+            return (
+                f"{self.name}: {self.bytes} bytes, copied (it lies in a host array that was lent for the "
+                "call; pass out=, or storage from session.empty)"
+            )
         place = "new memory" if self.lies_in is None else f"in the memory of {self.lies_in}"
         return f"{self.name}: {self.bytes} bytes, {place}"
 
@@ -77,6 +86,8 @@ class Explanation(Unique):
         self._function = function
         self.calls = 0
         """How many calls have been looked at; 0: there is nothing to say yet."""
+        self.failures = 0
+        """How many calls have failed since the last one that is explained: nothing is known of them."""
         self.arguments: tuple[ExplainedArgument, ...] = ()
         self.results: tuple[ExplainedResult, ...] = ()
         self.allocated = 0
@@ -84,7 +95,7 @@ class Explanation(Unique):
         self.reserved = 0
         """Bytes that the device's pool did not have and took from the system or the driver."""
         self.copied = 0
-        """Bytes that the program copied on the device."""
+        """Bytes that the program copied on the device, those aside that pass arguments and return results."""
 
     @property
     def function(self) -> str:
@@ -92,7 +103,8 @@ class Explanation(Unique):
 
     @property
     def updated(self) -> tuple[str, ...]:
-        """Names of the arguments that were updated in place."""
+        """Names of the arguments that were updated in place for certain. A program that writes the bytes that
+        are there already, as a second identical call does, shows as perhaps updated."""
         return tuple(argument.name for argument in self.arguments if argument.updated)
 
     def stop(self) -> None:
@@ -106,17 +118,23 @@ class Explanation(Unique):
         self.stop()
 
     def __str__(self) -> str:
+        failed = f" ({self.failures} failed)" if self.failures else ""
         if not self.calls:
             return (
-                f"{self.function}: no call has been looked at. From now on all that wait for their "
+                f"{self.function}: no call has been looked at{failed}. From now on all that wait for their "
                 "results are (not submitted and awaited ones): call it, and ask again.\n"
                 f"  {self._function.declaration}"
             )
         passed = sum(argument.copied for argument in self.arguments)
+        returned = sum(result.copied for result in self.results)
+        which = (
+            f"the last call that did not fail ({self.failures} failed since)" if failed else "the last call"
+        )
         lines = [
-            f"{self.function}, the last call:", *(f"  {item}" for item in (*self.arguments, *self.results)),
+            f"{self.function}, {which}:", *(f"  {item}" for item in (*self.arguments, *self.results)),
             f"  allocated: {self.allocated} bytes; {self.reserved} were new to the pool",
-            f"  copied: {passed} bytes to pass arguments, {self.copied} by the program",
+            f"  copied: {passed} bytes to pass arguments, {returned} to return results, "
+            f"{self.copied} by the program",
         ]  # fmt: skip
         return "\n".join(lines)
 
@@ -129,7 +147,8 @@ class CallWatcher(Watcher):
     def __init__(self, function: Function) -> None:
         self.explanation = Explanation(function)
         self._function = function
-        self._packed: Sequence[object] = ()
+        self._looks: dict[int, _Look] = {}
+        """By thread, that at its call."""
 
     def call(
         self,
@@ -137,50 +156,109 @@ class CallWatcher(Watcher):
         arguments: tuple[Any, ...],
         named: dict[str, Any],
     ) -> Any:
-        function = self._function
-        device, given = function.device, function.order(*arguments, **named) if named else arguments
-        before = [_Before(value, device) for value in given]
-        listener = _Listener()
+        function, device = self._function, self._function.device
+        look = self._looks[get_ident()] = _Look(device)
         allocator = device.device_allocator
-        allocated, reserved = allocator.statistics, allocator.reserved
-        device.listen(listener)
         try:
+            given = function.order(*arguments, **named) if named else arguments
+            before = [_Before(value, device) for value in given]
+            allocated, reserved = allocator.statistics, allocator.reserved
             results = make(given, {})
+        except BaseException:
+            self.explanation.failures += 1
+            raise
         finally:
-            device.stop_listening(listener)
-        after = allocator.statistics
-        found, explanation = self._packed, self.explanation
-        self._packed = ()
-        explanation.arguments = tuple(
-            _argument(parameter, known, value, device)
-            for parameter, known, value in zip(function.arguments, before, found, strict=False)
-            if _buffer(value) is not None
-        )
-        explanation.results = tuple(self._results(results, found))
+            look.end(())
+            self._looks.pop(get_ident(), None)
+        after, explanation = allocator.statistics, self.explanation
+        explanation.arguments = tuple(look.arguments(function.arguments, before))
+        explanation.results = tuple(self._results(results, look))
         explanation.allocated = sum(
             now.allocated - then.allocated for now, then in zip(after, allocated, strict=True)
         )
-        explanation.reserved, explanation.copied = allocator.reserved - reserved, listener.copied
+        explanation.reserved, explanation.copied = allocator.reserved - reserved, look.copied
         explanation.calls += 1
+        explanation.failures = 0
         return results
 
     def passes(self, packed: Sequence[object]) -> None:
         """What the program gets, in the middle of :meth:`call`."""
-        self._packed = packed
+        if (look := self._looks.get(get_ident())) is not None:
+            look.begin(packed)
 
-    def _results(self, results: Any, packed: Sequence[object]) -> list[ExplainedResult]:
+    def returns(self, results: Sequence[object]) -> None:
+        """What the program has returned, before that becomes what the caller gets."""
+        if (look := self._looks.get(get_ident())) is not None:
+            look.end(results)
+
+    def _results(self, results: Any, look: _Look) -> list[ExplainedResult]:
         function = self._function
         values = results if len(function.results) > 1 else (results,)
         explained = []
-        for parameter, value in zip(function.results, values, strict=False):
+        for parameter, value, raw in zip(function.results, values, look.returned, strict=False):
             if not isinstance(value, Array):
                 continue
             buffer, where = value.view.buffer, None
-            for argument, passed in zip(function.arguments, packed, strict=False):
+            for argument, passed in zip(function.arguments, look.packed, strict=False):
                 if shares_memory(passed, [buffer]):
                     where = argument.name
-            explained.append(ExplainedResult(parameter.name, buffer.byte_length, where))
+            is_copy = isinstance(raw, BufferView) and raw.buffer.address != buffer.address
+            size = buffer.byte_length
+            explained.append(ExplainedResult(parameter.name, size, where, size if is_copy else 0))
         return explained
+
+
+class _Look:
+    """What is seen of a call in progress."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._listener = _Listener()
+        self.packed: Sequence[object] = ()
+        self.returned: Sequence[object] = ()
+        self._contents: list[int | None] = []
+
+    @property
+    def copied(self) -> int:
+        return self._listener.copied
+
+    def begin(self, packed: Sequence[object]) -> None:
+        self.packed = packed
+        self._contents = [_digest(value, self._device) for value in packed]
+        self._device.listen(self._listener)
+
+    def end(self, returned: Sequence[object]) -> None:
+        """Hears of no more copies: those that follow are not the program's."""
+        self._device.stop_listening(self._listener)
+        self.returned = self.returned or tuple(returned)
+
+    def arguments(
+        self, parameters: Sequence[Parameter], before: Sequence[_Before]
+    ) -> list[ExplainedArgument]:
+        rows = list(zip(parameters, before, self.packed, self._contents, strict=False))
+        whys = [_why_copied(parameter, known, value) for parameter, known, value, _ in rows]
+        storage = [
+            value
+            for (parameter, _, value, _), why in zip(rows, whys, strict=True)
+            if parameter.storage_of is not None and not why
+        ]
+        explained = []
+        for (parameter, known, value, contents), why in zip(rows, whys, strict=True):
+            buffer = _buffer(value)
+            if buffer is None:
+                continue
+            updated: bool | None = False
+            if not why:
+                may_write = parameter.written or known.is_donated
+                updated = shares_memory(value, storage) or self._has_changed(value, contents, may_write)
+            size = buffer.byte_length
+            explained.append(ExplainedArgument(parameter.name, size, size if why else 0, why, updated))
+        return explained
+
+    def _has_changed(self, value: object, contents: int | None, may_write: bool) -> bool | None:
+        if contents is not None and _digest(value, self._device) != contents:
+            return True
+        return None if may_write else False
 
 
 class _Listener(Listener):
@@ -206,13 +284,22 @@ class _Before:
         arrays = list(arrays_of((value,))) if isinstance(value, (Array, Donation)) else []
         self.is_device_array = bool(arrays)
         buffer = arrays[0].wait().view.buffer if arrays else _buffer(value)
-        self.address = None if buffer is None else buffer.address
-        if isinstance(value, np.ndarray):
-            self.address = value.ctypes.data
         exchange = device.array_exchange
         self.is_foreign = exchange is not None and buffer is None and exchange.is_importable(value)
         self.is_writable = buffer is None or buffer.is_writable
-        self.contents = None if buffer is None or not arrays else _digest(buffer, arrays[0].device)
+        self._host = _host_array(value) if buffer is None and not self.is_foreign else None
+        """Kept, so that its address is not that of other memory meanwhile."""
+        self.address = None if buffer is None else buffer.address
+        if self._host is not None:
+            self.address = self._host.ctypes.data
+
+
+def _host_array(value: Any) -> npt.NDArray[Any] | None:
+    """An array over memory that arrays of other libraries have on the host."""
+    try:
+        return as_array(value)
+    except (StatusError, TypeError, ValueError):  # which the call complains of
+        return None
 
 
 def _buffer(value: object) -> Buffer | None:
@@ -221,27 +308,16 @@ def _buffer(value: object) -> Buffer | None:
     return value if isinstance(value, Buffer) else None
 
 
-def _digest(buffer: Buffer, device: Device) -> int | None:
-    if buffer.byte_length > _LARGEST_COMPARED:
+def _digest(value: object, device: Device) -> int | None:
+    buffer = _buffer(value)
+    if buffer is None or buffer.byte_length > _LARGEST_COMPARED:
         return None
     return zlib.crc32(device.read_buffer(buffer).data)
 
 
-def _argument(parameter: Parameter, before: _Before, value: object, device: Device) -> ExplainedArgument:
+def _why_copied(parameter: Parameter, before: _Before, value: object) -> str:
     buffer = _buffer(value)
-    assert buffer is not None
-    why = _why_copied(parameter, before, buffer)
-    updated: bool | None = False
-    if not why and parameter.storage_of is not None:
-        updated = True
-    elif not why and before.is_device_array:
-        updated = None if before.contents is None else _digest(buffer, device) != before.contents
-    size = buffer.byte_length
-    return ExplainedArgument(parameter.name, size, size if why else 0, why, updated)
-
-
-def _why_copied(parameter: Parameter, before: _Before, buffer: Buffer) -> str:
-    if before.is_foreign or before.address == buffer.address:
+    if buffer is None or before.is_foreign or before.address == buffer.address:
         return ""
     if not before.is_device_array:
         return "it came from the host; keep it on the device with session.to_device"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from jitree.api.calls.argument_order import ArgumentOrder
+    from jitree.api.calls.known_sizes import KnownSizes
     from jitree.api.calls.packing import Unpacker
     from jitree.api.calls.updates import Pairs
     from jitree.api.other_kinds import OtherKind
@@ -62,6 +63,9 @@ class Watcher(abc.ABC):
 
     @abc.abstractmethod
     def passes(self, packed: Sequence[object]) -> None: ...
+
+    @abc.abstractmethod
+    def returns(self, results: Sequence[object]) -> None: ...
 
 
 PREPARED_AFTER: Final = 2
@@ -111,8 +115,8 @@ class Function(Remade):
 
     __slots__ = (
         "__weakref__", "_argument_count", "_calls", "_context", "_device", "_direct", "_is_settled", "_order",
-        "_packers", "_session", "_sizes", "_storing", "_updates", "_vm_function", "_watcher", "devices",
-        "signature", "unpackers",
+        "_packers", "_session", "_storing", "_updates", "_vm_function", "_watcher", "devices",
+        "known_sizes", "signature", "unpackers",
     )  # fmt: skip
 
     __signature__ = _PythonSignature()
@@ -120,6 +124,8 @@ class Function(Remade):
     """Names and types of arguments and results."""
     devices: tuple[Device, ...]
     """The devices of its session."""
+    known_sizes: KnownSizes | None
+    """How much workspace calls need; None for a function that takes none."""
 
     def __init__(self, session: Owner, vm_function: VmFunction, signature: Signature) -> None:
         self.signature = signature
@@ -144,8 +150,11 @@ class Function(Remade):
         self._order: ArgumentOrder | None = None
         self.unpackers = unpackers(signature, convention.results)
         """What makes Python values of the results."""
-        self._sizes: dict[object, int] | None = None if signature.workspace is None else {}
-        """Bytes of workspace that calls need."""
+        self.known_sizes: KnownSizes | None = None
+        if signature.workspace is not None:
+            from jitree.api.calls.known_sizes import KnownSizes  # of few functions
+
+            self.known_sizes = KnownSizes(signature, convention.arguments)
         self._storing = len(signature.arguments) > 1 and any(
             parameter.storage_of is not None for parameter in signature.arguments
         )
@@ -315,6 +324,7 @@ class Function(Remade):
     def twin(self) -> Function:
         """The same function, whose calls nothing watches."""
         twin = type(self)(self._session, self._vm_function, self.signature)
+        twin.known_sizes = self.known_sizes
         twin._direct, twin._is_settled, twin._calls = self._direct, self._is_settled, self._calls
         return twin
 
@@ -438,10 +448,10 @@ class Function(Remade):
 
     def _complete(self, arguments: tuple[Any, ...], packed: list[object]) -> list[object]:
         """What is to be seen to when all arguments are there."""
-        if self._sizes is not None:
+        if self.known_sizes is not None:
             from jitree.api.calls.workspace import require_enough
 
-            require_enough(self, packed, self._sizes)
+            require_enough(self, packed, self.known_sizes)
         if self._storing:
             from jitree.api.calls.overlaps import separated
 
@@ -452,9 +462,12 @@ class Function(Remade):
         if self._watcher is not None:
             self._watcher.passes(packed)
         try:
-            return self._context.invoke(self._vm_function, packed)
+            results = self._context.invoke(self._vm_function, packed)
         except StatusError as error:
             self._fail(error)
+        if self._watcher is not None:
+            self._watcher.returns(results)
+        return results
 
     def unpack(self, results: list[Any], fence: Fence | None = None) -> Any:
         return unpacked(results, self.unpackers, self.devices, fence)

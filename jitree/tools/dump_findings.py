@@ -7,9 +7,9 @@ from typing import Final
 
 from jitree.errors import StatusError
 from jitree.vmfb.archive import IDENTIFIER, Archive
-from jitree.vmfb.module import read_module, read_signatures
-from jitree.vmfb.refusals import require_sound
-from jitree.vmfb.schema import ModuleTables
+from jitree.vmfb.module import read_for_bodies, read_module, read_signatures
+from jitree.vmfb.refusals import body_faults
+from jitree.vmfb.schema import ModuleTables, RodataRows
 from jitree.vmfb.verify import table_findings
 
 _BEGINNINGS: Final = {0: b"PK\x03\x04", 8: IDENTIFIER}
@@ -19,30 +19,38 @@ _BEGINNINGS: Final = {0: b"PK\x03\x04", 8: IDENTIFIER}
 def findings(archive: Archive) -> Iterator[str]:
     """A line each, of the modules inside the module too."""
     found = table_findings(archive.flatbuffer)
-    if found:
-        yield from found
-        return
+    yield from found
     try:
         module = read_module(archive)
     except StatusError as error:
-        yield str(error)
+        if not found:
+            yield str(error)
+        yield from _damaged_findings(archive)
         return
     yield from _function_findings(module)
     yield from _inner_findings(module)
 
 
+def _damaged_findings(archive: Archive) -> Iterator[str]:
+    """Of a module that cannot be read as a whole."""
+    try:
+        module = read_for_bodies(archive)
+    except StatusError as error:
+        yield f"no function is looked at: {error}"
+        return
+    yield from _function_findings(module)
+    if isinstance(module.rodata, RodataRows):
+        yield from _inner_findings(module)
+
+
 def _function_findings(module: ModuleTables) -> Iterator[str]:
-    """What is wrong with functions, the first of each."""
     try:
         signatures = read_signatures(module)
     except StatusError as error:
-        yield str(error)
+        yield f"no function is looked at: {error}"
         return
     for function in module.functions:
-        try:
-            require_sound(module, function, signatures)
-        except StatusError as error:
-            yield str(error)
+        yield from map(str, body_faults(module, function, signatures))
 
 
 def _inner_findings(module: ModuleTables) -> Iterator[str]:

@@ -6,8 +6,8 @@ checks. What needs the registered ref types (does each type name resolve?) is ch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -96,6 +96,8 @@ _DESCRIPTOR: Final = np.dtype({
 })  # fmt: skip
 _DESCRIBED: Final = _DESCRIPTOR.names or ()
 
+_ANY: Final = 1 << 40
+"""More than ordinals and offsets of instructions name."""
 _OVERLAP: Final = 4
 _OVERLAP_SLACK: Final = 1 << 20
 
@@ -148,6 +150,46 @@ def _read_root(root: Table, archive: Archive) -> ModuleTables:
         debug=_debug_database(debug, len(functions), exports) if debug else None,
         archive=archive,
     )
+
+
+def read_for_bodies(archive: Archive) -> ModuleTables:
+    """The tables of a damaged file as far as function bodies can be checked by them. What cannot be read
+    allows everything, so that only what is wrong for certain is found. INVALID_ARGUMENT if the functions
+    cannot be read."""
+    with loading(archive.name):
+        root = FlatBuffer(archive.flatbuffer).root(IDENTIFIER)
+        bytecode = root.content(_BYTECODE)
+        bytecode = archive.flatbuffer[:0] if bytecode is None else bytecode
+        functions = _read_functions(root, len(bytecode))
+        return ModuleTables(
+            name="", version=0, attrs=(), debug=None, archive=archive, bytecode=bytecode, functions=functions,
+            requirements=root.uint32(_REQUIREMENTS),
+            bytecode_version=_read_bytecode_version(root),
+            types=_or(lambda: root.tables(_TYPES), range(_ANY)),
+            dependencies=_or(lambda: _read_dependencies(root), ()),
+            imports=_or(lambda: _read_imports(root), _UnknownImports()),
+            exports=_or(lambda: _read_exports(root, len(functions)), ()),
+            rodata=_or(lambda: _read_rodata(root, archive), range(_ANY)),
+            globals_size=_or(lambda: _capacity(root.table(_STATE), 0, "bytes"), _ANY),
+            ref_global_count=_or(lambda: _capacity(root.table(_STATE), 1, "refs"), _ANY),
+        )  # fmt: skip
+
+
+class _UnknownImports(Rows[None]):
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        return _ANY
+
+    def __getitem__(self, ordinal: int) -> None:  # type: ignore[override]  # no slices
+        return None
+
+
+def _or(read: Callable[[], Any], unknown: Any) -> Any:
+    try:
+        return read()
+    except StatusError:
+        return unknown
 
 
 def _debug_database(table: Table, function_count: int, exports: Sequence[Export]) -> DebugDatabase:

@@ -6,7 +6,7 @@ here, an instruction after the other as the disassembler reads them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from jitree.vmfb.schema import (
     FEATURE_EXT_F64,
     FIRST_MOVING_VERSION,
     FunctionRow,
+    Import,
     ModuleTables,
 )
 from jitree.vmfb.words import TAG_REF_COPY, TAG_VALUE32, TAG_VALUE64
@@ -49,28 +50,50 @@ def require_sound(
 ) -> None:
     """Raises the status of the first check that a function fails, with function, byte offset and mnemonic as
     contexts."""
-    try:
-        _BodyCheck(module, function, signatures).check()
-    except StatusError as error:
-        raise error.with_context(f"function '{module.function_name(function.ordinal)}'") from None
+    for error in _BodyCheck(module, function, signatures).faults():
+        raise _of(module, function, error)
+
+
+def body_faults(
+    module: ModuleTables, function: FunctionRow, signatures: Sequence[FunctionSignature]
+) -> Iterator[StatusError]:
+    """The status of each check that a function fails. If the next instruction cannot be found, the last one
+    says that the rest is not looked at."""
+    check = _BodyCheck(module, function, signatures)
+    for error in check.faults():
+        if check.is_lost:
+            error.with_context("the rest of the function is not looked at")
+        yield _of(module, function, error)
+
+
+def _of(module: ModuleTables, function: FunctionRow, error: StatusError) -> StatusError:
+    return error.with_context(f"function '{module.function_name(function.ordinal)}'")
 
 
 class _BodyCheck:
+    """Goes over a body once. What an instruction has that is wrong is noted, and the next one looked at."""
+
     def __init__(
         self, module: ModuleTables, function: FunctionRow, signatures: Sequence[FunctionSignature]
     ) -> None:
         self._function = function
-        self._imports = module.imports
+        self._imports: Sequence[Import | None] = module.imports
+        """None: it cannot be read, and its calls are not checked."""
         self._signatures = signatures
         self._signature = signatures[function.ordinal]
         self._version = module.bytecode_version[0]
         self._bytes = bytes(module.body(function))
         self._targets: set[int] = set()
+        self._markers: set[int] = set()
+        self._noted: list[StatusError] = []
+        """What is wrong with the instruction that is looked at."""
+        self.is_lost = False
+        """Whether the next instruction cannot be found."""
         registers = {name: partial(self._check_register, tag) for name, tag in _TAGS.items()}
         self._checks: Mapping[str, Callable[[Any], None]] = {
             **{f"r.{name}": check for name, check in registers.items()},
-            **{f"list.{name}": partial(_check_each, check) for name, check in registers.items()},
-            "list.any": partial(_check_each, self._check_any),
+            **{f"list.{name}": partial(self._check_each, check) for name, check in registers.items()},
+            "list.any": partial(self._check_each, self._check_any),
             "kept": self._check_kept,
             "imm.func": self._check_import,
             "imm.gref": partial(_check_ordinal, "ref global", module.ref_global_count),
@@ -86,45 +109,62 @@ class _BodyCheck:
         self._plans: dict[int, list[Callable[[Any], None] | None]] = {}
         """By number of an instruction, those of its operands."""
 
-    def check(self) -> None:
-        at, markers = 0, set()
+    def faults(self) -> Iterator[StatusError]:
+        at, is_inside = 0, False
         while at < len(self._bytes):
-            markers.add(at)
-            at = self._check_block(at)
-        strays = self._targets - markers
-        if strays:
-            raise InvalidArgumentError(f"branch target {min(strays)} is not a block")
-        if len(markers) != self._function.block_count:
-            raise InvalidArgumentError(
-                f"the body has {len(markers)} blocks but its descriptor says {self._function.block_count}"
-            )
-
-    def _check_block(self, at: int) -> int:
-        """The position after the block that begins at ``at``."""
-        if self._bytes[at] != _BLOCK_MARKER:
-            raise InvalidArgumentError(
-                "expected a block marker: the previous block has ended", f"at byte offset {at}"
-            )
-        at += 1
-        while at < len(self._bytes):
-            record = self._read(at)
+            if not is_inside:
+                is_inside = True
+                if self._bytes[at] == _BLOCK_MARKER:
+                    self._markers.add(at)
+                    at += 1
+                    continue
+                yield InvalidArgumentError(
+                    "expected a block marker: the previous block has ended", f"at byte offset {at}"
+                )
             try:
-                self._check_instruction(record)
+                record = read_instruction(self._bytes, at, self._version)
             except StatusError as error:
-                raise error.with_context(f"at byte offset {at} ({record.instruction.mnemonic})") from None
+                self.is_lost = True
+                yield self._missing_feature(at) or error
+                return
+            yield from self._instruction_faults(record)
             at += record.length
-            if record.instruction.terminator:
-                return at
-        raise InvalidArgumentError("the last block has no terminator", f"at byte offset {at}")
+            is_inside = not record.instruction.terminator
+        if is_inside:
+            yield InvalidArgumentError("the last block has no terminator", f"at byte offset {at}")
+        yield from self._block_faults()
 
-    def _read(self, at: int) -> InstructionRecord:
+    def _block_faults(self) -> Iterator[StatusError]:
+        for stray in sorted(self._targets - self._markers):
+            yield InvalidArgumentError(f"branch target {stray} is not a block")
+        found, expected = len(self._markers), self._function.block_count
+        if found != expected:
+            yield InvalidArgumentError(f"the body has {found} blocks but its descriptor says {expected}")
+
+    def _instruction_faults(self, record: InstructionRecord) -> Iterator[StatusError]:
+        missing = self._missing_feature(record.offset)
+        if missing is not None:
+            yield missing
+        self._noted.clear()
+        self._note(self._check_instruction, record)
+        for error in self._noted:
+            yield error.with_context(f"at byte offset {record.offset} ({record.instruction.mnemonic})")
+
+    def _note(self, check: Callable[..., None], *values: Any) -> None:
+        """Makes a check, and notes what it fails with."""
+        try:
+            check(*values)
+        except StatusError as error:
+            self._noted.append(error)
+
+    def _missing_feature(self, at: int) -> StatusError | None:
         feature = _FEATURES.get(self._bytes[at], 0)
-        if feature & ~self._function.requirements:
-            raise InvalidArgumentError(
-                f"{PREFIXES[self._bytes[at]]} instruction, but the function does not require that feature",
-                f"at byte offset {at}",
-            )
-        return read_instruction(self._bytes, at, self._version)
+        if not feature & ~self._function.requirements:
+            return None
+        return InvalidArgumentError(
+            f"{PREFIXES[self._bytes[at]]} instruction, but the function does not require that feature",
+            f"at byte offset {at}",
+        )
 
     def _check_instruction(self, record: InstructionRecord) -> None:
         row, values = record.instruction, record.operands
@@ -133,6 +173,7 @@ class _BodyCheck:
         elif row.mnemonic == "return":
             self._check_registers("return", values[0], self._signature.cconv.result_tags)
         elif row.block_marker:
+            self._markers.add(record.offset)
             raise InvalidArgumentError("block marker inside a block: a terminator is missing")
         else:
             if row.index not in self._plans:
@@ -140,13 +181,20 @@ class _BodyCheck:
                 self._plans[row.index] = [self._checks.get(kind) for kind in kinds]
             for check, value in zip(self._plans[row.index], values, strict=True):
                 if check is not None:
-                    check(value)
+                    self._note(check, value)
 
     def _check_call(self, named: Mapping[str, Any]) -> None:
+        self._note(self._check_callee, named)
+        if "resume" in named:
+            self._note(self._check_target, named["resume"])
+
+    def _check_callee(self, named: Mapping[str, Any]) -> None:
         callee, arguments = named["callee"], named["args"]
         if callee & IMPORT_BIT:
             self._check_import(callee)
             imported = self._imports[callee & ~IMPORT_BIT]
+            if imported is None:
+                return
             cconv = parse(imported.cconv or "")  # an import without signature is called without arguments
             tags = cconv.argument_tags
             if "segments" in named:
@@ -161,10 +209,8 @@ class _BodyCheck:
         else:
             _require_ordinal("function", callee, len(self._signatures))
             cconv, tags = self._signatures[callee].cconv, self._signatures[callee].argument_tags
-        self._check_registers("argument", arguments, tags)
-        self._check_registers("result", named["outs"], cconv.result_tags)
-        if "resume" in named:
-            self._check_target(named["resume"])
+        self._note(self._check_registers, "argument", arguments, tags)
+        self._note(self._check_registers, "result", named["outs"], cconv.result_tags)
 
     def _check_import(self, callee: int) -> None:
         if not callee & IMPORT_BIT:
@@ -176,7 +222,11 @@ class _BodyCheck:
         if len(entries) != len(tags):
             raise OutOfRangeError(f"{what} list has {len(entries)} entries, the convention needs {len(tags)}")
         for tag, entry in zip(tags, entries, strict=True):
-            self._check_register(tag, entry)
+            self._note(self._check_register, tag, entry)
+
+    def _check_each(self, check: Callable[[int], None], entries: Sequence[int]) -> None:
+        for entry in entries:
+            self._note(check, entry)
 
     def _check_register(self, tag: int, operand: int) -> None:
         if tag == TAG_REF_COPY:
@@ -214,14 +264,13 @@ class _BodyCheck:
 
     def _check_moves(self, moves: Moves) -> None:
         for source, destination in moves:
-            if (source ^ destination) & REF_BIT:
-                raise InvalidArgumentError("branch move between the value and the ref bank")
-            self._check_any(source)
-            self._check_any(destination)
+            self._note(_require_one_bank, source, destination)
+            self._note(self._check_any, source)
+            self._note(self._check_any, destination)
 
     def _check_cases(self, cases: Sequence[tuple[int, Moves]]) -> None:
         for target, moves in cases:
-            self._check_target(target)
+            self._note(self._check_target, target)
             self._check_moves(moves)
 
 
@@ -231,9 +280,9 @@ def _kind(row: Instruction, operand: Operand) -> str:
     return "kept" if operand.kind == "r.ref" and not (operand.output or operand.movable) else operand.kind
 
 
-def _check_each(check: Callable[[int], None], entries: Sequence[int]) -> None:
-    for entry in entries:
-        check(entry)
+def _require_one_bank(source: int, destination: int) -> None:
+    if (source ^ destination) & REF_BIT:
+        raise InvalidArgumentError("branch move between the value and the ref bank")
 
 
 def _check_ordinal(what: str, count: int, ordinal: int) -> None:

@@ -42,7 +42,10 @@ def require_whole(flatbuffer: memoryview) -> None:
 
 def table_findings(flatbuffer: memoryview) -> list[str]:
     """All that is wrong with the tables of a file."""
-    return [_text(finding) for finding in _findings(flatbuffer, _MOST_FINDINGS)]
+    found = [_text(finding) for finding in _findings(flatbuffer, _MOST_FINDINGS)]
+    if len(found) == _MOST_FINDINGS:
+        found.append(f"there may be more than these {_MOST_FINDINGS} faults in tables")
+    return found
 
 
 def _findings(flatbuffer: memoryview, most: int) -> list[list[int]]:

@@ -99,6 +99,83 @@ def test_failures_leave_the_device_as_it_was(module: Module, session: Session) -
         assert found.updated == ("input2",)
 
 
+def test_copies_that_pass_arguments_are_not_the_programs(module: Module, session: Session) -> None:
+    found = explained(session, "caches.donated", session.to_device(TOKEN), 5)
+    assert found.arguments[1].copied == 512 and found.copied == 32, "the row of the token alone"
+
+
+def lent(shape: tuple[int, ...]) -> Any:
+    """A numpy array that the device may use where it lies."""
+    size = 4 * int(np.prod(shape))
+    memory = np.zeros(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size].view(np.float32).reshape(shape)
+
+
+class Producer:
+    """An array of another library."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self._array
+
+
+@pytest.mark.parametrize("kind", [np.asarray, Producer])
+def test_host_arrays_that_are_used_where_they_lie(session: Session, kind: Any) -> None:
+    """Storage by position stays as it is: the program gets a copy of it."""
+    function = session.load(CACHES).scratch_of_shape
+    x, target = lent((1 << 15,)), lent((1 << 15,))
+    x += 1
+    memory = session.empty(function.workspace_size(x, 1, target), np.uint8)
+    with session.explain(function) as found:
+        for _ in range(2):
+            result = function(kind(x), 1, kind(target), memory)
+            first, second = found.arguments[:2]
+            assert (first.copied, first.updated) == (0, False)
+            assert (second.copied, second.updated) == (target.nbytes, False)
+            assert np.array_equal(result, 6 * x) and not target.any()
+
+
+def test_host_arrays_that_results_are_written_to(session: Session) -> None:
+    function = session.load(CACHES).scratch_of_shape
+    x, target = lent((1 << 15,)), lent((1 << 15,))
+    x += 1
+    memory = session.empty(function.workspace_size(x, 1, target), np.uint8)
+    with session.explain(function) as found:
+        for _ in range(2):
+            result = function(x, 1, memory, out=target)
+            first, second = found.arguments[:2]
+            assert (first.copied, first.updated, second.copied, second.updated) == (0, False, 0, True)
+            assert np.array_equal(target, 6 * x) and np.array_equal(result, target)
+            assert found.results[0].copied == 0 and found.results[0].lies_in == second.name
+
+
+def test_bytes_that_were_there_already(module: Module, session: Session) -> None:
+    """A reference may be written to, and contents do not tell."""
+    cache, token = session.to_device(START), session.to_device(TOKEN)
+    with session.explain(module.view) as found:
+        for expected in (True, None, None):
+            module.view(token, 5, cache)
+            assert found.arguments[1].updated is expected
+        assert "perhaps updated" in str(found) and found.updated == ()
+
+
+def test_a_failed_call_is_not_the_last_one(module: Module, session: Session) -> None:
+    cache = session.to_device(START)
+    with session.explain(module.into) as found:
+        for _ in range(2):
+            with pytest.raises(OutOfRangeError):
+                module.into(TOKEN, 16, cache)
+        assert found.failures == 2 and "no call has been looked at (2 failed)" in str(found)
+        module.into(TOKEN, 1, cache)
+        assert found.failures == 0 and "the last call:" in str(found)
+        with pytest.raises(InvalidArgumentError):
+            module.into(TOKEN, 1, cache[:2])
+        assert found.calls == 1 and "the last call that did not fail (1 failed since):" in str(found)
+
+
 def test_odd_questions(module: Module, session: Session) -> None:
     with pytest.raises(NotFoundError):
         session.explain("caches.nothing")

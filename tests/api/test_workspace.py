@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from jitree import Array, Session
+from jitree.api.function import Function
 from jitree.api.module import Module
 from jitree.errors import InvalidArgumentError, NotFoundError, OutOfRangeError, StatusError
 from jitree.hal.buffer import BufferView
 from jitree.hal.fence import Fence
 from jitree.types import BY_NAME, ENCODING_DENSE
-from tests.api.programs import CACHES, PAGED
+from tests.api.programs import CACHES, PAGED, WORKSPACES
 
 X = np.arange(64, dtype=np.float32)
 Y = 4 * X * X + 2 * X
@@ -46,6 +47,16 @@ def test_one_size_for_all_calls(module: Module, session: Session, name: str) -> 
     assert function.is_direct == (session.tier == "fast")
 
 
+def test_a_size_of_nothing(session: Session) -> None:
+    """The compiler says 0, which is not the same as saying nothing."""
+    function = session.load(WORKSPACES).no_bytes
+    assert function.reflection["iree.abi.transients.size.constant"] == "0"
+    assert function.workspace_size() == function.workspace_size((64,)) == 0
+    for size in (0, 64) * 3:
+        assert np.array_equal(function(X, workspace=scratch(session, size)), X + X)
+    assert function.is_direct == (session.tier == "fast")
+
+
 def test_a_size_that_depends_on_the_shape(module: Module, session: Session) -> None:
     function = module.scratch_of_shape
     sizes = []
@@ -60,6 +71,55 @@ def test_a_size_that_depends_on_the_shape(module: Module, session: Session) -> N
             function(x, 1, out=target, workspace=scratch(session, size - 1))
         sizes.append(size)
     assert sizes[1] == sizes[3] > sizes[0]
+
+
+def test_machine_code_knows_sizes_that_calls_were_measured_to_need(session: Session) -> None:
+    """A session of its own each: the order in which calls are first made does not matter."""
+    function = session.load(WORKSPACES).of_shape
+    most = scratch(session, function.workspace_size((600,), 0.0))
+    counts = [3, 64, 3, 7, *range(300, 600), 64, 3]  # more kinds than are remembered
+    for number, count in enumerate(counts):
+        x = np.arange(count, dtype=np.float32)
+        size = function.workspace_size((count,), 0.0)
+        for value in (1.5, number):
+            for memory in (most, scratch(session, size)):
+                assert np.array_equal(function(x, value, workspace=memory), 2 * x * x + np.float32(value))
+            with pytest.raises(InvalidArgumentError, match=f"needs {size} bytes but got {size - 1}"):
+                function(x, value, workspace=scratch(session, size - 1))
+    assert function.is_direct == (session.tier == "fast")
+
+
+def test_a_size_that_depends_on_a_number(session: Session) -> None:
+    function = session.load(WORKSPACES).of_number
+    x = session.to_device(X[:4])
+    for rows in (4, 9, 4, 64, 9, 64, 5) * 3:
+        size = function.workspace_size(x, rows)
+        assert np.array_equal(function(x, rows, workspace=scratch(session, size)), [2 * X[:4]] * rows)
+        with pytest.raises(InvalidArgumentError, match=f"needs {size} bytes"):
+            function(x, rows, workspace=scratch(session, size - 1))
+    assert function.is_direct == (session.tier == "fast")
+
+
+def test_known_sizes_are_measured_once(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And machine code makes the calls then: Python packs none of their arguments."""
+    function = session.load(WORKSPACES).of_shape
+    memory = scratch(session, function.workspace_size((64,), 0.0))
+    for _ in range(4):
+        for x in (X, X[:9]):
+            function(x, -0.5, workspace=memory)
+    packed: list[object] = []
+    pack = Function._pack
+
+    def seen(self: Function, arguments: tuple[Any, ...], named: dict[str, Any]) -> list[object]:
+        packed.append(arguments)
+        return pack(self, arguments, named)
+
+    monkeypatch.setattr(Function, "_pack", seen)
+    for x in (X, X[:9]):
+        assert np.array_equal(function(x, -0.5, workspace=memory), 2 * x * x - 0.5)
+    assert len(packed) == (0 if session.tier == "fast" else 2)
+    function(X[:8], -0.5, workspace=memory)
+    assert len(packed) == (1 if session.tier == "fast" else 3)
 
 
 def test_pairs_of_the_torch_front_end(session: Session) -> None:

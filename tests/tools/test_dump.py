@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -222,6 +223,34 @@ def test_verify_lists_all_that_is_wrong(tmp_path: Path, capsys: pytest.CaptureFi
     first, second = capsys.readouterr().out.splitlines()
     assert "value register 9" in first and "function 'f'" in first
     assert "unknown opcode" in second and "function 'h'" in second
+    assert "the rest of the function is not looked at" in second and "the rest" not in first
+
+
+def test_verify_goes_on_after_a_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the instruction, in the next one, in the next block."""
+    text = "%i9 = add.i32 %i8, %i0\n%i7 = const.i32.zero\nbr ^b\n^b:\n%i6 = const.i32.zero\nreturn"
+    path = write(tmp_path / "m.vmfb", Assembler("m").function("f", "0v", text, value_count=1))
+    assert dump.main(["--verify", path]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    found = [re.search(r"value register (\d)", line) for line in lines]
+    assert sorted(match.group(1) for match in found if match) == ["6", "7", "8", "9"]
+    assert len(lines) == 4 and not any("the rest" in line for line in lines)
+
+
+@pytest.mark.parametrize("table", ["mod", "i64", "x.y"])
+def test_verify_looks_at_functions_though_a_table_is_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: str
+) -> None:
+    """Of an import that cannot be read nothing is known, so its calls are not faults."""
+    module = Assembler("mod").import_function("x.y", "0i_v")
+    module.type("i64")
+    module.function("f", "0v", "call @x.y [%i0]\n%i9 = const.i32.zero\nreturn", value_count=1)
+    data = bytearray(module.build())
+    data[data.index(table.encode() + b"\0") + len(table)] = 1
+    (tmp_path / "m.vmfb").write_bytes(data)
+    assert dump.main(["--verify", str(tmp_path / "m.vmfb")]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and "not zero terminated" in lines[0] and "value register 9" in lines[1]
 
 
 def test_verify_lists_damaged_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 WORKSPACE: Final = "workspace"
 """The keyword of calls that gives the memory for what the program computes in between."""
+DEPENDS: Final = -1
+"""Stands for the bytes of a workspace whose size depends on the call, or is not stated."""
 TRANSIENTS: Final = "iree.abi.transients"
 _TRANSIENTS_SIZE: Final = f"{TRANSIENTS}.size"
 _TRANSIENTS_CONSTANT: Final = f"{TRANSIENTS}.size.constant"
@@ -70,7 +72,7 @@ class Parameter(NamedTuple):
     consumed: bool = False
     """Whether the program may overwrite the argument."""
     workspace: int | None = None
-    """The bytes of memory that the program computes in between in; 0 where that depends on the call."""
+    """The bytes of memory that the program computes in between in, or DEPENDS."""
 
     @property
     def written(self) -> bool:
@@ -124,7 +126,7 @@ def signature_of(name: str, convention: CallingConvention, attrs: Mapping[str, s
             return _sized(Signature(arguments, results, text, True, fences), attrs)
     arguments = tuple(Parameter(f"input{index}", item_text(item)) for index, item in enumerate(items))
     if _TRANSIENTS_SIZE in attrs and arguments:
-        arguments = (*arguments[:-1], arguments[-1]._replace(workspace=0))
+        arguments = (*arguments[:-1], arguments[-1]._replace(workspace=DEPENDS))
     results = tuple(
         Parameter(f"output{index}", TYPE_NAMES[character])
         for index, character in enumerate(convention.results)
@@ -231,7 +233,7 @@ def _parameter(text: str, default_name: str) -> Parameter:
         parse_tensor_type(kind),
         None if storage is None else int(storage.group(1)),
         bool(attributes) and re.search(_CONSUMED, attributes) is not None,
-        0 if attributes and re.search(_WORKSPACE, attributes) else None,
+        DEPENDS if attributes and re.search(_WORKSPACE, attributes) else None,
     )
 
 

@@ -100,7 +100,7 @@ class WorkspacePacker(ReferencePacker):
 
     def __init__(self, parameter: Parameter, transfer: ArrayTransfer, ref_types: RefTypes) -> None:
         super().__init__(parameter, transfer, ref_types)
-        self._least = parameter.workspace or 0
+        self._least = max(0, parameter.workspace or 0)
 
     def pack(self, value: Any) -> object:
         packed = super().pack(value)

@@ -6,9 +6,9 @@ Compilers state a size, or the name of a function of the module that computes it
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from jitree.api.calls.declaration import OUT, TRANSIENTS, WORKSPACE, Parameter, storage_names
+from jitree.api.calls.declaration import DEPENDS, OUT, TRANSIENTS, WORKSPACE, Parameter, storage_names
 from jitree.api.calls.number_packing import number_packer
 from jitree.api.calls.overlaps import shares_memory
 from jitree.api.calls.reference_packing import require_workspace
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from jitree.api.calls.declaration import Signature
+    from jitree.api.calls.known_sizes import KnownSizes
     from jitree.dispatch.function import VmFunction
     from jitree.dispatch.invocation import Invoker
     from jitree.hal.device import Device
@@ -43,18 +44,12 @@ if TYPE_CHECKING:
         def device(self) -> Device: ...
 
 
-_MOST_KNOWN: Final = 256
-"""Kinds of calls whose sizes are remembered."""
-
-
 def workspace_size(function: MeasuredFunction, shapes: tuple[Any, ...], named: dict[str, Any]) -> int:
     """As :meth:`Function.workspace_size`."""
     signature = function.signature
-    workspace = next((item for item in signature.arguments if item.workspace is not None), None)
-    if workspace is None:
-        return 0
-    if workspace.workspace:
-        return workspace.workspace
+    size = next((item.workspace for item in signature.arguments if item.workspace is not None), 0)
+    if size != DEPENDS:
+        return size
     given = _by_name(function, shapes, named)
     return _measured(function, [
         _stand_in(parameter, str(item), given.get(parameter.name), function)
@@ -64,7 +59,7 @@ def workspace_size(function: MeasuredFunction, shapes: tuple[Any, ...], named: d
     ])  # fmt: skip
 
 
-def require_enough(function: MeasuredFunction, packed: list[object], sizes: dict[object, int]) -> None:
+def require_enough(function: MeasuredFunction, packed: list[object], sizes: KnownSizes) -> None:
     """INVALID_ARGUMENT if the memory is too small for a call, or also that of another argument. ``sizes``:
     those of earlier calls."""
     values = list(packed)
@@ -79,12 +74,11 @@ def require_enough(function: MeasuredFunction, packed: list[object], sizes: dict
             )
     if function.signature.measure is None:  # one size for all calls, which the packer knows
         return
-    key = tuple(value.shape if isinstance(value, BufferView) else value for value in values)
+    key = sizes.key(values)
     size = sizes.get(key)
     if size is None:
-        size = sizes[key] = _measured(function, values)
-        if len(sizes) > _MOST_KNOWN:
-            sizes.clear()
+        size = _measured(function, values)
+        sizes.remember(key, size)
     assert isinstance(memory, Buffer)
     require_workspace(memory, size)
 

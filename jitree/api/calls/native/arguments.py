@@ -28,6 +28,7 @@ from jitree.api.calls.native.sequences import pass_numbers
 from jitree.api.calls.native.undeclared import pass_undeclared
 from jitree.api.calls.native.uploads import drop_joined, send_joined
 from jitree.api.calls.native.views import has_stream
+from jitree.api.calls.native.workspaces import is_enough
 from jitree.codegen.primitives import apart, call, load64, unlikely
 from jitree.codegen.record import place_of
 
@@ -52,7 +53,7 @@ def pass_each(python: Python, record: CallRecord, arguments: int) -> bool:
         if unlikely(not pass_argument(python, record, argument, value)):
             return False
         argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
-    if record.workspace != 0 and not is_alone(record, record.workspace):
+    if record.workspace != 0 and not (is_alone(record, record.workspace) and is_enough(record)):
         return False
     return are_apart(record)
 

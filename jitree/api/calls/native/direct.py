@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.api.calls.declaration import Parameter, storage_names
+from jitree.api.calls.declaration import DEPENDS, Parameter, storage_names
 from jitree.api.calls.native.acceptance import Acceptance
 from jitree.api.calls.native.element_numbers import numbers_of
 from jitree.api.calls.native.layout import (
@@ -118,9 +118,9 @@ def direct_call(
         "argument_count": count, "arguments": arguments.buffer_info()[0],
         "result_count": len(signature.results), "results": results.buffer_info()[0],
         "signal": rows.signal() if signature.fences else 0, "rewrites": int(rows.rewrites),
-        "workspace": rows.workspace, "staging": rows.staging(arguments), "uploads": int(rows.uploads),
-        "last_wait": rows.last_wait(vm_function), "lent_from": lent_from(function),
-        "beside": _beside(signature), "extents": extents.buffer_info()[0] if count else 0,
+        "workspace": rows.workspace, "sizes": rows.sizes, "staging": rows.staging(arguments),
+        "uploads": int(rows.uploads), "last_wait": rows.last_wait(vm_function), "beside": _beside(signature),
+        "lent_from": lent_from(function), "extents": extents.buffer_info()[0] if count else 0,
         "acquire_code": method_code(lock.acquire, METH_KEYWORDS),
         "release_code": method_code(lock.release, METH_NOARGS),
     }  # fmt: skip
@@ -206,6 +206,7 @@ class _Rows:
         self.kept: list[object] = []
         self.written: Written = {}
         self.workspace = 0  # the address of its register
+        self.sizes = 0  # the address of what is known of its size
         self._slots = vm_function.argument_slots
         self._function = function
         self._keeper = keeper
@@ -280,8 +281,8 @@ class _Rows:
         register = self._register(item, slot)
         if register["kind"] != PASS_ARRAY:
             return register | self._number(parameter, item, register["kind"])
-        if parameter.workspace == 0:  # its size is to be looked at in every call
-            raise Unsuitable
+        if parameter.workspace == DEPENDS:
+            self.sizes = self._known_sizes()
         self.workspace = self.workspace if parameter.workspace is None else register["place"]
         is_written = parameter.written and self._function.signature.fences  # users have to be told
         if parameter.tensor is None or is_written:
@@ -289,6 +290,17 @@ class _Rows:
         if parameter.consumed:
             register["kind"] = PASS_CONSUMED
         return register | self._array(parameter, parameter.tensor)
+
+    def _known_sizes(self) -> int:
+        """The address of sizes that calls must have; 0 where the compiler does not say them. Unsuitable if
+        they depend on what machine code does not look at."""
+        sizes = self._function.known_sizes
+        if self._function.signature.measure is None or sizes is None:
+            return 0
+        if sizes.address == 0:
+            raise Unsuitable
+        self._keep(sizes)
+        return sizes.address
 
     def _number(self, parameter: Parameter, item: Item, kind: int) -> dict[str, Any]:
         from jitree.api.calls.number_packing import FloatBitsPacker, IntegerPacker, number_packer

@@ -250,6 +250,7 @@ CALL: Final = Record(
     i64 supply              # makes sure that there is memory for an argument of some size
     i64 signal              # address of the register of a fence that is reached at the end, 0 = none
     i64 workspace           # address of the register of memory for intermediate results, 0 = none
+    i64 sizes               # the SIZES record of what that memory must have, 0 = Python looks at it
     i64 pending             # of the DirectCall: gives that fence, None if it has been reached,
     i64 pending_submission  # the same of a submission, whose number it is given
     i64 wait_for            # waits for it, without the lock,
@@ -322,6 +323,16 @@ ARGUMENT: Final = Record(
     f"i64*{MAXIMUM_RANK} dimensions",
 )
 """A parameter, in the order in which they are passed. Dimensions are -1 where any size fits."""
+
+SIZES: Final = Record(
+    "sizes",
+    """
+    i64 count
+    i64 width               # words of a key: dimensions and numbers
+    i64 rows                # address of keys, each with the bytes that are needed after it
+    """,
+)
+"""What calls are known to need of memory for intermediate results."""
 
 RESULT: Final = Record(
     "result",

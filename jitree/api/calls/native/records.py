@@ -14,6 +14,7 @@ from jitree.api.calls.native.layout import (
     OWNERS,
     PYTHON,
     RESULT,
+    SIZES,
     TENSOR,
     VERSIONED,
 )
@@ -46,6 +47,7 @@ class CallRecord(MemoryRecord, layout=CALL):
     state: State
     lent: Entry
     shared: Entry
+    sizes: Sizes
 
 
 class Dtype(MemoryRecord, layout=DTYPE):
@@ -73,6 +75,10 @@ class Argument(MemoryRecord, layout=ARGUMENT):
 
 
 class Ndarray(MemoryRecord, layout=NDARRAY):
+    pass
+
+
+class Sizes(MemoryRecord, layout=SIZES):
     pass
 
 
