@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from jitree.api.calls.declaration import Parameter
+    from jitree.hal.allocator import Allocator
     from jitree.hal.command_list import CommandList
     from jitree.hal.device import Device
     from jitree.hal.transfers import Transfer
@@ -162,7 +163,7 @@ class CallWatcher(Watcher):
         try:
             given = function.order(*arguments, **named) if named else arguments
             before = [_Before(value, device) for value in given]
-            allocated, reserved = allocator.statistics, allocator.reserved
+            allocated, reserved = _memory_taken(allocator)
             results = make(given, {})
         except BaseException:
             self.explanation.failures += 1
@@ -170,13 +171,11 @@ class CallWatcher(Watcher):
         finally:
             look.end(())
             self._looks.pop(get_ident(), None)
-        after, explanation = allocator.statistics, self.explanation
+        taken, explanation = _memory_taken(allocator), self.explanation
         explanation.arguments = tuple(look.arguments(function.arguments, before))
         explanation.results = tuple(self._results(results, look))
-        explanation.allocated = sum(
-            now.allocated - then.allocated for now, then in zip(after, allocated, strict=True)
-        )
-        explanation.reserved, explanation.copied = allocator.reserved - reserved, look.copied
+        explanation.allocated = taken[0] - allocated - look.taken[0]
+        explanation.reserved, explanation.copied = taken[1] - reserved - look.taken[1], look.copied
         explanation.calls += 1
         explanation.failures = 0
         return results
@@ -217,6 +216,8 @@ class _Look:
         self.packed: Sequence[object] = ()
         self.returned: Sequence[object] = ()
         self._contents: list[int | None] = []
+        self.taken = (0, 0)
+        """As of :func:`_memory_taken`, for looking itself."""
 
     @property
     def copied(self) -> int:
@@ -224,7 +225,11 @@ class _Look:
 
     def begin(self, packed: Sequence[object]) -> None:
         self.packed = packed
+        allocator = self._device.device_allocator
+        allocated, reserved = _memory_taken(allocator)
         self._contents = [_digest(value, self._device) for value in packed]
+        after = _memory_taken(allocator)
+        self.taken = after[0] - allocated, after[1] - reserved
         self._device.listen(self._listener)
 
     def end(self, returned: Sequence[object]) -> None:
@@ -259,6 +264,11 @@ class _Look:
         if contents is not None and _digest(value, self._device) != contents:
             return True
         return None if may_write else False
+
+
+def _memory_taken(allocator: Allocator) -> tuple[int, int]:
+    """Bytes that were allocated so far, of memory of any kind, and those that are new to the pool."""
+    return sum(kind.allocated for kind in allocator.statistics), allocator.reserved
 
 
 class _Listener(Listener):
