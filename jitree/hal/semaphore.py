@@ -114,8 +114,9 @@ class Semaphore(Unique):
             if self._failure is not None:
                 return
             self._failure = error
-            timepoints, self._timepoints = self._timepoints, None
-        _call(list(timepoints or ()), error)
+            timepoints, self._timepoints = self._timepoints or {}, None
+            due = [point for point in list(timepoints) if timepoints.pop(point, point) is None]
+        _call(due, error)
 
     def on_reached(self, value: int, callback: ReachedCallback) -> Timepoint | None:
         """Calls ``callback`` once when ``value`` is reached or the semaphore fails.

@@ -318,7 +318,16 @@ def test_a_wait_for_a_turn_has_the_deadline_of_the_call(module: Module, session:
     assert np.array_equal(held, OLD + SEVEN) and np.array_equal(array, OLD)
 
 
-SQUARE = np.random.default_rng(0).integers(-3, 4, (384, 384)).astype(np.float32)
+def unaligned(array: Floats) -> Floats:
+    """A copy where no program can use it in place: ``to_device`` makes others of it."""
+    block = np.empty(array.nbytes + 128, np.uint8)
+    start = 4 - block.ctypes.data % 64 + 64
+    copy = block[start : start + array.nbytes].view(np.float32).reshape(array.shape)
+    copy[:] = array
+    return copy
+
+
+SQUARE = unaligned(np.random.default_rng(0).integers(-3, 4, (384, 384)).astype(np.float32))
 CUBE = SQUARE @ SQUARE @ SQUARE
 
 
