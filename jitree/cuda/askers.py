@@ -28,10 +28,10 @@ class Askers:
         self._here: list[None] = []
         self._destroy = [destroy]
         self.are_over = False
-        """Whether nobody may ask any more."""
+        """Whether threads may no longer ask."""
 
     def __enter__(self) -> bool:
-        self._here.append(None)  # first, so that it is seen by whoever ends them then
+        self._here.append(None)  # first: a thread that calls `end` has to see it
         return not self.are_over
 
     def __exit__(self, *exception: object) -> None:

@@ -5,8 +5,8 @@ allocation on the same thread. So that only appends to a deque (atomic by its do
 allocation or look at the statistics moves what is there under the lock.
 
 A session that dies anywhere gives back what it was lent, and a device trims. So the lock is reentrant, and
-whoever holds it makes no object between a look at a list of free blocks and what is done with it: the garbage
-collector may run there, and with it such an ending, which changes the list.
+a thread that holds it makes no object between its look at a list of free blocks and its change of that: the
+garbage collector may run there, and with it such an ending, which changes the list.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Ordered by memory and not by array: a later call that writes where a pending one reads or writes comes after
 it, and so does one that reads where it writes, by whatever array, view or numpy array it has the memory.
-What a pending call fails with belongs to its results: whoever comes after it waits only until it has ended.
+Only the results of a pending call raise its failure: a call after it just waits until it has ended.
 """
 
 from __future__ import annotations

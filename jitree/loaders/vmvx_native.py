@@ -185,7 +185,7 @@ class CompiledKernels(Ended):
         self._run_span = _SPAN(run_span)
         parts: dict[str, int] = {}
         if next(iter(self._contexts.values())).runs_parts:
-            import json  # 2 ms, and on one thread nobody asks
+            import json  # 2 ms, and a device with one thread has no parts
 
             parts = json.loads(ready.notes)["parts"]
         for ordinal, name in enumerate(self._symbols):

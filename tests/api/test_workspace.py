@@ -74,7 +74,7 @@ def test_a_size_that_depends_on_the_shape(module: Module, session: Session) -> N
 
 
 def test_machine_code_knows_sizes_that_calls_were_measured_to_need(session: Session) -> None:
-    """A session of its own each: the order in which calls are first made does not matter."""
+    """Each has its own session: which function is called first does not matter."""
     function = session.load(WORKSPACES).of_shape
     most = scratch(session, function.workspace_size((600,), 0.0))
     counts = [3, 64, 3, 7, *range(300, 600), 64, 3]  # more kinds than are remembered
