@@ -81,7 +81,7 @@ class Parameter(NamedTuple):
 
     @property
     def overwritten(self) -> bool:
-        """Whether the program may write to the memory that it gets, even if the caller no longer uses that."""
+        """Whether the program may write to the memory that it gets, even if the caller is done with it."""
         return self.written or self.consumed
 
     def __str__(self) -> str:
