@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 from jitree.api.calls.declaration import TIMEOUT, Parameter, Signature
 from jitree.api.calls.packing import packers, unpackers
 from jitree.api.calls.tensor_packing import ArrayTransfer, Donation, ready_view
-from jitree.api.calls.transfers import lend_or_copy, own
+from jitree.api.calls.transfers import lend_or_copy
 from jitree.base.arguments import shown
 from jitree.base.endings import Remade, require_interpreter
 from jitree.base.scopes import deadline
 from jitree.dispatch.function import VmFunction as VmFunction
 from jitree.errors import InvalidArgumentError, StatusError, fold, folded, printable
-from jitree.hal.buffer import PENDING, BufferView
+from jitree.hal.buffer import PENDING
 
 if TYPE_CHECKING:
     import inspect
@@ -98,7 +98,6 @@ def unpacked(
     results: list[Any], unpackers: Sequence[Unpacker], devices: Sequence[Device], fence: Fence | None
 ) -> Any:
     """What a call gives to Python."""
-    results = [own(value, devices[0]) if type(value) is BufferView else value for value in results]
     if len(unpackers) == 1:
         return unpackers[0](results[0], devices, fence)
     if not results:

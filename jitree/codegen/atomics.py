@@ -14,7 +14,7 @@ from jitree.codegen.record import MemoryRecord, place_of
 class Atomic(MemoryRecord):
     """A field of 64 bits, at a multiple of 8."""
 
-    in_place = True
+    embedded = True
 
 
 def atomic_load(word: Atomic) -> int:

@@ -9,7 +9,7 @@
 
 A record is its address: ``Entry(0)`` is none, false, and equal to another none. Fields are integers, but for
 those that the class says are records: these are addresses of records, or the record itself where that is
-``in_place``. As machine code an access is one instruction (:mod:`jitree.codegen.typed_records`).
+``embedded``. As machine code an access is one instruction (:mod:`jitree.codegen.typed_records`).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RecordField:
         if record is None:
             return self
         target, place = self.target(), place_of(record) + self.offset
-        if target is not None and target.in_place:
+        if target is not None and target.embedded:
             return target(place)
         number: int = self._kind.from_address(place).value
         return number if target is None else target(number)
@@ -85,7 +85,7 @@ class MemoryRecord:
     __slots__ = ("_place_of_this_record",)
 
     fields_of_layout: ClassVar[dict[str, RecordField]]
-    in_place: ClassVar[bool] = False
+    embedded: ClassVar[bool] = False
     """Whether a field of this class is the record, not its address."""
 
     def __init__(self, place: int) -> None:

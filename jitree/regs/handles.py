@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 from weakref import WeakSet
 
 import numpy as np
@@ -30,6 +30,7 @@ from jitree.regs.layout import (
     ENTRY,
     EXTENSION_SIZE,
     KIND_FREE,
+    KIND_LIST,
     LINK_POOLED,
     OWNER_PYTHON,
     STATE,
@@ -223,7 +224,8 @@ class HandleTable:
         return handles
 
     def reserve_later(self, make: _Make) -> int:
-        """As :meth:`wrap_later`, one handle, whose entry machine code writes."""
+        """As :meth:`wrap_later`, one handle, whose entry machine code writes. What makes lists also gives the
+        handles in their slots."""
         if self.bounds.objects is not None:
             self._require_room(self.bounds.objects)
         number = self._free.pop() if self._free else self._extend()
@@ -391,7 +393,9 @@ class HandleTable:
         later, others = self._later, ~of_code
         unused = [number for number in numbers[only & others].tolist() if number in later]
         for number in unused:
-            del later[number]
+            make = later.pop(number)
+            if entries[number, _KIND] == KIND_LIST:
+                self.deferred.append(cast("Iterable[int]", make))
         self._free += unused
         if unused:
             entries[unused] = 0
@@ -435,7 +439,9 @@ class HandleTable:
             self.handle_pool.free(address)
             return
         obj = self._objects[number]
-        if obj is None and self._later.pop(number, None) is not None:
+        if obj is None and (make := self._later.pop(number, None)) is not None:
+            if self.kind(address) == KIND_LIST:
+                self.deferred.append(cast("Iterable[int]", make))
             self.unreserve(address)
             return
         key = id(obj)

@@ -7,7 +7,6 @@ that table.
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -28,24 +27,18 @@ from jitree.errors import (
 from jitree.regs.layout import (
     ENTRY,
     LIST_EMPTY,
-    LIST_F32,
     LIST_F64,
-    LIST_I8,
-    LIST_I16,
-    LIST_I32,
     LIST_I64,
     LIST_REF,
     LIST_SLOT,
     LIST_VARIANT,
     VALUE_TYPE_CODES,
 )
+from jitree.regs.list_values import convert, from_bits, to_bits
 from jitree.regs.memory import UNBOUNDED, Bounds, address_of
 from jitree.regs.ref_types import LIST_NAME
-from jitree.vmfb.words import signed
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from jitree.regs.handles import HandleTable
 
 MAXIMUM_CAPACITY: Final = 1 << 26
@@ -56,47 +49,8 @@ _WORDS: Final = LIST_SLOT.size // 8
 _FEW_WORDS: Final = 256  # quicker looked at one by one
 PART_SIZE: Final = 1 << 18  # elements that are made or dropped at once, in some milliseconds
 _ADDRESS, _LENGTH, _ELEMENT_TYPE, _CAPACITY = map(ENTRY.word, ("address", "length", "element_type", "rank"))
-_INTEGER_BITS: Final = {LIST_I8: 8, LIST_I16: 16, LIST_I32: 32, LIST_I64: 64}
 _NAMES: Final = {code: name for name, code in VALUE_TYPE_CODES.items()} | {LIST_VARIANT: "?"}
 _LEAST_CODE: Final = min(LIST_EMPTY, LIST_REF, *_NAMES)
-_F32: Final = struct.Struct("<f")
-_F64: Final = struct.Struct("<d")
-
-
-def _f32_bits(value: float) -> int:
-    try:
-        return int.from_bytes(_F32.pack(value), "little")
-    except OverflowError:  # beyond binary32: infinity, as the conversion instruction gives
-        return 0x7F800000 if value > 0 else 0xFF800000
-
-
-def to_bits(code: int, value: float) -> int:
-    """The slot contents of a value of a LIST_* value code; integers are truncated and sign extended."""
-    bits = _INTEGER_BITS.get(code)
-    if bits is not None:
-        return signed(int(value), bits)
-    if code == LIST_F32:
-        return _f32_bits(value)
-    return int.from_bytes(_F64.pack(value), "little", signed=True)
-
-
-def from_bits(code: int, bits: int) -> int | float:
-    """The value of slot contents of a LIST_* value code."""
-    if code == LIST_F32:
-        return float(_F32.unpack(struct.pack("<I", bits & 0xFFFFFFFF))[0])
-    if code == LIST_F64:
-        return float(_F64.unpack(struct.pack("<q", bits))[0])
-    return bits
-
-
-def convert(source: int, bits: int, target: int) -> int:
-    """Slot contents of code ``target`` from those of code ``source``: integers change width, floats convert,
-    and between integers and floats the result is 0."""
-    if source == target:
-        return bits
-    if target in _INTEGER_BITS:
-        return signed(bits, _INTEGER_BITS[target]) if source in _INTEGER_BITS else 0
-    return 0 if source in _INTEGER_BITS else to_bits(target, from_bits(source, bits))
 
 
 class _Held:
@@ -111,15 +65,38 @@ class _Held:
         return iter(_handles(self.words))
 
 
-def _new_slots(capacity: int) -> npt.NDArray[np.int64]:
+class _Later:
+    """Makes the object of a list when Python asks for it. Until then it gives the handles in the slots."""
+
+    __slots__ = ("_code", "_words")
+
+    def __init__(self, code: int, words: array[int]) -> None:
+        self._code = code
+        self._words = words
+
+    def __call__(self, table: HandleTable, handle: int) -> VmList:
+        return VmList._over(self._words, self._code, table, handle)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(_handles(memoryview(self._words)))
+
+
+def _new_slots(capacity: int) -> tuple[memoryview, int]:
+    """The words of empty slots, and their address."""
     if capacity > MAXIMUM_CAPACITY:
         raise ResourceExhaustedError(f"a vm.list of {capacity} elements; the limit is {MAXIMUM_CAPACITY}")
-    return np.zeros(capacity * _WORDS, np.int64)
+    if capacity * _WORDS <= _FEW_WORDS:
+        words = array("q", bytes(capacity * LIST_SLOT.size))
+        return memoryview(words), words.buffer_info()[0]
+    slots = np.zeros(capacity * _WORDS, np.int64)
+    return slots.data, address_of(slots)
 
 
 def _handles(slots: memoryview) -> list[int]:
     if len(slots) <= _FEW_WORDS:
         words = slots.tolist()
+        if LIST_REF not in words:
+            return []
         return [bits for tag, bits in zip(words[::2], words[1::2], strict=True) if tag == LIST_REF and bits]
     tags, bits = np.asarray(slots).reshape(-1, _WORDS).T
     found: list[int] = bits[(tags == LIST_REF) & (bits != 0)].tolist()
@@ -171,7 +148,7 @@ class VmList(Unique):
         if type(capacity) is not int or capacity < 0:
             capacity = natural("capacity", capacity)
         if capacity:
-            self._use(_new_slots(capacity))
+            self._use(*_new_slots(capacity))
         else:
             self._address, self.words = 0, _NO_WORDS
 
@@ -199,31 +176,20 @@ class VmList(Unique):
 
     @classmethod
     def later(cls, table: HandleTable, code: int, count: int) -> int:
-        """The handle of a list with so many values, whose slots and entry machine code writes. Python has the
-        list when it first asks for it. ``code``: a LIST_* value code, or LIST_VARIANT: then programs may put
-        references in the slots, which go with the list."""
+        """The handle of a list with so many elements, whose slots and entry machine code writes. Python has
+        the list when it first asks for it. ``code``: a LIST_* value code, or LIST_VARIANT."""
         words = array("q", bytes(count * LIST_SLOT.size))
-        held = _Held(memoryview(words)) if code == LIST_VARIANT else None
-        ending = None if held is None else Ending(partial(table.deferred.append, held))
-        handle = table.reserve_later(partial(cls._over, words, code, held, ending))
+        handle = table.reserve_later(_Later(code, words))
         table.set_extent(handle, words.buffer_info()[0], count)
         return handle
 
     @classmethod
-    def _over(
-        cls,
-        words: array[int],
-        code: int,
-        held: _Held | None,
-        ending: Ending | None,
-        table: HandleTable,
-        handle: int,
-    ) -> VmList:
+    def _over(cls, words: array[int], code: int, table: HandleTable, handle: int) -> VmList:
         made = cls(code)
-        made._held, made._ending = held, ending
         made.table, made.handle = table, handle
         made.words, (made._address, made.size) = memoryview(words), table.extent(handle)
         made.capacity = len(words) // _WORDS
+        made._hold()
         return made
 
     # -- handle table ------------------------------------------------------------------------------
@@ -263,9 +229,14 @@ class VmList(Unique):
         for index, handle in zip(self._objects, handles, strict=True):
             self.words[index * _WORDS + 1] = handle
         self._objects.clear()
+        self._hold()
+
+    def _hold(self) -> None:
+        """What the slots refer to goes with the list from now on."""
         if self.holds_references:
+            assert self.table is not None
             self._held = _Held(self.words)
-            self._ending = Ending(partial(table.deferred.append, self._held))
+            self._ending = Ending(partial(self.table.deferred.append, self._held))
 
     def _unbind(self) -> None:
         table, self.table = self.table, None
@@ -299,17 +270,18 @@ class VmList(Unique):
         if capacity <= self.capacity:
             return
         charge = (self.table.bounds if self.table else bounds).charge(capacity * LIST_SLOT.size)
-        slots = _new_slots(capacity)
-        slots[: self.size * _WORDS] = self.words[: self.size * _WORDS]
-        self._use(slots)
+        words, address = _new_slots(capacity)
+        if self.size:
+            np.asarray(words)[: self.size * _WORDS] = self.words[: self.size * _WORDS]
+        self._use(words, address)
         self._publish()
         self._charge = charge
 
-    def _use(self, slots: npt.NDArray[np.int64]) -> None:
-        self._address = address_of(slots)
-        self.words = slots.data
+    def _use(self, words: memoryview, address: int) -> None:
+        self._address = address
+        self.words = words
         """Tag and bits of each slot, alternating. Those from ``size`` on are 0."""
-        self.capacity = len(slots) // _WORDS
+        self.capacity = len(words) // _WORDS
         if self._held is not None:
             self._held.words = self.words
 
@@ -330,10 +302,9 @@ class VmList(Unique):
 
     def _clear(self, first: int, last: int) -> None:
         """Makes slots those of new elements."""
-        slots = np.asarray(self.words)[first * _WORDS : last * _WORDS]
-        slots[:] = 0
         if self.element_type != LIST_VARIANT:
-            slots[::_WORDS] = LIST_REF if self.element_type > 0 else self.element_type
+            tag = LIST_REF if self.element_type > 0 else self.element_type
+            np.asarray(self.words)[first * _WORDS : last * _WORDS : _WORDS] = tag
 
     def _shrink(self, size: int) -> None:
         slots = self.words[size * _WORDS : self.size * _WORDS]

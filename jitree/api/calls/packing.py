@@ -16,7 +16,7 @@ import numpy as np
 from jitree.api.array import Array
 from jitree.api.calls.declaration import Parameter, Signature
 from jitree.api.calls.tensor_packing import ArrayTransfer, TensorPacker
-from jitree.api.calls.transfers import copy_to_device
+from jitree.api.calls.transfers import copy_to_device, own
 from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device, home_of
 from jitree.regs.buffer import VmBuffer
@@ -134,9 +134,11 @@ def _unpack_list(value: Any, devices: Sequence[Device], fence: Fence | None) -> 
 
 
 def unpack_reference(value: Any, devices: Sequence[Device], fence: Fence | None) -> Any:
-    """Arrays, lists, memoryviews of the bytes of a ``vm.buffer``, None, other objects as they are."""
+    """Arrays, which have memory of their own, lists, memoryviews of the bytes of a ``vm.buffer``, None, other
+    objects as they are."""
     if type(value) is BufferView:
-        return Array(value, home_of(value.buffer, devices), fence)
+        home = home_of(value.buffer, devices)
+        return Array(own(value, home), home, fence)
     if stated_type(value) == LIST_NAME:
         return _unpack_list(value, devices, fence)
     if type(value) is VmBuffer:

@@ -12,14 +12,13 @@ from jitree.api.calls.native.exchange import exchange_of, pass_foreign
 from jitree.api.calls.native.in_place import IN_PLACE, pass_in_place
 from jitree.api.calls.native.layout import (
     ARGUMENT,
-    NO_NUMBERS,
     PASS_ARRAY,
     PASS_BITS,
     PASS_CONSUMED,
     PASS_REFERENCE,
 )
 from jitree.api.calls.native.lent_arrays import pass_lent
-from jitree.api.calls.native.number_lists import pass_list
+from jitree.api.calls.native.lists import pass_list
 from jitree.api.calls.native.numbers import pass_bits, pass_number
 from jitree.api.calls.native.overlaps import are_apart
 from jitree.api.calls.native.python import drop, invoke_with, type_of
@@ -29,7 +28,7 @@ from jitree.api.calls.native.undeclared import pass_undeclared
 from jitree.api.calls.native.uploads import drop_joined, send_joined
 from jitree.api.calls.native.views import has_stream
 from jitree.api.calls.native.workspaces import is_enough
-from jitree.codegen.primitives import apart, call, load64, unlikely
+from jitree.codegen.primitives import apart, call, load64, store64, unlikely
 from jitree.codegen.record import place_of
 
 _ARGUMENT_SIZE = ARGUMENT.size
@@ -67,9 +66,10 @@ def pass_argument(python: Python, record: CallRecord, argument: Argument, value:
         return pass_array(python, record, argument, value)
     if kind == PASS_REFERENCE:
         argument.source = 0
-        if argument.noted != 0 and pass_undeclared(python, record, argument, value):
+        store64(argument.noted, 0)
+        if argument.is_array != 0 and pass_undeclared(python, record, argument, value):
             return True
-        if argument.numbers != NO_NUMBERS and pass_list(python, record, argument, value):
+        if argument.slots != 0 and pass_list(python, record, argument, value):
             return True
         if call(python.error_occurred) != 0:
             return False

@@ -36,7 +36,7 @@ from jitree.api.calls.native.layout import (
     RESULT,
 )
 from jitree.api.calls.native.objects import METH_KEYWORDS, METH_NOARGS, method_code, new_capsule
-from jitree.api.calls.native.rest import Rest, Written
+from jitree.api.calls.native.rest import Rest
 from jitree.api.calls.packing import number_unpacker
 from jitree.api.calls.tensor_packing import TensorPacker
 from jitree.api.calls.transfers import WRAP_MINIMUM, wrap_in_place
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from jitree.api.calls.native.interface import Interface
     from jitree.api.calls.native.keeper import Keeper
     from jitree.api.calls.native.producers import Producers
+    from jitree.api.calls.native.references import HandlePacker
     from jitree.dispatch.engine import EngineEntry
     from jitree.hal.buffer import Buffer
     from jitree.hal.device import Device
@@ -106,7 +107,7 @@ def direct_call(
     rows = _Rows(function, vm_function, keeper, frame, interface)
     count = len(signature.arguments)
     extents = array("q", bytes(16 * count))
-    rest = Rest(function, vm_function, entry, machine, rows.written, rows.rewrites, extents)
+    rest = Rest(function, vm_function, entry, machine, rows.packers, rows.rewrites, extents)
     slots, items = vm_function.argument_slots[:count], convention.arguments[:count]
     arguments = rows.arguments(tuple(zip(signature.arguments, items, slots, strict=True)))
     results = rows.results(zip(signature.results, convention.results, vm_function.result_slots, strict=True))
@@ -204,7 +205,7 @@ class _Rows:
         interface: Interface,
     ) -> None:
         self.kept: list[object] = []
-        self.written: Written = {}
+        self.packers: list[HandlePacker] = []
         self.workspace = 0  # the address of its register
         self.sizes = 0  # the address of what is known of its size
         self._slots = vm_function.argument_slots
@@ -320,15 +321,15 @@ class _Rows:
         """Lists and buffers, which few programs take: packed by Python, or by machine code."""
         from jitree.api.calls.native import references as packing
 
-        row = self._function, self._keeper, parameter, item, self.written
-        if packing.may_be_array(parameter) and self._copies:
-            views = packing.ViewPacker(*row, self._interface.producers)
-            return {
-                "convert": self._keep(views.pack), "noted": views.noted.buffer_info()[0],
-                "dimensions": [-1] * MAXIMUM_RANK,
-            }  # fmt: skip
-        fields = packing.fields_of_numbers(parameter, self._function.invoker.table, self._keep)
-        return {"convert": self._keep(packing.HandlePacker(*row).pack)} | fields
+        producers = self._interface.producers if self._copies else None
+        packer = packing.reference_packer(self._function, self._keeper, parameter, item, producers)
+        self.packers.append(packer)
+        return packer.fields(self._keep, self._record)
+
+    def _record(self, fields: Fields) -> int:
+        """The address of an ARGUMENT record of its own."""
+        self.kept.append(words := records(ARGUMENT, [fields]))
+        return words.buffer_info()[0]
 
     def _array(self, parameter: Parameter, tensor: DeclaredTensor) -> dict[str, Any]:
         acceptance = Acceptance(self._function, self._keeper, parameter, tensor)

@@ -182,6 +182,7 @@ def call_directly(python: Python, record: CallRecord, arguments: int, prompt: in
     gate.begun = gate.cancels
     record.producer = 0
     record.producer_type = 0
+    record.goes_on = prompt != PATIENT
     if unlikely(not tidy(python, record, state)):
         return settle(python, record, 0)
     # Arguments last: what is donated cannot be had again for another try.

@@ -52,6 +52,7 @@ _FUNCTIONS: Final = {
     "fetch_error": "PyErr_Fetch", "restore_error": "PyErr_Restore", "clear_error": "PyErr_Clear",
     "error_occurred": "PyErr_Occurred", "error_matches": "PyErr_ExceptionMatches",
     "is_subtype": "PyType_IsSubtype", "list_item": "PyList_GetItem",
+    "new_list": "PyList_New", "set_list_item": "PyList_SetItem",
     "allocate": "PyMem_RawMalloc", "free": "PyMem_RawFree", "no_memory": "PyErr_NoMemory",
     "is_initialized": "Py_IsInitialized", "ensure_lock": "PyGILState_Ensure",
     "release_lock": "PyGILState_Release", "copy_memory": "memcpy",

@@ -38,6 +38,8 @@ PYTHON: Final = Record(
     i64 error_matches       # PyErr_ExceptionMatches
     i64 is_subtype          # PyType_IsSubtype
     i64 list_item           # PyList_GetItem
+    i64 new_list            # PyList_New
+    i64 set_list_item       # PyList_SetItem
     i64 allocate            # PyMem_RawMalloc
     i64 free                # PyMem_RawFree
     i64 no_memory           # PyErr_NoMemory
@@ -270,6 +272,7 @@ CALL: Final = Record(
     i64 lent_from           # bytes from which aligned arrays of the host are lent to the call; 0 = none are
     i64 beside              # the most that pending calls may do to memory while such calls begin
     i64 extents             # where addresses and lengths of arguments of calls that go on are told, or 0
+    i64 goes_on             # 1 = the caller may go on before the call in progress has ended
     i64 hold                # gives a blank entry that keeps a numpy array; 0 = none is written in place
     """
     f"i64*{FRAME.size // 8} begun_frame\ni64*{STATE.word('module') - STATE.word('pc') + 1} begun_state",
@@ -309,7 +312,8 @@ ARGUMENT: Final = Record(
     i64 convert             # Python function that gives the number, the numpy array, the handle to pass
     i64 marker              # of arrays: what `_passed_as` of those is that are known to fit
     i64 accept              # Python function: whether an array fits
-    i64 slots               # of lists of numbers: Python function that gives an entry with so many slots
+    i64 slots               # of lists: Python function that gives an entry with so many slots; 0 = of others
+    i64 element             # of lists of anything: the ARGUMENT record of an element; 0 = numbers alone
     i64 dtype               # of numpy arrays that are copied; 0 = none are
     i64 item_size           # bytes
     i64 element_type        # of lists: LIST_*
@@ -317,7 +321,8 @@ ARGUMENT: Final = Record(
     i64 rank
     i64 access              # MemoryAccess bits that device arrays must allow
     i64 in_place            # of storage: bits of the positions whose arguments may be the same memory
-    i64 noted               # of references that may be arrays: address of HandlePacker.noted; 0 = of others
+    i64 noted               # of references: address of HandlePacker.noted
+    i64 is_array            # 1 = of references that may be arrays
     i64 source              # where the elements of this call's array lie that were copied; 0 = none were
     """
     f"i64*{MAXIMUM_RANK} dimensions",

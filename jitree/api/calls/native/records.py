@@ -71,7 +71,7 @@ class VersionedTensor(MemoryRecord, layout=VERSIONED):
 
 
 class Argument(MemoryRecord, layout=ARGUMENT):
-    pass
+    element: Argument
 
 
 class Ndarray(MemoryRecord, layout=NDARRAY):

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
-from weakref import ref
 
-from jitree.api.array import WRITES, Array
-from jitree.api.calls.declaration import Parameter
+from jitree.api.array import WRITES
 from jitree.api.calls.packing import unpack_reference
-from jitree.api.calls.transfers import own
 from jitree.api.calls.waiting import await_work, await_work_async
 from jitree.api.function import Function, unpacked
 from jitree.dispatch.fast.engine import RUNNING
 from jitree.dispatch.function import BytecodeFunction
 from jitree.dispatch.gate import BEGUN
 from jitree.errors import StatusError
-from jitree.hal.buffer import BufferView
 from jitree.hal.fence import Fence
 
 if TYPE_CHECKING:
     from array import array
 
+    from jitree.api.calls.native.references import HandlePacker
     from jitree.api.calls.turns import Uses
     from jitree.dispatch.engine import EngineEntry
     from jitree.dispatch.invocation import Call
     from jitree.hal.pending import Extent
     from jitree.regs.machine import Machine
-
-Written = dict[Parameter, tuple[tuple["ref[Array]", ...], tuple["Extent", ...]]]
-"""What the call in progress may still write to when its caller goes on: arrays, and memory that lists
-have."""
 
 
 class Rest:
@@ -43,12 +36,13 @@ class Rest:
         vm_function: BytecodeFunction,
         entry: EngineEntry,
         machine: Machine,
-        written: Written,
+        packers: Sequence[HandlePacker],
         rewrites: bool,
         extents: array[int],
     ) -> None:
-        """``rewrites``: it may write to arrays that the host has copies of. ``extents``: where machine code
-        says where the arrays of the call lie, address and length of each argument."""
+        """``packers`` note what the call in progress may still write to when its caller goes on.
+        ``rewrites``: it may write to arrays that the host has copies of. ``extents``: where machine code says
+        where the arrays of the call lie, address and length of each argument."""
         self._invoker = function.invoker
         self._device = function.device
         self._devices = function.devices
@@ -57,7 +51,7 @@ class Rest:
         self._vm_function = vm_function
         self._entry = entry
         self._machine = machine
-        self._written = written
+        self._packers = packers
         self._rewrites = rewrites
         self._extents = extents
         self._is_ordered = function.device.array_exchange is None
@@ -135,9 +129,7 @@ class Rest:
         to the call."""
         table = self._invoker.table
         try:
-            value = table.object(handle)
-            own_value = own(value, self._device) if type(value) is BufferView else value
-            return unpack_reference(own_value, self._devices, None)
+            return unpack_reference(table.object(handle), self._devices, None)
         finally:
             table.release(handle)
 
@@ -176,8 +168,8 @@ class Rest:
             from jitree.hal.pending import begin
 
             begin(fence, *self._uses())
-        for arrays, _ in self._written.values() if not self._is_ordered else ():
-            for reference in arrays:
+        for packer in self._noted() if not self._is_ordered else ():
+            for reference in packer.arrays:
                 array = reference()
                 if array is not None:
                     array._compute_until(fence)
@@ -194,6 +186,9 @@ class Rest:
             start, length = words[2 * index], words[2 * index + 1]
             if length:
                 uses[is_overwritten].append((start, start + length))
-        for _, extents in self._written.values():
-            uses[True].extend(extents)
+        for packer in self._noted():
+            uses[True].extend(packer.extents)
         return Uses(*uses)
+
+    def _noted(self) -> Iterable[HandlePacker]:
+        return (packer for packer in self._packers if packer.noted[0])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from jitree.api.calls.native.arrays import new_result
 from jitree.api.calls.native.layout import PASS_ARRAY, PASS_F64, PASS_I32, PASS_I64, RESULT
-from jitree.api.calls.native.lending import lies_in_lent
+from jitree.api.calls.native.list_results import is_flat, take_list, take_reference
 from jitree.api.calls.native.numbers import widened
-from jitree.api.calls.native.python import drop, invoke_with_number, retained
+from jitree.api.calls.native.python import drop, retained
 from jitree.api.calls.native.records import CallRecord, Python, Result
-from jitree.codegen.primitives import call, call_double, load32, load64, stack, store64, unlikely
+from jitree.codegen.primitives import call, call_double, load32, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.records import Entry
 
@@ -63,7 +62,6 @@ def take_register(python: Python, record: CallRecord, result: Result) -> int:
         return call_double(python.new_float, widened(kind, load32(place)))
     handle = Entry(load64(place))
     store64(place, 0)
-    is_own = not unlikely(bool(record.lent)) or not lies_in_lent(record, handle)
-    if is_own and handle and handle.kind == result.view_kind:
-        return new_result(python, record, handle)
-    return invoke_with_number(python, record.take_reference, place_of(handle))
+    if is_flat(handle):
+        return take_list(python, record, result, handle)
+    return take_reference(python, record, result, handle)

@@ -14,7 +14,6 @@ from jitree.api.calls.native.records import Argument, CallRecord, Dtype, Ndarray
 from jitree.codegen.primitives import load64, stack
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.buffers import place_number
-from jitree.modules.hal.native.records import Entry
 from jitree.regs.layout import PLACE_SHIFT
 
 _DTYPE_SIZE = DTYPE.size
@@ -26,8 +25,6 @@ def pass_undeclared(python: Python, record: CallRecord, argument: Argument, valu
     cls = type_of(value)
     if cls == python.array_type:
         return pass_present(python, record, argument, value)
-    if load64(argument.noted) != 0:
-        return False
     if cls == python.ndarray_type:
         array = Ndarray(value)
         row = row_of(python, array.dtype)
@@ -59,9 +56,11 @@ def takes(argument: Argument, row: Dtype, rank: int) -> bool:
 def pass_present(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
     """A device array of the session's memory whose elements are there, or are before what the call submits,
     and to which the program may write. What calls use that are still at work later Python has to note."""
-    handle = Entry(0) if record.signal != 0 else readable(python, array)
-    queue = record.state.handle_pool.queue
-    if not handle or not queue or handle.access >> PLACE_SHIFT != place_number(queue):
+    handle_pool = record.state.handle_pool
+    if not handle_pool or not handle_pool.queue or record.signal != 0:
+        return False
+    handle = readable(python, array)
+    if not handle or handle.access >> PLACE_SHIFT != place_number(handle_pool.queue):
         return False
     owner = load64(array + python.array_owner)
     if load64(owner + CAPSULE_CONTEXT_AT) != place_of(record.owners):

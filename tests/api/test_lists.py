@@ -1,0 +1,257 @@
+"""Lists as arguments and results: machine code gives the elements that Python gives, and leaves to it what it
+refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from jitree import Array, Function, Session, VmBuffer, donate
+from jitree.api.calls import list_packing
+from jitree.errors import InvalidArgumentError, StatusError
+from tests.api import producers
+from tests.api.direct import direct, live, needs_machine_code, prepare_calls
+from tests.api.programs import ALIASES
+from tests.api.test_lending import COUNT, X, aligned, python_calls
+from tests.assembler import Assembler
+
+pytestmark = needs_machine_code
+
+TYPES = ("i8", "i16", "i32", "i64", "f32", "f64", "any")
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    prepare_calls()
+    with Session("local-sync", tier="fast") as session:
+        for name in TYPES:
+            declared = f"!util.list<{'?' if name == 'any' else name}>"
+            attrs = {"iree.abi.declaration": f"sync func @echo(%x: {declared}) -> (%y: {declared})"}
+            program = Assembler(name).function("echo", "0r_r", "return [%r0]", attrs=attrs)
+            program.function(
+                "second", "0r_I", "%i2 = const.i32 1\n%i0:1 = list.get.i64 %r0, %i2\nreturn [%i0:1]",
+                attrs={"iree.abi.declaration": f"sync func @second(%x: {declared}) -> (%y: i64)"},
+            )  # fmt: skip
+            put = "list.set.ref %r0, %i0, %R1"
+            for kind, result, cconv in (("keep", declared, "r"), ("drop", "", "v")):
+                text = (
+                    f"sync func @{kind}(%x: {declared}, %y: !vm.buffer) -> ({'%z: ' * bool(result)}{result})"
+                )
+                code = f"{put}\nreturn [{'%r0' if result else ''}]"
+                if name == "any":
+                    program.function(kind, f"0rr_{cconv}", code, attrs={"iree.abi.declaration": text})
+            session.load(program.build())
+        yield session
+
+
+def echo_of(session: Session, name: str) -> Function:
+    function = session[f"{name}.echo"]
+    return function if function.is_direct else direct(function, [1, 2])
+
+
+def attempt(call: Any, *arguments: Any) -> str:
+    """The result, NaN and -0.0 too, or what was said against the arguments."""
+    try:
+        return repr(call(*arguments))
+    except InvalidArgumentError as error:
+        return str(error)
+
+
+integers = st.sampled_from(
+    [sign * (1 << power) + step for power in (0, 7, 8, 15, 16, 24, 31, 32, 53, 63, 64, 80) for sign in (1, -1)
+     for step in (-1, 0, 1)]
+)  # fmt: skip
+others = st.sampled_from(
+    [None, "1", True, [1], 1j, np.int32(-7), np.float32(1.5), np.uint8(200), np.array(3)]
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    name=st.sampled_from(TYPES),
+    values=st.lists(integers | st.floats() | st.integers(-128, 127) | others, max_size=5),
+    paired=st.booleans(),
+)
+@example(name="i8", values=[127, -128], paired=False)
+@example(name="i32", values=[-1, 2**32 - 1], paired=True)
+@example(name="f32", values=[-0.0, float("nan"), float("inf"), 1e39, -2.5], paired=False)
+@example(name="f64", values=[-2.5, 2**53, 2**53 + 1], paired=False)
+@example(name="any", values=[-2.5, 2**53, -0.0, -(2**63)], paired=True)
+@example(name="any", values=[1, 2**63], paired=False)
+def test_elements(session: Session, name: str, values: list[Any], paired: bool) -> None:
+    echo = echo_of(session, name)
+    given_values: Any = tuple(values) if paired else values
+    assert attempt(echo, given_values) == attempt(echo.call_slowly, (given_values,), {})
+
+
+def test_numbers_do_not_reach_python(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    echo = echo_of(session, "i32")
+    second = direct(session["i16.second"], [1, 2])
+    before = live(session)
+    monkeypatch.setattr(list_packing, "_packed", lambda *_: pytest.fail("Python packed them"))
+    assert echo([3, -4, 5]) == [3, -4, 5] and echo_of(session, "f64")((2, 0.5)) == [2.0, 0.5]
+    mixed = echo_of(session, "any")((2, 0.5, -3))
+    assert mixed == [2, 0.5, -3] and list(map(type, mixed)) == [int, float, int]
+    assert second([7, -8]) == -8 and second((1, 9, 2)) == 9
+    assert live(session) == before, "nothing is kept"
+
+
+def test_refused_lists_leave_nothing(session: Session) -> None:
+    echo = echo_of(session, "i32")
+    before = live(session)
+    for _ in range(20):
+        with pytest.raises(InvalidArgumentError, match=r"element 2 of the list for x"):
+            echo([1, 2, "x"])
+    assert live(session) == before
+
+
+def test_references_that_a_program_puts_into_a_list(session: Session) -> None:
+    """Lists of anything that machine code has made give them back when nothing refers to the list."""
+    keep, drop = (direct(session[f"any.{name}"], [1, 2], VmBuffer(1)) for name in ("keep", "drop"))
+    given_buffer = VmBuffer.alias(b"abc")
+    before = live(session)
+    for _ in range(20):
+        drop([1, 2], given_buffer)
+        kept = keep([1, 0.5], given_buffer)
+        assert kept[1] == 0.5 and bytes(kept[0]) == b"abc"
+        del kept
+    assert live(session) == before
+
+
+# -- arrays in lists -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["local-sync", "local-task"])
+def pooled(request: pytest.FixtureRequest) -> Iterator[Session]:
+    """A session whose machine code has memory for arrays, with the function ``any.echo``."""
+    prepare_calls()
+    with Session(request.param, tier="fast") as session:
+        declared = {"iree.abi.declaration": "sync func @echo(%x: !util.list<?>) -> (%y: !util.list<?>)"}
+        session.load(Assembler("any").function("echo", "0r_r", "return [%r0]", attrs=declared).build())
+        put_into = session.load(ALIASES).put_into
+        put_into(X, session.empty(COUNT))
+        yield session
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two results are alike, bit by bit and by their types."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, Array):
+        kinds = (one.dtype, one.shape, one.view.element_type)
+        return kinds == (other.dtype, other.shape, other.view.element_type) and (
+            np.asarray(one).tobytes() == np.asarray(other).tobytes()
+        )
+    return repr(one) == repr(other) if not isinstance(one, memoryview) else bytes(one) == bytes(other)
+
+
+FOREIGN = producers.new_type()
+ARRAYS = np.arange(12, dtype=np.float32).reshape(3, 4)
+MAKERS: dict[str, Any] = {
+    "none": lambda session: None,
+    "number": lambda session: -3,
+    "float": lambda session: 0.5,
+    "bool": lambda session: True,
+    "float64": lambda session: np.float64(2.5),
+    "float32": lambda session: np.float32(2.5),
+    "int64": lambda session: np.int64(-7),
+    "large": lambda session: 1 << 64,
+    "array": lambda session: session.to_device(ARRAYS),
+    "strided": lambda session: ARRAYS.T[::2],
+    "swapped": lambda session: ARRAYS.astype(">i2"),
+    "scalar": lambda session: np.array(3, np.int8),
+    "foreign": lambda session: FOREIGN(ARRAYS.astype(np.uint16)),
+    "list": lambda session: [1, [2.5, None], session.to_device(ARRAYS)],
+    "empty": lambda session: [],
+    "bytes": lambda session: b"abc",
+    "text": lambda session: "text",
+    "donated": lambda session: donate(session.to_device(ARRAYS)),
+    "masked": lambda session: np.ma.masked_array(ARRAYS),
+}
+
+
+def outcome(call: Any, value: list[Any]) -> Any:
+    try:
+        return call(value)
+    except StatusError as error:
+        return [str(error)]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(names=st.lists(st.sampled_from(sorted(MAKERS)), max_size=4))
+@example(names=["array", "strided", "none", "foreign", "number"])
+def test_anything_in_a_list(pooled: Session, names: list[str]) -> None:
+    echo = echo_of(pooled, "any")
+    for _ in range(2):  # the first one of a kind is Python's
+        value = [MAKERS[name](pooled) for name in names]
+        slowly = [MAKERS[name](pooled) for name in names]
+        assert same(outcome(echo, value), outcome(lambda given: echo.call_slowly((given,), {}), slowly)), (
+            names
+        )
+
+
+def test_arrays_in_lists_do_not_reach_python(pooled: Session) -> None:
+    echo = echo_of(pooled, "any")
+    array = pooled.to_device(ARRAYS)
+    value = [array, ARRAYS, None, 2, 0.5, True, FOREIGN(ARRAYS)]
+    for _ in range(2):
+        echo(value)
+    before = live(pooled)
+    echo(value)
+    assert not python_calls(echo, value)
+    given, copy, null, *numbers, foreign = echo(value)
+    assert null is None and numbers == [2, 0.5, 1]
+    assert np.shares_memory(np.asarray(given), np.asarray(array)), "an array of the device is passed as it is"
+    for other in (copy, foreign):
+        assert np.array_equal(other, ARRAYS) and not np.shares_memory(np.asarray(other), ARRAYS)
+    del given, copy, foreign, other
+    assert live(pooled) == before, "nothing is kept"
+
+
+def test_a_list_that_changes_while_it_is_passed(pooled: Session) -> None:
+    """What Python runs for an element may change the list."""
+    echo = echo_of(pooled, "any")
+    changing: list[Any] = [1]
+
+    class Changing:
+        def __array__(self, dtype: object = None, copy: object = None) -> Any:
+            changing.clear()
+            return np.ones(1000)
+
+    for _ in range(3):
+        changing[:] = [1, Changing(), np.ones(3), np.ones(3)]
+        assert isinstance(echo(changing), list) and echo([1, 2]) == [1, 2]
+
+
+def test_results_in_lists_are_not_the_callers_memory(pooled: Session) -> None:
+    """A large array of the host is used where it is for the call, and no longer."""
+    program = Assembler("keeper").function(
+        "listed", "0r_r",
+        "%i0 = const.i32 1\n%r1 = list.alloc !vm.opaque, %i0\nlist.resize %r1, %i0\n%i1 = const.i32.zero\n"
+        "list.set.ref %r1, %i1, %r0\nreturn [%R1]",
+        attrs={"iree.abi.declaration": "sync func @listed(%x: tensor<?xf32>) -> (%y: !util.list<?>)"},
+    )  # fmt: skip
+    listed = pooled.load(program.build()).listed
+    for step in range(8):
+        array = aligned()
+        (result,) = listed(array)
+        array[:] = -1
+        assert np.asarray(result)[step + 1] == step + 1
+
+
+def test_an_array_without_a_pool() -> None:
+    """A program without imports has no memory that machine code gives to arrays."""
+    declared = {"iree.abi.declaration": "sync func @f(%x: !hal.buffer_view) -> (%y: !hal.buffer_view)"}
+    with Session("local-sync", tier="fast") as session:
+        echo = session.load(Assembler("m").function("f", "0r_r", "return [%R0]", attrs=declared).build()).f
+        array = session.to_device(ARRAYS)
+        direct(echo, array)
+        for _ in range(3):
+            assert np.array_equal(echo(array), ARRAYS) and np.array_equal(echo(ARRAYS), ARRAYS)
