@@ -57,7 +57,7 @@ def declare(argument: Argument, row: Dtype, rank: int) -> bool:
 
 def pass_present(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
     """A device array of the session's memory whose elements are there, or are before what the call submits,
-    and to which the program may write. What calls use that are still at work later Python has to note."""
+    and to which the program may write. Calls with a fence are left to Python, which notes their memory."""
     handle = Entry(0) if record.signal != 0 else readable(python, array)
     queue = record.state.handle_pool.queue
     if not handle or not queue or handle.access >> PLACE_SHIFT != place_number(queue):
