@@ -176,6 +176,8 @@ def read_for_bodies(archive: Archive) -> ModuleTables:
 
 
 class _UnknownImports(Rows[None]):
+    """Imports that cannot be read: one for each ordinal, of which nothing is known."""
+
     __slots__ = ()
 
     def __len__(self) -> int:
