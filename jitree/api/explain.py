@@ -181,12 +181,12 @@ class CallWatcher(Watcher):
         return results
 
     def passes(self, packed: Sequence[object]) -> None:
-        """What the program gets, in the middle of :meth:`call`."""
+        """As :meth:`Watcher.passes`."""
         if (look := self._looks.get(get_ident())) is not None:
             look.begin(packed)
 
     def returns(self, results: Sequence[object]) -> None:
-        """What the program has returned, before that becomes what the caller gets."""
+        """As :meth:`Watcher.returns`."""
         if (look := self._looks.get(get_ident())) is not None:
             look.end(results)
 

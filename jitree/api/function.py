@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class Watcher(abc.ABC):
-    """What makes the calls of a function that is being explained."""
+    """What makes the calls of a function that is being explained or profiled."""
 
     explanation: Any
 
@@ -59,13 +59,16 @@ class Watcher(abc.ABC):
         make: Callable[[tuple[Any, ...], dict[str, Any]], Any],
         arguments: tuple[Any, ...],
         named: dict[str, Any],
-    ) -> Any: ...
+    ) -> Any:
+        """Makes a call by ``make``, and gives its results."""
 
     @abc.abstractmethod
-    def passes(self, packed: Sequence[object]) -> None: ...
+    def passes(self, packed: Sequence[object]) -> None:
+        """Hears, in the middle of :meth:`call`, what the program gets."""
 
     @abc.abstractmethod
-    def returns(self, results: Sequence[object]) -> None: ...
+    def returns(self, results: Sequence[object]) -> None:
+        """Hears what the program has returned, before Python's values are made of it."""
 
 
 PREPARED_AFTER: Final = 2

@@ -43,7 +43,7 @@ _calling: Final = set[int]()
 _recorders: Final[dict[int, list[ProfiledImport]]] = {}
 """By address of the handle table of a context that is profiled."""
 _lock: Final = RLock()
-"""A session that is forgotten ends its profile, wherever that is."""
+"""A forgotten session ends its profile wherever the garbage collector runs."""
 
 
 def profile(invoker: Invoker, devices: Sequence[Device], functions: Iterable[Function]) -> Profile:

@@ -161,7 +161,7 @@ class _Table:
     def _tell_main_thread(self) -> None:
         """A pointer that only the main thread has. Only on x86-64 is its identifier that."""
         main = get_ident()
-        if get_native_id() != os.getpid():
+        if get_native_id() != os.getpid():  # this is not the main thread
             import threading  # 2 ms
 
             main = threading.main_thread().ident or 0

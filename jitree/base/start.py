@@ -45,6 +45,7 @@ _MAKER: Final = "__getattr__"
 """What a plain module asks for names that it lacks."""
 
 _PROT_READ, _MAP_PRIVATE, _MAP_FAILED, _BUFFER_READ = 1, 2, ctypes.c_size_t(-1).value, 0x100
+"""Of mmap(2), and Python's PyBUF_READ."""
 _LOCKS: Final[dict[str, object] | None] = vars(_frozen_importlib).get("_module_locks")
 """Python's locks of modules that are being imported, by name: threads that import one wait for it. None in
 a Python that keeps them otherwise: each module is then imported as usual."""

@@ -1,4 +1,5 @@
-"""When a stream is destroyed: not while a thread, which needs no lock for that, asks the driver for it."""
+"""When a stream is destroyed: not while a thread asks the driver whether it is done, for which no lock is
+needed."""
 
 from __future__ import annotations
 
@@ -12,16 +13,16 @@ stream that it is in for longer lives as long as the process."""
 
 
 class Asked(Protocol):
-    """What machine code asks for."""
+    """A stream that machine code asks the driver about, too."""
 
     @property
     def is_asked(self) -> bool: ...
 
 
 class Askers:
-    """The threads that ask. ``with askers as may_ask:`` counts one of them; the last one after :meth:`end`
-    destroys the stream, since the thread that ends it may be among them (the garbage collector runs
-    anywhere)."""
+    """The threads that ask in Python. ``with askers as may_ask:`` counts one of them; the last one after
+    :meth:`end` destroys the stream, since the thread that ends it may be among them (the garbage collector
+    runs anywhere)."""
 
     def __init__(self, asked: Asked, destroy: Callable[[], object]) -> None:
         self._asked = asked

@@ -48,7 +48,7 @@ class Communicator:
 
     def release(self) -> None:
         """Its work is done. Other members take part, which may have ended: it does not wait long for them."""
-        if self._asking == get_ident():  # a device that is forgotten ends wherever that is
+        if self._asking == get_ident():  # the garbage collector runs in `failure`
             ABANDONED.append(self)
         elif self._end():
             try:
@@ -77,7 +77,7 @@ ABANDONED: Final[deque[Communicator]] = deque()
 
 def release_abandoned() -> None:
     """Gives back the communicators of channels that are no longer used; their work must be done."""
-    for _ in range(len(ABANDONED)):
+    for _ in range(len(ABANDONED)):  # one that this thread is in the middle of comes back
         try:
             communicator = ABANDONED.popleft()
         except IndexError:  # another thread was quicker

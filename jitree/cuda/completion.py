@@ -23,7 +23,7 @@ class CompletionThread:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._lock = RLock()  # a device that is forgotten is ended, wherever that is
+        self._lock = RLock()  # a forgotten device closes it wherever the garbage collector runs
         self._inbox: SimpleQueue[tuple[Stream, int, Handle] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 

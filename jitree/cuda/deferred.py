@@ -115,7 +115,7 @@ class DeferredWork:
         """``submit`` is called on the worker thread; it fails operations itself and raises nothing."""
         self._name = name
         self._submit = submit
-        self._lock = RLock()  # a device that is forgotten closes it, wherever that is
+        self._lock = RLock()  # a forgotten device closes it wherever the garbage collector runs
         self._waiting: dict[DeferredOperation, None] = {}
         self._ready: SimpleQueue[_Ready | None] = SimpleQueue()
         self._thread: threading.Thread | None = None

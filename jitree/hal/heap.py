@@ -289,7 +289,7 @@ class HeapAllocator(LendingAllocator):
             if block is None:
                 block = self._reserve(capacity, size)
             elif self.is_zeroed:
-                self._clear(block)
+                self._clear_block(block)
             self._accounting.allocated(memory_type, size)
             if self._limit is not None:
                 self._tell_room(self._limit)
@@ -302,7 +302,7 @@ class HeapAllocator(LendingAllocator):
         self._kept -= capacity
         return blocks.pop()
 
-    def _clear(self, block: HeapBlock) -> None:
+    def _clear_block(self, block: HeapBlock) -> None:
         try:
             _clear(block[2])
         except BaseException:  # the thread is to end what it does

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     """When an operation runs: its queue affinity, and the fences that it waits for and signals."""
 
 _listening: Final = RLock()
-"""Listeners that are forgotten stop, wherever that is."""
+"""Forgotten listeners stop wherever the garbage collector runs."""
 
 
 class Listener(abc.ABC):

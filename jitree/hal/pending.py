@@ -65,8 +65,8 @@ def begin(fence: Fence, read: Sequence[Extent], written: Sequence[Extent]) -> No
 
 
 def begin_here(fence: Fence, read: Sequence[Extent], written: Sequence[Extent]) -> Use:
-    """As :func:`begin`, of a call that goes on by the event loop of this thread: who blocks the thread cannot
-    come after it. The driver of what is returned may become 0."""
+    """As :func:`begin`, of a call that the event loop of this thread goes on with: what blocks the thread
+    cannot wait for it. Whoever has the use sets its driver to 0 when devices go on with the call."""
     use = Use(fence, read, written, get_ident())
     _add(use)
     return use
@@ -91,7 +91,7 @@ def settle() -> None:
 
 
 def before(read: Sequence[Extent], written: Sequence[Extent]) -> list[Fence]:
-    """The ends of the pending calls that what reads and writes such memory has to come after, but for those
+    """The ends of pending calls that must come first, before what reads and writes such memory; without those
     that only this thread can go on with."""
     here = get_ident()
     return [use.end for use in _in_the_way(read, written) if use.driver != here]
@@ -159,7 +159,7 @@ class _Ends:
         self._semaphore.advance(self._value)
 
     def run_here(self, deadline: float | None) -> bool:
-        """As all of these, of :class:`jitree.hal.producer.Producer`."""
+        """As of a :class:`jitree.hal.producer.Producer`, like what follows. It has nothing to run itself."""
         return False
 
     def prerequisites(self) -> Sequence[Producer]:

@@ -105,7 +105,7 @@ class Profiler:
     """Collects measurements of one device; thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = RLock()  # a session that is forgotten ends its profile, wherever that is
+        self._lock = RLock()  # a forgotten session ends its profile wherever the garbage collector runs
         self._path: str | None = None
         self._measurements: list[Measurement] = []
         self._submissions: list[tuple[int, int]] = []

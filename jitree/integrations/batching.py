@@ -6,6 +6,7 @@ none. Everything but the function runs on one event loop.
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import concurrent.futures
 from collections import deque
@@ -43,7 +44,7 @@ def contained(function: Callable[..., T], *arguments: Any) -> T:
         raise UnknownError(f"the function ended with {type(error).__name__}: {error}") from error
 
 
-class Admission(Unique):
+class Admission(Unique, abc.ABC):
     """Lets as many requests wait as there is room for, until no more are taken."""
 
     def __init__(self, waiting: int, timeout: float | None) -> None:
@@ -65,12 +66,13 @@ class Admission(Unique):
         """How many requests there were, and what became of them."""
 
     @property
+    @abc.abstractmethod
     def waiting(self) -> int:
         """Requests that have been accepted and not begun."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     async def _work(self) -> None:
-        raise NotImplementedError
+        """Answers requests until no more are taken. Runs once a thread."""
 
     def _admit(self, threads: int) -> None:
         """UNAVAILABLE when no more are taken, RESOURCE_EXHAUSTED when too many wait, FAILED_PRECONDITION on

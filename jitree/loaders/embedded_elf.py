@@ -206,6 +206,7 @@ class ElfImage:
 
 
 def _run(initialiser: int) -> None:
+    """Calls a function of the library. Tests replace this, so that damaged code is not run."""
     ctypes.CFUNCTYPE(None)(initialiser)()
 
 

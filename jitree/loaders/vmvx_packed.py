@@ -210,7 +210,7 @@ def stable_memory(data: memoryview) -> memoryview | None:
     while isinstance(owner, memoryview | np.ndarray):
         whole = owner if isinstance(owner, memoryview) else owner.data
         owner = owner.obj if isinstance(owner, memoryview) else owner.base
-    if not isinstance(owner, MappedPages):
+    if not isinstance(owner, MappedPages):  # which the array over it shows whole
         if not isinstance(owner, bytes) and not _is_mapping(owner):
             return None
         whole = memoryview(owner)

@@ -76,7 +76,7 @@ class Observation(Listener):
     def __init__(self, invoker: Invoker, devices: Sequence[Device]) -> None:
         self._devices = devices
         self._origins = Origins(invoker)
-        self._lock = RLock()  # onlookers that are forgotten are removed, wherever that is
+        self._lock = RLock()  # forgotten onlookers are removed wherever the garbage collector runs
         self._looking: tuple[ref[Onlooker], ...] = ()
         """One that nothing else refers to ends by itself; the next submission finds that it is gone."""
         self._regions = Regions()

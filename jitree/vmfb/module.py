@@ -165,17 +165,19 @@ def read_for_bodies(archive: Archive) -> ModuleTables:
             name="", version=0, attrs=(), debug=None, archive=archive, bytecode=bytecode, functions=functions,
             requirements=root.uint32(_REQUIREMENTS),
             bytecode_version=_read_bytecode_version(root),
-            types=_or(lambda: root.tables(_TYPES), range(_ANY)),
-            dependencies=_or(lambda: _read_dependencies(root), ()),
-            imports=_or(lambda: _read_imports(root), _UnknownImports()),
-            exports=_or(lambda: _read_exports(root, len(functions)), ()),
-            rodata=_or(lambda: _read_rodata(root, archive), range(_ANY)),
-            globals_size=_or(lambda: _capacity(root.table(_STATE), 0, "bytes"), _ANY),
-            ref_global_count=_or(lambda: _capacity(root.table(_STATE), 1, "refs"), _ANY),
+            types=_read_or(lambda: root.tables(_TYPES), range(_ANY)),
+            dependencies=_read_or(lambda: _read_dependencies(root), ()),
+            imports=_read_or(lambda: _read_imports(root), _UnknownImports()),
+            exports=_read_or(lambda: _read_exports(root, len(functions)), ()),
+            rodata=_read_or(lambda: _read_rodata(root, archive), range(_ANY)),
+            globals_size=_read_or(lambda: _capacity(root.table(_STATE), 0, "bytes"), _ANY),
+            ref_global_count=_read_or(lambda: _capacity(root.table(_STATE), 1, "refs"), _ANY),
         )  # fmt: skip
 
 
 class _UnknownImports(Rows[None]):
+    """Imports that cannot be read: one for each ordinal, of which nothing is known."""
+
     __slots__ = ()
 
     def __len__(self) -> int:
@@ -185,7 +187,8 @@ class _UnknownImports(Rows[None]):
         return None
 
 
-def _or(read: Callable[[], Any], unknown: Any) -> Any:
+def _read_or(read: Callable[[], Any], unknown: Any) -> Any:
+    """What is read; ``unknown`` where that fails."""
     try:
         return read()
     except StatusError:

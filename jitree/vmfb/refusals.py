@@ -51,7 +51,7 @@ def require_sound(
     """Raises the status of the first check that a function fails, with function, byte offset and mnemonic as
     contexts."""
     for error in _BodyCheck(module, function, signatures).faults():
-        raise _of(module, function, error)
+        raise _in_function(module, function, error)
 
 
 def body_faults(
@@ -63,10 +63,10 @@ def body_faults(
     for error in check.faults():
         if check.is_lost:
             error.with_context("the rest of the function is not looked at")
-        yield _of(module, function, error)
+        yield _in_function(module, function, error)
 
 
-def _of(module: ModuleTables, function: FunctionRow, error: StatusError) -> StatusError:
+def _in_function(module: ModuleTables, function: FunctionRow, error: StatusError) -> StatusError:
     return error.with_context(f"function '{module.function_name(function.ordinal)}'")
 
 

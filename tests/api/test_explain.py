@@ -10,6 +10,7 @@ import pytest
 import jitree
 from jitree import Session
 from jitree.api.explain import Explanation
+from jitree.api.function import Function
 from jitree.api.module import Module
 from jitree.errors import InvalidArgumentError, NotFoundError, OutOfRangeError
 from tests.api.programs import ARITHMETIC, CACHES
@@ -112,6 +113,14 @@ def lent(shape: tuple[int, ...]) -> Any:
     return memory[start : start + size].view(np.float32).reshape(shape)
 
 
+def lent_arguments(session: Session, function: Function) -> tuple[Any, Any, Any]:
+    """Of ``scratch_of_shape``: ones, and storage of zeros, both of which the device may use where they lie;
+    memory for intermediate results."""
+    x, target = lent((1 << 15,)), lent((1 << 15,))
+    x += 1
+    return x, target, session.empty(function.workspace_size(x, 1, target), np.uint8)
+
+
 class Producer:
     """An array of another library."""
 
@@ -126,9 +135,7 @@ class Producer:
 def test_host_arrays_that_are_used_where_they_lie(session: Session, kind: Any) -> None:
     """Storage by position stays as it is: the program gets a copy of it."""
     function = session.load(CACHES).scratch_of_shape
-    x, target = lent((1 << 15,)), lent((1 << 15,))
-    x += 1
-    memory = session.empty(function.workspace_size(x, 1, target), np.uint8)
+    x, target, memory = lent_arguments(session, function)
     with session.explain(function) as found:
         for _ in range(2):
             result = function(kind(x), 1, kind(target), memory)
@@ -140,9 +147,7 @@ def test_host_arrays_that_are_used_where_they_lie(session: Session, kind: Any) -
 
 def test_host_arrays_that_results_are_written_to(session: Session) -> None:
     function = session.load(CACHES).scratch_of_shape
-    x, target = lent((1 << 15,)), lent((1 << 15,))
-    x += 1
-    memory = session.empty(function.workspace_size(x, 1, target), np.uint8)
+    x, target, memory = lent_arguments(session, function)
     with session.explain(function) as found:
         for _ in range(2):
             result = function(x, 1, memory, out=target)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
 from jitree import Session
+from jitree.api.module import Module
 from jitree.cuda.device import CudaDevice
 from tests.assembler import Assembler
 from tests.cuda.fake import FakeDriver
@@ -76,41 +77,43 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def test_another_call_looks_at_what_is_still_written(
-    fake: FakeDriver, session: Session, pool: ThreadPoolExecutor
-) -> None:
-    """It waits for the call that has left its last wait, in machine code or in Python."""
+@pytest.fixture
+def pinned(session: Session) -> Module:
+    """The program, called often enough that machine code makes its calls where the tier has any."""
     pinned = session.load(program())
     pinned.fill(1)
     if session.tier == "fast":
         for function, arguments in ((pinned.fill, (1,)), (pinned.look, ()), (pinned.put, (1,))):
             warm(function, *arguments)
+    return pinned
+
+
+def begin_filling(fake: FakeDriver, pool: ThreadPoolExecutor, pinned: Module, number: int) -> Future[None]:
+    """A call of another thread that has left its last wait, in machine code or in Python; the device is done
+    a moment later."""
+    threading.Timer(0.1, fake.release).start()
+    fake.hold()
+    before = len(fake.calls)
+    filling = pool.submit(pinned.fill, number)
+    while "cuStreamQuery" not in fake.names()[before:]:
+        pass
+    return filling
+
+
+def test_another_call_looks_at_what_is_still_written(
+    fake: FakeDriver, pinned: Module, pool: ThreadPoolExecutor
+) -> None:
     for number in range(2, 6):
-        threading.Timer(0.1, fake.release).start()
-        fake.hold()
-        before = len(fake.calls)
-        filling = pool.submit(pinned.fill, number)
-        while "cuStreamQuery" not in fake.names()[before:]:
-            pass
+        filling = begin_filling(fake, pool, pinned, number)
         assert pinned.look() == number
         filling.result()
 
 
 def test_another_call_writes_to_what_is_still_written(
-    fake: FakeDriver, session: Session, pool: ThreadPoolExecutor
+    fake: FakeDriver, pinned: Module, pool: ThreadPoolExecutor
 ) -> None:
-    pinned = session.load(program())
-    pinned.fill(1)
-    if session.tier == "fast":
-        for function, arguments in ((pinned.fill, (1,)), (pinned.put, (1,)), (pinned.look, ())):
-            warm(function, *arguments)
     for number in range(2, 6):
-        threading.Timer(0.1, fake.release).start()
-        fake.hold()
-        before = len(fake.calls)
-        filling = pool.submit(pinned.fill, number)
-        while "cuStreamQuery" not in fake.names()[before:]:
-            pass
+        filling = begin_filling(fake, pool, pinned, number)
         pinned.put(100 + number)
         filling.result()
         assert pinned.look() == 100 + number

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MOST: Final = 256
 """Kinds of calls whose sizes are remembered."""
 _FLOATS: Final = {"f": ("<f", "<i"), "F": ("<d", "<q")}
-"""How a float is packed, and its bits unpacked."""
+"""By register type: the formats of :mod:`struct` for a float, and for an integer of its bits."""
 
 
 class KnownSizes:
@@ -47,7 +47,7 @@ class KnownSizes:
     def key(self, values: Sequence[object]) -> tuple[object, ...]:
         """What the size of a call depends on, of packed values; None stands for the memory itself."""
         return tuple(
-            word for value, item in zip(values, self._items, strict=False) for word in _words(value, item)
+            word for value, item in zip(values, self._items, strict=False) for word in _key_words(value, item)
         )
 
     def get(self, key: tuple[object, ...]) -> int | None:
@@ -61,21 +61,22 @@ class KnownSizes:
             if key not in self._sizes:
                 self._sizes[key] = size
                 if self._width is not None:
-                    self._show([*key, size], self._width + 1)  # type: ignore[list-item]
+                    self._show([*key, size])  # type: ignore[list-item]
 
-    def _show(self, row: list[int], size: int) -> None:
-        """To machine code, which may look whenever Python runs: what it looks at is complete."""
-        words = self._words
+    def _show(self, row: list[int]) -> None:
+        """Shows a key and its size to machine code, which may look whenever Python runs: so the count comes
+        last."""
+        words, length = self._words, len(row)
         if not self._rows:
-            self._rows = array("q", bytes(8 * _MOST * size))
+            self._rows = array("q", bytes(8 * _MOST * length))
             words[SIZES.word("rows")] = self._rows.buffer_info()[0]
         count = words[SIZES.word("count")]
-        self._rows[count * size : (count + 1) * size] = array("q", row)
+        self._rows[count * length : (count + 1) * length] = array("q", row)
         words[SIZES.word("count")] = count + 1
 
 
 def _width(parameters: Sequence[Parameter]) -> int | None:
-    """The words of a key; None if it has something else."""
+    """The words of a key; None if it depends on more than dimensions and numbers."""
     width = 0
     for parameter in parameters:
         if parameter.workspace is not None:
@@ -91,8 +92,8 @@ def _width(parameters: Sequence[Parameter]) -> int | None:
     return width
 
 
-def _words(value: object, item: str) -> Iterator[object]:
-    """Numbers as the bits of their register."""
+def _key_words(value: object, item: str) -> Iterator[object]:
+    """The dimensions of a view; a number as the bits of its register."""
     if isinstance(value, BufferView):
         yield from value.shape
     elif isinstance(value, float):

@@ -239,14 +239,13 @@ def _view(buffer: Buffer, shape: tuple[int, ...], row: types.ElementType) -> Buf
 
 
 def _extent(array: npt.NDArray[Any]) -> tuple[int, int]:
-    """The first and the last address of the memory that an array is in."""
+    """Where the memory that an array is in begins and ends (:data:`jitree.hal.pending.Extent`)."""
     start: int = array.__array_interface__["data"][0]
     if not array.size:
         return start, start
     reach = [(size - 1) * stride for size, stride in zip(array.shape, array.strides, strict=True)]
-    return start + sum(min(0, step) for step in reach), start + sum(
-        max(0, step) for step in reach
-    ) + array.itemsize
+    last = start + sum(max(0, step) for step in reach)
+    return start + sum(min(0, step) for step in reach), last + array.itemsize
 
 
 def _flat(array: npt.NDArray[Any]) -> Bytes:

@@ -56,7 +56,7 @@ def turn_of(device: Device, parameters: Sequence[Parameter], packed: Sequence[ob
 def awaited_use(
     device: Device, parameters: Sequence[Parameter], packed: Sequence[object], signal: Fence | None = None
 ) -> AwaitedUse:
-    """That of a call with these values."""
+    """The memory of an awaited call with these values; none on a device that does its work in order."""
     return AwaitedUse(partial(uses_of, parameters, packed) if are_ordered(device) else _no_uses, signal)
 
 
@@ -66,7 +66,7 @@ def _no_uses() -> Uses:
 
 class AwaitedUse:
     """The memory of an awaited call, from where it first waits to its end: the event loop makes other calls
-    meanwhile. The block is what the event loop does of it."""
+    meanwhile. The ``with`` block is the part of the call that the event loop goes on with."""
 
     __slots__ = ("_end", "_find", "_signal", "_use")
 

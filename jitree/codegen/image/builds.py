@@ -38,7 +38,7 @@ class Builds(Unique):
             self._limits.append((resource.RLIMIT_CPU, ceil(seconds) + SPARE_SECONDS))
         if memory is not None:
             self._limits.append((resource.RLIMIT_AS, memory + SPARE_MEMORY))
-        self._lock = RLock()  # the end of a sandbox that is forgotten comes wherever that is
+        self._lock = RLock()  # a forgotten sandbox ends wherever the garbage collector runs
         self._building: set[Building] = set()
 
     def add(self, building: Building) -> None:

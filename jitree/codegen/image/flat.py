@@ -184,10 +184,10 @@ def map_image(image: FlatImage) -> Image:
 
     RESOURCE_EXHAUSTED without memory, PERMISSION_DENIED where the system refuses executable memory.
     """
-    size = len(image.code)
-    memory = Mapping(size)
     import numpy as np  # not what builders import
 
+    size = len(image.code)
+    memory = Mapping(size)
     memory.protect(0, size, READ | WRITE)
     view = memory.view()
     view[:size] = image.code

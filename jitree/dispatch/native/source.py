@@ -105,6 +105,7 @@ def _types(characters: Iterable[str]) -> tuple[str, ...]:
 
 
 _AS_JSON: Final = str.maketrans("()'", '[]"')
+"""Python's tuples and texts as JSON writes lists and texts."""
 
 
 def encode(source: ModuleSource) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import os
 import time
 from functools import partial
@@ -85,7 +86,7 @@ class StoreProvider(ChannelProvider):
             ) from error
 
 
-class PolledStore:
+class PolledStore(abc.ABC):
     """A store in which a key is looked for again and again."""
 
     def __init__(self, timeout: float) -> None:
@@ -94,8 +95,9 @@ class PolledStore:
             raise InvalidArgumentError(f"timeout: expected seconds, not {timeout}")
         self._timeout = timeout
 
+    @abc.abstractmethod
     def look(self, key: str) -> bytes | None:
-        raise NotImplementedError
+        """The value of a key; None as long as there is none."""
 
     def get(self, key: str, /) -> bytes:
         deadline = time.monotonic() + self._timeout

@@ -292,7 +292,7 @@ class LocalQueue:
         self.executor = executor
         self.profiler = profiler
         self.record = record or QueueRecord()
-        self._lock = RLock()  # a device that is forgotten closes its queues, wherever that is
+        self._lock = RLock()  # a forgotten device closes it wherever the garbage collector runs
         self._waiting: dict[Operation, None] = {}
         self.charge: Callable[[int], object] | None = None
         """Counts memory of operations until what it gives dies."""

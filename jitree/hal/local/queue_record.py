@@ -51,7 +51,7 @@ class QueueRecord:
 
     def __init__(self, stream: int = 0) -> None:
         """Closed as UNSUPPORTED. ``stream``: of the STREAM record."""
-        self._lock = RLock()  # a device that is forgotten is closed, wherever that is
+        self._lock = RLock()  # a forgotten device closes it wherever the garbage collector runs
         self._reasons = {UNSUPPORTED}
         self._words = array("q", bytes(QUEUE.size))
         self._words[_IMMEDIATE] = self._words[_PATIENCE] = ANY_COST

@@ -141,7 +141,7 @@ class Team:
         self._limits = limits
         self._record = record or QueueRecord()
         self._record.hold(NO_TEAM)
-        self._lock = threading.RLock()  # a device that is forgotten meanwhile is closed
+        self._lock = threading.RLock()  # a forgotten device closes it wherever the garbage collector runs
         self._helpers: _Helpers | None = None
         self._all: dict[int, _Helpers] = {}
         """By number of threads. Machine code may still read a record that has been replaced, so they stay."""

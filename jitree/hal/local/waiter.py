@@ -19,7 +19,7 @@ class Waiter:
     there are any."""
 
     def __init__(self) -> None:
-        self._lock = RLock()  # endings, which run anywhere, add some
+        self._lock = RLock()  # endings add some wherever the garbage collector runs
         self._operations: deque[Waiting] = deque()
         self._is_at_work = False
         self.process = os.getpid()

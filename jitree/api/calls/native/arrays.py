@@ -20,6 +20,8 @@ from jitree.regs.layout import PLACE_SHIFT
 from jitree.types import ENCODING_DENSE
 
 _DTYPE_SIZE = DTYPE.size
+BY_CODE, BY_DTYPE, BY_TENSOR_TYPE = DTYPE["code"], DTYPE["dtype"], DTYPE["tensor_type"]
+"""Fields of DTYPE that :func:`dtype_row` looks at."""
 _READ_WRITE = int(MemoryAccess.READ | MemoryAccess.WRITE)
 
 
@@ -100,7 +102,7 @@ def readable(python: Python, array: int) -> Entry:
     owner = load64(array + python.array_owner)
     if owner == 0 or owner == none or load64(array + python.array_fence) != none:
         return Entry(0)
-    if load64(python.pending) > READING:
+    if load64(python.pending) > READING:  # a pending call may write there: Python waits for it
         return Entry(0)
     handle = Entry(handle_of(owner))
     dimensions = place_of(handle) + Owners(load64(owner + CAPSULE_CONTEXT_AT)).extension
@@ -114,16 +116,17 @@ def readable(python: Python, array: int) -> Entry:
 
 def dtype_of(python: Python, code: int) -> int:
     """The numpy dtype of an element type, 0 for those whose elements are no array as they lie there."""
-    row = dtype_row(python, code)
+    row = dtype_row(python, BY_CODE, code)
     return row.dtype if row else 0
 
 
-def dtype_row(python: Python, code: int) -> Dtype:
-    row = Dtype(python.dtypes)
+def dtype_row(python: Python, field: int, value: int) -> Dtype:
+    """What is known of the first element type that has a value in a field (``BY_…``), 0 if there is none."""
+    place = python.dtypes
     for _ in range(python.dtype_count):
-        if row.code == code:
-            return row
-        row = Dtype(place_of(row) + _DTYPE_SIZE)
+        if load64(place + field) == value:
+            return Dtype(place)
+        place += _DTYPE_SIZE
     return Dtype(0)
 
 

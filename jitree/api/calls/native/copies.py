@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from jitree.api.calls.native.arrays import over_memory
 from jitree.api.calls.native.layout import NDARRAY_CONTIGUOUS, NDARRAY_WRITABLE
-from jitree.api.calls.native.lending import ACCESS, READ_ONLY, lend, may_lend_host
+from jitree.api.calls.native.lending import READ_ONLY, lend, may_lend_host
 from jitree.api.calls.native.python import drop, invoke_with_number, is_true
 from jitree.api.calls.native.records import Argument, CallRecord, Ndarray, Python
 from jitree.api.calls.native.uploads import pass_gathered, pass_uploaded
 from jitree.api.calls.native.views import (
+    ALL_ACCESS,
     fits,
     has_stream,
     new_view,
@@ -43,7 +44,7 @@ def pass_ndarray(python: Python, record: CallRecord, argument: Argument, value: 
         return pass_uploaded(python, record, argument, value.dimensions, value.data)
     address = value.data if is_dense else SCATTERED
     if unlikely(may_lend_host(record, argument, value.rank, value.dimensions, address)):
-        access = ACCESS if value.flags & NDARRAY_WRITABLE != 0 else READ_ONLY
+        access = ALL_ACCESS if value.flags & NDARRAY_WRITABLE != 0 else READ_ONLY
         return lend(python, record, argument, value.dimensions, address, access, place_of(value))
     view = new_copy(python, record, argument, value.rank, value.dimensions, address)
     if not view:

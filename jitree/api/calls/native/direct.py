@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from jitree.hal.buffer import Buffer
     from jitree.hal.device import Device
     from jitree.regs.handles import HandleTable
+    from jitree.regs.machine import Machine
     from jitree.vmfb.cconv import Item, RegisterSlot
 
 _KINDS: Final = {"i": PASS_I32, "I": PASS_I64, "f": PASS_F32, "F": PASS_F64, "r": PASS_ARRAY}
@@ -99,7 +100,7 @@ def direct_call(
 ) -> DirectCall:
     """Calls of a function. The lock must be held, and the machine of direct calls must be ready or new.
     Unsuitable if there is an argument that only the slow path handles."""
-    invoker, table, lock = function.invoker, function.invoker.table, function.invoker.lock
+    invoker, lock = function.invoker, function.invoker.lock
     signature, convention = function.signature, vm_function.convention
     machine = invoker.direct_machine(entry)
     frame, state = machine.host_words(vm_function.host)
@@ -125,6 +126,17 @@ def direct_call(
         "acquire_code": method_code(lock.acquire, METH_KEYWORDS),
         "release_code": method_code(lock.release, METH_NOARGS),
     }  # fmt: skip
+    objects = _objects(function, machine, rest)
+    words = array("q", bytes(CALL.size))
+    fill(words, CALL, addresses)
+    fill(words, CALL, {field: id(value) for field, value in objects.items()})
+    fill(words, CALL, {"begun_frame": frame, "begun_state": state})
+    return DirectCall(words, (objects, arguments, results, rows.kept, extents, keeper, entry))
+
+
+def _objects(function: Function, machine: Machine, rest: Rest) -> dict[str, object]:
+    """Fields of the record that are addresses of Python's objects."""
+    invoker, table, lock = function.invoker, function.invoker.table, function.invoker.lock
     objects = {
         "device": function.device, "deferred": table.deferred, "order": function.order,
         "lock": lock, "acquire": lock.acquire, "release": lock.release, "at_once": (False,),
@@ -139,11 +151,7 @@ def direct_call(
     }  # fmt: skip
     if imports_any(function.device):
         objects["hold"] = partial(_hold, table, function.device)
-    words = array("q", bytes(CALL.size))
-    fill(words, CALL, addresses)
-    fill(words, CALL, {field: id(value) for field, value in objects.items()})
-    fill(words, CALL, {"begun_frame": frame, "begun_state": state})
-    return DirectCall(words, (objects, arguments, results, rows.kept, extents, keeper, entry))
+    return objects
 
 
 def _beside(signature: Signature) -> int:

@@ -18,11 +18,11 @@ from jitree.api.calls.native.layout import (
     TENSOR_ON_HOST,
     VERSIONED,
 )
-from jitree.api.calls.native.lending import ACCESS, READ_ONLY, lend, may_lend_host
+from jitree.api.calls.native.lending import READ_ONLY, lend, may_lend_host
 from jitree.api.calls.native.python import drop, forgets_error, is_false
 from jitree.api.calls.native.records import Argument, CallRecord, Exchange, Python, Tensor, VersionedTensor
 from jitree.api.calls.native.uploads import pass_gathered, pass_uploaded
-from jitree.api.calls.native.views import fits, has_stream, refuse
+from jitree.api.calls.native.views import ALL_ACCESS, fits, has_stream, refuse
 from jitree.codegen.primitives import call, call_int, load64, stack, store64, unlikely
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.records import Entry
@@ -57,7 +57,7 @@ def pass_foreign(
         return pass_capsule(python, record, argument, exchange, value)
     tensor = Tensor(stack(TENSOR_SIZE))
     return is_described(python, argument, exchange, value, tensor) and pass_tensor(
-        python, record, argument, tensor, ACCESS, value
+        python, record, argument, tensor, ALL_ACCESS, value
     )
 
 
@@ -139,7 +139,7 @@ def access_of(python: Python, capsule: int) -> int:
     if address == 0:
         call(python.clear_error)
         return READ_ONLY
-    return READ_ONLY if VersionedTensor(address).flags & READ_ONLY_TENSOR != 0 else ACCESS
+    return READ_ONLY if VersionedTensor(address).flags & READ_ONLY_TENSOR != 0 else ALL_ACCESS
 
 
 def address_of(tensor: Tensor) -> int:

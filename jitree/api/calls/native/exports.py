@@ -6,7 +6,7 @@ return 0, or -1 with an exception set. Python exports arrays whose memory the ho
 
 from __future__ import annotations
 
-from jitree.api.calls.native.arrays import dtype_of, dtype_row, readable, visible
+from jitree.api.calls.native.arrays import BY_CODE, dtype_of, dtype_row, readable, visible
 from jitree.api.calls.native.exchange import tensor_of
 from jitree.api.calls.native.layout import (
     CAPSULE_CONTEXT_AT,
@@ -231,7 +231,7 @@ def describes(python: Python, array: int, tensor: Tensor) -> bool:
 
 
 def fill_tensor(python: Python, array: int, handle: Entry, tensor: Tensor) -> bool:
-    row = dtype_row(python, handle.element_type)
+    row = dtype_row(python, BY_CODE, handle.element_type)
     if not row or row.tensor_type == 0:
         return False
     owner = load64(array + python.array_owner)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from jitree.api.calls.native.layout import ARGUMENT, PASS_ARRAY, PASS_REFERENCE
 from jitree.api.calls.native.python import (
     drop,
-    invoke_with_both,
     invoke_with_number,
     invoke_with_numbers,
+    invoke_with_object_and_number,
     is_done,
     is_true,
 )
 from jitree.api.calls.native.read_ahead import read_ahead
-from jitree.api.calls.native.records import Argument, CallRecord, Python
+from jitree.api.calls.native.records import Argument, AwaitedRecord, CallRecord, Python
 from jitree.api.calls.native.results import take_results
 from jitree.codegen.primitives import call, load64, stack, store64
 from jitree.codegen.record import place_of
@@ -76,10 +76,10 @@ def drop_signal(state: State, signal: Entry) -> None:
 
 
 def take_signalled(
-    python: Python, record: CallRecord, state: State, signal: Entry, prompt: int, awaited: int
+    python: Python, record: CallRecord, state: State, signal: Entry, prompt: int, awaited: AwaitedRecord
 ) -> int:
     """The results of a function whose fence, a reference to which is taken over, may not be reached yet: then
-    arrays wait for it, or the caller finds it at ``awaited`` and waits. 0 with an exception set."""
+    arrays wait for it, or the caller, as ``awaited`` says. 0 with an exception set."""
     tick = tick_of(state.handle_pool, signal)
     if tick > 0 and prompt != PATIENT and prompt != PROMPT:
         thread = call(python.save_thread)
@@ -97,7 +97,7 @@ def take_signalled(
     if fence == 0:
         return 0
     if prompt != PROMPT and fence != python.none:
-        store64(awaited, fence)
+        awaited.what = fence
         return take_results(python, record)
     record.fence = fence
     results = take_results(python, record)
@@ -106,38 +106,39 @@ def take_signalled(
     return results
 
 
-def take_owed(python: Python, record: CallRecord, state: State, tick: int, awaited: int) -> int:
-    """The results of a function that are there when submission ``tick`` is done, for which the caller waits
-    then, as it finds it at ``awaited``; 0 = they are there. 0 with an exception set."""
+def take_owed(python: Python, record: CallRecord, state: State, tick: int, awaited: AwaitedRecord) -> int:
+    """The results of a function that are there when submission ``tick`` is done, for which the caller waits,
+    as ``awaited`` says; 0 = they are there. 0 with an exception set."""
     if tick == 0:
         return take_results(python, record)
     stream = state.handle_pool.queue.stream
     last = read_ahead(python, record, stream, tick)
     if record.lent:  # lent for as long as the call takes
         wait_for_device(python, stream, last)
-    store64(awaited, place_of(stream))
-    store64(awaited + 8, last)
+    awaited.what = place_of(stream)
+    awaited.submission = last
     return take_results(python, record)
 
 
-def when_reached(python: Python, record: CallRecord, fence: Entry, awaited: int, results: int) -> int:
-    """Results when a fence, a reference to which is taken over, is reached; without the lock, other calls run
-    meanwhile. At ``awaited`` is what :func:`function.call_directly` found there. 0 with an exception set."""
+def when_reached(python: Python, record: CallRecord, awaited: AwaitedRecord, results: int) -> int:
+    """Results when the awaited fence, a reference to which is taken over, is reached; without the lock, other
+    calls run meanwhile. 0 with an exception set."""
+    fence = awaited.what
     if results != 0 and not is_done(
-        python, invoke_with_both(python, record.wait_for, place_of(fence), load64(awaited + 16))
+        python, invoke_with_object_and_number(python, record.wait_for, fence, awaited.cancels)
     ):
         drop(python, results)
         results = 0
-    drop(python, place_of(fence))
+    drop(python, fence)
     return results
 
 
-def when_done(python: Python, record: CallRecord, stream: StreamRecord, awaited: int, results: int) -> int:
-    """As :func:`when_reached`, when the device has done a submission (:func:`function.call_directly`)."""
-    tick = load64(awaited + 8)
-    if results == 0 or wait_for_device(python, stream, tick):
+def when_done(python: Python, record: CallRecord, awaited: AwaitedRecord, results: int) -> int:
+    """As :func:`when_reached`, when the device has done the awaited submission."""
+    tick = awaited.submission
+    if results == 0 or wait_for_device(python, StreamRecord(awaited.what), tick):
         return results
-    if is_done(python, invoke_with_numbers(python, record.wait_for_submission, tick, load64(awaited + 16))):
+    if is_done(python, invoke_with_numbers(python, record.wait_for_submission, tick, awaited.cancels)):
         return results
     drop(python, results)
     return 0
@@ -154,18 +155,19 @@ def wait_for_device(python: Python, stream: StreamRecord, tick: int) -> bool:
     return is_done
 
 
-def to_be_awaited(python: Python, record: CallRecord, fence: Entry, awaited: int, results: int) -> int:
+def to_be_awaited(python: Python, record: CallRecord, awaited: AwaitedRecord, results: int) -> int:
     """As :func:`when_reached`, but gives a coroutine that waits."""
+    fence = awaited.what
+    coroutine = 0
     if results != 0:
-        arguments = stack(24)
-        store64(arguments, place_of(fence))
-        store64(arguments + 8, results)
-        store64(arguments + 16, call(python.new_long, load64(awaited + 16)))
-        rest = 0
-        if load64(arguments + 16) != 0:
-            rest = call(python.vectorcall, record.when_reached, arguments, 3, 0)
-            drop(python, load64(arguments + 16))
+        cancels = call(python.new_long, awaited.cancels)
+        if cancels != 0:
+            arguments = stack(24)
+            store64(arguments, fence)
+            store64(arguments + 8, results)
+            store64(arguments + 16, cancels)
+            coroutine = call(python.vectorcall, record.when_reached, arguments, 3, 0)
+            drop(python, cancels)
         drop(python, results)
-        results = rest
-    drop(python, place_of(fence))
-    return results
+    drop(python, fence)
+    return coroutine

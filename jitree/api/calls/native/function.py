@@ -18,7 +18,7 @@ from jitree.api.calls.native.fences import (
     when_done,
     when_reached,
 )
-from jitree.api.calls.native.layout import CALL, CAPSULE_POINTER_AT
+from jitree.api.calls.native.layout import AWAITED, CALL, CAPSULE_POINTER_AT
 from jitree.api.calls.native.lending import end_lending
 from jitree.api.calls.native.names import put_in_order
 from jitree.api.calls.native.owners import take_back
@@ -32,11 +32,11 @@ from jitree.api.calls.native.python import (
     is_done,
     retained,
 )
-from jitree.api.calls.native.records import CallRecord, FrameRecord, GateRecord, Python
+from jitree.api.calls.native.records import AwaitedRecord, CallRecord, FrameRecord, GateRecord, Python
 from jitree.codegen.primitives import call, lesser, load64, stack, store64, unlikely
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import STATE_RELEASED, bury, release
-from jitree.modules.hal.native.records import Entry, State, StreamRecord
+from jitree.modules.hal.native.records import Entry, State
 from jitree.regs.layout import EXIT_FINISHED, FRAME, PATIENT, PROMPT, STATE
 from jitree.regs.machine import PROMPT_TIME
 
@@ -45,6 +45,8 @@ _FRAME_WORDS = CALL["begun_frame"]
 _STATE_WORDS = CALL["begun_state"]
 _STATE_BEGIN = STATE["pc"]
 _STATE_SIZE = STATE["module"] + 8 - STATE["pc"]
+
+_AWAITED_SIZE = AWAITED.size
 
 _AWAITED = 3
 _SLOWLY = -1
@@ -131,19 +133,18 @@ def call_through_gate(python: Python, record: CallRecord, arguments: int, count:
         return 0
     if unlikely(record.gate.ready == 0):
         return leave_gate(python, record, _SLOWLY)
-    awaited = stack(24)
-    store64(awaited, 0)
-    store64(awaited + 8, 0)
-    store64(awaited + 16, record.gate.cancels)
+    awaited = AwaitedRecord(stack(_AWAITED_SIZE))
+    awaited.what = 0
+    awaited.submission = 0
+    awaited.cancels = record.gate.cancels
     result = leave_gate(python, record, call_directly(python, record, arguments, prompt, awaited))
-    fence = Entry(load64(awaited))
-    if not unlikely(bool(fence)):
+    if not unlikely(awaited.what != 0):
         return result
-    if prompt == PATIENT and load64(awaited + 8) != 0:
-        return when_done(python, record, StreamRecord(place_of(fence)), awaited, result)
+    if prompt == PATIENT and awaited.submission != 0:
+        return when_done(python, record, awaited, result)
     if prompt == _AWAITED:
-        return to_be_awaited(python, record, fence, awaited, result)
-    return when_reached(python, record, fence, awaited, result)
+        return to_be_awaited(python, record, awaited, result)
+    return when_reached(python, record, awaited, result)
 
 
 def enter_gate(python: Python, record: CallRecord) -> bool:
@@ -171,10 +172,11 @@ def leave_gate(python: Python, record: CallRecord, result: int) -> int:
     return result
 
 
-def call_directly(python: Python, record: CallRecord, arguments: int, prompt: int, awaited: int) -> int:
-    """Makes a call, with the lock held and the machine of direct calls free. At ``awaited``, which holds 0,
-    is the fence then that is to be waited for when the lock has been given up, or a stream and the number of
-    a submission; GATE.cancels, as the call begins, is there already."""
+def call_directly(
+    python: Python, record: CallRecord, arguments: int, prompt: int, awaited: AwaitedRecord
+) -> int:
+    """Makes a call, with the lock held and the machine of direct calls free. ``awaited`` says then what is to
+    be waited for when the lock has been given up."""
     gate = record.gate
     state = record.state
     gate.ready = 0
@@ -190,16 +192,7 @@ def call_directly(python: Python, record: CallRecord, arguments: int, prompt: in
         drop_registers(record, state)
         return settle(python, record, _SLOWLY if forgets_error(python) else 0)
     signal = taken_signal(record)
-    state.looked = 0
-    state.owed = 0
-    if unlikely(prompt != PATIENT):
-        state.prompt = PROMPT
-        note_extents(record)
-    else:
-        state.last_wait = record.last_wait
-    if unlikely(prompt == _AWAITED):
-        state.time = lesser(state.time, PROMPT_TIME)
-    reason = enter(python, record, state)
+    reason = begin(python, record, state, prompt)
     if unlikely(reason != EXIT_FINISHED) and prompt == _AWAITED:
         rest = invoke_with_number(python, record.set_aside, place_of(signal))
         if rest != 0 and rest != python.none:  # that call has the machine now
@@ -277,6 +270,20 @@ def drained(python: Python, record: CallRecord, state: State) -> bool:
     if unlikely(bool(state.released)):
         return is_done(python, invoke(python, record.drain))
     return True
+
+
+def begin(python: Python, record: CallRecord, state: State, prompt: int) -> int:
+    """Runs the machine with what it has to know of the call. Returns EXIT_*."""
+    state.looked = 0
+    state.owed = 0
+    if unlikely(prompt != PATIENT):
+        state.prompt = PROMPT
+        note_extents(record)
+    else:
+        state.last_wait = record.last_wait
+    if unlikely(prompt == _AWAITED):
+        state.time = lesser(state.time, PROMPT_TIME)
+    return enter(python, record, state)
 
 
 def enter(python: Python, record: CallRecord, state: State) -> int:

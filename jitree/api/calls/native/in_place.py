@@ -9,10 +9,10 @@ from __future__ import annotations
 from jitree.api.calls.native.layout import NDARRAY_PLAIN
 from jitree.api.calls.native.python import drop, invoke_with, invoke_with_number, is_true
 from jitree.api.calls.native.records import Argument, CallRecord, Ndarray, Python
-from jitree.api.calls.native.views import describe, fits, view_size, write_shape
+from jitree.api.calls.native.views import ALL_ACCESS, LARGEST, describe, fits, view_size, write_shape
 from jitree.codegen.primitives import call, stack, store64
 from jitree.codegen.record import place_of
-from jitree.hal.enums import MemoryAccess, MemoryType
+from jitree.hal.enums import MemoryType
 from jitree.hal.heap import ALIGNMENT
 from jitree.modules.hal.native.buffers import granted_type, granted_usage
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
@@ -22,10 +22,7 @@ from jitree.types import ENCODING_DENSE
 
 IN_PLACE = 1
 """A bit in the address of an argument: it is a numpy array that the program writes to."""
-_LARGEST = 1 << 47
-"""Bytes; no address goes further."""
 _DEVICE_LOCAL = int(MemoryType.DEVICE_LOCAL)
-_ACCESS = int(MemoryAccess.ALL)
 
 
 def pass_in_place(python: Python, record: CallRecord, argument: Argument, value: Ndarray) -> bool:
@@ -35,7 +32,7 @@ def pass_in_place(python: Python, record: CallRecord, argument: Argument, value:
         return False
     if not handle_pool or not handle_pool.queue or not fits(argument, value.rank, value.dimensions):
         return False
-    size = view_size(argument, value.dimensions, _LARGEST)
+    size = view_size(argument, value.dimensions, LARGEST)
     if size <= 0 or value.data & (ALIGNMENT - 1) != 0:
         return False
     memory = memory_in_place(python, record, value, size)
@@ -65,7 +62,7 @@ def memory_in_place(python: Python, record: CallRecord, value: Ndarray, size: in
     describe(memory, value.data, size, memory_type, usage)
     memory.kind = record.state.handle_pool.buffer
     memory.count = 1
-    memory.encoding = _ACCESS
+    memory.encoding = ALL_ACCESS
     memory.owner = OWNER_PYTHON
     memory.parent = Entry(0)
     memory.link = Entry(0)

@@ -241,7 +241,7 @@ CALL: Final = Record(
     i64 acquire_code        # C functions of these: `(lock, tuple of arguments, 0)`, `(lock, 0)`;
     i64 release_code        # 0 = they are called in another way
     i64 at_once             # the arguments for taking the lock without waiting
-    i64 wait_at_gate       # of the invoker
+    i64 wait_at_gate        # of the invoker
     i64 require_faultless
     i64 drain               # of the table: frees what machine code has released,
     i64 drain_deferred      # and what others have dropped
@@ -255,11 +255,11 @@ CALL: Final = Record(
     i64 sizes               # the SIZES record of what that memory must have, 0 = Python looks at it
     i64 pending             # of the DirectCall: gives that fence, None if it has been reached,
     i64 pending_submission  # the same of a submission, whose number it is given
-    i64 wait_for            # waits for it, without the lock,
+    i64 wait_for            # waits for it, without the lock: is given it and AWAITED.cancels,
     i64 when_reached        # or gives a coroutine that waits for it
     i64 fence               # of the arrays that are returned by the call in progress, or None
     i64 rewrites            # 1 = the program writes to arrays of a device that the host may have read
-    i64 lent                # handles of the call's memory of other libraries, linked in their extensions
+    i64 lent                # handles of memory that was lent to the call, linked in their extensions
     i64 producer            # the stream of another library that the device's now comes after,
     i64 producer_type       # and the EXCHANGE record of the library's type: it is asked once a call
     i64 uploads             # 1 = elements of the host go to a device without being told to
@@ -267,11 +267,11 @@ CALL: Final = Record(
     i64 shared              # the storage that these share there, 0 = there are none yet
     i64 shared_size         # bytes of it that they take
     i64 keep_lent           # Python function: has such a handle keep its owner for longer than the call
-    i64 wait_for_submission # waits for a submission: is given its number, and GATE.cancels at the beginning
+    i64 wait_for_submission # waits for a submission: is given its number and AWAITED.cancels
     i64 last_wait           # STATE.last_wait of such calls
     i64 lent_from           # bytes from which aligned arrays of the host are lent to the call; 0 = none are
     i64 beside              # the most that pending calls may do to memory while such calls begin
-    i64 extents             # where addresses and lengths of arguments of calls that go on are told, or 0
+    i64 extents             # where a call that goes on notes addresses and lengths of its arguments, or 0
     i64 goes_on             # 1 = the caller may go on before the call in progress has ended
     i64 hold                # gives a blank entry that keeps a numpy array; 0 = none is written in place
     """
@@ -279,6 +279,16 @@ CALL: Final = Record(
 )
 """One function, as direct calls need it. ``begun_frame`` and ``begun_state`` are what the host's frame and
 the words of STATE from ``pc`` to ``module`` hold when the function begins."""
+
+AWAITED: Final = Record(
+    "awaited",
+    """
+    i64 what                # a fence, an object of Python's, or the STREAM of a submission; 0 = nothing
+    i64 submission          # its number; 0 = it is a fence
+    i64 cancels             # GATE.cancels as the call began
+    """,
+)
+"""What a call waits for when it has given the lock up."""
 
 PASS_I32: Final = 0
 PASS_I64: Final = 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 from jitree.api.calls.native.layout import MAXIMUM_RANK, PASS_ARRAY
 from jitree.api.calls.native.python import drop, invoke_with_number, is_done, is_true, retained
 from jitree.api.calls.native.records import Argument, CallRecord, Python
-from jitree.api.calls.native.views import describe, fits, view_size
+from jitree.api.calls.native.views import LARGEST, describe, fits, view_size
 from jitree.codegen.primitives import call, load64, store64
 from jitree.codegen.record import place_of
 from jitree.hal.command_layout import BINDING_ALIGNMENT
@@ -23,11 +23,8 @@ from jitree.regs.counting import retain
 from jitree.regs.layout import OWNER_CODE, PLACE_SHIFT
 from jitree.types import ENCODING_DENSE
 
-ACCESS = int(MemoryAccess.ALL)
 READ_ONLY = int(MemoryAccess.READ)
 _DEVICE_LOCAL = int(MemoryType.DEVICE_LOCAL)
-LARGEST = 1 << 47
-"""Bytes; no address goes further."""
 _NEXT = 8
 """Bytes in the extension of a handle from its owner to the next handle of the call."""
 

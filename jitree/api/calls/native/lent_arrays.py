@@ -16,21 +16,19 @@ from jitree.api.calls.native.exchange import (
     tensor_of,
 )
 from jitree.api.calls.native.layout import CAPSULE_CONTEXT_AT, TENSOR_ON_CUDA, TENSOR_ON_HOST
-from jitree.api.calls.native.lending import ACCESS, lend
+from jitree.api.calls.native.lending import lend
 from jitree.api.calls.native.owners import handle_of
 from jitree.api.calls.native.python import drop
 from jitree.api.calls.native.records import Argument, CallRecord, Exchange, Owners, Python, Tensor
-from jitree.api.calls.native.views import fits
+from jitree.api.calls.native.views import ALL_ACCESS, fits
 from jitree.codegen.primitives import call, call_int, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.hal.command_layout import BINDING_ALIGNMENT
-from jitree.hal.stream_record import MOST_NEIGHBOURS
+from jitree.hal.stream_record import LEGACY_STREAM, MOST_NEIGHBOURS
 from jitree.modules.hal.native.records import Entry, StreamRecord
 from jitree.modules.hal.native.streams import order_after
 from jitree.regs.layout import PLACE_SHIFT
 from jitree.types import ENCODING_DENSE
-
-_LEGACY_STREAM = 1
 
 
 def pass_lent(python: Python, record: CallRecord, argument: Argument, exchange: Exchange, value: int) -> bool:
@@ -43,12 +41,12 @@ def pass_lent(python: Python, record: CallRecord, argument: Argument, exchange: 
     if not is_described(python, argument, exchange, value, tensor):
         return False
     if tensor.device_kind == TENSOR_ON_HOST:
-        return pass_tensor(python, record, argument, tensor, ACCESS, value)
+        return pass_tensor(python, record, argument, tensor, ALL_ACCESS, value)
     return (
         is_declared(argument, tensor)
         and is_here(record, tensor)
         and follows_producer(record, exchange, tensor)
-        and lend(python, record, argument, tensor.shape, address_of(tensor), ACCESS, value)
+        and lend(python, record, argument, tensor.shape, address_of(tensor), ALL_ACCESS, value)
     )
 
 
@@ -79,7 +77,7 @@ def pass_lent_capsule(
         bool(tensor)
         and is_declared(argument, tensor)
         and is_here(record, tensor)
-        and lend(python, record, argument, tensor.shape, address_of(tensor), ACCESS, capsule)
+        and lend(python, record, argument, tensor.shape, address_of(tensor), ALL_ACCESS, capsule)
     )
     drop(python, capsule)
     return is_passed
@@ -98,7 +96,7 @@ def pass_neighbours(python: Python, record: CallRecord, argument: Argument, arra
     return (
         fits(argument, source.rank, dimensions)
         and follows_neighbour(record, source)
-        and lend(python, record, argument, dimensions, source.address, ACCESS, owner)
+        and lend(python, record, argument, dimensions, source.address, ALL_ACCESS, owner)
     )
 
 
@@ -142,7 +140,7 @@ def follows_producer(record: CallRecord, exchange: Exchange, tensor: Tensor) -> 
         return False
     producer = load64(place)
     if producer == 0:
-        producer = _LEGACY_STREAM
+        producer = LEGACY_STREAM
     if record.producer != producer and not order_after(record.state.handle_pool.queue.stream, producer):
         return False
     record.producer = producer

@@ -60,26 +60,23 @@ def invoke_with_number(python: Python, function: int, number: int) -> int:
 
 
 def invoke_with_numbers(python: Python, function: int, first: int, second: int) -> int:
-    arguments = stack(16)
-    store64(arguments, call(python.new_long, first))
-    store64(arguments + 8, call(python.new_long, second))
-    result = 0
-    if load64(arguments) != 0 and load64(arguments + 8) != 0:
-        result = call(python.vectorcall, function, arguments, 2, 0)
-    for place in range(0, 16, 8):
-        if load64(arguments + place) != 0:
-            drop(python, load64(arguments + place))
+    value = call(python.new_long, first)
+    if value == 0:
+        return 0
+    result = invoke_with_object_and_number(python, function, value, second)
+    drop(python, value)
     return result
 
 
-def invoke_with_both(python: Python, function: int, value: int, number: int) -> int:
+def invoke_with_object_and_number(python: Python, function: int, value: int, number: int) -> int:
+    last = call(python.new_long, number)
+    if last == 0:
+        return 0
     arguments = stack(16)
     store64(arguments, value)
-    store64(arguments + 8, call(python.new_long, number))
-    if load64(arguments + 8) == 0:
-        return 0
+    store64(arguments + 8, last)
     result = call(python.vectorcall, function, arguments, 2, 0)
-    drop(python, load64(arguments + 8))
+    drop(python, last)
     return result
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from jitree.api.calls.native.layout import (
     AHEAD,
     ARGUMENT,
+    AWAITED,
     CALL,
     CONVERSION,
     DTYPE,
@@ -38,6 +39,10 @@ class Ahead(MemoryRecord, layout=AHEAD):
 
 
 class Conversion(MemoryRecord, layout=CONVERSION):
+    pass
+
+
+class AwaitedRecord(MemoryRecord, layout=AWAITED):
     pass
 
 

@@ -3,11 +3,11 @@ Machine code."""
 
 from __future__ import annotations
 
-from jitree.api.calls.native.arrays import readable
+from jitree.api.calls.native.arrays import BY_DTYPE, BY_TENSOR_TYPE, dtype_row, readable
 from jitree.api.calls.native.copies import pass_ndarray
 from jitree.api.calls.native.device_arrays import pass_owner
 from jitree.api.calls.native.exchange import COMPLEX, TENSOR_SIZE, exchange_of, is_described, pass_tensor
-from jitree.api.calls.native.layout import CAPSULE_CONTEXT_AT, DTYPE, MAXIMUM_RANK
+from jitree.api.calls.native.layout import CAPSULE_CONTEXT_AT, MAXIMUM_RANK
 from jitree.api.calls.native.lending import READ_ONLY
 from jitree.api.calls.native.python import type_of
 from jitree.api.calls.native.records import Argument, CallRecord, Dtype, Ndarray, Python, Tensor
@@ -15,8 +15,6 @@ from jitree.codegen.primitives import load64, stack
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.buffers import place_number
 from jitree.regs.layout import PLACE_SHIFT
-
-_DTYPE_SIZE = DTYPE.size
 
 
 def pass_undeclared(python: Python, record: CallRecord, argument: Argument, value: int) -> bool:
@@ -27,22 +25,23 @@ def pass_undeclared(python: Python, record: CallRecord, argument: Argument, valu
         return pass_present(python, record, argument, value)
     if cls == python.ndarray_type:
         array = Ndarray(value)
-        row = row_of(python, array.dtype)
-        return takes(argument, row, array.rank) and pass_ndarray(python, record, argument, array)
+        row = dtype_row(python, BY_DTYPE, array.dtype)
+        return declare(argument, row, array.rank) and pass_ndarray(python, record, argument, array)
     exchange = exchange_of(python, cls)
     if not exchange or exchange.describe == 0:
         return False
     tensor = Tensor(stack(TENSOR_SIZE))
-    argument.tensor_type = COMPLEX  # which there is most to ask of
+    argument.tensor_type = COMPLEX  # not known yet; of complex arrays most is asked
     return (
         is_described(python, argument, exchange, value, tensor)
-        and takes(argument, row_of_tensor(python, tensor.type), tensor.rank)
+        and declare(argument, dtype_row(python, BY_TENSOR_TYPE, tensor.type), tensor.rank)
         and pass_tensor(python, record, argument, tensor, READ_ONLY, value)
     )
 
 
-def takes(argument: Argument, row: Dtype, rank: int) -> bool:
-    """Whether machine code copies such arrays: then they are what is declared in this call."""
+def declare(argument: Argument, row: Dtype, rank: int) -> bool:
+    """Declares the argument, for this call, as an array of a type and a rank. False if machine code does not
+    copy such arrays."""
     if not row or rank > MAXIMUM_RANK:
         return False
     argument.dtype = row.dtype
@@ -55,7 +54,7 @@ def takes(argument: Argument, row: Dtype, rank: int) -> bool:
 
 def pass_present(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
     """A device array of the session's memory whose elements are there, or are before what the call submits,
-    and to which the program may write. What calls use that are still at work later Python has to note."""
+    and to which the program may write. Calls with a fence are left to Python, which notes their memory."""
     handle_pool = record.state.handle_pool
     if not handle_pool or not handle_pool.queue or record.signal != 0:
         return False
@@ -66,23 +65,3 @@ def pass_present(python: Python, record: CallRecord, argument: Argument, array: 
     if load64(owner + CAPSULE_CONTEXT_AT) != place_of(record.owners):
         return False
     return pass_owner(python, argument, array)
-
-
-def row_of_tensor(python: Python, tensor_type: int) -> Dtype:
-    """As :func:`row_of`, of a TENSOR.type."""
-    row = Dtype(python.dtypes)
-    for _ in range(python.dtype_count):
-        if row.tensor_type == tensor_type:
-            return row
-        row = Dtype(place_of(row) + _DTYPE_SIZE)
-    return Dtype(0)
-
-
-def row_of(python: Python, dtype: int) -> Dtype:
-    """What is known of a numpy dtype, 0 if nothing is."""
-    row = Dtype(python.dtypes)
-    for _ in range(python.dtype_count):
-        if row.dtype == dtype:
-            return row
-        row = Dtype(place_of(row) + _DTYPE_SIZE)
-    return Dtype(0)

@@ -21,7 +21,9 @@ from jitree.types import ENCODING_DENSE
 
 _DIMENSIONS = ARGUMENT["dimensions"]
 _DEVICE_LOCAL = int(MemoryType.DEVICE_LOCAL)
-_ACCESS = int(MemoryAccess.ALL)
+ALL_ACCESS = int(MemoryAccess.ALL)
+LARGEST = 1 << 47
+"""Bytes; no address goes further."""
 
 
 def has_stream(record: CallRecord) -> bool:
@@ -57,7 +59,7 @@ def write_shape(handle_pool: HandlePoolRecord, argument: Argument, view: Entry, 
     shape = place_of(view) + handle_pool.extension
     for index in range(argument.rank):
         store64(shape + 8 * index, load64(dimensions + 8 * index))
-    store64(shape + 8 * MAXIMUM_RANK, _ACCESS)
+    store64(shape + 8 * MAXIMUM_RANK, ALL_ACCESS)
 
 
 def refuse(record: CallRecord, view: Entry) -> bool:
@@ -94,7 +96,7 @@ def view_over(
         return Entry(0)
     memory_type |= place_number(queue) << PLACE_SHIFT
     describe(buffer, address, size, memory_type, usage)
-    buffer.encoding = _ACCESS
+    buffer.encoding = ALL_ACCESS
     buffer.parent = storage
     view = new_entry(state, handle_pool, handle_pool.buffer_view)
     if not view:

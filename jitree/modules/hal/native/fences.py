@@ -135,8 +135,8 @@ def may_owe(state: State, words: int, timeout: int) -> bool:
 
 
 def note_owed(stream: StreamRecord, tick: int) -> None:
-    """The host has not waited for a submission when the next call begins, on another thread, which may look
-    at what it writes to memory of the host."""
+    """Notes a submission that the host waits for after the call. Another thread may begin a call before that,
+    and look at memory of the host that the submission writes to."""
     owed = atomic_load(stream.owed)
     while owed < tick and not atomic_replace(stream.owed, owed, tick):
         owed = atomic_load(stream.owed)

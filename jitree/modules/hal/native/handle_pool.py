@@ -343,7 +343,7 @@ class HandlePool:
             buffer = self._device.device_allocator.import_host(
                 memory if is_written else memory.toreadonly(), _DEVICE_LOCAL, 0, Loan(owner)
             )
-            assert buffer is not None  # machine code has looked
+            assert buffer is not None  # machine code lends aligned memory only
             return buffer
         exchange = self._device.array_exchange
         assert exchange is not None
