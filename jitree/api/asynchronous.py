@@ -13,7 +13,6 @@ from typing import Any
 from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX
 from jitree.api.calls.donations import arrays_of
 from jitree.api.calls.tensor_packing import ArrayTransfer, pending_view
-from jitree.api.calls.transfers import copy_to_device
 from jitree.api.calls.turns import are_ordered, awaited_use, turn_of, uses_of
 from jitree.api.calls.waiting import await_work, await_work_async
 from jitree.api.function import Function
@@ -36,7 +35,7 @@ class AsynchronousFunction(Function):
     __slots__ = ()
 
     def transfer(self) -> ArrayTransfer:
-        return ArrayTransfer(self._device, pending_view, copy_to_device)
+        return ArrayTransfer(self._device, pending_view)
 
     def _call_once(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         begun = self.invoker.gate[CANCELS]

@@ -16,7 +16,7 @@ from jitree.api.calls.declaration import Parameter
 from jitree.api.calls.reference_packing import ReferencePacker
 from jitree.api.calls.refusal import describe
 from jitree.api.calls.tensor_packing import ArrayTransfer, ready_view
-from jitree.api.calls.transfers import copy_to_device, native_row, to_numpy
+from jitree.api.calls.transfers import native_row, to_numpy
 from jitree.base.arguments import is_masked, shown
 from jitree.errors import InternalError, InvalidArgumentError, StatusError
 from jitree.hal.buffer import BufferView
@@ -245,7 +245,7 @@ def give(item: ValueType, value: object, index: int, surroundings: Surroundings)
         return value
     if item.declared == _VIEW:
         value = _tensor(item, value, index)
-    transfer = ArrayTransfer(_first_device(surroundings), ready_view, copy_to_device)
+    transfer = ArrayTransfer(_first_device(surroundings), ready_view)
     packer = ReferencePacker(Parameter(f"result {index}", item.declared), transfer, surroundings.ref_types)
     try:
         return packer.pack(value)

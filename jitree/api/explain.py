@@ -66,15 +66,8 @@ class ExplainedResult(NamedTuple):
     bytes: int
     lies_in: str | None
     """The name of the argument in whose memory the result lies; None where it lies in other memory."""
-    copied: int = 0
-    """Bytes copied to return it: the program put it into memory of the host that its caller only lent."""
 
     def __str__(self) -> str:
-        if self.copied:
-            return (
-                f"{self.name}: {self.bytes} bytes, copied (it lies in a host array that was lent for the "
-                "call; pass out=, or storage from session.empty)"
-            )
         place = "new memory" if self.lies_in is None else f"in the memory of {self.lies_in}"
         return f"{self.name}: {self.bytes} bytes, {place}"
 
@@ -127,15 +120,13 @@ class Explanation(Unique):
                 f"  {self._function.declaration}"
             )
         passed = sum(argument.copied for argument in self.arguments)
-        returned = sum(result.copied for result in self.results)
         which = (
             f"the last call that did not fail ({self.failures} failed since)" if failed else "the last call"
         )
         lines = [
             f"{self.function}, {which}:", *(f"  {item}" for item in (*self.arguments, *self.results)),
             f"  allocated: {self.allocated} bytes; {self.reserved} were new to the pool",
-            f"  copied: {passed} bytes to pass arguments, {returned} to return results, "
-            f"{self.copied} by the program",
+            f"  copied: {passed} bytes to pass arguments, {self.copied} by the program",
         ]  # fmt: skip
         return "\n".join(lines)
 
@@ -169,7 +160,7 @@ class CallWatcher(Watcher):
             self.explanation.failures += 1
             raise
         finally:
-            look.end(())
+            look.end()
             self._looks.pop(get_ident(), None)
         taken, explanation = _memory_taken(allocator), self.explanation
         explanation.arguments = tuple(look.arguments(function.arguments, before))
@@ -185,25 +176,18 @@ class CallWatcher(Watcher):
         if (look := self._looks.get(get_ident())) is not None:
             look.begin(packed)
 
-    def returns(self, results: Sequence[object]) -> None:
-        """As :meth:`Watcher.returns`."""
-        if (look := self._looks.get(get_ident())) is not None:
-            look.end(results)
-
     def _results(self, results: Any, look: _Look) -> list[ExplainedResult]:
         function = self._function
         values = results if len(function.results) > 1 else (results,)
         explained = []
-        for parameter, value, raw in zip(function.results, values, look.returned, strict=False):
+        for parameter, value in zip(function.results, values, strict=False):
             if not isinstance(value, Array):
                 continue
             buffer, where = value.view.buffer, None
             for argument, passed in zip(function.arguments, look.packed, strict=False):
                 if shares_memory(passed, [buffer]):
                     where = argument.name
-            is_copy = isinstance(raw, BufferView) and raw.buffer.address != buffer.address
-            size = buffer.byte_length
-            explained.append(ExplainedResult(parameter.name, size, where, size if is_copy else 0))
+            explained.append(ExplainedResult(parameter.name, buffer.byte_length, where))
         return explained
 
 
@@ -214,7 +198,6 @@ class _Look:
         self._device = device
         self._listener = _Listener()
         self.packed: Sequence[object] = ()
-        self.returned: Sequence[object] = ()
         self._contents: list[int | None] = []
         self.taken = (0, 0)
         """As of :func:`_memory_taken`, for looking itself."""
@@ -232,10 +215,9 @@ class _Look:
         self.taken = after[0] - allocated, after[1] - reserved
         self._device.listen(self._listener)
 
-    def end(self, returned: Sequence[object]) -> None:
-        """Hears of no more copies: those that follow are not the program's."""
+    def end(self) -> None:
+        """Hears of no more copies."""
         self._device.stop_listening(self._listener)
-        self.returned = self.returned or tuple(returned)
 
     def arguments(
         self, parameters: Sequence[Parameter], before: Sequence[_Before]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 from jitree.api.calls.declaration import TIMEOUT, Parameter, Signature
 from jitree.api.calls.packing import packers, unpackers
 from jitree.api.calls.tensor_packing import ArrayTransfer, Donation, ready_view
-from jitree.api.calls.transfers import lend_or_copy
 from jitree.base.arguments import shown
 from jitree.base.endings import Remade, require_interpreter
 from jitree.base.scopes import deadline
@@ -65,10 +64,6 @@ class Watcher(abc.ABC):
     @abc.abstractmethod
     def passes(self, packed: Sequence[object]) -> None:
         """Hears, in the middle of :meth:`call`, what the program gets."""
-
-    @abc.abstractmethod
-    def returns(self, results: Sequence[object]) -> None:
-        """Hears what the program has returned, before Python's values are made of it."""
 
 
 PREPARED_AFTER: Final = 2
@@ -182,7 +177,7 @@ class Function(Remade):
 
     def transfer(self) -> ArrayTransfer:
         """How arrays of a call reach the device."""
-        return ArrayTransfer(self._device, ready_view, lend_or_copy)
+        return ArrayTransfer(self._device, ready_view)
 
     @property
     def name(self) -> str:
@@ -467,8 +462,6 @@ class Function(Remade):
             results = self._context.invoke(self._vm_function, packed)
         except StatusError as error:
             self._fail(error)
-        if self._watcher is not None:
-            self._watcher.returns(results)
         return results
 
     def unpack(self, results: list[Any], fence: Fence | None = None) -> Any:

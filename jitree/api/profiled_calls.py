@@ -183,9 +183,6 @@ class _ProfiledFunction(Watcher):
     def passes(self, packed: Sequence[object]) -> None:
         """As :meth:`Watcher.passes`."""
 
-    def returns(self, results: Sequence[object]) -> None:
-        """As :meth:`Watcher.returns`."""
-
 
 class _ProfiledEngine:
     """Makes what no function is called for: submitted and awaited calls, initialisers."""

@@ -19,7 +19,6 @@ from jitree.api import replay_state
 from jitree.api.array import Array
 from jitree.api.calls.declaration import Signature
 from jitree.api.calls.tensor_packing import ArrayTransfer
-from jitree.api.calls.transfers import wrap_or_copy
 from jitree.api.function import Function
 from jitree.base.scopes import require_going_on
 from jitree.dispatch.function import VmFunction as VmFunction
@@ -85,7 +84,7 @@ class ReplayingFunction(Function):
                 array.wait()
             return array.view
 
-        return ArrayTransfer(self._device, view_of, wrap_or_copy)
+        return ArrayTransfer(self._device, view_of)
 
     def call_slowly(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         if self._watcher is not None or self._session.is_observed:

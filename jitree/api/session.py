@@ -13,7 +13,7 @@ from jitree import errors
 from jitree.api import session_arguments
 from jitree.api.array import Array
 from jitree.api.builtin_modules import BUILTIN_MODULES, HAL, chosen, prepare_hal, start_hal
-from jitree.api.calls.transfers import empty, wrap_or_copy
+from jitree.api.calls.transfers import copy_to_device, empty
 from jitree.api.function import Function
 from jitree.api.load_order import explained, imported_modules, load_order, parse_reference
 from jitree.api.module import Module, create_function
@@ -364,7 +364,7 @@ class Session(Observable, Ended, Remade):
         if exchange is not None and exchange.is_importable(value):
             return Array(exchange.import_view(value), self.device)
         array, row = session_arguments.host_array(value)
-        return Array(wrap_or_copy(array, row, self.device), self.device)
+        return Array(copy_to_device(array, row, self.device), self.device)
 
     @folded
     def empty(self, shape: session_arguments.Shape, dtype: npt.DTypeLike = np.float32) -> Array:

@@ -140,19 +140,6 @@ Block = tuple[int, int, object]
 """(address, capacity, what owns the memory)"""
 
 
-class Loan:
-    """What memory that was lent for one call calls at its end: it tells such memory from other, and keeps its
-    owner."""
-
-    __slots__ = ("_owner",)
-
-    def __init__(self, owner: object) -> None:
-        self._owner = owner
-
-    def __call__(self) -> None:
-        pass
-
-
 class Allocator(Unique, abc.ABC):
     """Makes buffers of one device."""
 

@@ -171,7 +171,7 @@ def _pack(function: Function, arguments: Sequence[hv.HostValue], device: Device)
             "input list and function mismatch; "
             f"expected {len(parameters)} arguments but passed {len(arguments)}"
         )
-    transfer = tensor_packing.ArrayTransfer(device, tensor_packing.ready_view, copy_to_device)
+    transfer = tensor_packing.ArrayTransfer(device, tensor_packing.ready_view)
     packers = packing.packers(
         function.signature,
         function.vm_function.convention.arguments,

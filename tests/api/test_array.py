@@ -228,14 +228,14 @@ def _memory(buffer: Buffer) -> memoryview:
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.int4])
 def test_memory_that_the_host_cannot_see(session: Session, dtype: Any) -> None:
-    from jitree.api.calls.transfers import wrap_or_copy
+    from jitree.api.calls.transfers import copy_to_device
     from jitree.types import element_type_of
 
     device: Any = OpaqueMemory(session)
     values = (np.arange(1 << 15) % 7).astype(dtype)
     row = element_type_of(values.dtype)
     assert row is not None
-    array = Array(wrap_or_copy(values, row, device), device)
+    array = Array(copy_to_device(values, row, device), device)
     with pytest.raises(PermissionDeniedError):
         array.view.buffer.host_view()
     assert np.array_equal(np.asarray(array), values)

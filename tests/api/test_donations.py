@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jitree import Array, Session, donate
+from jitree.api.calls.transfers import wrap_in_place
 from jitree.errors import FailedPreconditionError, InvalidArgumentError
 from jitree.hal.fence import Fence
 from tests.api.direct import direct
@@ -113,7 +114,9 @@ def test_a_numpy_array_around_a_donated_one(session: Session) -> None:
     block = np.zeros(1 << 17, np.uint8)
     around = block[-block.ctypes.data % 64 :].view(np.uint8)[: 1 << 16 | 1 << 12].view(np.int32)
     for _ in range(ROUNDS):
-        array = session.to_device(around[16 : 16 + (1 << 14)])
+        view = wrap_in_place(around[16 : 16 + (1 << 14)], session.device)
+        assert view is not None
+        array = Array(view, session.device)
         with pytest.raises(InvalidArgumentError, match="is donated and passed a second"):
             double(donate(array), around)
         assert np.array_equal(double(donate(array), around[:16]), np.zeros(1 << 14))

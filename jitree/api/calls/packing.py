@@ -16,7 +16,6 @@ import numpy as np
 from jitree.api.array import Array
 from jitree.api.calls.declaration import Parameter, Signature
 from jitree.api.calls.tensor_packing import ArrayTransfer, TensorPacker
-from jitree.api.calls.transfers import copy_to_device, own
 from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device, home_of
 from jitree.regs.buffer import VmBuffer
@@ -75,7 +74,6 @@ def tensor_packer(parameter: Parameter, tensor: DeclaredTensor, transfer: ArrayT
     from jitree.api.calls.storage_packing import ConsumedPacker, StoragePacker
     from jitree.api.calls.writing import rewritten
 
-    transfer = transfer._replace(import_array=copy_to_device)  # programs change no array of the host
     if parameter.storage_of is not None:
         transfer = transfer._replace(view_of=partial(rewritten, transfer.view_of))
     packer = ConsumedPacker if parameter.consumed else StoragePacker
@@ -134,11 +132,9 @@ def _unpack_list(value: Any, devices: Sequence[Device], fence: Fence | None) -> 
 
 
 def unpack_reference(value: Any, devices: Sequence[Device], fence: Fence | None) -> Any:
-    """Arrays, which have memory of their own, lists, memoryviews of the bytes of a ``vm.buffer``, None, other
-    objects as they are."""
+    """Arrays, lists, memoryviews of the bytes of a ``vm.buffer``, None, other objects as they are."""
     if type(value) is BufferView:
-        home = home_of(value.buffer, devices)
-        return Array(own(value, home), home, fence)
+        return Array(value, home_of(value.buffer, devices), fence)
     if stated_type(value) == LIST_NAME:
         return _unpack_list(value, devices, fence)
     if type(value) is VmBuffer:

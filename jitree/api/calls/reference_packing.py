@@ -13,7 +13,7 @@ from jitree.api.calls.declaration import WORKSPACE, Parameter
 from jitree.api.calls.list_packing import list_packer
 from jitree.api.calls.refusal import refused
 from jitree.api.calls.tensor_packing import NUMBERS, ArrayTransfer, as_array, is_object
-from jitree.api.calls.transfers import copy_to_device, native_row
+from jitree.api.calls.transfers import native_row
 from jitree.api.calls.writing import own_view, require_writable
 from jitree.base.arguments import is_masked
 from jitree.errors import InvalidArgumentError
@@ -45,7 +45,7 @@ class ReferencePacker:
         self._name = parameter.name
         self._type = parameter.type
         self._view_of = partial(own_view, transfer.view_of, transfer.device)
-        self._transfer = transfer._replace(import_array=copy_to_device)
+        self._transfer = transfer
         self._ref_types = ref_types
         self._buffers = parameter.type == "!hal.buffer"
         self._pack_list = list_packer(parameter, self._pack)
@@ -82,7 +82,7 @@ class ReferencePacker:
         row = native_row(array.dtype)
         if row is None:
             raise refused(self._name, self._type, value)
-        return self._transfer.implicit(array, row, self._transfer.device)
+        return self._transfer.import_array(array, row, self._transfer.device)
 
     def _registered(self, value: object) -> object:
         """An object of a type that some module has registered."""

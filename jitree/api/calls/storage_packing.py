@@ -21,10 +21,9 @@ class StoragePacker(TensorPacker):
         super().check(view)
         require_writable(view, self._name)
 
-    def pack(self, value: Any) -> object:
-        view = super().pack(value)
-        assert isinstance(view, BufferView)
-        return require_writable(view, self._name)
+    def _own(self, value: Any, view: BufferView) -> BufferView:
+        require_writable(view, self._name)
+        return view
 
 
 class ConsumedPacker(TensorPacker):
@@ -40,6 +39,9 @@ class ConsumedPacker(TensorPacker):
         if not view.buffer.is_writable or (not is_donated and self._is_kept(value)):
             return copy_view(view, self.device)
         return view
+
+    def _own(self, value: Any, view: BufferView) -> BufferView:
+        return view  # what is donated is not the array's any more
 
     def _is_kept(self, value: object) -> bool:
         """Whether the view is over memory that its owner goes on to use."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from jitree.api.array import Array
 from jitree.api.calls.refusal import refused
-from jitree.api.calls.transfers import native_row
+from jitree.api.calls.transfers import copy_to_device, copy_view, native_row
 from jitree.base.arguments import is_masked
 from jitree.base.endings import Unique
 from jitree.base.records import NamedTuple
@@ -42,15 +42,15 @@ class ArrayTransfer(NamedTuple):
     device: Device
     view_of: ViewOf
     """The view of a device array; waits for its elements unless the call itself waits for their fence."""
-    import_array: ImportArray
 
     @property
-    def implicit(self) -> ImportArray:
-        """``import_array`` for arguments of calls, which refuses them if the device wants to be told."""
+    def import_array(self) -> ImportArray:
+        """Copies an array of the host: programs also write to arguments where no declaration says so. Refuses
+        it if the device wants to be told."""
         exchange = self.device.array_exchange
         if exchange is not None and exchange.explicit_transfers:
             return _refuse_host_array
-        return self.import_array
+        return copy_to_device
 
 
 def _refuse_host_array(array: npt.NDArray[Any], row: ElementType, device: Device) -> BufferView:
@@ -101,7 +101,7 @@ class TensorPacker:
         self._dtype = None if self._row is None else self._row.dtype
         self._shape = tensor.shape
         self._transfer = transfer
-        self._import_array = transfer.implicit
+        self._import_array = transfer.import_array
         self._view_of = transfer.view_of
 
     @property
@@ -113,14 +113,20 @@ class TensorPacker:
             view = self._view_of(value)
             if view.element_type != self._code or view.shape != self._shape:
                 self.check(view)
-            return view
+            return view if view.buffer.is_writable else self._own(value, view)
         row = self._row
         if row is not None and type(value) is np.ndarray and value.dtype == self._dtype:
             self._check_shape(value.shape)
             return self._import_array(value, row, self._transfer.device)
-        return self._pack_other(value)
+        view = self._pack_other(value)
+        return view if view.buffer.is_writable else self._own(value, view)
 
-    def _pack_other(self, value: Any) -> object:
+    def _own(self, value: Any, view: BufferView) -> BufferView:
+        """A copy of what lies in memory that must stay as it is. A device array has it from then on."""
+        copy = copy_view(view, self.device)
+        return value._be_copied(copy) if isinstance(value, Array) else copy
+
+    def _pack_other(self, value: Any) -> BufferView:
         if value is None:
             raise InvalidArgumentError(f"ref is null; {self._name} needs a {self._tensor}")
         if isinstance(value, Array):

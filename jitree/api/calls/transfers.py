@@ -6,7 +6,6 @@ import abc
 import ctypes
 import math
 import sys
-from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +14,6 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from jitree import types
 from jitree.errors import InternalError, ResourceExhaustedError, folded
-from jitree.hal.allocator import Loan
 from jitree.hal.buffer import PENDING, Buffer, BufferView
 from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.types import is_packed
@@ -97,9 +95,6 @@ _ANY_QUEUE: Final = -1
 
 _SMALL: Final = 1 << 14
 """Bytes up to which a copy through a bytes object takes less time than making arrays over the target."""
-WRAP_MINIMUM: Final = 1 << 16
-"""Bytes from which an array is used in place where its alignment allows. Copying less takes no longer than
-finding that out, and leaves the caller free to change the array."""
 
 
 _rows: dict[type, types.ElementType | None] = {}
@@ -153,37 +148,6 @@ def copy_view(view: BufferView, device: Device) -> BufferView:
     device.queue_copy(_ANY_QUEUE, None, done, source, 0, target, 0, source.byte_length)
     done.wait()
     return BufferView(target, view.shape, view.element_type, view.encoding)
-
-
-def lend_or_copy(array: npt.NDArray[Any], row: types.ElementType, device: Device) -> BufferView:
-    """As :func:`wrap_or_copy`, for one call, after which the caller may change the array: results over its
-    memory must go through :func:`own`."""
-    return _wrap_or_copy(array, row, device, Loan(array))
-
-
-def own(view: BufferView, device: Device) -> BufferView:
-    """A result; a copy if it lies in memory that was lent."""
-    source = view.buffer.allocation.source
-    if type(source) is not tuple or type(source[-1]) is not Loan:
-        return view
-    return copy_to_device(to_numpy(view, device), types.element_type(view.element_type), device)
-
-
-def wrap_or_copy(array: npt.NDArray[Any], row: types.ElementType, device: Device) -> BufferView:
-    """As :func:`copy_to_device`, but large arrays that are contiguous and aligned to 64 bytes are used in
-    place: they must not be changed as long as the program may read them."""
-    return _wrap_or_copy(array, row, device, None)
-
-
-def _wrap_or_copy(
-    array: npt.NDArray[Any], row: types.ElementType, device: Device, release: Callable[[], object] | None
-) -> BufferView:
-    if array.nbytes >= WRAP_MINIMUM and array.flags.c_contiguous and not is_packed(row):
-        data = _flat(array).data
-        buffer = device.device_allocator.import_host(data, DEVICE_LOCAL, BUFFER_USAGE, release)
-        if buffer is not None:
-            return _view(buffer, array.shape, row)
-    return copy_to_device(array, row, device)
 
 
 def wrap_in_place(array: npt.NDArray[Any], device: Device) -> BufferView | None:

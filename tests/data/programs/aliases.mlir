@@ -1,4 +1,4 @@
-// Programs that write to memory of their caller, said and unsaid; arrays are just large enough to be used in place.
+// Programs that write to memory of their caller, said and unsaid.
 module @aliases {
   func.func @into(%x: tensor<16384xf32>, %out: tensor<16384xf32> {iree.abi.output = 0 : index}) -> tensor<16384xf32> {
     %0 = arith.addf %x, %x : tensor<16384xf32>
@@ -14,6 +14,16 @@ module @aliases {
   }
   func.func @same(%x: tensor<16384xf32>) -> tensor<16384xf32> {
     return %x : tensor<16384xf32>
+  }
+  func.func @update(%x: tensor<16384xf32>, %y: tensor<4xf32>) -> tensor<16384xf32> {
+    %0 = tensor.insert_slice %y into %x[0] [4] [1] : tensor<4xf32> into tensor<16384xf32>
+    return %0 : tensor<16384xf32>
+  }
+  func.func @accumulate(%x: tensor<128x128xf32>, %y: tensor<128x8xf32>) -> tensor<128x128xf32> {
+    %transposed = tensor.empty() : tensor<8x128xf32>
+    %0 = linalg.transpose ins(%y : tensor<128x8xf32>) outs(%transposed : tensor<8x128xf32>) permutation = [1, 0]
+    %1 = linalg.matmul ins(%y, %0 : tensor<128x8xf32>, tensor<8x128xf32>) outs(%x : tensor<128x128xf32>) -> tensor<128x128xf32>
+    return %1 : tensor<128x128xf32>
   }
   util.func public @put_into(%x: !hal.buffer_view, %out: !hal.buffer_view) -> !hal.buffer_view {
     %0 = hal.tensor.import %x : !hal.buffer_view -> tensor<16384xf32>

@@ -70,6 +70,8 @@ class Acceptance:
 
     def _fits(self, array: Array) -> bool:
         device = self.packer.device
+        if array._view is not None and not array._view.buffer.is_writable:
+            return False
         if array._keeper is self._keeper and self._is_known(array) and is_there(array, device):
             return True
         view = view_at_once(array, self._keeper, device)

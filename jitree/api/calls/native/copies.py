@@ -1,16 +1,14 @@
 """Arguments whose elements are copied into memory of the session: the caller may change them while the
-program keeps its argument. Large arrays of the host are lent where that is possible. Machine code."""
+program keeps its argument, and the program may write to it, declared or not. Machine code."""
 
 from __future__ import annotations
 
 from jitree.api.calls.native.arrays import over_memory
-from jitree.api.calls.native.layout import NDARRAY_CONTIGUOUS, NDARRAY_WRITABLE
-from jitree.api.calls.native.lending import READ_ONLY, lend, may_lend_host
+from jitree.api.calls.native.layout import LARGEST_COPIED, NDARRAY_CONTIGUOUS
 from jitree.api.calls.native.python import drop, invoke_with_number, is_true
 from jitree.api.calls.native.records import Argument, CallRecord, Ndarray, Python
 from jitree.api.calls.native.uploads import pass_gathered, pass_uploaded
 from jitree.api.calls.native.views import (
-    ALL_ACCESS,
     fits,
     has_stream,
     new_view,
@@ -18,7 +16,7 @@ from jitree.api.calls.native.views import (
     view_size,
     write_shape,
 )
-from jitree.codegen.primitives import call, call_int, store64, unlikely
+from jitree.codegen.primitives import call, call_int, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.buffers import place_number
 from jitree.modules.hal.native.layout import LARGEST_POOLED
@@ -27,8 +25,6 @@ from jitree.modules.hal.native.registers import DONE
 from jitree.modules.hal.native.transfers import move
 from jitree.regs.layout import PLACE_SHIFT
 
-LARGEST_COPIED = 4 << 20
-"""Bytes. Copying more takes so long that other threads should have Python meanwhile."""
 SCATTERED = 1
 """Stands for the address of elements that cannot be used in place."""
 
@@ -43,9 +39,6 @@ def pass_ndarray(python: Python, record: CallRecord, argument: Argument, value: 
             return pass_gathered(python, record, argument, value.dimensions, place_of(value))
         return pass_uploaded(python, record, argument, value.dimensions, value.data)
     address = value.data if is_dense else SCATTERED
-    if unlikely(may_lend_host(record, argument, value.rank, value.dimensions, address)):
-        access = ALL_ACCESS if value.flags & NDARRAY_WRITABLE != 0 else READ_ONLY
-        return lend(python, record, argument, value.dimensions, address, access, place_of(value))
     view = new_copy(python, record, argument, value.rank, value.dimensions, address)
     if not view:
         return False

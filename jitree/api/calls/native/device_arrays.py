@@ -11,10 +11,13 @@ from jitree.api.calls.native.records import Argument, CallRecord, Owners, Python
 from jitree.api.calls.native.views import fits, has_stream
 from jitree.codegen.primitives import apart, call, load64, stack, store64
 from jitree.codegen.record import place_of
+from jitree.hal.enums import MemoryAccess
 from jitree.modules.hal.native.records import Entry
 from jitree.regs.counting import retain
 from jitree.regs.layout import PLACE_SHIFT
 from jitree.types import ENCODING_DENSE
+
+_WRITE = int(MemoryAccess.WRITE)
 
 
 def pass_owned(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
@@ -34,7 +37,7 @@ def pass_unaccepted(python: Python, record: CallRecord, argument: Argument, arra
     elif is_of_type(python, record, argument, array):
         return pass_owner(python, argument, array)
     if (
-        argument.access == 0
+        argument.is_written == 0
         and is_elsewhere(python, record, array)
         and pass_copied(python, record, argument, array)
     ):
@@ -122,18 +125,13 @@ def is_of_type(python: Python, record: CallRecord, argument: Argument, array: in
     dimensions = place_of(handle) + owners.extension
     if not fits(argument, handle.rank, dimensions):
         return False
-    if not allows(argument, dimensions):
+    if load64(dimensions + 8 * MAXIMUM_RANK) & _WRITE == 0:
         return False
     place = array + python.array_passed_as
     before = load64(place)
     store64(place, retained(python, argument.marker))
     drop(python, before)
     return True
-
-
-def allows(argument: Argument, dimensions: int) -> bool:
-    """Whether the memory of a view, whose dimensions are at an address, may be used as the program does."""
-    return argument.access & ~load64(dimensions + 8 * MAXIMUM_RANK) == 0
 
 
 def pass_handle(python: Python, argument: Argument, number: int) -> bool:

@@ -39,12 +39,12 @@ from jitree.api.calls.native.objects import METH_KEYWORDS, METH_NOARGS, method_c
 from jitree.api.calls.native.rest import Rest
 from jitree.api.calls.packing import number_unpacker
 from jitree.api.calls.tensor_packing import TensorPacker
-from jitree.api.calls.transfers import WRAP_MINIMUM, wrap_in_place
+from jitree.api.calls.transfers import wrap_in_place
 from jitree.api.function import Function
 from jitree.base.dlpack_names import tensor_type
 from jitree.base.layout import Record
 from jitree.dispatch.function import BytecodeFunction
-from jitree.hal.enums import NOTHING, READING, MemoryAccess
+from jitree.hal.enums import NOTHING, READING
 from jitree.hal.heap import HeapAllocator
 from jitree.modules.hal.native.handle_pool import HandlePool
 from jitree.regs.layout import FRAME
@@ -68,7 +68,6 @@ if TYPE_CHECKING:
 _KINDS: Final = {"i": PASS_I32, "I": PASS_I64, "f": PASS_F32, "F": PASS_F64, "r": PASS_ARRAY}
 _FRAME_VALUES: Final = FRAME.word("values")
 _FRAME_REFS: Final = FRAME.word("refs")
-_WRITE: Final = int(MemoryAccess.WRITE)
 _FEWEST_SHARING: Final = 2
 """Arrays that a function takes, if they are to share an upload."""
 _NARROW: Final = {"f16": PASS_F16, "bf16": PASS_BF16}
@@ -122,7 +121,7 @@ def direct_call(
         "signal": rows.signal() if signature.fences else 0, "rewrites": int(rows.rewrites),
         "workspace": rows.workspace, "sizes": rows.sizes, "staging": rows.staging(arguments),
         "uploads": int(rows.uploads), "last_wait": rows.last_wait(vm_function), "beside": _beside(signature),
-        "lent_from": lent_from(function), "extents": extents.buffer_info()[0] if count else 0,
+        "extents": extents.buffer_info()[0] if count else 0,
         "acquire_code": method_code(lock.acquire, METH_KEYWORDS),
         "release_code": method_code(lock.release, METH_NOARGS),
     }  # fmt: skip
@@ -162,12 +161,6 @@ def _beside(signature: Signature) -> int:
 def _keep_lent(table: HandleTable, handle: int) -> None:
     """Memory of another library is used for longer than the call: an object keeps its owner."""
     table.object(handle)
-
-
-def lent_from(function: Function) -> int:
-    """Bytes from which aligned arrays of the host are lent, 0 where none are: a submitted call goes on when
-    its caller does, who may change them."""
-    return WRAP_MINIMUM if imports_any(function.device) and not function.signature.fences else 0
 
 
 def imports_any(device: Device) -> bool:
@@ -354,7 +347,7 @@ class _Rows:
             "dimensions": [-1 if size is None else size for size in shape],
             "convert": self._keep(partial(_host_array, acceptance.packer, self._interface.producers)),
             "dtype": self._keep(row.dtype), "item_size": row.dtype.itemsize, "element_type": row.code,
-            "tensor_type": tensor_type(row) or 0, "rank": len(shape), "access": _WRITE if is_written else 0,
+            "tensor_type": tensor_type(row) or 0, "rank": len(shape), "is_written": int(is_written),
             **numbers_of(row),
         }  # fmt: skip
 

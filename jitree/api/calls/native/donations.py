@@ -6,11 +6,10 @@ They are taken from their owners when all arguments have been passed, and none c
 from __future__ import annotations
 
 from jitree.api.calls.native.copies import SCATTERED
-from jitree.api.calls.native.device_arrays import allows, is_accepted, is_of_type, pass_owner
+from jitree.api.calls.native.device_arrays import is_accepted, is_of_type, pass_owner
 from jitree.api.calls.native.in_place import IN_PLACE
 from jitree.api.calls.native.layout import (
     ARGUMENT,
-    CAPSULE_CONTEXT_AT,
     PASS_ARRAY,
     PASS_CONSUMED,
     PASS_REFERENCE,
@@ -18,7 +17,7 @@ from jitree.api.calls.native.layout import (
 from jitree.api.calls.native.overlaps import is_apart
 from jitree.api.calls.native.owners import handle_of
 from jitree.api.calls.native.python import drop, invoke_with, is_true, retained, type_of
-from jitree.api.calls.native.records import Argument, CallRecord, Owners, Python
+from jitree.api.calls.native.records import Argument, CallRecord, Python
 from jitree.codegen.primitives import load64, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.records import Entry
@@ -31,19 +30,10 @@ def pass_donated(python: Python, record: CallRecord, argument: Argument, array: 
     if type_of(array) != python.array_type:
         return False
     if not is_of_type(python, record, argument, array) and not (
-        is_true(python, invoke_with(python, argument.accept, array)) and is_writable(python, argument, array)
+        is_true(python, invoke_with(python, argument.accept, array)) and is_accepted(python, argument, array)
     ):
         return False
     return pass_owner(python, argument, array)
-
-
-def is_writable(python: Python, argument: Argument, array: int) -> bool:
-    """Whether an array that has just been accepted may be overwritten, too: Python copies it if not."""
-    if not is_accepted(python, argument, array):
-        return False
-    owner = load64(array + python.array_owner)
-    extension = Owners(load64(owner + CAPSULE_CONTEXT_AT)).extension
-    return allows(argument, handle_of(owner) + extension)
 
 
 def give_up_donations(python: Python, record: CallRecord, arguments: int) -> bool:

@@ -13,17 +13,15 @@ from jitree.api.calls.native.layout import (
     EXCHANGE,
     MAXIMUM_EXCHANGES,
     MAXIMUM_RANK,
-    READ_ONLY_TENSOR,
     TENSOR,
     TENSOR_ON_HOST,
     VERSIONED,
 )
-from jitree.api.calls.native.lending import READ_ONLY, lend, may_lend_host
 from jitree.api.calls.native.python import drop, forgets_error, is_false
 from jitree.api.calls.native.records import Argument, CallRecord, Exchange, Python, Tensor, VersionedTensor
 from jitree.api.calls.native.uploads import pass_gathered, pass_uploaded
-from jitree.api.calls.native.views import ALL_ACCESS, fits, has_stream, refuse
-from jitree.codegen.primitives import call, call_int, load64, stack, store64, unlikely
+from jitree.api.calls.native.views import fits, has_stream, refuse
+from jitree.codegen.primitives import call, call_int, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.records import Entry
 
@@ -57,7 +55,7 @@ def pass_foreign(
         return pass_capsule(python, record, argument, exchange, value)
     tensor = Tensor(stack(TENSOR_SIZE))
     return is_described(python, argument, exchange, value, tensor) and pass_tensor(
-        python, record, argument, tensor, ALL_ACCESS, value
+        python, record, argument, tensor
     )
 
 
@@ -94,7 +92,7 @@ def pass_capsule(
     python: Python, record: CallRecord, argument: Argument, exchange: Exchange, value: int
 ) -> bool:
     """Passes what ``__dlpack__`` gives of an array in host memory. The capsule is not used up: its own end
-    gives the tensor back. Unless a call that it is lent to keeps it, that is at once."""
+    gives the tensor back at once."""
     arguments = stack(24)
     store64(arguments + 8, value)
     store64(arguments + 16, python.dlpack_version)
@@ -102,9 +100,7 @@ def pass_capsule(
     if capsule == 0:
         return False
     tensor = tensor_of(python, capsule)
-    is_passed = bool(tensor) and pass_tensor(
-        python, record, argument, tensor, access_of(python, capsule), capsule
-    )
+    is_passed = bool(tensor) and pass_tensor(python, record, argument, tensor)
     drop(python, capsule)
     return is_passed
 
@@ -133,15 +129,6 @@ def tensor_of(python: Python, capsule: int) -> Tensor:
     return Tensor(call(python.capsule_pointer, capsule, python.unversioned_name))
 
 
-def access_of(python: Python, capsule: int) -> int:
-    """MemoryAccess of the memory of a capsule's tensor, as numpy has it."""
-    address = call(python.capsule_pointer, capsule, python.versioned_name)
-    if address == 0:
-        call(python.clear_error)
-        return READ_ONLY
-    return READ_ONLY if VersionedTensor(address).flags & READ_ONLY_TENSOR != 0 else ALL_ACCESS
-
-
 def address_of(tensor: Tensor) -> int:
     return tensor.data + tensor.byte_offset
 
@@ -153,18 +140,14 @@ def is_of_argument(argument: Argument, tensor: Tensor) -> bool:
     return fits(argument, tensor.rank, tensor.shape)
 
 
-def pass_tensor(
-    python: Python, record: CallRecord, argument: Argument, tensor: Tensor, access: int, owner: int
-) -> bool:
-    """The elements of a tensor in host memory that ``owner`` keeps. An exception may be set if not."""
+def pass_tensor(python: Python, record: CallRecord, argument: Argument, tensor: Tensor) -> bool:
+    """The elements of a tensor in host memory. An exception may be set if not."""
     if tensor.device_kind != TENSOR_ON_HOST or not is_of_argument(argument, tensor):
         return False
     if has_stream(record):
         return pass_sent(python, record, argument, tensor)
     is_dense = is_row_major(tensor)
     data = address_of(tensor) if is_dense else SCATTERED
-    if unlikely(may_lend_host(record, argument, tensor.rank, tensor.shape, data)):
-        return tensor.data != 0 and lend(python, record, argument, tensor.shape, data, access, owner)
     view = new_copy(python, record, argument, tensor.rank, tensor.shape, data)
     if not view:
         return False

@@ -177,6 +177,8 @@ EXPORTS: Final = Record(
 )
 """What the exchange interface of device arrays needs."""
 
+LARGEST_COPIED: Final = 4 << 20
+"""Bytes. Copying more takes so long that other threads should have Python meanwhile."""
 LARGEST_UPLOADED: Final = 1 << 20
 """Bytes that machine code copies to a device by pinned memory; more is left to Python, and to the driver."""
 MOST_SHARED: Final = 4096
@@ -269,7 +271,6 @@ CALL: Final = Record(
     i64 keep_lent           # Python function: has such a handle keep its owner for longer than the call
     i64 wait_for_submission # waits for a submission: is given its number and AWAITED.cancels
     i64 last_wait           # STATE.last_wait of such calls
-    i64 lent_from           # bytes from which aligned arrays of the host are lent to the call; 0 = none are
     i64 beside              # the most that pending calls may do to memory while such calls begin
     i64 extents             # where a call that goes on notes addresses and lengths of its arguments, or 0
     i64 goes_on             # 1 = the caller may go on before the call in progress has ended
@@ -329,7 +330,7 @@ ARGUMENT: Final = Record(
     i64 element_type        # of lists: LIST_*
     i64 tensor_type         # TENSOR.type of such arrays; 0 = none are
     i64 rank
-    i64 access              # MemoryAccess bits that device arrays must allow
+    i64 is_written          # 1 = the program is declared to write to it
     i64 in_place            # of storage: bits of the positions whose arguments may be the same memory
     i64 noted               # of references: address of HandlePacker.noted
     i64 is_array            # 1 = of references that may be arrays

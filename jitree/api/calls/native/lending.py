@@ -1,5 +1,4 @@
-"""Memory of others, lent to the program for one call: of arrays in a device's memory, and of large arrays of
-the host where that is the device's. Machine code.
+"""Memory of others on a device with a stream, lent to the program for one call. Machine code.
 
 The call keeps the array's owner and the handle of its memory, which ranges of it keep, too. When nothing else
 does at the end, and the device has done what it was given, all goes back to the pools; else Python makes
@@ -8,13 +7,12 @@ an object of the handle, which keeps the owner from then on.
 
 from __future__ import annotations
 
-from jitree.api.calls.native.layout import MAXIMUM_RANK, PASS_ARRAY
+from jitree.api.calls.native.layout import MAXIMUM_RANK
 from jitree.api.calls.native.python import drop, invoke_with_number, is_done, is_true, retained
 from jitree.api.calls.native.records import Argument, CallRecord, Python
-from jitree.api.calls.native.views import LARGEST, describe, fits, view_size
+from jitree.api.calls.native.views import ALL_ACCESS, LARGEST, describe, view_size
 from jitree.codegen.primitives import call, load64, store64
 from jitree.codegen.record import place_of
-from jitree.hal.command_layout import BINDING_ALIGNMENT
 from jitree.hal.enums import MemoryAccess, MemoryType
 from jitree.modules.hal.native.buffers import granted_type, granted_usage, place_number
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
@@ -29,44 +27,23 @@ _NEXT = 8
 """Bytes in the extension of a handle from its owner to the next handle of the call."""
 
 
-def may_lend_host(record: CallRecord, argument: Argument, rank: int, dimensions: int, address: int) -> bool:
-    """Whether elements at an address of the host, one after the other, are lent and not copied: those of
-    large arrays that the program only reads, where it assumes them."""
-    if address & (BINDING_ALIGNMENT - 1) != 0 or record.lent_from == 0:
-        return False
-    handle_pool = record.state.handle_pool
-    if not handle_pool or not handle_pool.queue:
-        return False
-    if argument.kind != PASS_ARRAY or argument.access != 0 or not fits(argument, rank, dimensions):
-        return False
-    return view_size(argument, dimensions, LARGEST) >= record.lent_from
-
-
 def lend(
-    python: Python,
-    record: CallRecord,
-    argument: Argument,
-    dimensions: int,
-    address: int,
-    access: int,
-    owner: int,
+    python: Python, record: CallRecord, argument: Argument, dimensions: int, address: int, owner: int
 ) -> bool:
     """Memory at an address, of dimensions that fit, as an argument; the call keeps ``owner``. An exception
     may be set if not."""
     size = view_size(argument, dimensions, LARGEST)
     if size <= 0:
         return False
-    view = view_of(record, argument, dimensions, address, size, access)
+    view = view_of(record, argument, dimensions, address, size)
     if not view:
         if not is_true(python, invoke_with_number(python, record.supply, 0)):
             return False
-        view = view_of(record, argument, dimensions, address, size, access)
+        view = view_of(record, argument, dimensions, address, size)
         if not view:
             return False
     memory = view.parent.parent
-    stream = record.state.handle_pool.queue.stream
-    if stream:
-        stream.lends = 1
+    record.state.handle_pool.queue.stream.lends = 1
     extension = place_of(memory) + record.state.handle_pool.extension
     store64(extension, retained(python, owner))
     store64(extension + _NEXT, place_of(record.lent))
@@ -75,15 +52,13 @@ def lend(
     return True
 
 
-def view_of(
-    record: CallRecord, argument: Argument, dimensions: int, address: int, size: int, access: int
-) -> Entry:
+def view_of(record: CallRecord, argument: Argument, dimensions: int, address: int, size: int) -> Entry:
     """A view of a buffer over memory that the pools do not have. 0 without entries."""
     state = record.state
     handle_pool = state.handle_pool
-    memory = part_of(state, Entry(0), handle_pool.buffer, address, size, access)
-    buffer = part_of(state, memory, handle_pool.buffer, address, size, access)
-    view = part_of(state, buffer, handle_pool.buffer_view, address, size, access)
+    memory = part_of(state, Entry(0), handle_pool.buffer, address, size)
+    buffer = part_of(state, memory, handle_pool.buffer, address, size)
+    view = part_of(state, buffer, handle_pool.buffer_view, address, size)
     if not view:
         release(handle_pool, buffer if buffer else memory, place_of(state) + STATE_RELEASED)
         return Entry(0)
@@ -93,11 +68,11 @@ def view_of(
     shape = place_of(view) + handle_pool.extension
     for index in range(argument.rank):
         store64(shape + 8 * index, load64(dimensions + 8 * index))
-    store64(shape + 8 * MAXIMUM_RANK, access)
+    store64(shape + 8 * MAXIMUM_RANK, ALL_ACCESS)
     return view
 
 
-def part_of(state: State, parent: Entry, kind: int, address: int, size: int, access: int) -> Entry:
+def part_of(state: State, parent: Entry, kind: int, address: int, size: int) -> Entry:
     """An entry that takes over a reference to its parent; 0 without one, and then nothing is taken over."""
     handle_pool = state.handle_pool
     if not parent and kind != handle_pool.buffer:
@@ -107,7 +82,7 @@ def part_of(state: State, parent: Entry, kind: int, address: int, size: int, acc
         queue = handle_pool.queue
         memory_type = granted_type(queue, _DEVICE_LOCAL) | place_number(queue) << PLACE_SHIFT
         describe(made, address, size, memory_type, granted_usage(queue, _DEVICE_LOCAL, 0))
-        made.encoding = access
+        made.encoding = ALL_ACCESS
         made.parent = parent
         made.link = Entry(0)
     return made
@@ -139,15 +114,3 @@ def is_used(handle_pool: HandlePoolRecord, memory: Entry) -> bool:
         return True
     stream = handle_pool.queue.stream
     return bool(stream) and stream.completed < stream.tick
-
-
-def lies_in_lent(record: CallRecord, handle: Entry) -> bool:
-    """Whether a view lies in memory of the host that was lent, as far as its entry tells."""
-    if record.lent_from == 0:
-        return False
-    memory = record.lent if handle else Entry(0)
-    while memory:
-        if handle.address == 0 or memory.address <= handle.address < memory.address + memory.length:
-            return True
-        memory = Entry(load64(place_of(memory) + record.state.handle_pool.extension + _NEXT))
-    return False

@@ -20,7 +20,7 @@ from jitree.api.calls.native.lending import lend
 from jitree.api.calls.native.owners import handle_of
 from jitree.api.calls.native.python import drop
 from jitree.api.calls.native.records import Argument, CallRecord, Exchange, Owners, Python, Tensor
-from jitree.api.calls.native.views import ALL_ACCESS, fits
+from jitree.api.calls.native.views import fits
 from jitree.codegen.primitives import call, call_int, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.hal.command_layout import BINDING_ALIGNMENT
@@ -33,7 +33,7 @@ from jitree.types import ENCODING_DENSE
 
 def pass_lent(python: Python, record: CallRecord, argument: Argument, exchange: Exchange, value: int) -> bool:
     """Whether an array is an argument now. If not an exception may be set."""
-    if argument.tensor_type == 0 or argument.access != 0:
+    if argument.tensor_type == 0 or argument.is_written != 0:
         return False
     if exchange.describe == 0:
         return pass_lent_capsule(python, record, argument, exchange, value)
@@ -41,12 +41,12 @@ def pass_lent(python: Python, record: CallRecord, argument: Argument, exchange: 
     if not is_described(python, argument, exchange, value, tensor):
         return False
     if tensor.device_kind == TENSOR_ON_HOST:
-        return pass_tensor(python, record, argument, tensor, ALL_ACCESS, value)
+        return pass_tensor(python, record, argument, tensor)
     return (
         is_declared(argument, tensor)
         and is_here(record, tensor)
         and follows_producer(record, exchange, tensor)
-        and lend(python, record, argument, tensor.shape, address_of(tensor), ALL_ACCESS, value)
+        and lend(python, record, argument, tensor.shape, address_of(tensor), value)
     )
 
 
@@ -77,7 +77,7 @@ def pass_lent_capsule(
         bool(tensor)
         and is_declared(argument, tensor)
         and is_here(record, tensor)
-        and lend(python, record, argument, tensor.shape, address_of(tensor), ALL_ACCESS, capsule)
+        and lend(python, record, argument, tensor.shape, address_of(tensor), capsule)
     )
     drop(python, capsule)
     return is_passed
@@ -88,7 +88,7 @@ def pass_neighbours(python: Python, record: CallRecord, argument: Argument, arra
     its handle, so that the memory is used for nothing else, and comes after what that stream has by now."""
     owner = load64(array + python.array_owner)
     source = Entry(handle_of(owner))
-    if argument.dtype == 0 or argument.access != 0 or load64(array + python.array_fence) != python.none:
+    if argument.dtype == 0 or argument.is_written != 0 or load64(array + python.array_fence) != python.none:
         return False
     if source.element_type != argument.element_type or source.encoding != ENCODING_DENSE:
         return False
@@ -96,7 +96,7 @@ def pass_neighbours(python: Python, record: CallRecord, argument: Argument, arra
     return (
         fits(argument, source.rank, dimensions)
         and follows_neighbour(record, source)
-        and lend(python, record, argument, dimensions, source.address, ALL_ACCESS, owner)
+        and lend(python, record, argument, dimensions, source.address, owner)
     )
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from jitree.api.calls.native.arrays import new_result
 from jitree.api.calls.native.layout import PASS_F32
-from jitree.api.calls.native.lending import lies_in_lent
 from jitree.api.calls.native.numbers import widened
 from jitree.api.calls.native.python import drop, invoke_with_number, retained
 from jitree.api.calls.native.records import CallRecord, Python, Result
-from jitree.codegen.primitives import call, call_double, load64, unlikely
+from jitree.codegen.primitives import call, call_double, load64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import STATE_RELEASED, release
 from jitree.modules.hal.native.records import Entry
@@ -67,7 +66,6 @@ def item_at(python: Python, record: CallRecord, result: Result, slot: int) -> in
 
 def take_reference(python: Python, record: CallRecord, result: Result, handle: Entry) -> int:
     """An array, or what Python makes of anything else; takes over a reference. 0 with an exception set."""
-    is_own = not unlikely(bool(record.lent)) or not lies_in_lent(record, handle)
-    if is_own and handle and handle.kind == result.view_kind:
+    if handle and handle.kind == result.view_kind:
         return new_result(python, record, handle)
     return invoke_with_number(python, record.take_reference, place_of(handle))

@@ -18,7 +18,6 @@ from jitree.api.calls.native.element_numbers import numbers_of
 from jitree.api.calls.native.layout import MAXIMUM_RANK, PASS_REFERENCE
 from jitree.api.calls.packing import packers
 from jitree.api.calls.tensor_packing import ArrayTransfer
-from jitree.api.calls.transfers import copy_to_device
 from jitree.errors import FailedPreconditionError
 from jitree.regs.list import VmList
 from jitree.types import BY_NAME
@@ -63,7 +62,7 @@ class HandlePacker:
         when a call begins."""
         self.arrays: tuple[ref[Array], ...] = ()
         self.extents: tuple[Extent, ...] = ()
-        transfer = ArrayTransfer(function.device, self._present_view, copy_to_device)
+        transfer = ArrayTransfer(function.device, self._present_view)
         signature = Signature((parameter,), (), "", True, False)
         (self._packer,) = packers(signature, (item,), transfer, function.invoker.table.ref_types)
         self._keeper = keeper

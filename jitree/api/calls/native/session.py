@@ -15,12 +15,13 @@ from jitree.api.calls.native.keeper import Keeper
 from jitree.api.calls.native.layout import (
     ARGUMENT,
     CALL,
+    LARGEST_COPIED,
     LARGEST_UPLOADED,
     MAXIMUM_RANK,
     PASS_ARRAY,
     RESULT,
 )
-from jitree.api.calls.transfers import WRAP_MINIMUM, native_row
+from jitree.api.calls.transfers import native_row
 from jitree.codegen import image
 from jitree.dispatch.function import BytecodeFunction
 from jitree.dispatch.tiers import WAITING_TIERS
@@ -48,8 +49,8 @@ class DirectCalls:
         self._keeper: Keeper | None = None
         self._pattern: DirectCall | None = None
         """A call of any function of the session."""
-        self._most = WRAP_MINIMUM - 1
-        """Bytes of an array that is always copied."""
+        self._most = LARGEST_COPIED
+        """Bytes of an array that machine code copies."""
         self._device = device
         self._calls: dict[tuple[object, int], DirectCall | None] = {}
         if device.device_allocator.limited_charge is not None:

@@ -8,7 +8,6 @@ from jitree.api.calls.native.copies import pass_ndarray
 from jitree.api.calls.native.device_arrays import pass_owner
 from jitree.api.calls.native.exchange import COMPLEX, TENSOR_SIZE, exchange_of, is_described, pass_tensor
 from jitree.api.calls.native.layout import CAPSULE_CONTEXT_AT, MAXIMUM_RANK
-from jitree.api.calls.native.lending import READ_ONLY
 from jitree.api.calls.native.python import type_of
 from jitree.api.calls.native.records import Argument, CallRecord, Dtype, Ndarray, Python, Tensor
 from jitree.codegen.primitives import load64, stack
@@ -35,7 +34,7 @@ def pass_undeclared(python: Python, record: CallRecord, argument: Argument, valu
     return (
         is_described(python, argument, exchange, value, tensor)
         and declare(argument, dtype_row(python, BY_TENSOR_TYPE, tensor.type), tensor.rank)
-        and pass_tensor(python, record, argument, tensor, READ_ONLY, value)
+        and pass_tensor(python, record, argument, tensor)
     )
 
 

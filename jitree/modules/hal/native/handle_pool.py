@@ -12,7 +12,6 @@ from weakref import ref
 import numpy as np
 
 from jitree.base.endings import Borrowed
-from jitree.hal.allocator import Loan
 from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.device import Device, fence_class, semaphore_class
 from jitree.hal.enums import MemoryAccess, MemoryType
@@ -334,17 +333,9 @@ class HandlePool:
         return Buffer(allocation, start - table.i64[above + _ADDRESS], length)
 
     def _make_lent(self, word: int, address: int, length: int) -> Buffer:
-        """Memory of the host, or of another library; the call that it was lent for has told of its owner."""
+        """Memory of another library; the call that it was lent for has told of its owner."""
         owner = ctypes.cast(self._table.i64[word + (self._table.extension >> 3)], ctypes.py_object).value
         assert self._device is not None
-        if self._stream is None:
-            is_written = self._table.i32[2 * word + _ENCODING] & _WRITE != 0
-            memory = memoryview((ctypes.c_uint8 * length).from_address(address))
-            buffer = self._device.device_allocator.import_host(
-                memory if is_written else memory.toreadonly(), _DEVICE_LOCAL, 0, Loan(owner)
-            )
-            assert buffer is not None  # machine code lends aligned memory only
-            return buffer
         exchange = self._device.array_exchange
         assert exchange is not None
         return exchange.import_memory(address, length, owner)
