@@ -21,6 +21,7 @@ from jitree.hal.device import Device, home_of
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.ref_types import LIST_NAME, stated_type
 from jitree.vmfb.cconv import TYPE_NAMES, Item, Span
+from jitree.vmfb.words import signed
 
 if TYPE_CHECKING:
     from jitree.api.calls.declaration import DeclaredTensor
@@ -96,7 +97,7 @@ def number_unpacker(declared: str) -> Unpacker | None:
     from jitree.api.calls.number_packing import narrow_float
 
     if declared == "i1":
-        return lambda value, devices, fence: bool(value)
+        return lambda value, devices, fence: bool(value & 1)
     narrow = narrow_float(declared)
     if narrow is not None:
         size = narrow.itemsize
@@ -107,7 +108,15 @@ def number_unpacker(declared: str) -> Unpacker | None:
     if declared.startswith("ui") and declared[2:].isdecimal():
         mask = (1 << int(declared[2:])) - 1
         return lambda value, devices, fence: value & mask
-    return None
+    bits = narrow_integer(declared)
+    return None if bits == 0 else lambda value, devices, fence: signed(value, bits)
+
+
+def narrow_integer(declared: str) -> int:
+    """The width of an integer that fills a part of a register: programs leave anything in the rest. 0 of
+    other types."""
+    digits = declared.removeprefix("s").removeprefix("i")
+    return int(digits) if digits != declared and digits.isdecimal() and 1 < int(digits) < 32 else 0
 
 
 def _unpack_number(value: Any, devices: Sequence[Device], fence: Fence | None) -> Any:

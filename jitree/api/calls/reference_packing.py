@@ -61,7 +61,7 @@ class ReferencePacker:
             return None
         if isinstance(value, Array):
             return self._view_of(value)
-        if isinstance(value, (list, tuple)):
+        if isinstance(value, (list, tuple)) and self._type != "!hal.buffer_view":
             return self._pack_list(value)
         if isinstance(value, (bytes, bytearray, memoryview)) and not self._type.startswith("!hal."):
             return VmBuffer.alias(memoryview(value).cast("B") if len(value) else b"")

@@ -171,7 +171,20 @@ class TensorPacker:
         array = as_array(value)
         if array is None and isinstance(value, (*NUMBERS, list, tuple)):
             array = self._convert(value)
-        return array
+        return array if array is None else self._of_declared_type(array)
+
+    def _of_declared_type(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The same array if it is, or has elements that are passed as such: numpy's dtypes of one kind (after
+        unpickling, in an order of bytes that is said) are several objects."""
+        row = native_row(array.dtype)
+        declared = self._row
+        if row is None or declared is None or array.dtype is declared.dtype or row.bits != declared.bits:
+            return array
+        from jitree.api.calls.conversion import holds
+
+        if self._code == _I1.code or not holds(self._code, row.code):
+            return array
+        return array.view(declared.dtype)
 
     def _import(self, array: npt.NDArray[Any], value: object) -> BufferView:
         row = native_row(array.dtype)

@@ -62,6 +62,10 @@ class ImplicitTransfer(NDArrayOperatorsMixin):
     def __bool__(self) -> bool:
         return bool(self._implicitly())
 
+    def __format__(self, specification: str) -> str:
+        """As numpy's arrays: a specification is for the one element of an array of rank 0."""
+        return format(self._implicitly(), specification) if specification else str(self)
+
 
 def as_operand(value: Any) -> Any:
     """What numpy computes with in place of an array on a device."""

@@ -36,8 +36,9 @@ from jitree.api.calls.native.layout import (
     RESULT,
 )
 from jitree.api.calls.native.objects import METH_KEYWORDS, METH_NOARGS, method_code, new_capsule
+from jitree.api.calls.native.producers import Producers, runs_code
 from jitree.api.calls.native.rest import Rest
-from jitree.api.calls.packing import number_unpacker
+from jitree.api.calls.packing import narrow_integer, number_unpacker
 from jitree.api.calls.tensor_packing import TensorPacker
 from jitree.api.calls.transfers import wrap_in_place
 from jitree.api.function import Function
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from jitree.api.calls.declaration import DeclaredTensor, Signature
     from jitree.api.calls.native.interface import Interface
     from jitree.api.calls.native.keeper import Keeper
-    from jitree.api.calls.native.producers import Producers
     from jitree.api.calls.native.references import HandlePacker
     from jitree.dispatch.engine import EngineEntry
     from jitree.hal.buffer import Buffer
@@ -363,6 +363,9 @@ class _Rows:
             return register | {"view_kind": kind, "ahead": self._keeper.ahead() if self._reads_ahead else 0}
         if register["kind"] == PASS_I32 and parameter.type in _NARROW:
             return register | {"kind": _NARROW[parameter.type]}
+        bits = narrow_integer(parameter.type)
+        if register["kind"] == PASS_I32 and bits != 0:
+            return register | {"unused": 32 - bits}
         unpack = number_unpacker(parameter.type)
         return register | {"convert": 0 if unpack is None else self._keep(unpack)}
 
@@ -394,7 +397,10 @@ def fill(words: array[int], record: Record, values: Fields, start: int = 0) -> N
 
 
 def _host_array(packer: TensorPacker, producers: Producers, value: Any) -> npt.NDArray[Any] | None:
-    """As :meth:`TensorPacker.host_array`. Machine code looks at such arrays itself from then on."""
+    """As :meth:`TensorPacker.host_array`. Machine code looks at such arrays itself from then on. None where
+    code of others would run: it may wait for a thread that waits for the session's lock."""
+    if runs_code(value):
+        return None
     if packer.is_importable(value):
         producers.learn(value)
         return None

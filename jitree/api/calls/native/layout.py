@@ -358,6 +358,7 @@ RESULT: Final = Record(
     i64 convert             # Python function (value, device, fence) that makes what is returned, or 0
     i64 view_kind           # type number of buffer views
     i64 ahead               # address of an AHEAD record; 0 = none
+    i64 unused              # of an i32: how many of its highest bits the declared type does not have
     """,
 )
 

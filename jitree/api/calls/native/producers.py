@@ -31,6 +31,7 @@ _LAZY_NAMES: Final = {
     "lazy_complex": sys.intern(LAZY_COMPLEX),
 }  # fmt: skip
 _WORDS: Final = EXCHANGE.size // 8
+_KNOWN: Final = (np.ndarray, np.generic, Array)
 
 
 class Producers:
@@ -49,7 +50,7 @@ class Producers:
         if cls in self._seen:
             return
         self._seen.add(cls)
-        if issubclass(cls, (np.ndarray, np.generic, Array)) or not hasattr(cls, DLPACK):
+        if issubclass(cls, _KNOWN) or not hasattr(cls, DLPACK):
             return
         from jitree.base.dlpack import exchange_capsule, exchange_interface
 
@@ -81,3 +82,11 @@ def _takes_version(value: Any) -> bool:
     except Exception:  # whatever its code raises
         return False
     return True
+
+
+def runs_code(value: object) -> bool:
+    """Whether code of others makes an array of a value, by ``__array__``."""
+    if isinstance(value, (list, tuple)):
+        return any(map(runs_code, value))
+    cls = type(value)
+    return hasattr(cls, "__array__") and not issubclass(cls, _KNOWN) and not hasattr(cls, DLPACK)

@@ -16,6 +16,7 @@ from jitree.api.calls.list_packing import ANYTHING, LIST_CODES, element_of
 from jitree.api.calls.native.acceptance import view_at_once
 from jitree.api.calls.native.element_numbers import numbers_of
 from jitree.api.calls.native.layout import MAXIMUM_RANK, PASS_REFERENCE
+from jitree.api.calls.native.producers import runs_code
 from jitree.api.calls.packing import packers
 from jitree.api.calls.tensor_packing import ArrayTransfer
 from jitree.errors import FailedPreconditionError
@@ -75,6 +76,7 @@ class HandlePacker:
 
     def pack(self, value: Any) -> int:
         """The lock must be held."""
+        _require_no_code(value)
         packed = self._packer.pack(value)
         if self._is_told or isinstance(packed, VmList):
             from jitree.hal.pending import extents  # of few programs
@@ -150,9 +152,15 @@ class ListPacker(HandlePacker):
             return float(value)
         if isinstance(value, np.generic):
             return np.asarray(value)
+        _require_no_code(value)
         packed = self._packer.pack(value)
         self._remember(value)
         return self._table.wrap(packed)
+
+
+def _require_no_code(value: object) -> None:
+    if runs_code(value):
+        raise FailedPreconditionError("what makes an array of the value may wait for another thread")
 
 
 def reference_packer(

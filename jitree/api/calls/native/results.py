@@ -53,7 +53,8 @@ def take_register(python: Python, record: CallRecord, result: Result) -> int:
     kind = result.kind
     place = result.place
     if kind == PASS_I32:
-        return call(python.new_long, load32(place))
+        unused = 32 + result.unused
+        return call(python.new_long, load32(place) << unused >> unused)
     if kind == PASS_I64:
         return call(python.new_long, load64(place))
     if kind == PASS_F64:

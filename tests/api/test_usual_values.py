@@ -1,0 +1,131 @@
+"""What users pass without a thought, and what they get: machine code does as the slow path does."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jitree import Function, Session
+from jitree.errors import InvalidArgumentError
+from tests.api.direct import CALLS, direct, needs_machine_code, prepare_calls
+from tests.api.programs import ECHO
+from tests.api.test_lending import python_calls
+from tests.assembler import Assembler
+
+pytestmark = needs_machine_code
+X = np.arange(4, dtype=np.int32)
+TENSOR = {"iree.abi.declaration": "sync func @f(%x: tensor<?xi32>) -> (%y: tensor<?xi32>)"}
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    prepare_calls()
+    with Session("local-sync", tier="fast") as session:
+        session.load(ECHO).e1_f32(np.ones(2, np.float32))
+        yield session
+
+
+@pytest.fixture(scope="module")
+def echo(session: Session) -> Function:
+    """Gives an array of i32 back."""
+    return direct(
+        session.load(Assembler("echo").function("f", "0r_r", "return [%R0]", attrs=TENSOR).build()).f, X
+    )
+
+
+def test_dtypes_that_are_equal(echo: Function) -> None:
+    """They are other objects, and what a process gets from another one has such."""
+    arrays = (
+        pickle.loads(pickle.dumps(X)), X.astype(np.dtype("<i4").newbyteorder("<")),
+        X.astype(np.dtype(np.int32, metadata={"a": 1})), X.astype(np.uint32),
+        X.astype(np.intc), X.astype(">i4"),
+    )  # fmt: skip
+    for array in arrays:
+        for _ in range(2):
+            result = echo(array)
+            assert result.dtype == np.int32 and np.array_equal(result, X)
+        assert "_pack_other" not in python_calls(echo, array), "machine code copies it"
+
+
+@pytest.mark.parametrize(
+    ("declared", "bits", "expected"),
+    [
+        ("i8", 128, -128), ("i8", -129, 127), ("i8", -5, -5), ("si8", 255, -1), ("ui8", 256, 0),
+        ("i16", 32768, -32768),
+        ("i1", 2, False), ("i1", 3, True), ("i32", -(2**31), -(2**31)), ("i4", 8, -8),
+    ],
+)  # fmt: skip
+def test_numbers_of_part_of_a_register(session: Session, declared: str, bits: int, expected: int) -> None:
+    """Programs leave anything in the bits above those of the declared type."""
+    attrs = {"iree.abi.declaration": f"sync func @f(%x: i32) -> (%y: {declared})"}
+    name = f"{declared}_{bits}".replace("-", "m")
+    program = Assembler(name).function("f", "0i_i", "return [%i0]", attrs=attrs).build()
+    function = session.load(program).f
+    for _ in range(CALLS + 1):
+        assert function(bits) == expected and type(function(bits)) is type(expected)
+
+
+class Lazy:
+    """An array that another thread computes when it is asked for."""
+
+    def __init__(self, pool: ThreadPoolExecutor, function: Function) -> None:
+        self.pool = pool
+        self.function = function
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.asarray(self.pool.submit(self.function, X).result(timeout=30))
+
+
+def test_an_argument_that_a_thread_computes_by_the_session(echo: Function) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(4):
+            assert np.array_equal(echo(Lazy(pool, echo)), X)
+
+
+def test_sessions_that_compute_each_others_arguments(echo: Function) -> None:
+    program = Assembler("echo").function("f", "0r_r", "return [%R0]", attrs=TENSOR).build()
+    with Session("local-sync", tier="fast") as other, ThreadPoolExecutor(2) as pool:
+        far = direct(other.load(program).f, X)
+        barrier = threading.Barrier(2)
+
+        def meet(function: Function, argument: Function) -> Any:
+            barrier.wait(30)
+            return np.asarray(function(Lazy(pool, argument)))
+
+        results: list[Any] = []
+        threads = [
+            threading.Thread(target=lambda pair=pair: results.append(meet(*pair)))
+            for pair in ((echo, far), (far, echo))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert len(results) == 2 and all(np.array_equal(result, X) for result in results)
+
+
+def test_one_element_is_formatted(session: Session) -> None:
+    assert f"{session.to_device(np.float32(1.5)):.2f}" == "1.50"
+    array = session.to_device(X)
+    assert f"{array}" == str(array)
+    with pytest.raises(TypeError, match="format"):
+        f"{array:.2f}"
+
+
+def test_a_list_is_no_array_of_any_type(session: Session) -> None:
+    attrs = {"iree.abi.declaration": "sync func @f(%x: !hal.buffer_view) -> (%y: !hal.buffer_view)"}
+    echo = direct(
+        session.load(Assembler("view").function("f", "0r_r", "return [%R0]", attrs=attrs).build()).f, X
+    )
+    for _ in range(3):
+        with pytest.raises(
+            InvalidArgumentError, match=r"x: expected !hal.buffer_view but got \[1, 2\] of type list"
+        ):
+            echo([1, 2])
+        assert np.array_equal(echo(X), X)
