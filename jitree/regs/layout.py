@@ -194,7 +194,7 @@ ENTRY: Final = Record(
     i32 count             # references from registers, globals, lists and the host
     i64 address           # of the bytes (vm.buffer, hal.buffer, view) or slots (vm.list); tick of a fence
     i64 length            # bytes; elements for a vm.list
-    i32 access            # ACCESS_* bits of a vm.buffer; memory type of a hal.buffer or view, and its place
+    i32 access            # ACCESS_* bits of a vm.buffer; memory type and place of a hal.buffer; LIST_KNOWN
     i32 usage             # allowed usage of a hal.buffer
     i32 element_type      # of a view; LIST_* element code or ref type id of a vm.list
     i32 encoding          # of a view; allowed access of a hal.buffer
@@ -250,6 +250,8 @@ LIST_SLOT: Final = Record(
     """,
 )
 
+LIST_KNOWN: Final = 1
+"""``access`` of the entry of a list that machine code made, when Python has made an object of it."""
 LIST_EMPTY: Final = 0
 LIST_I8: Final = -1
 LIST_I16: Final = -2

@@ -29,6 +29,7 @@ from jitree.regs.layout import (
     LIST_EMPTY,
     LIST_F64,
     LIST_I64,
+    LIST_KNOWN,
     LIST_REF,
     LIST_SLOT,
     LIST_VARIANT,
@@ -187,6 +188,7 @@ class VmList(Unique):
     def _over(cls, words: array[int], code: int, table: HandleTable, handle: int) -> VmList:
         made = cls(code)
         made.table, made.handle = table, handle
+        table.set_word(handle, "access", LIST_KNOWN)
         made.words, (made._address, made.size) = memoryview(words), table.extent(handle)
         made.capacity = len(words) // _WORDS
         made._hold()

@@ -3,6 +3,8 @@ refuses."""
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -92,6 +94,8 @@ def test_elements(session: Session, name: str, values: list[Any], paired: bool) 
 def test_numbers_do_not_reach_python(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     echo = echo_of(session, "i32")
     second = direct(session["i16.second"], [1, 2])
+    for function in (echo, second, echo_of(session, "f64"), echo_of(session, "any")):
+        function([1, 2])  # it keeps the list for the next call
     before = live(session)
     monkeypatch.setattr(list_packing, "_packed", lambda *_: pytest.fail("Python packed them"))
     assert echo([3, -4, 5]) == [3, -4, 5] and echo_of(session, "f64")((2, 0.5)) == [2.0, 0.5]
@@ -99,6 +103,37 @@ def test_numbers_do_not_reach_python(session: Session, monkeypatch: pytest.Monke
     assert mixed == [2, 0.5, -3] and list(map(type, mixed)) == [int, float, int]
     assert second([7, -8]) == -8 and second((1, 9, 2)) == 9
     assert live(session) == before, "nothing is kept"
+
+
+def test_lists_that_are_used_again(session: Session) -> None:
+    """Elements of one call are none of the next; what a program keeps is no list of a later call."""
+    program = Assembler("kept", ref_global_count=1).function(
+        "keep", "0r_v", "global.store.ref 0, !vm.list, %r0\nreturn []",
+        attrs={"iree.abi.declaration": "sync func @keep(%x: !util.list<?>) -> ()"},
+    ).function(
+        "give", "0v_r", "%r0 = global.load.ref 0, !vm.list\nreturn [%R0]",
+        attrs={"iree.abi.declaration": "sync func @give() -> (%y: !util.list<?>)"},
+    ).function(
+        "grow", "0r_r", "%i0 = const.i32 40\nlist.resize %r0, %i0\nreturn [%R0]",
+        attrs={"iree.abi.declaration": "sync func @grow(%x: !util.list<?>) -> (%y: !util.list<?>)"},
+    )  # fmt: skip
+    module = session.load(program.build())
+    keep, grow, echo = direct(module.keep, [1]), direct(module.grow, [1]), echo_of(session, "any")
+    for count in (3, 0, 32, 33, 1, 40, 2):
+        assert echo([0.5] * count) == [0.5] * count
+        assert echo([count]) == [count]
+        assert grow([1] * count) == [1] * count + [None] * (40 - count)
+    for step in range(4):
+        keep([step, None])
+        assert module.give() == [step, None]
+        keep([])
+        assert module.give() == []
+    array = session.to_device(np.ones(3, np.float32))
+    owner = weakref.ref(array)
+    echo([array, 1])
+    del array
+    gc.collect()
+    assert owner() is None, "an element goes with its call"
 
 
 def test_refused_lists_leave_nothing(session: Session) -> None:
@@ -114,6 +149,7 @@ def test_references_that_a_program_puts_into_a_list(session: Session) -> None:
     """Lists of anything that machine code has made give them back when nothing refers to the list."""
     keep, drop = (direct(session[f"any.{name}"], [1, 2], VmBuffer(1)) for name in ("keep", "drop"))
     given_buffer = VmBuffer.alias(b"abc")
+    keep([1, 2], given_buffer), drop([1, 2], given_buffer)  # each keeps the list for the next call
     before = live(session)
     for _ in range(20):
         drop([1, 2], given_buffer)

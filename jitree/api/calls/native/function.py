@@ -18,6 +18,7 @@ from jitree.api.calls.native.fences import (
     when_done,
     when_reached,
 )
+from jitree.api.calls.native.kept_lists import clear_lists
 from jitree.api.calls.native.layout import AWAITED, CALL, CAPSULE_POINTER_AT
 from jitree.api.calls.native.lending import end_lending
 from jitree.api.calls.native.names import put_in_order
@@ -234,6 +235,7 @@ def ended(python: Python, record: CallRecord, gate: GateRecord) -> int:
             call(python.clear_error)
     note_writes(python, record)
     end_lending(python, record)
+    clear_lists(record)
     call(python.restore_error, load64(error), load64(error + 8), load64(error + 16))
     return 0
 
@@ -330,6 +332,8 @@ def settle(python: Python, record: CallRecord, result: int) -> int:
         call(python.fetch_error, error, error + 8, error + 16)
         drop_registers(record, state)
     note_writes(python, record)
+    if unlikely(record.lists != 0):
+        clear_lists(record)
     is_well = drained(python, record, state)
     if unlikely(is_well and bool(record.lent)):
         end_lending(python, record)

@@ -1,19 +1,21 @@
 """Python's lists as lists of the VM, with numbers of a declared type or with anything. Machine code.
 
-Python gives an entry with memory for the slots; it makes the object of the list when it first asks for that.
+Python gives an entry with memory for the slots, which later calls use again (``kept_lists``); it makes the
+object of the list when it first asks for that.
 """
 
 from __future__ import annotations
 
+from jitree.api.calls.native.kept_lists import LEAST_SLOTS, drop_entry, kept_list
 from jitree.api.calls.native.layout import FLOAT_AT
 from jitree.api.calls.native.python import drop, invoke_with, invoke_with_number, retained, type_of
 from jitree.api.calls.native.records import Argument, CallRecord, Python
 from jitree.api.calls.native.sequences import item_of, length_of, store_number
 from jitree.api.calls.native.undeclared import pass_undeclared
-from jitree.codegen.primitives import call, load64, stack, store64
+from jitree.codegen.primitives import call, greater, load64, stack, store64
 from jitree.codegen.record import place_of
-from jitree.modules.hal.native.entries import STATE_RELEASED, release
 from jitree.modules.hal.native.records import Entry
+from jitree.regs.counting import retain
 from jitree.regs.layout import (
     KIND_LIST,
     LIST_F32,
@@ -38,24 +40,39 @@ def pass_list(python: Python, record: CallRecord, argument: Argument, value: int
     is_any = argument.element_type == LIST_VARIANT and may_refer(record, argument)
     if argument.element_type == LIST_VARIANT and not is_any and not are_numbers(python, value, count):
         return False
-    held = invoke_with_number(python, argument.slots, count)
-    if held == 0:
+    made = kept_list(record, argument, count)
+    if not made:
+        made = new_list(python, record, argument, count)
+        if not made:
+            return False
+    if not store_all(python, record, argument, value, count, made.address):
+        drop_entry(record, made)
         return False
+    store64(argument.place, place_of(made))
+    return True
+
+
+def new_list(python: Python, record: CallRecord, argument: Argument, count: int) -> Entry:
+    """A reference to a list with so many empty slots. 0 with an exception set."""
+    slots = greater(count, LEAST_SLOTS)
+    held = invoke_with_number(python, argument.slots, slots)
+    if held == 0:
+        return Entry(0)
     overflow = stack(4)
     made = Entry(call(python.long_value, held, overflow))
     drop(python, held)
     made.kind = KIND_LIST
     made.count = 1
+    made.length = count
+    made.access = 0
     made.element_type = argument.element_type
-    made.rank = count
+    made.rank = slots
     made.owner = OWNER_PYTHON
     made.parent = Entry(0)
     made.link = Entry(0)
-    if not store_all(python, record, argument, value, count, made.address):
-        release(record.state.handle_pool, made, place_of(record.state) + STATE_RELEASED)
-        return False
-    store64(argument.place, place_of(made))
-    return True
+    if slots == LEAST_SLOTS and load64(argument.kept) == 0:
+        store64(argument.kept, place_of(retain(made)))
+    return made
 
 
 def may_refer(record: CallRecord, argument: Argument) -> bool:

@@ -19,6 +19,7 @@ from jitree.api.calls.native.layout import MAXIMUM_RANK, PASS_REFERENCE
 from jitree.api.calls.native.producers import runs_code
 from jitree.api.calls.packing import packers
 from jitree.api.calls.tensor_packing import ArrayTransfer
+from jitree.base.endings import Ending
 from jitree.errors import FailedPreconditionError
 from jitree.regs.list import VmList
 from jitree.types import BY_NAME
@@ -129,13 +130,15 @@ class ListPacker(HandlePacker):
     ) -> None:
         super().__init__(function, keeper, parameter, item, producers)
         self._element = element_of(parameter) or ANYTHING
+        self._kept = array("q", (0,))
+        self._ending = Ending(partial(self._table.deferred.append, self._kept))
 
     def fields(self, keep: Keep, record: NewRecord) -> dict[str, Any]:
         element, code = self._element, LIST_CODES[self._element]
         fields = super().fields(keep, record) | numbers_of(BY_NAME["i64" if element == ANYTHING else element])
         fields |= {
             "element_type": code, "item_size": 4 if element == "f32" else 8,
-            "slots": keep(partial(VmList.later, self._table, code)),
+            "slots": keep(partial(VmList.later, self._table, code)), "kept": self._kept.buffer_info()[0],
         }  # fmt: skip
         if element == ANYTHING and self._producers is not None:
             of_element = {
