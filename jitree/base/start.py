@@ -173,6 +173,9 @@ def _of_spec(spec: ModuleSpec, loader: _Loader) -> ModuleType:
     return module
 
 
+_FROZEN_BY_USERS = 2000
+"""Objects that are frozen at least where a program has frozen those of its interpreter. Some interpreters begin
+with some hundred (375 of CPython 3.12.3)."""
 _is_used = False
 
 
@@ -188,7 +191,7 @@ def imported(name: str) -> ModuleType:
         return import_module(name)
     finally:
         gc.enable()
-        if not gc.get_freeze_count():  # those of the user's would thaw as well
+        if gc.get_freeze_count() < _FROZEN_BY_USERS:  # those of the user's would thaw as well
             gc.freeze()
             gc.unfreeze()
 
