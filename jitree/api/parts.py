@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -27,12 +27,15 @@ from jitree.hal.command_enums import CommandBufferMode, CommandCategory
 from jitree.types import format_shaped_type, is_packed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
     from jitree.hal.buffer import Buffer, BufferView
     from jitree.hal.device import Device
     from jitree.types import ElementType
 
+T = TypeVar("T")
 _ANY_QUEUE: Final = -1
 _MOST_RUNS: Final = 256
 """The most runs of a part that is read by itself: copying more takes longer than reading the array."""
@@ -139,30 +142,32 @@ def write(array: Array, index: Any, value: Any) -> None:
         )
     view = rewritten(lambda array: array.view, array)
     require_writable(view, "the array")
-    part = _selected(array, index)
+    if view.buffer.host_address is not None:
+        _write_here(array, view, index, value, row)
+        return
+    part = _selected(array, row, index, lambda basic: _select(view.shape, row.dtype.itemsize, basic))
     source = _source(value, array, row)
     shape = _fitting(source.shape, part.shape)
     if part.is_empty:
         return
     _settle(array)
-    if view.buffer.host_address is not None:
-        _write_here(array, view, index, source, shape)
-    elif isinstance(source, Array):
+    if isinstance(source, Array):
         _write_there(array, view, part, source.view, shape)
     else:
         _upload(array, view, part, np.broadcast_to(source.reshape(shape), part.shape), row)
 
 
-def _selected(array: Array, index: Any) -> _Part:
+def _selected(array: Array, row: ElementType, index: Any, select: Callable[[tuple[Any, ...]], T]) -> T:
+    """What an index selects. OUT_OF_RANGE outside, INVALID_ARGUMENT for what is no index."""
     basic = _basic(index)
     if basic is None:
         raise InvalidArgumentError(
             f"elements of a device array are assigned by integers and slices, but the index is {shown(index)}"
         )
     try:
-        return _select(array.shape, array.element_type.dtype.itemsize, basic)
+        return select(basic)
     except IndexError as error:
-        shaped = format_shaped_type(array.shape, array.element_type)
+        shaped = format_shaped_type(array.shape, row)
         raise OutOfRangeError(f"assigning elements of a {shaped} array: {error}") from None
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(f"the index {shown(index)}: {error}") from None
@@ -225,16 +230,20 @@ def _settle(array: Array) -> None:
         array.wait()
 
 
-def _write_here(
-    array: Array, view: BufferView, index: Any, source: Array | npt.NDArray[Any], shape: tuple[int, ...]
-) -> None:
-    device = array.device
-    device.finish_submitted()
-    row = array.element_type
-    memory = device.read_buffer(view.buffer)[: array.nbytes].view(row.dtype).reshape(view.shape)
-    elements = source if isinstance(source, np.ndarray) else source.to_host()
-    part = memory[_basic(index)]
-    copy_into(part, np.broadcast_to(elements.reshape(shape), part.shape))
+def _write_here(array: Array, view: BufferView, index: Any, value: Any, row: ElementType) -> None:
+    """Writes to memory that the host sees."""
+    size = row.byte_length(view.shape)
+    memory = view.buffer.host_array()[:size].view(row.dtype).reshape(view.shape)
+    part = _selected(array, row, index, memory.__getitem__)
+    source = _source(value, array, row)
+    elements = source.to_host() if isinstance(source, Array) else source
+    shape = _fitting(elements.shape, part.shape)
+    _settle(array)
+    array.device.finish_submitted()
+    if shape == part.shape:
+        copy_into(part, elements.reshape(shape))
+    else:
+        copy_into(part, np.broadcast_to(elements.reshape(shape), part.shape))
 
 
 def _write_there(

@@ -174,8 +174,8 @@ def _of_spec(spec: ModuleSpec, loader: _Loader) -> ModuleType:
 
 
 _FROZEN_BY_USERS = 2000
-"""Objects that are frozen at least where a program has frozen those of its interpreter. Some interpreters begin
-with some hundred (375 of CPython 3.12.3)."""
+"""Objects that are frozen at least where a program has frozen those of its interpreter. Some begin with a few
+hundred (375 of CPython 3.12.3)."""
 _is_used = False
 
 
