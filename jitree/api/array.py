@@ -15,7 +15,7 @@ from jitree.api.calls.transfers import CALLER, ImplicitTransfer, keep_interrupt,
 from jitree.errors import FailedPreconditionError, StatusCode, StatusError, folded
 from jitree.hal.buffer import PENDING, BufferView
 from jitree.hal.enums import WRITING
-from jitree.types import ENCODING_DENSE, ElementType, element_type
+from jitree.types import ElementType, element_type
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -174,23 +174,6 @@ class Array(ImplicitTransfer):
     @property
     def T(self) -> npt.NDArray[Any]:
         return self._implicitly().T
-
-    def _matches(self, code: int, shape: tuple[int | None, ...]) -> bool:
-        """Whether this is a dense array of an element type and a shape, None being any size. False also where
-        more than a look at its handle is needed to tell."""
-        keeper, owner = self._keeper, self._owner
-        if self._view is not None or keeper is None:
-            return False
-        if keeper.type_and_encoding(owner) != (code, ENCODING_DENSE):
-            return False
-        have = keeper.shape(owner)
-        return have == shape or (
-            have is not None
-            and len(have) == len(shape)
-            and all(want is None or size == want for size, want in zip(have, shape, strict=True))
-        )
-
-    # -- waiting -------------------------------------------------------------------------------------
 
     def _compute_until(self, fence: Fence) -> None:
         """A call that has been submitted writes to the elements, in memory that the host does not see: they

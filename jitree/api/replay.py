@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from jitree.api import replay_state
-from jitree.api.array import Array
+from jitree.api.array import WRITES, Array
 from jitree.api.calls.declaration import Signature
 from jitree.api.calls.tensor_packing import ArrayTransfer
 from jitree.api.function import Function
@@ -51,7 +51,6 @@ class ReplayingFunction(Function):
         "_is_left",
         "_kinds",
         "_last",
-        "_may_write",
         "_replays",
         "_variables",
         "_writes_to_arguments",
@@ -68,8 +67,6 @@ class ReplayingFunction(Function):
         self._kinds: OrderedDict[tuple[object, ...], _Kind] = OrderedDict()
         self._last: _Last | None = None
         self._writes_to_arguments = any(item.storage_of is not None for item in signature.arguments)
-        self._may_write = any(item.tensor is None for item in signature.arguments)
-        """Whether it takes references, and what it does with them is not stated."""
         self._is_known = False
         self._variables: replay_state.Variables | None = None
         """None: calls of the context are not made again, once that is known."""
@@ -94,9 +91,7 @@ class ReplayingFunction(Function):
         if last is not None and not named and self._are(arguments, last):
             made = self._replay(last.kind, last.located, lambda: [array.view.buffer for array in arguments])
             if made is not None:
-                if self._may_write:
-                    for array in arguments:
-                        array._be_written()
+                WRITES[0] += 1
                 return self.unpack(*made)
         packed = self._pack(arguments, named)
         if not self._is_known:

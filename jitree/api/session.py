@@ -345,9 +345,9 @@ class Session(Observable, Ended, Remade):
 
     @folded
     def to_device(self, value: Any) -> Array:
-        """An array on the session's first device, from a numpy array, a DLPack or buffer producer, a number
-        or nested sequences. Large aligned numpy arrays are used in place on the CPU drivers, arrays in the
-        memory of its GPU (PyTorch, CuPy) on a CUDA device.
+        """An array on the session's first device, with the elements of a numpy array, a DLPack or buffer
+        producer, a number or nested sequences. Arrays in the memory of its GPU (PyTorch, CuPy) are used in
+        place.
 
         INVALID_ARGUMENT for element types that programs cannot have."""
         self._require_open()

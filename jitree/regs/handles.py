@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from weakref import WeakSet
 
 import numpy as np
@@ -30,7 +30,6 @@ from jitree.regs.layout import (
     ENTRY,
     EXTENSION_SIZE,
     KIND_FREE,
-    KIND_LIST,
     LINK_POOLED,
     OWNER_PYTHON,
     STATE,
@@ -224,8 +223,7 @@ class HandleTable:
         return handles
 
     def reserve_later(self, make: _Make) -> int:
-        """As :meth:`wrap_later`, one handle, whose entry machine code writes. What makes lists also gives the
-        handles in their slots."""
+        """As :meth:`wrap_later`, one handle, whose entry machine code writes."""
         if self.bounds.objects is not None:
             self._require_room(self.bounds.objects)
         number = self._free.pop() if self._free else self._extend()
@@ -393,9 +391,7 @@ class HandleTable:
         later, others = self._later, ~of_code
         unused = [number for number in numbers[only & others].tolist() if number in later]
         for number in unused:
-            make = later.pop(number)
-            if entries[number, _KIND] == KIND_LIST:
-                self.deferred.append(cast("Iterable[int]", make))
+            del later[number]
         self._free += unused
         if unused:
             entries[unused] = 0
@@ -439,9 +435,7 @@ class HandleTable:
             self.handle_pool.free(address)
             return
         obj = self._objects[number]
-        if obj is None and (make := self._later.pop(number, None)) is not None:
-            if self.kind(address) == KIND_LIST:
-                self.deferred.append(cast("Iterable[int]", make))
+        if obj is None and self._later.pop(number, None) is not None:
             self.unreserve(address)
             return
         key = id(obj)

@@ -66,22 +66,6 @@ class _Held:
         return iter(_handles(self.words))
 
 
-class _Later:
-    """Makes the object of a list when Python asks for it. Until then it gives the handles in the slots."""
-
-    __slots__ = ("_code", "_words")
-
-    def __init__(self, code: int, words: array[int]) -> None:
-        self._code = code
-        self._words = words
-
-    def __call__(self, table: HandleTable, handle: int) -> VmList:
-        return VmList._over(self._words, self._code, table, handle)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(_handles(memoryview(self._words)))
-
-
 def _new_slots(capacity: int) -> tuple[memoryview, int]:
     """The words of empty slots, and their address."""
     if capacity > MAXIMUM_CAPACITY:
@@ -178,20 +162,31 @@ class VmList(Unique):
     @classmethod
     def later(cls, table: HandleTable, code: int, count: int) -> int:
         """The handle of a list with so many elements, whose slots and entry machine code writes. Python has
-        the list when it first asks for it. ``code``: a LIST_* value code, or LIST_VARIANT."""
+        the list when it first asks for it. ``code``: a LIST_* value code, or LIST_VARIANT: then references in
+        the slots go with the list."""
         words = array("q", bytes(count * LIST_SLOT.size))
-        handle = table.reserve_later(_Later(code, words))
+        held = _Held(memoryview(words)) if code == LIST_VARIANT else None
+        ending = None if held is None else Ending(partial(table.deferred.append, held))
+        handle = table.reserve_later(partial(cls._over, words, code, held, ending))
         table.set_extent(handle, words.buffer_info()[0], count)
         return handle
 
     @classmethod
-    def _over(cls, words: array[int], code: int, table: HandleTable, handle: int) -> VmList:
-        made = cls(code)
-        made.table, made.handle = table, handle
+    def _over(
+        cls,
+        words: array[int],
+        code: int,
+        held: _Held | None,
+        ending: Ending | None,
+        table: HandleTable,
+        handle: int,
+    ) -> VmList:
         table.set_word(handle, "access", LIST_KNOWN)
+        made = cls(code)
+        made._held, made._ending = held, ending
+        made.table, made.handle = table, handle
         made.words, (made._address, made.size) = memoryview(words), table.extent(handle)
         made.capacity = len(words) // _WORDS
-        made._hold()
         return made
 
     # -- handle table ------------------------------------------------------------------------------
@@ -231,14 +226,9 @@ class VmList(Unique):
         for index, handle in zip(self._objects, handles, strict=True):
             self.words[index * _WORDS + 1] = handle
         self._objects.clear()
-        self._hold()
-
-    def _hold(self) -> None:
-        """What the slots refer to goes with the list from now on."""
         if self.holds_references:
-            assert self.table is not None
             self._held = _Held(self.words)
-            self._ending = Ending(partial(self.table.deferred.append, self._held))
+            self._ending = Ending(partial(table.deferred.append, self._held))
 
     def _unbind(self) -> None:
         table, self.table = self.table, None

@@ -3,9 +3,13 @@ refuses."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import re
+import sys
 import weakref
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -13,12 +17,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from jitree import Array, Function, Session, VmBuffer, donate
+from jitree import Array, Function, Limits, Module, Session, VmBuffer, VmList, donate
 from jitree.api.calls import list_packing
 from jitree.errors import InvalidArgumentError, StatusError
 from tests.api import producers
-from tests.api.direct import direct, live, needs_machine_code, prepare_calls
+from tests.api.direct import CALLS, direct, live, needs_machine_code, prepare_calls
 from tests.api.programs import ALIASES
+from tests.api.test_awaited_calls import Slow
 from tests.api.test_lending import COUNT, X, aligned, python_calls
 from tests.assembler import Assembler
 
@@ -214,10 +219,11 @@ MAKERS: dict[str, Any] = {
 
 
 def outcome(call: Any, value: list[Any]) -> Any:
+    """The result, or what was said, without addresses of objects."""
     try:
         return call(value)
     except StatusError as error:
-        return [str(error)]
+        return [re.sub("0x[0-9a-f]+", "", str(error))]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -254,20 +260,116 @@ def test_arrays_in_lists_do_not_reach_python(pooled: Session) -> None:
 def test_a_list_that_changes_while_it_is_passed(pooled: Session) -> None:
     """What Python runs for an element may change the list."""
     echo = echo_of(pooled, "any")
-    changing: list[Any] = [1]
+    changing: list[Any] = []
 
-    class Changing:
-        def __array__(self, dtype: object = None, copy: object = None) -> Any:
+    class Changing(producers.Tensor):
+        def __dlpack__(self, **options: Any) -> Any:
             changing.clear()
-            return np.ones(1000)
+            return super().__dlpack__(**options)
 
-    for _ in range(3):
-        changing[:] = [1, Changing(), np.ones(3), np.ones(3)]
+    for _ in range(4):
+        changing[:] = [1, Changing(np.ones(1000)), np.ones(3), np.ones(3)]
         assert isinstance(echo(changing), list) and echo([1, 2]) == [1, 2]
 
 
+TAKES = {"iree.abi.declaration": "sync func @f(%x: !util.list<?>) -> ()"}
+GIVES = {"iree.abi.declaration": "sync func @f() -> (%y: !util.list<?>)"}
+ECHOES = {"iree.abi.declaration": "sync func @f(%x: !util.list<?>) -> (%y: !util.list<?>)"}
+NUMBERED = {"iree.abi.declaration": "sync func @f(%x: !util.list<?>, %n: i32) -> (%y: i32)"}
+FAILING = 'cond_br %i0, ^bad {}, ^good {}\n^bad:\nfail %i0, "no"\n^good:\nreturn [%i0]'
+
+
+@pytest.fixture(scope="module")
+def keeping(pooled: Session) -> Module:
+    """Keeps a list in a variable and gives it; ``fail`` fails unless its number is 0."""
+    program = Assembler("keeping", ref_global_count=1)
+    program.function("keep", "0r_v", "global.store.ref 0, !vm.list, %r0\nreturn []", attrs=TAKES)
+    program.function("give", "0v_r", "%r0 = global.load.ref 0, !vm.list\nreturn [%R0]", attrs=GIVES)
+    module = pooled.load(program.function("fail", "0ri_i", FAILING, attrs=NUMBERED).build())
+    direct(module.keep, [1]), direct(module.give), direct(module.fail, [1], 0)
+    return module
+
+
+def numbers(*values: int) -> VmList:
+    made = VmList("i32")
+    for value in values:
+        made.append(value)
+    return made
+
+
+def test_a_call_that_fails_lets_go_of_its_elements(pooled: Session, keeping: Module) -> None:
+    inner = numbers(5)
+    for _ in range(3):
+        with pytest.raises(StatusError, match="no"):
+            keeping.fail([inner, 1], 1)
+        keeping.keep([inner, 1])
+        for other in (numbers(100), numbers(101)):
+            keeping.fail([other, other], 0)
+        assert keeping.give() == [[5], 1]
+
+
+def test_an_awaited_call_that_is_set_aside_gives_its_list_up(pooled: Session, keeping: Module) -> None:
+    slow = Slow()
+    pooled.append_module(slow)
+    attrs = {"iree.abi.declaration": "sync func @f(%x: !util.list<?>) -> (%y: !util.list<?>)"}
+    text = "%i0 = const.i32 1\n%i1 = call @slow.answer [%i0]\nreturn [%R0]"
+    program = (
+        Assembler("waiting").import_function("slow.answer", "0i_i").function("f", "0r_r", text, attrs=attrs)
+    )
+    function = direct(pooled.load(program.build()).f, [1])
+    slow.waits = True
+
+    async def call() -> Any:
+        awaited = asyncio.ensure_future(function.async_([numbers(1), 2]))
+        await slow.reached(1)
+        slow.open()
+        return await awaited
+
+    assert asyncio.run(call()) == [[1], 2]
+    slow.waits = False
+    inner = numbers(7)
+    for _ in range(3):
+        assert function([inner, 3]) == [[7], 3]
+        keeping.keep([inner, 4])
+        assert keeping.give() == [[7], 4]
+
+
+def test_an_interrupt_where_python_makes_the_list(pooled: Session, keeping: Module) -> None:
+    """The elements are the list's as long as the program has it."""
+    inner = numbers(5)
+    keeping.keep([inner, 1])
+
+    def interrupt(frame: FrameType, event: str, value: object) -> None:
+        if event == "return" and frame.f_code.co_name == "_over":
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.setprofile(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            keeping.give()
+    finally:
+        sys.setprofile(None)
+    gc.collect()
+    for _ in range(2):
+        assert keeping.give() == [[5], 1]
+        keeping.fail([numbers(6)], 0)
+
+
+def test_kept_lists_are_no_handles_of_a_limit() -> None:
+    program = Assembler("m")
+    for index in range(4):
+        program.function(f"f{index}", "0r_r", "return [%r0]", attrs=ECHOES)
+    with Session("local-sync", tier="fast", sandbox=True, limits=Limits(handles=2)) as session:
+        module = session.load(program.build())
+        for _ in range(CALLS + 2):
+            assert [module[f"f{index}"]([1, index]) for index in range(4)] == [
+                [1, index] for index in range(4)
+            ]
+
+
 def test_results_in_lists_are_not_the_callers_memory(pooled: Session) -> None:
-    """A large array of the host is used where it is for the call, and no longer."""
+    """As arrays that are returned by themselves."""
     program = Assembler("keeper").function(
         "listed", "0r_r",
         "%i0 = const.i32 1\n%r1 = list.alloc !vm.opaque, %i0\nlist.resize %r1, %i0\n%i1 = const.i32.zero\n"

@@ -13,13 +13,16 @@ import numpy.typing as npt
 import pytest
 
 import jitree
-from jitree import Array, Module, Session
+from jitree import Array, CustomModule, Module, Session
 from jitree.api.calls.transfers import BUFFER_USAGE, DEVICE_LOCAL
 from jitree.api.function import Function
 from jitree.errors import InvalidArgumentError, PermissionDeniedError
 from jitree.hal.buffer import BufferView
 from jitree.types import BY_NAME
+from tests.api.direct import CALLS as MACHINE_CALLS
+from tests.api.direct import prepare_calls
 from tests.api.programs import ALIASES
+from tests.assembler import Assembler
 
 COUNT = 16384
 X = np.arange(COUNT, dtype=np.float32)
@@ -168,3 +171,25 @@ def test_arrays_put_on_the_device_are_copies(session: Session, module: Module, k
         array = session.to_device(kept)
         assert address(array) != address(kept) and np.asarray(array).flags.writeable
         assert np.array_equal(module.update(array, Y), REPLACED)
+
+
+def test_results_over_it_are_copied_when_they_are_passed(
+    session: Session, module: Module, kept: Kept
+) -> None:
+    """Such results come from modules in Python. Nobody has looked at the array when machine code gets it."""
+    prepare_calls()
+    custom = CustomModule("host")
+    view = over(session, kept).view
+
+    @custom.export
+    def g() -> object:
+        return view
+
+    attrs = {"iree.abi.declaration": "sync func @f() -> (%y: tensor<16384xf32>)"}
+    program = Assembler("m").import_function("host.g", "0v_r")
+    session.load(
+        program.function("f", "0v_r", "[%r0] = call @host.g []\nreturn [%R0]", attrs=attrs).build(), custom
+    )
+    for _ in range(MACHINE_CALLS):
+        for argument in (session["m.f"](), jitree.donate(session["m.f"]())):
+            assert np.array_equal(module.update(argument, Y), REPLACED)

@@ -8,7 +8,6 @@ and what was given. Nothing is parsed when a call is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,10 +72,7 @@ def tensor_packer(parameter: Parameter, tensor: DeclaredTensor, transfer: ArrayT
     if parameter.storage_of is None and not parameter.consumed:
         return TensorPacker(parameter.name, tensor, transfer)
     from jitree.api.calls.storage_packing import ConsumedPacker, StoragePacker
-    from jitree.api.calls.writing import rewritten
 
-    if parameter.storage_of is not None:
-        transfer = transfer._replace(view_of=partial(rewritten, transfer.view_of))
     packer = ConsumedPacker if parameter.consumed else StoragePacker
     return packer(parameter.name, tensor, transfer)
 

@@ -110,7 +110,7 @@ class TensorPacker:
 
     def pack(self, value: Any) -> object:
         if type(value) is Array:
-            view = self._view_of(value)
+            view = self._taken_view(value)
             if view.element_type != self._code or view.shape != self._shape:
                 self.check(view)
             return view if view.buffer.is_writable else self._own(value, view)
@@ -121,6 +121,13 @@ class TensorPacker:
         view = self._pack_other(value)
         return view if view.buffer.is_writable else self._own(value, view)
 
+    def _taken_view(self, array: Array) -> BufferView:
+        """The view of a device array, which the program may update: what the host has read of it is old."""
+        view = self._view_of(array)
+        if view.buffer.host_address is None:
+            array._be_written()
+        return view
+
     def _own(self, value: Any, view: BufferView) -> BufferView:
         """A copy of what lies in memory that must stay as it is. A device array has it from then on."""
         copy = copy_view(view, self.device)
@@ -130,11 +137,11 @@ class TensorPacker:
         if value is None:
             raise InvalidArgumentError(f"ref is null; {self._name} needs a {self._tensor}")
         if isinstance(value, Array):
-            view = self._view_of(value)
+            view = self._taken_view(value)
             self.check(view)
             return view
         if isinstance(value, Donation):
-            view = self._view_of(value.array)
+            view = self._taken_view(value.array)
             self.check(view)
             return view
         if isinstance(value, BufferView):  # as the program itself checks it
@@ -174,17 +181,12 @@ class TensorPacker:
         return array if array is None else self._of_declared_type(array)
 
     def _of_declared_type(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The same array if it is, or has elements that are passed as such: numpy's dtypes of one kind (after
-        unpickling, in an order of bytes that is said) are several objects."""
-        row = native_row(array.dtype)
-        declared = self._row
-        if row is None or declared is None or array.dtype is declared.dtype or row.bits != declared.bits:
+        """The same elements with the declared dtype itself, if theirs is equal: of one kind there are several
+        objects (after unpickling, with an order of bytes that is said)."""
+        dtype = self._dtype
+        if dtype is None or array.dtype is dtype or array.dtype != dtype:
             return array
-        from jitree.api.calls.conversion import holds
-
-        if self._code == _I1.code or not holds(self._code, row.code):
-            return array
-        return array.view(declared.dtype)
+        return array.view(dtype)
 
     def _import(self, array: npt.NDArray[Any], value: object) -> BufferView:
         row = native_row(array.dtype)

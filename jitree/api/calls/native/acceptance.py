@@ -45,10 +45,8 @@ class Acceptance:
         self, function: Function, keeper: Keeper, parameter: Parameter, tensor: DeclaredTensor
     ) -> None:
         self.packer = tensor_packer(parameter, tensor, function.transfer())
-        self._tensor = tensor
         self._table = function.invoker.table
         self.is_written = parameter.consumed or parameter.storage_of is not None
-        self._code = -1 if tensor.element_type is None else tensor.element_type.code
         self._keeper = keeper
         self.marker = keeper.marker(tensor, parameter.storage_of is not None)
         """What stands for such parameters in the session: arrays remember it when they are accepted."""
@@ -70,19 +68,11 @@ class Acceptance:
 
     def _fits(self, array: Array) -> bool:
         device = self.packer.device
-        if array._view is not None and not array._view.buffer.is_writable:
-            return False
-        if array._keeper is self._keeper and self._is_known(array) and is_there(array, device):
-            return True
         view = view_at_once(array, self._keeper, device)
-        if view is None:
+        if view is None or not view.buffer.is_writable:
             return False
         try:
             self.packer.check(view)
         except StatusError:
             return False
         return True
-
-    def _is_known(self, array: Array) -> bool:
-        """Whether it fits as far as its handle tells."""
-        return not self.is_written and array._matches(self._code, self._tensor.shape)

@@ -216,9 +216,7 @@ class _Rows:
         self._interface = interface
         self._values, self._refs = frame[_FRAME_VALUES], frame[_FRAME_REFS]
         self._is_local = isinstance(function.device.device_allocator, HeapAllocator)
-        self.rewrites = not self._is_local and any(
-            item.written or item.tensor is None for item in function.signature.arguments
-        )
+        self.rewrites = not self._is_local
         """Whether the program may write to arrays that the host has copies of."""
         exchange = function.device.array_exchange
         self.uploads = exchange is None or not exchange.explicit_transfers

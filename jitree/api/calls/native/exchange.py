@@ -13,6 +13,7 @@ from jitree.api.calls.native.layout import (
     EXCHANGE,
     MAXIMUM_EXCHANGES,
     MAXIMUM_RANK,
+    READ_ONLY_TENSOR,
     TENSOR,
     TENSOR_ON_HOST,
     VERSIONED,
@@ -127,6 +128,15 @@ def tensor_of(python: Python, capsule: int) -> Tensor:
     if not forgets_error(python):
         return Tensor(0)
     return Tensor(call(python.capsule_pointer, capsule, python.unversioned_name))
+
+
+def is_writable(python: Python, capsule: int) -> bool:
+    """Whether a capsule's tensor may be written to, as capsules with a version say."""
+    address = call(python.capsule_pointer, capsule, python.versioned_name)
+    if address == 0:
+        call(python.clear_error)
+        return True
+    return bool(VersionedTensor(address).flags & READ_ONLY_TENSOR == 0)
 
 
 def address_of(tensor: Tensor) -> int:

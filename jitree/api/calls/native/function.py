@@ -25,6 +25,7 @@ from jitree.api.calls.native.names import put_in_order
 from jitree.api.calls.native.owners import take_back
 from jitree.api.calls.native.python import (
     call_with_self,
+    drained,
     drop,
     forgets_error,
     invoke,
@@ -200,12 +201,14 @@ def call_directly(
             drop_signal(state, signal)
             note_writes(python, record)
             end_lending(python, record)
+            clear_lists(record)
             gate.nesting = 0
             return rest
         is_complete = is_done(python, rest)
     else:
         is_complete = reason == EXIT_FINISHED or is_done(python, invoke(python, record.go_on))
     state.last_wait = 0
+    note_writes(python, record)
     if unlikely(prompt != PATIENT):
         state.prompt = PATIENT
     if unlikely(not is_complete):
@@ -233,9 +236,10 @@ def ended(python: Python, record: CallRecord, gate: GateRecord) -> int:
             gate.nesting = 0
         else:
             call(python.clear_error)
-    note_writes(python, record)
     end_lending(python, record)
     clear_lists(record)
+    while not drained(python, record, record.state):
+        call(python.clear_error)
     call(python.restore_error, load64(error), load64(error + 8), load64(error + 16))
     return 0
 
@@ -251,6 +255,8 @@ def tidy(python: Python, record: CallRecord, state: State) -> bool:
     refs = record.refs
     for index in range(record.ref_count):
         store64(refs + 8 * index, 0)
+    if not drained(python, record, state):  # Ctrl-C ended what drains at the end of the last call
+        return False
     owners = record.owners
     if owners.count != 0:
         take_back(owners, state.handle_pool, place_of(state) + STATE_RELEASED)
@@ -265,13 +271,6 @@ def tidy(python: Python, record: CallRecord, state: State) -> bool:
         return True
     bury(handle_pool, place_of(state) + STATE_RELEASED)
     return drained(python, record, state)
-
-
-def drained(python: Python, record: CallRecord, state: State) -> bool:
-    """Frees the objects of Python's that machine code has released. False with an exception set."""
-    if unlikely(bool(state.released)):
-        return is_done(python, invoke(python, record.drain))
-    return True
 
 
 def begin(python: Python, record: CallRecord, state: State, prompt: int) -> int:
@@ -331,7 +330,6 @@ def settle(python: Python, record: CallRecord, result: int) -> int:
     if unlikely(result == 0):
         call(python.fetch_error, error, error + 8, error + 16)
         drop_registers(record, state)
-    note_writes(python, record)
     if unlikely(record.lists != 0):
         clear_lists(record)
     is_well = drained(python, record, state)

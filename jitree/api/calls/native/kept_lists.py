@@ -23,7 +23,7 @@ _BITS = LIST_SLOT["bits"]
 
 def kept_list(record: CallRecord, argument: Argument, count: int) -> Entry:
     """A reference to the list of an earlier call, with so many empty slots. 0 if there is none."""
-    kept = idle_list(record, argument)
+    kept = idle_list(record, argument) if argument.kept != 0 else Entry(0)
     if not kept or count > kept.rank:
         return Entry(0)
     kept.count = 2

@@ -13,7 +13,7 @@ from jitree.api.calls.native.records import Argument, CallRecord, Python
 from jitree.api.calls.native.views import ALL_ACCESS, LARGEST, describe, view_size
 from jitree.codegen.primitives import call, load64, store64
 from jitree.codegen.record import place_of
-from jitree.hal.enums import MemoryAccess, MemoryType
+from jitree.hal.enums import MemoryType
 from jitree.modules.hal.native.buffers import granted_type, granted_usage, place_number
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
 from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State
@@ -21,7 +21,6 @@ from jitree.regs.counting import retain
 from jitree.regs.layout import OWNER_CODE, PLACE_SHIFT
 from jitree.types import ENCODING_DENSE
 
-READ_ONLY = int(MemoryAccess.READ)
 _DEVICE_LOCAL = int(MemoryType.DEVICE_LOCAL)
 _NEXT = 8
 """Bytes in the extension of a handle from its owner to the next handle of the call."""
@@ -113,4 +112,4 @@ def is_used(handle_pool: HandlePoolRecord, memory: Entry) -> bool:
     if memory.owner != OWNER_CODE or memory.count != 1:
         return True
     stream = handle_pool.queue.stream
-    return bool(stream) and stream.completed < stream.tick
+    return stream.completed < stream.tick

@@ -11,6 +11,7 @@ from jitree.api.calls.native.exchange import (
     is_described,
     is_of_argument,
     is_row_major,
+    is_writable,
     pass_capsule,
     pass_tensor,
     tensor_of,
@@ -75,6 +76,7 @@ def pass_lent_capsule(
     tensor = tensor_of(python, capsule)
     is_passed = (
         bool(tensor)
+        and is_writable(python, capsule)
         and is_declared(argument, tensor)
         and is_here(record, tensor)
         and lend(python, record, argument, tensor.shape, address_of(tensor), capsule)
@@ -84,8 +86,8 @@ def pass_lent_capsule(
 
 
 def pass_neighbours(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
-    """A device array in memory of another stream of the GPU, for a program that only reads it. The call keeps
-    its handle, so that the memory is used for nothing else, and comes after what that stream has by now."""
+    """A device array in memory of another stream of the GPU, not for a result. The call keeps its handle, so
+    that the memory is used for nothing else, and comes after what that stream has by now."""
     owner = load64(array + python.array_owner)
     source = Entry(handle_of(owner))
     if argument.dtype == 0 or argument.is_written != 0 or load64(array + python.array_fence) != python.none:

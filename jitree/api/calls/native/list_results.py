@@ -5,7 +5,7 @@ from __future__ import annotations
 from jitree.api.calls.native.arrays import new_result
 from jitree.api.calls.native.layout import PASS_F32
 from jitree.api.calls.native.numbers import widened
-from jitree.api.calls.native.python import drop, invoke_with_number, retained
+from jitree.api.calls.native.python import drained, drop, invoke_with_number, retained
 from jitree.api.calls.native.records import CallRecord, Python, Result
 from jitree.codegen.primitives import call, call_double, load64
 from jitree.codegen.record import place_of
@@ -47,6 +47,10 @@ def take_list(python: Python, record: CallRecord, result: Result, handle: Entry)
             drop(python, values)
             values = 0
     release(record.state.handle_pool, handle, place_of(record.state) + STATE_RELEASED)
+    # Before Python makes further results.
+    if not drained(python, record, record.state) and values != 0:
+        drop(python, values)
+        values = 0
     return values
 
 

@@ -70,7 +70,7 @@ def new_list(python: Python, record: CallRecord, argument: Argument, count: int)
     made.owner = OWNER_PYTHON
     made.parent = Entry(0)
     made.link = Entry(0)
-    if slots == LEAST_SLOTS and load64(argument.kept) == 0:
+    if slots == LEAST_SLOTS and argument.kept != 0 and load64(argument.kept) == 0:
         store64(argument.kept, place_of(retain(made)))
     return made
 

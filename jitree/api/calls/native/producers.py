@@ -10,14 +10,18 @@ from __future__ import annotations
 import sys
 from array import array
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakSet, ref
 
 import numpy as np
 
 from jitree.api.array import Array
 from jitree.api.calls.native.layout import EXCHANGE, MAXIMUM_EXCHANGES
+from jitree.api.calls.tensor_packing import is_object
 from jitree.base.dlpack_names import LAZY_ATTRIBUTE, LAZY_COMPLEX, LAZY_METHOD
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 DLPACK: Final = sys.intern("__dlpack__")
 DLPACK_DEVICE: Final = sys.intern("__dlpack_device__")
@@ -32,6 +36,7 @@ _LAZY_NAMES: Final = {
 }  # fmt: skip
 _WORDS: Final = EXCHANGE.size // 8
 _KNOWN: Final = (np.ndarray, np.generic, Array)
+_LONG: Final = 64
 
 
 class Producers:
@@ -85,8 +90,13 @@ def _takes_version(value: Any) -> bool:
 
 
 def runs_code(value: object) -> bool:
-    """Whether code of others makes an array of a value, by ``__array__``."""
-    if isinstance(value, (list, tuple)):
-        return any(map(runs_code, value))
+    """Whether code of others makes an array of a value, by ``__array__`` or as a list. Long lists, which take
+    long to look at, count as such."""
     cls = type(value)
-    return hasattr(cls, "__array__") and not issubclass(cls, _KNOWN) and not hasattr(cls, DLPACK)
+    if cls is list or cls is tuple:
+        items = cast("Sequence[object]", value)
+        return len(items) > _LONG or any(map(runs_code, items))
+    if issubclass(cls, (list, tuple)):
+        return True
+    is_known = issubclass(cls, _KNOWN) or hasattr(cls, DLPACK) or is_object(value)
+    return not is_known and hasattr(cls, "__array__")

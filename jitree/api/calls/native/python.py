@@ -7,8 +7,9 @@ return new references; 0 means that an exception is set.
 from __future__ import annotations
 
 from jitree.api.calls.native.layout import TYPE_AT
-from jitree.api.calls.native.records import Python
-from jitree.codegen.primitives import call, load64, stack, store64
+from jitree.api.calls.native.records import CallRecord, Python
+from jitree.codegen.primitives import call, load64, stack, store64, unlikely
+from jitree.modules.hal.native.records import State
 
 
 def type_of(value: int) -> int:
@@ -114,4 +115,11 @@ def forgets_error(python: Python) -> bool:
     if call(python.error_matches, python.cancelled_type) & 1 != 0:
         return False
     call(python.clear_error)
+    return True
+
+
+def drained(python: Python, record: CallRecord, state: State) -> bool:
+    """Frees the objects of Python's that machine code has released. False with an exception set."""
+    if unlikely(bool(state.released)):
+        return is_done(python, invoke(python, record.drain))
     return True

@@ -138,8 +138,10 @@ class ListPacker(HandlePacker):
         fields = super().fields(keep, record) | numbers_of(BY_NAME["i64" if element == ANYTHING else element])
         fields |= {
             "element_type": code, "item_size": 4 if element == "f32" else 8,
-            "slots": keep(partial(VmList.later, self._table, code)), "kept": self._kept.buffer_info()[0],
+            "slots": keep(partial(VmList.later, self._table, code)),
         }  # fmt: skip
+        if self._table.bounds.objects is None:  # else what is kept would be one of few handles
+            fields["kept"] = self._kept.buffer_info()[0]
         if element == ANYTHING and self._producers is not None:
             of_element = {
                 "kind": PASS_REFERENCE,

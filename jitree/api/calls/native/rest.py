@@ -125,8 +125,7 @@ class Rest:
         self._invoker.abandon(KeyboardInterrupt(), self._machine, self._vm_function)
 
     def take_reference(self, handle: int) -> Any:
-        """A result that is no buffer view, that may be of any of several devices, or in memory that was lent
-        to the call."""
+        """A result that is no buffer view, or may be of any of several devices."""
         table = self._invoker.table
         try:
             return unpack_reference(table.object(handle), self._devices, None)

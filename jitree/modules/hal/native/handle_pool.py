@@ -14,7 +14,6 @@ import numpy as np
 from jitree.base.endings import Borrowed
 from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.device import Device, fence_class, semaphore_class
-from jitree.hal.enums import MemoryAccess, MemoryType
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import FUNCTION_TABLE, FUNCTION_TABLE_ADDRESS
 from jitree.modules.hal.native import FREE, HAND_OVER, IS_DONE, SWEEP, TAKE_OVER
@@ -51,8 +50,6 @@ _BLANK, _DEAD, _LIVE, _RELEASED, _EXECUTE = (
 )
 _FAILURE: Final = HANDLE_POOL.word("failure")
 
-_WRITE: Final = int(MemoryAccess.WRITE)
-_DEVICE_LOCAL: Final = int(MemoryType.DEVICE_LOCAL)
 _TYPE_MASK: Final = (1 << PLACE_SHIFT) - 1
 
 _Free = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
