@@ -24,7 +24,7 @@ from tests.api import producers
 from tests.api.direct import CALLS, direct, live, needs_machine_code, prepare_calls
 from tests.api.programs import ALIASES
 from tests.api.test_awaited_calls import Slow
-from tests.api.test_lending import COUNT, X, aligned, python_calls
+from tests.api.test_large_arrays import COUNT, X, aligned, python_calls
 from tests.assembler import Assembler
 
 pytestmark = needs_machine_code

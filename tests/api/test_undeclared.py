@@ -17,7 +17,7 @@ from jitree.types import ELEMENT_TYPES
 from tests.api import producers
 from tests.api.direct import direct, live, needs_machine_code
 from tests.api.programs import ALIASES, CACHES
-from tests.api.test_lending import COUNT, MAKERS, X, python_calls
+from tests.api.test_large_arrays import COUNT, MAKERS, X, python_calls
 from tests.assembler import Assembler
 
 pytestmark = needs_machine_code

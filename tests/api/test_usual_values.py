@@ -15,7 +15,7 @@ from jitree import Function, Session
 from jitree.errors import InvalidArgumentError
 from tests.api.direct import CALLS, direct, needs_machine_code, prepare_calls
 from tests.api.programs import ECHO
-from tests.api.test_lending import python_calls
+from tests.api.test_large_arrays import python_calls
 from tests.assembler import Assembler
 
 pytestmark = needs_machine_code
@@ -129,3 +129,11 @@ def test_a_list_is_no_array_of_any_type(session: Session) -> None:
         ):
             echo([1, 2])
         assert np.array_equal(echo(X), X)
+
+
+def test_a_list_in_itself_ends(echo: Function) -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    for _ in range(3):
+        with pytest.raises(InvalidArgumentError, match="x: expected tensor"):
+            echo(endless)

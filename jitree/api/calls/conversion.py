@@ -14,6 +14,8 @@ from jitree.types import CLASS_BOOLEAN, CLASS_INTEGER, CLASS_OPAQUE, CLASS_SIGNE
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+_MOST_AXES: Final = 64
+"""Of arrays of numpy."""
 _TOGETHER: Final = 1 << 18
 """Numbers of a list that become elements at once."""
 _BITS: Final = 0xFF
@@ -70,7 +72,9 @@ def _kept(given: npt.NDArray[Any], converted: npt.NDArray[Any]) -> npt.NDArray[n
 def numbers_of(value: Any) -> npt.NDArray[Any]:
     """``np.asarray(value)``, of long lists in parts, between which the thread looks whether it is to end."""
     row, item = 1, value
-    while isinstance(item, (list, tuple)) and item:
+    for _ in range(_MOST_AXES):  # a list may be in itself
+        if not isinstance(item, (list, tuple)) or not item:
+            break
         item = item[0]
         row *= len(item) if isinstance(item, (list, tuple)) else 1
     if not isinstance(value, (list, tuple)) or row * len(value) <= _TOGETHER:
