@@ -6,6 +6,7 @@ Two layouts (a FlatBuffer, or the same after the header of a stored ZIP member) 
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat
@@ -22,6 +23,7 @@ from jitree.errors import (
     InvalidArgumentError,
     NotFoundError,
     PermissionDeniedError,
+    ResourceExhaustedError,
     UnavailableError,
     error_context,
 )
@@ -96,6 +98,8 @@ def content(source: Source, most: int = -1) -> memoryview:
             f"a module is read from a path, bytes or an open binary file, not from {type(source).__name__}; "
             f"{error}"
         ) from None
+    except ValueError as error:  # a file that is closed
+        raise InvalidArgumentError(f"the file cannot be read: {error}") from None
 
 
 def _is_file(source: object) -> TypeGuard[BinaryIO]:
@@ -126,6 +130,8 @@ def _read_path(path: str, most: int, read: Callable[[io.FileIO, int], memoryview
     except IsADirectoryError:
         raise InvalidArgumentError(f"'{path}' is a directory, not a module file") from None
     except (OSError, ValueError, MemoryError) as error:  # ValueError: a null character in the path
+        if isinstance(error, MemoryError) or getattr(error, "errno", 0) == errno.ENOMEM:
+            raise ResourceExhaustedError(f"there is no memory for the file '{path}'") from None
         raise UnavailableError(f"the file cannot be read: {error}") from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import mmap
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jitree.errors import InvalidArgumentError, NotFoundError, StatusError
+from jitree.errors import InvalidArgumentError, NotFoundError, ResourceExhaustedError, StatusError
 from jitree.vmfb.archive import Archive
 from tests.assembler import Assembler
 from tests.assembler.module import Container
@@ -90,6 +91,28 @@ def test_missing_file_names_the_path(tmp_path: Path) -> None:
         Archive.open(path)
     assert str(caught.value).count(f"'{path}'") == 2
     assert f"loading bytecode module at '{path}'" in str(caught.value)
+
+
+def test_a_closed_file(tmp_path: Path) -> None:
+    path = tmp_path / "m.vmfb"
+    path.write_bytes(module_with_data().build())
+    with path.open("rb") as file:
+        pass
+    with pytest.raises(InvalidArgumentError, match=r"cannot be read: .*closed"):
+        Archive.open(file)
+
+
+@pytest.mark.parametrize("failure", [MemoryError(), OSError(errno.ENOMEM, "no memory")])
+def test_a_file_without_room(tmp_path: Path, failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.vmfb"
+    path.write_bytes(module_with_data().build())
+
+    def fail(*arguments: object) -> None:
+        raise failure
+
+    monkeypatch.setattr("jitree.vmfb.archive._read_part", fail)
+    with pytest.raises(ResourceExhaustedError, match=f"no memory for the file '{path}'"):
+        Archive.open(path)
 
 
 def test_directory(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from jitree.api.calls.tensor_packing import Donation
 from jitree.api.calls.transfers import wrap_in_place
 from jitree.base.arguments import is_masked
 from jitree.errors import InvalidArgumentError
+from jitree.hal.command_layout import BINDING_ALIGNMENT
 from jitree.hal.device import Device
 
 if TYPE_CHECKING:
@@ -39,10 +40,10 @@ def storage_of(names: Sequence[str], out: Any, device: Device) -> dict[str, Arra
     arrays = out if isinstance(out, (tuple, list)) else (out,)
     if len(arrays) != len(names):
         raise InvalidArgumentError(f"{OUT}: expected {len(names)} arrays but got {len(arrays)}")
-    return {name: _in_place(array, device) for name, array in zip(names, arrays, strict=True)}
+    return {name: _in_place(name, array, device) for name, array in zip(names, arrays, strict=True)}
 
 
-def _in_place(value: Any, device: Device) -> Array:
+def _in_place(name: str, value: Any, device: Device) -> Array:
     if isinstance(value, Array):
         return value
     array = _over_memory(value)
@@ -50,10 +51,22 @@ def _in_place(value: Any, device: Device) -> Array:
     if view is not None:
         return Array(view, device)
     raise InvalidArgumentError(
-        f"{OUT}: {describe(value)} cannot be written in place; it takes device arrays (session.empty), and "
-        "arrays of numpy and others in host memory, contiguous, writable and aligned to 64 bytes, where the "
-        "device uses that"
+        f"{OUT}: {name}: {describe(value)} cannot be written in place{_obstacle(array)}; it takes device "
+        "arrays (session.empty), and arrays of numpy and others in host memory, contiguous, writable and "
+        "aligned to 64 bytes (as session.empty(shape).to_host() is), where the device uses that"
     )
+
+
+def _obstacle(array: npt.NDArray[Any] | None) -> str:
+    """Why an array of the host cannot be written in place, as far as it is the array's."""
+    if array is None:
+        return ""
+    beyond = array.__array_interface__["data"][0] % BINDING_ALIGNMENT
+    if not array.flags.c_contiguous:
+        return ": its elements do not lie one after the other"
+    if not array.flags.writeable:
+        return ": it is read-only"
+    return f": it begins {beyond} bytes after a multiple of {BINDING_ALIGNMENT}" if beyond else ""
 
 
 def _over_memory(value: Any) -> npt.NDArray[Any] | None:
