@@ -135,5 +135,5 @@ def test_a_list_in_itself_ends(echo: Function) -> None:
     endless: list[Any] = []
     endless.append(endless)
     for _ in range(3):
-        with pytest.raises(InvalidArgumentError, match="x: expected tensor"):
+        with pytest.raises(InvalidArgumentError, match=r"x: expected tensor|without end"):
             echo(endless)
