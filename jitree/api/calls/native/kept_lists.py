@@ -21,35 +21,31 @@ _SLOT = LIST_SLOT.size
 _BITS = LIST_SLOT["bits"]
 
 
-def kept_list(record: CallRecord, argument: Argument, count: int) -> Entry:
-    """A reference to the list of an earlier call, with so many empty slots. 0 if there is none."""
-    kept = idle_list(record, argument) if argument.kept != 0 else Entry(0)
-    if not kept or count > kept.rank:
+def kept_list(argument: Argument, count: int) -> Entry:
+    """A reference to the list of an earlier call, with so many empty slots. 0 if there is none. Nothing is
+    dropped here: Python runs before all arguments are passed."""
+    kept = Entry(load64(argument.kept) if argument.kept != 0 else 0)
+    if not kept or not is_idle(kept) or kept.length != 0 or count > kept.rank:
         return Entry(0)
     kept.count = 2
     kept.length = count
     return kept
 
 
-def idle_list(record: CallRecord, argument: Argument) -> Entry:
-    """The list that is kept, without elements; 0 if there is none. One that is in use is given up."""
-    kept = Entry(load64(argument.kept))
-    if not kept:
-        return kept
-    if kept.count == 1 and kept.access != LIST_KNOWN:
-        clear_slots(record, kept)
-        return kept
-    store64(argument.kept, 0)
-    drop_entry(record, kept)
-    return Entry(0)
+def is_idle(kept: Entry) -> bool:
+    return kept.count == 1 and kept.access != LIST_KNOWN
 
 
 def clear_lists(record: CallRecord) -> None:
-    """A call has ended: its lists let go of their elements."""
+    """A call has ended: its lists let go of their elements; one that is still in use is given up."""
     argument = Argument(record.arguments)
     for _ in range(record.argument_count):
-        if argument.kept != 0:
-            idle_list(record, argument)
+        kept = Entry(load64(argument.kept) if argument.kept != 0 else 0)
+        if kept and is_idle(kept):
+            clear_slots(record, kept)
+        elif kept:
+            store64(argument.kept, 0)
+            drop_entry(record, kept)
         argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
 
 

@@ -40,7 +40,7 @@ def pass_list(python: Python, record: CallRecord, argument: Argument, value: int
     is_any = argument.element_type == LIST_VARIANT and may_refer(record, argument)
     if argument.element_type == LIST_VARIANT and not is_any and not are_numbers(python, value, count):
         return False
-    made = kept_list(record, argument, count)
+    made = kept_list(argument, count)
     if not made:
         made = new_list(python, record, argument, count)
         if not made:
