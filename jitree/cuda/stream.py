@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 _STAGING: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
 _STAGING_USAGE: Final = int(BufferUsage.TRANSFER | BufferUsage.MAPPING)
-_NON_BLOCKING: Final = 0x1
-"""Does not wait for the legacy default stream, which other libraries use."""
+_BLOCKING: Final = 0x0
+"""The driver orders it with the legacy default stream, which other libraries use: nobody has to ask."""
 _LASTING_STREAMS: Final = (LEGACY_STREAM, 2)
 """The legacy default stream and that of the thread: numbers that are always valid."""
 _MOMENT: Final = 20e-3
@@ -93,7 +93,7 @@ class Stream:
         self.lock = threading.RLock()
         """Held by the thread that submits."""
         context.enter()
-        self.handle: Handle = self.api.call("cuStreamCreate", _NON_BLOCKING)
+        self.handle: Handle = self.api.call("cuStreamCreate", _BLOCKING)
         self.events = EventPool(context)
         self.allocator: StagingAllocator | None = None
         """The allocator of staging memory, once there is one."""

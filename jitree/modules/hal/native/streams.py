@@ -169,8 +169,11 @@ def hand_over(stream: StreamRecord) -> None:
 
 
 def order_after(stream: StreamRecord, producer: int) -> bool:
-    """Whether what is submitted from now on comes after what a stream of another library has by now. Nearly
-    always that is done already, and to ask costs less than an event."""
+    """Whether what is submitted from now on comes after what a stream of another library has by now. The
+    driver sees to that for the legacy default stream. Of others that is done nearly always, and to ask costs
+    less than an event."""
+    if producer == LEGACY_STREAM:
+        return True
     if call_int(stream.set_current, stream.context) != 0:
         return False
     if call_int(stream.query, producer) == 0:
@@ -194,7 +197,7 @@ def order_before(stream: StreamRecord, consumer: int) -> bool:
     if not atomic_replace(stream.owner, OWNED_BY_CODE, SUBMITTING):
         return False
     stream.known_count = 0
-    is_done = stream.completed >= stream.tick
+    is_done = stream.completed >= stream.tick or consumer == LEGACY_STREAM
     is_ordered = stream.batched == 0 and (is_done or waits(stream, consumer, stream.handle))
     atomic_store(stream.owner, OWNED_BY_CODE)
     return is_ordered
