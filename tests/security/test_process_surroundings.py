@@ -53,7 +53,7 @@ def state(process: int) -> str | None:
     """The letter that the system has for it; None when it is gone."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # before the file is opened, or after
         return None
 
 
