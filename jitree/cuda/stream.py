@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _STAGING: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
 _STAGING_USAGE: Final = int(BufferUsage.TRANSFER | BufferUsage.MAPPING)
 _BLOCKING: Final = 0x0
-"""The driver orders it with the legacy default stream, which other libraries use: nobody has to ask."""
+"""A blocking stream: the driver orders its work with that of the legacy default stream."""
 _LASTING_STREAMS: Final = (LEGACY_STREAM, 2)
 """The legacy default stream and that of the thread: numbers that are always valid."""
 _MOMENT: Final = 20e-3

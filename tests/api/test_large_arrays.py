@@ -117,7 +117,7 @@ def test_results_are_no_arrays_that_were_passed(session: Session, writeable: boo
 
 
 def test_what_python_looks_at(session: Session) -> None:
-    """A host function gets an array of its own, which it may keep and change."""
+    """A host function gets a copy, which it may keep and change."""
     custom, kept = CustomModule("host"), []
 
     @custom.export

@@ -328,7 +328,7 @@ class _Rows:
         return packer.fields(self._keep, self._record)
 
     def _record(self, fields: Fields) -> int:
-        """The address of an ARGUMENT record of its own."""
+        """The address of a new ARGUMENT record, which no parameter has."""
         self.kept.append(words := records(ARGUMENT, [fields]))
         return words.buffer_info()[0]
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     Keep = Callable[[object], int]
     """Gives the address of an object, which lasts as long as the records of the function."""
     NewRecord = Callable[[dict[str, Any]], int]
-    """Gives the address of an ARGUMENT record of its own with these fields."""
+    """Makes an ARGUMENT record with these fields, which no parameter has, and gives its address."""
 
 _ANY_SIZES: Final = [-1] * MAXIMUM_RANK
 
