@@ -275,10 +275,9 @@ class CudaExecutable(Executable):
         self._ordinals = {kernel.export.name: ordinal for ordinal, kernel in enumerate(kernels)}
 
     def fill_entry(self, table: HandleTable, address: int) -> None:
-        """Its functions; in the extension the address of their names."""
-        table.set_extent(address, self.functions.entry_point(0), self.function_count)
+        """Its functions."""
+        self.publish(table, address, self.functions.entry_point(0), self.functions.names)
         table.set_word(address, "rank", _SYMBOLS)
-        table.i64[(address + table.extension - table.base) >> 3] = self.functions.names
 
     @property
     def name(self) -> str:

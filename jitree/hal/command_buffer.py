@@ -30,6 +30,7 @@ from jitree.hal.executable import Executable
 
 if TYPE_CHECKING:
     from jitree.hal.objects import Channel, Event
+    from jitree.hal.pipeline_layout import Pushed
 
 _READ: Final = int(MemoryAccess.READ)
 _WRITE: Final = int(MemoryAccess.WRITE)
@@ -92,6 +93,9 @@ class CommandBuffer(Unique, abc.ABC):
     """
 
     VM_TYPE: Final = "hal.command_buffer"
+
+    pushed: Pushed | None = None
+    """Arguments of the dispatches that follow, in ABI 0.2 to 0.4."""
 
     def __init__(self, modes: int, categories: int, queue_affinity: int, binding_capacity: int) -> None:
         """INVALID_ARGUMENT for no category or a negative capacity."""

@@ -102,5 +102,9 @@ MAXIMUM_UPDATE: Final = 65536
 """Bytes of one ``update_buffer`` or ``queue.update``."""
 MAXIMUM_BINDINGS: Final = 32
 """The most bindings of one dispatch."""
+MAXIMUM_SET_BINDINGS: Final = 32
+"""The most bindings of one descriptor set, in ABI 0.2 to 0.4."""
+MAXIMUM_CONSTANTS: Final = 64
+"""32-bit words that programs of ABI 0.2 to 0.4 can push into a command buffer."""
 MAXIMUM_PAYLOAD: Final = 2**63 - 1
 """The highest payload of a timeline semaphore."""

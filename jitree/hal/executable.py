@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import abc
+from array import array
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
@@ -14,6 +16,7 @@ from jitree.hal.enums import CachingMode
 if TYPE_CHECKING:
     from jitree.hal.pipeline_layout import PipelineLayout
     from jitree.hal.source_location import SourceLocation
+    from jitree.regs.handles import HandleTable
 
 
 class ExecutableParameters(NamedTuple):
@@ -38,6 +41,20 @@ class Executable(abc.ABC):
     """What it was made of; set by the cache that loads it."""
     charge: object = None
     """What counts its memory, in a session with limits."""
+
+    def publish(self, table: HandleTable, address: int, entry_points: int, names: int) -> None:
+        """Shows machine code its ENTRY_POINT records, and in the extension the addresses of names and of
+        PIPELINE records (0 without)."""
+        table.set_extent(address, entry_points, self.function_count)
+        extension = (address + table.extension - table.base) >> 3
+        has_pipelines = len(self.layouts) == self.function_count > 0
+        table.i64[extension] = names
+        table.i64[extension + 1] = self._pipelines.buffer_info()[0] if has_pipelines else 0
+
+    @cached_property
+    def _pipelines(self) -> array[int]:
+        """The address of each function's PIPELINE record."""
+        return array("q", [layout.record for layout in self.layouts])
 
     @property
     def copied(self) -> int:

@@ -1,12 +1,39 @@
-"""What functions of executables take, as programs of ABI 0.2 to 0.4 say it."""
+"""What functions of executables take, as programs of ABI 0.2 to 0.4 say it, and what those programs push."""
 
 from __future__ import annotations
 
-from typing import Final
+from array import array
+from typing import TYPE_CHECKING, Final
+
+from jitree.base.layout import Record
+from jitree.hal.enums import MAXIMUM_CONSTANTS, MAXIMUM_SET_BINDINGS
+
+if TYPE_CHECKING:
+    from jitree.hal.allocator import HostMemory
+    from jitree.hal.buffer import Buffer
+
+PIPELINE: Final = Record(
+    "pipeline layout",
+    """
+    i64 constant_count    # 32-bit words
+    i64 binding_count
+    """,
+)
+"""A pipeline layout as machine code reads it. After it, an i64 for each binding in the order of the function:
+its number among the bindings of all sets (:func:`binding_number`)."""
+
+
+def binding_number(set_index: int, binding: int) -> int:
+    return set_index * MAXIMUM_SET_BINDINGS + binding
+
+
+def set_and_binding(number: int) -> tuple[int, int]:
+    """What :func:`binding_number` numbers."""
+    return divmod(number, MAXIMUM_SET_BINDINGS)
 
 
 class DescriptorSetLayout:
-    """The bindings of one set of a pipeline layout, for ABI 0.2 to 0.4."""
+    """The bindings of one set of a pipeline layout."""
 
     VM_TYPE: Final = "hal.descriptor_set_layout"
     __slots__ = ("bindings", "flags")
@@ -18,10 +45,10 @@ class DescriptorSetLayout:
 
 
 class PipelineLayout:
-    """What one function of an executable of ABI 0.2 to 0.4 takes."""
+    """What one function of an executable takes."""
 
     VM_TYPE: Final = "hal.pipeline_layout"
-    __slots__ = ("_memory", "bindings", "constant_count")
+    __slots__ = ("_memory", "_record", "bindings", "constant_count")
 
     def __init__(
         self, constant_count: int, bindings: tuple[tuple[int, int], ...], memory: object = None
@@ -32,3 +59,22 @@ class PipelineLayout:
         """32-bit words."""
         self.bindings = bindings
         """(set, binding) in the order in which the function gets them."""
+        numbers = (binding_number(*binding) for binding in bindings)
+        self._record = array("q", (constant_count, len(bindings), *numbers))
+
+    @property
+    def record(self) -> int:
+        """Address of a PIPELINE record, valid as long as the layout."""
+        return self._record.buffer_info()[0]
+
+
+class Pushed:
+    """What a program has pushed into a command buffer; constants are 0 until then."""
+
+    __slots__ = ("bindings", "constants", "memory")
+
+    def __init__(self, memory: HostMemory) -> None:
+        self.memory = memory
+        self.constants = [0] * MAXIMUM_CONSTANTS
+        self.bindings: dict[tuple[int, int], tuple[int, Buffer | None, int, int]] = {}
+        """The (slot, buffer, offset, length) that is bound, by set and binding."""

@@ -108,9 +108,8 @@ class TabledExecutable(LocalExecutable):
         self._numbers = memoryview(self._entries).cast("B").cast("i")
 
     def fill_entry(self, table: HandleTable, address: int) -> None:
-        """Its functions; in the extension the address of their names."""
-        table.set_extent(address, self._first_entry, self.function_count)
-        table.i64[(address + table.extension - table.base) >> 3] = address_of(self._name_table[0])
+        """Its functions."""
+        self.publish(table, address, self._first_entry, address_of(self._name_table[0]))
 
     @cached_property
     def _name_table(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:

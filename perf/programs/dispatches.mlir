@@ -1,5 +1,5 @@
 // A program for perf/startup.py: 100 dispatches, each of another kernel.
-// iree-compile 3.13.0 with the flags of call.mlir.
+// iree-compile 3.13.0 with the flags of call.mlir; dispatches_20240129.vmfb is that of 20240129.785.
 module @dispatches {
   func.func @chain(%x0: tensor<64xf32>) -> tensor<64xf32> {
     %c0 = arith.constant dense<1.0> : tensor<64xf32>

@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from jitree.hal.command_layout import ENTRY_POINT
+from jitree.hal.pipeline_layout import PipelineLayout
 from jitree.loaders.library import EntryPoint, EntryTable, TabledExecutable
 from jitree.modules.import_rows import rows
 from tests.assembler import Assembler
@@ -18,7 +19,12 @@ from tests.hal.native_kernels import COUNT, FAIL, MULTIPLY
 
 ROWS = {row.name: row.cconv for row in rows("hal") if not row.last}
 OLD_ROWS = ROWS | {row.name: row.cconv for last in "65" for row in rows("hal") if row.last[:3] == f"0.{last}"}
-"""Signatures of 0.7, and of 0.5 where those are others."""
+PUSHED_ROWS = OLD_ROWS | {
+    row.name: row.cconv for last in "42" for row in rows("hal") if row.last[:3] == f"0.{last}"
+}
+"""Signatures of 0.7, of 0.5 and of 0.2 where those are others. Arguments of dispatches are pushed in 0.2."""
+_ARGUMENTS = {"0riii_r": (0, 1, 2, 4), "0rrIrII_v": (0, 3, 4, 5, 6, 7), "0rrIIii_v": (0, 1, 2, 3, 5, 6)}
+"""What 0.2 has of the arguments of 0.7, by signature."""
 
 DEVICE, FIRST, SECOND, EXECUTABLE, TEXT, NAME = (f"%r{index}" for index in range(6))
 BUFFERS = [f"%r{index}" for index in range(10, 14)]
@@ -28,6 +34,10 @@ COMMANDS = ["%r19", "%r20"]
 ALLOCATOR = "%r21"
 NULL = "%r30"
 FALLBACK = "%r22"
+LAYOUT = "%r23"
+SET_LAYOUT = "%r24"
+PLACES = [(0, 0), (0, 3), (1, 5)]
+"""Set and binding of what functions take, in their order."""
 RESULTS = [*BUFFERS, *VIEWS, *FENCES]
 CCONV = "0rrrrrr_I" + "r" * len(RESULTS)
 F32 = 0x21000020
@@ -46,6 +56,10 @@ def executable() -> TabledExecutable:
         local_memory = kernels.local_memory(ordinal)
         entries.append(EntryPoint(name, code, environment, local_memory, constants, bindings, 0))
     executable = TabledExecutable("kernels", EntryTable.of(entries))
+    executable.layouts = tuple(
+        PipelineLayout(max(0, entry.constant_count or 0), tuple(PLACES[: entry.binding_count or 0]))
+        for entry in entries
+    )
     executable.kept = kernels  # type: ignore[attr-defined]
     return executable
 
@@ -64,6 +78,7 @@ class Program:
         that it does not have are left out."""
         cconv = self.rows[name]
         items = _items(cconv)
+        arguments = tuple(arguments[index] for index in _ARGUMENTS.get(cconv, range(len(arguments))))
         if name == "fence.join" or name == "fence.await":
             arguments = arguments if len(items) == len(arguments) else (*arguments[:-2], arguments[-1])
         elif len(items) < len(arguments):
@@ -105,6 +120,33 @@ class Program:
                 "%i0:1 = mul.i64 %i0:1, %i92:93",
                 "%i0:1 = add.i64 %i0:1, %i90:91",
             ]
+
+    def dispatch(
+        self, commands: str, kernel: int, counts: Sequence[int], constants: list[Any], bindings: list[Any]
+    ) -> None:
+        """Of the executable, by whatever the signatures have."""
+        if self.rows is not PUSHED_ROWS:
+            self.call(
+                "command_buffer.dispatch", commands, EXECUTABLE, kernel, *counts, 0, constants, bindings
+            )
+            return
+        places = zip(PLACES, bindings, strict=False)
+        self.push(commands, 0, constants, [(place, row[1:]) for place, row in places])
+        self.call("command_buffer.dispatch", commands, EXECUTABLE, kernel, *counts)
+
+    def push(
+        self, commands: str, offset: int, constants: list[Any], bindings: list[tuple[tuple[int, int], Any]]
+    ) -> None:
+        """Constants from a word on, and (slot, buffer, offset, length) by set and binding; those of a set
+        in reverse order."""
+        if LAYOUT not in self.set:
+            self.call("descriptor_set_layout.create", DEVICE, 0, [[0, 7, 0]], to=SET_LAYOUT)
+            self.call("pipeline_layout.create", DEVICE, 0, [[SET_LAYOUT]], to=LAYOUT)
+        if constants:
+            self.call("command_buffer.push_constants", commands, LAYOUT, offset, constants)
+        for chosen in dict.fromkeys(place[0] for place, _ in bindings):
+            rows = [[place[1], *row] for place, row in reversed(bindings) if place[0] == chosen]
+            self.call("command_buffer.push_descriptor_set", commands, LAYOUT, chosen, rows)
 
     def module(self, name: str) -> bytes:
         assembler = Assembler(name)
@@ -339,7 +381,7 @@ class _Drawing:
             offset, length = self.range(buffer)
             size = self.odd(self.one(1, 2, 4), 3)
             self.program.call(
-                "command_buffer.fill_buffer", to, self.one(buffer, NULL), offset, length, slot,
+                "command_buffer.fill_buffer", to, self.or_slot(buffer), offset, length, slot,
                 self.one(0x41, 0x41424344), size, 0,
             )  # fmt: skip
         elif what == "update":
@@ -348,13 +390,17 @@ class _Drawing:
                 self.odd(0, *ODD_OFFSETS), self.odd(self.one(0, 8, 64), *ODD_LENGTHS), slot, 0,
             )  # fmt: skip
         elif what == "copy" and buffer != other:
-            source, target = self.one((buffer, other), (NULL, other), (buffer, NULL), (NULL, NULL))
+            source, target = self.or_slot(buffer), self.or_slot(other)
             self.program.call(
                 "command_buffer.copy_buffer", to, slot, other_slot, source, self.odd(0, *ODD_OFFSETS), target,
                 self.one(0, 0, 64, 128), self.odd(self.one(0, 4, 64), *ODD_LENGTHS), 0,
             )  # fmt: skip
         elif what == "dispatch":
             self._dispatch(to, capacity)
+
+    def or_slot(self, buffer: str) -> Any:
+        """The buffer, or what submissions have in a slot: 0.2 fills and copies none."""
+        return self.odd(buffer, NULL) if self.program.rows is PUSHED_ROWS else self.one(buffer, NULL)
 
     def _dispatch(self, to: str, capacity: int) -> None:
         """Ranges have 64 bytes, grids 16 workgroups at most, where the program is not careless."""
@@ -368,7 +414,22 @@ class _Drawing:
         bindings = self.odd(bindings, bindings[1:])
         constants = [[0], [self.one(0, 5)]] if kernel == FAIL else []
         counts = self.one(1, 2, 4, 0), self.one(1, 2), self.odd(self.one(1, 2), 70000)
-        self.program.call("command_buffer.dispatch", to, EXECUTABLE, kernel, *counts, 0, constants, bindings)
+        if self.program.rows is PUSHED_ROWS:
+            bindings = self._push(to, bindings)
+        self.program.dispatch(to, kernel, counts, constants, bindings)
+
+    def _push(self, to: str, bindings: list[Any]) -> list[Any]:
+        """What the next dispatch does not take, and what is refused; perhaps some of what it takes. Gives the
+        rest."""
+        program = self.program
+        place = self.odd(self.one((0, 1), (1, 0), (0, 31)), (2, 0), (31, 31), (0, 32), (32, 0), (-1, 0))
+        if self.one(True, False):
+            offset = self.odd(self.one(0, 3, 62), 63, -1)
+            program.push(to, offset, [[5], [9]], [(place, row[1:]) for row in bindings[:1]])
+        if self.one(True, True, False):
+            return bindings
+        program.push(to, 0, [], [(place, row[1:]) for place, row in zip(PLACES, bindings, strict=False)])
+        return bindings[self.one(0, 1, 2, 3) :]
 
     def _execute(self, commands: str) -> None:
         """Also waits for it: what runs on another thread must have ended when the program does."""
@@ -388,7 +449,7 @@ class _Drawing:
 @st.composite
 def programs(draw: st.DrawFn) -> Program:
     """Programs of up to 20 operations."""
-    program = Program(draw(st.sampled_from([ROWS, ROWS, OLD_ROWS])))
+    program = Program(draw(st.sampled_from([ROWS, ROWS, OLD_ROWS, PUSHED_ROWS])))
     drawing = _Drawing(draw, program)
     program.call("device.allocator", DEVICE, to=ALLOCATOR)
     for view, buffer in ((FIRST, BUFFERS[0]), (SECOND, BUFFERS[1])):

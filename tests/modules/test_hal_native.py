@@ -43,6 +43,7 @@ from tests.modules.hal_programs import (
     NULL,
     ODD_SHAPES,
     OLD_ROWS,
+    PUSHED_ROWS,
     ROWS,
     SECOND,
     USAGE,
@@ -183,7 +184,7 @@ def whole_call(rows: dict[str, str]) -> Program:
     program.call("command_buffer.create", DEVICE, 1, 3, -1, 3, to=commands)
     program.call("executable.lookup.function", EXECUTABLE, NAME)
     bindings: list[list[int | str]] = [[0, 0, NULL, 0, -1], [0, 0, other, 0, 64], [0, 0, allocated, 64, 64]]
-    program.call("command_buffer.dispatch", commands, EXECUTABLE, 2, 16, 1, 1, 0, [], bindings)
+    program.dispatch(commands, MULTIPLY, (16, 1, 1), [], bindings)
     program.call("command_buffer.execution_barrier", commands, 4, 8, 0)
     program.call("command_buffer.copy_buffer", commands, 0, 0, allocated, 64, allocated, 0, 32, 0)
     program.call("command_buffer.fill_buffer", commands, allocated, 32, 16, 0, 7, 4, 0)
@@ -236,13 +237,13 @@ def many_commands(rows: dict[str, str]) -> Program:
     program.call("device.queue.alloca", DEVICE, -1, NULL, NULL, 0, DEVICE_LOCAL, USAGE, 64, 0, to=result)
     program.call("device.queue.fill", DEVICE, -1, NULL, NULL, result, 0, -1, 0, 1, 0)
     program.call("command_buffer.create", DEVICE, 1, 3, -1, slots, to=commands)
+    target = result if rows is PUSHED_ROWS else NULL  # 0.2 fills no slots
     for turn in range(150):
         if turn % 2:
-            program.call(
-                "command_buffer.fill_buffer", commands, NULL, 0, 4 * (turn % 16), slots - 2, turn, 4, 0
-            )
+            place = 4 * (turn % 16)
+            program.call("command_buffer.fill_buffer", commands, target, place, 4, slots - 2, turn, 4, 0)
         bindings: list[list[int | str]] = [[0, slot, NULL, 0, 64] for slot in (slots - 1, slots - 2, 0)]
-        program.call("command_buffer.dispatch", commands, EXECUTABLE, MULTIPLY, 16, 1, 1, 0, [], bindings)
+        program.dispatch(commands, MULTIPLY, (16, 1, 1), [], bindings)
         for _ in range(3):
             program.call("command_buffer.execution_barrier", commands, 4, 8, 0)
     program.call("command_buffer.finalize", commands)
@@ -256,7 +257,7 @@ def many_commands(rows: dict[str, str]) -> Program:
 
 
 @pytest.mark.parametrize("tier", ["fast", "native"])
-@pytest.mark.parametrize("rows", [ROWS, OLD_ROWS], ids=["0.7", "0.5"])
+@pytest.mark.parametrize("rows", [ROWS, OLD_ROWS, PUSHED_ROWS], ids=["0.7", "0.5", "0.2"])
 @pytest.mark.parametrize("program", [whole_call, moves, many_commands])
 @pytest.mark.parametrize("uri", DEVICES)
 def test_a_call_does_not_need_python(

@@ -16,13 +16,12 @@ from jitree.errors import FailedPreconditionError, OutOfRangeError
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import CommandBuffer, Reference
 from jitree.hal.device import Device
+from jitree.hal.enums import MAXIMUM_CONSTANTS, MAXIMUM_SET_BINDINGS
 from jitree.hal.executable import Executable
-from jitree.hal.pipeline_layout import DescriptorSetLayout, PipelineLayout
+from jitree.hal.pipeline_layout import DescriptorSetLayout, PipelineLayout, Pushed
 from jitree.modules.hal import command_buffer
-from jitree.modules.hal.module import MAXIMUM_CONSTANTS, HalState, Pushed
+from jitree.modules.hal.module import HalState
 
-MAXIMUM_BINDINGS: Final = 32
-"""The most bindings of one set."""
 MAXIMUM_SETS: Final = 32
 _PAIR: Final = 64
 _DESCRIPTOR: Final = 320
@@ -36,8 +35,8 @@ def descriptor_set_layout_create(
     state: HalState, device: Device, flags: int, bindings: Sequence[tuple[int, int, int]]
 ) -> DescriptorSetLayout:
     """OUT_OF_RANGE for more than 32 bindings or one numbered 32 or more."""
-    if len(bindings) > MAXIMUM_BINDINGS:
-        raise OutOfRangeError(f"a set of {len(bindings)} bindings; at most {MAXIMUM_BINDINGS}")
+    if len(bindings) > MAXIMUM_SET_BINDINGS:
+        raise OutOfRangeError(f"a set of {len(bindings)} bindings; at most {MAXIMUM_SET_BINDINGS}")
     for binding, _, _ in bindings:
         _check_binding(binding)
     return DescriptorSetLayout(flags, tuple(bindings))
@@ -136,15 +135,16 @@ def _arguments(
 def _pushed(state: HalState, commands: CommandBuffer) -> Pushed:
     if not commands.recording:
         raise FailedPreconditionError("arguments of a dispatch were pushed into a finalized command buffer")
-    pushed = state.pushed.get(commands)
-    if pushed is None:
-        pushed = state.pushed[commands] = Pushed(state.host_memory())
-    return pushed
+    if commands.pushed is None:
+        commands.pushed = Pushed(state.host_memory())
+    return commands.pushed
 
 
 def _check_binding(binding: int) -> None:
-    if not 0 <= binding < MAXIMUM_BINDINGS:
-        raise OutOfRangeError(f"binding {binding} of a set; they are numbered 0 to {MAXIMUM_BINDINGS - 1}")
+    if not 0 <= binding < MAXIMUM_SET_BINDINGS:
+        raise OutOfRangeError(
+            f"binding {binding} of a set; they are numbered 0 to {MAXIMUM_SET_BINDINGS - 1}"
+        )
 
 
 def _check_constants(offset: int, count: int) -> None:

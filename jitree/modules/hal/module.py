@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
 
 from jitree.dispatch.host_export import HostExport
 from jitree.dispatch.host_module import HostModule, Signal
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext
     from jitree.hal.allocator import HostMemory
     from jitree.hal.buffer import BufferView
-    from jitree.hal.command_buffer import CommandBuffer, Reference
     from jitree.hal.device import Device
     from jitree.hal.executable import ExecutableCache
     from jitree.regs.ref_types import RefTypes
@@ -35,26 +33,10 @@ Placement = Callable[[Sequence[tuple["Device", int]], int, int], tuple["Device",
 """Chooses the (device, queue affinity) for memory that several share: (candidates, memory types, usage)."""
 
 
-MAXIMUM_CONSTANTS: Final = 64
-"""32-bit words that programs of ABI 0.2 to 0.4 can push into a command buffer."""
-
-
-class Pushed:
-    """What a program of ABI 0.2 to 0.4 has pushed into a command buffer; constants are 0 until then."""
-
-    __slots__ = ("bindings", "constants", "memory")
-
-    def __init__(self, memory: HostMemory) -> None:
-        self.memory = memory
-        self.constants = [0] * MAXIMUM_CONSTANTS
-        self.bindings: dict[tuple[int, int], Reference] = {}
-        """The range that is bound, by set and binding."""
-
-
 class HalState:
     """State of the module in one context."""
 
-    __slots__ = ("_caches", "devices", "placement", "pushed", "supplier", "trace_sink")
+    __slots__ = ("_caches", "devices", "placement", "supplier", "trace_sink")
 
     def __init__(
         self,
@@ -67,8 +49,6 @@ class HalState:
         self.supplier = supplier
         self.trace_sink = trace_sink
         self.placement = placement
-        self.pushed: WeakKeyDictionary[CommandBuffer, Pushed] = WeakKeyDictionary()
-        """What has been pushed, by command buffer that is being recorded."""
         self._caches: dict[Device, ExecutableCache] = {}
 
     def host_memory(self) -> HostMemory:

@@ -6,7 +6,7 @@ from jitree.codegen.primitives import call
 from jitree.codegen.record import place_of
 from jitree.hal.command_enums import CommandBufferMode, CommandCategory
 from jitree.hal.command_layout import KIND_BARRIER, KIND_COPY, KIND_FILL, KIND_UPDATE
-from jitree.hal.enums import MAXIMUM_UPDATE, BufferUsage, MemoryAccess
+from jitree.hal.enums import MAXIMUM_UPDATE, QUEUE_AFFINITY_ANY, BufferUsage, MemoryAccess
 from jitree.modules.hal.native.buffers import is_reachable, keeper, place_number, range_length
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release_recording
 from jitree.modules.hal.native.layout import DATA, SLOTS
@@ -42,11 +42,19 @@ _WRITE = int(MemoryAccess.WRITE)
 
 
 def commands_create(state: State, values: int, refs: int, words: int) -> int:
+    return create_recording(state, values, refs, words, number(values, words, 3), number(values, words, 4))
+
+
+def commands_create_for_any(state: State, values: int, refs: int, words: int) -> int:
+    """As ABI 0.2 has it, for any queue."""
+    return create_recording(state, values, refs, words, QUEUE_AFFINITY_ANY, number(values, words, 3))
+
+
+def create_recording(state: State, values: int, refs: int, words: int, affinity: int, capacity: int) -> int:
     handle_pool = state.handle_pool
     queue = queue_of(handle_pool, reference(refs, words, 0))
     modes = number(values, words, 1)
     categories = number(values, words, 2)
-    capacity = number(values, words, 4)
     if not queue or modes & _NESTED or categories & _ANY == 0 or not 0 <= capacity <= SLOTS:
         return REFUSED
     recording = take_recording(state, handle_pool)
@@ -59,7 +67,7 @@ def commands_create(state: State, values: int, refs: int, words: int) -> int:
     recording.place = place_number(queue)
     recording.modes = modes
     recording.categories = categories
-    recording.affinity = number(values, words, 3)
+    recording.affinity = affinity
     recording.capacity = capacity
     commands.address = place_of(recording)
     return give(state, refs, words, commands)
@@ -144,18 +152,29 @@ def record(
 
 
 def commands_fill(state: State, values: int, refs: int, words: int) -> int:
+    if argument_count(words) > 7 and number(values, words, 7) != 0:
+        return REFUSED
+    return record_fill(state, values, refs, words, number(values, words, 4), 5)
+
+
+def commands_fill_buffer(state: State, values: int, refs: int, words: int) -> int:
+    """As ABI 0.2 has it, without slots."""
+    if not reference(refs, words, 1):
+        return REFUSED
+    return record_fill(state, values, refs, words, 0, 4)
+
+
+def record_fill(state: State, values: int, refs: int, words: int, slot: int, first: int) -> int:
+    """``first``: the number of the argument that is the pattern; its size comes after it."""
     handle_pool = state.handle_pool
     recording = recording_of(handle_pool, reference(refs, words, 0), _TRANSFER)
     if not recording or not has_room(recording, 1, 1, 1):
         return REFUSED
-    if argument_count(words) > 7 and number(values, words, 7) != 0:
-        return REFUSED
     target = reference(refs, words, 1)
     offset = number(values, words, 2)
-    slot = number(values, words, 4)
     length = usable(handle_pool, recording, target, slot, offset, number(values, words, 3), _TARGET, _WRITE)
-    pattern = number(values, words, 5)
-    size = number(values, words, 6)
+    pattern = number(values, words, first)
+    size = number(values, words, first + 1)
     if length < 0 or (size != 1 and size != 2 and size != 4):
         return REFUSED
     address = 0 if not target else target.address + offset
@@ -214,32 +233,45 @@ def commands_update(state: State, values: int, refs: int, words: int) -> int:
 
 
 def commands_copy(state: State, values: int, refs: int, words: int) -> int:
+    if argument_count(words) > 8 and number(values, words, 8) != 0:
+        return REFUSED
+    return record_copy(state, values, refs, words, number(values, words, 1), number(values, words, 2), 3)
+
+
+def commands_copy_buffer(state: State, values: int, refs: int, words: int) -> int:
+    """As ABI 0.2 has it, without slots."""
+    if not reference(refs, words, 1) or not reference(refs, words, 3):
+        return REFUSED
+    return record_copy(state, values, refs, words, 0, 0, 1)
+
+
+def record_copy(
+    state: State, values: int, refs: int, words: int, from_slot: int, to_slot: int, first: int
+) -> int:
+    """``first``: the number of the argument that is the source; its offset, the target and its offset and the
+    length come after it."""
     handle_pool = state.handle_pool
     recording = recording_of(handle_pool, reference(refs, words, 0), _TRANSFER)
     if not recording or not has_room(recording, 1, 2, 2):
         return REFUSED
-    if argument_count(words) > 8 and number(values, words, 8) != 0:
-        return REFUSED
-    from_slot = number(values, words, 1)
-    to_slot = number(values, words, 2)
-    source = reference(refs, words, 3)
-    target = reference(refs, words, 5)
-    from_offset = number(values, words, 4)
-    to_offset = number(values, words, 6)
-    length = usable(
-        handle_pool, recording, source, from_slot, from_offset, number(values, words, 7), _SOURCE, _READ
-    )
+    source = reference(refs, words, first)
+    from_offset = number(values, words, first + 1)
+    target = reference(refs, words, first + 2)
+    to_offset = number(values, words, first + 3)
+    length = number(values, words, first + 4)
+    length = usable(handle_pool, recording, source, from_slot, from_offset, length, _SOURCE, _READ)
     if length < 0 or usable(handle_pool, recording, target, to_slot, to_offset, length, _TARGET, _WRITE) < 0:
         return REFUSED
     if not source or not target:
         recording.copies = 1
-    else:
-        first = source.address + from_offset
-        second = target.address + to_offset
-        if first < second + length and second < first + length:
-            return REFUSED
+    elif ranges_overlap(source.address + from_offset, target.address + to_offset, length):
+        return REFUSED
     if length > 0:
         new_row(recording, KIND_COPY, 2)
         record(recording, source, from_slot, from_offset, length, 1, _SOURCE, _READ)
         record(recording, target, to_slot, to_offset, length, 1, _TARGET, _WRITE)
     return finish(state, refs, words)
+
+
+def ranges_overlap(first: int, second: int, length: int) -> bool:
+    return first < second + length and second < first + length

@@ -13,7 +13,7 @@ from jitree.hal.command_layout import (
     MAXIMUM_WORKGROUPS,
 )
 from jitree.hal.enums import MAXIMUM_BINDINGS
-from jitree.hal.local.executor.records import KernelEntry
+from jitree.hal.local.executor.records import KernelEntry, row_at
 from jitree.modules.hal.native.buffers import is_reachable, keeper, range_length
 from jitree.modules.hal.native.commands import recording_of
 from jitree.modules.hal.native.layout import CONSTANTS
@@ -52,12 +52,9 @@ def commands_dispatch(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
     recording = recording_of(handle_pool, reference(refs, words, 0), _DISPATCH)
     executable = reference(refs, words, 1)
-    if not recording or not is_kind(executable, handle_pool.executable) or executable.address == 0:
+    entry = kernel_of(handle_pool, executable, number(values, words, 2))
+    if not recording or not entry or number(values, words, 6) & _ARGUMENT_FLAGS:
         return REFUSED
-    function = number(values, words, 2)
-    if not below(function, executable.length) or number(values, words, 6) & _ARGUMENT_FLAGS:
-        return REFUSED
-    entry = KernelEntry(executable.address + function * ENTRY_POINT_SIZE)
     last = argument_count(words)
     first = last
     while first > 7 and load32(words + 8 * (first - 1)) == TAG_VALUE64:
@@ -68,46 +65,39 @@ def commands_dispatch(state: State, values: int, refs: int, words: int) -> int:
         bindings += 1
         if not valid_binding(handle_pool, recording, values, refs, words, index):
             return REFUSED
-    if bindings > MAXIMUM_BINDINGS or not has_room(recording, 1, bindings, bindings + 1):
-        return REFUSED
-    if recording.constant_count + constants > CONSTANTS * recording.scale:
-        return REFUSED
-    if not agrees(entry.constant_count, constants):
-        return REFUSED
-    if not agrees(entry.binding_count, bindings):
-        return REFUSED
     x = number(values, words, 3) & _COUNT_MASK
     y = number(values, words, 4) & _COUNT_MASK
     z = number(values, words, 5) & _COUNT_MASK
-    if z > MAXIMUM_COUNT_Z or not below(x * y, MAXIMUM_WORKGROUPS + 1):
-        return REFUSED
-    if not below(x * y * z, MAXIMUM_WORKGROUPS + 1):
-        return REFUSED
-    if recording.place != 0 and (x > _MAXIMUM_BLOCKS_X or y > MAXIMUM_COUNT_Z):
+    if not can_append(recording, entry, bindings, constants) or not are_counts(recording, x, y, z):
         return REFUSED
     for index in range(first, last, 5):
-        use_binding(handle_pool, recording, values, refs, words, index)
+        use_binding(recording, values, refs, words, index)
     if x == 0 or y == 0 or z == 0:
         return finish(state, refs, words)
-    table = recording.list
-    row = new_row(recording, KIND_DISPATCH, bindings)
-    row.operand = table.operand_count
+    append_dispatch(recording, executable, entry, bindings, x, y, z)
     for index in range(first, last, 5):
         add_binding(recording, values, refs, words, index)
-    count = recording.constant_count
     for index in range(constants):
-        store32(table.constants + 4 * (count + index), number(values, words, 7 + index))
-    recording.constant_count = count + constants
-    row.constant = count
-    row.constant_count = constants
-    row.count_x = x
-    row.count_y = y
-    row.count_z = z
-    row.entry = entry
-    row.object = keep(recording, executable)
-    if entry.local_memory > table.local_memory:
-        table.local_memory = entry.local_memory
+        add_constant(recording, number(values, words, 7 + index))
     return finish(state, refs, words)
+
+
+def kernel_of(handle_pool: HandlePoolRecord, executable: Entry, function: int) -> KernelEntry:
+    """A function of what must be an executable of which machine code knows, else 0."""
+    if not is_kind(executable, handle_pool.executable) or executable.address == 0:
+        return KernelEntry(0)
+    if not below(function, executable.length):
+        return KernelEntry(0)
+    return KernelEntry(executable.address + function * ENTRY_POINT_SIZE)
+
+
+def can_append(recording: Recording, entry: KernelEntry, bindings: int, constants: int) -> bool:
+    """Whether a dispatch has room, and as many bindings and constants as its function states."""
+    if bindings > MAXIMUM_BINDINGS or not has_room(recording, 1, bindings, bindings + 1):
+        return False
+    if recording.constant_count + constants > CONSTANTS * recording.scale:
+        return False
+    return agrees(entry.constant_count, constants) and agrees(entry.binding_count, bindings)
 
 
 def agrees(stated: int, count: int) -> bool:
@@ -115,15 +105,47 @@ def agrees(stated: int, count: int) -> bool:
     return stated < 0 or stated == count
 
 
-def valid_binding(
-    handle_pool: HandlePoolRecord, recording: Recording, values: int, refs: int, words: int, index: int
+def are_counts(recording: Recording, x: int, y: int, z: int) -> bool:
+    """Whether so many workgroups can be run."""
+    if z > MAXIMUM_COUNT_Z or not below(x * y, MAXIMUM_WORKGROUPS + 1):
+        return False
+    if not below(x * y * z, MAXIMUM_WORKGROUPS + 1):
+        return False
+    return recording.place == 0 or (x <= _MAXIMUM_BLOCKS_X and y <= MAXIMUM_COUNT_Z)
+
+
+def append_dispatch(
+    recording: Recording, executable: Entry, entry: KernelEntry, bindings: int, x: int, y: int, z: int
+) -> None:
+    """Appends a dispatch whose bindings and constants come next."""
+    table = recording.list
+    row = new_row(recording, KIND_DISPATCH, bindings)
+    row.operand = table.operand_count
+    row.constant = recording.constant_count
+    row.count_x = x
+    row.count_y = y
+    row.count_z = z
+    row.entry = entry
+    row.object = keep(recording, executable)
+    if entry.local_memory > table.local_memory:
+        table.local_memory = entry.local_memory
+
+
+def add_constant(recording: Recording, value: int) -> None:
+    """Appends a constant to those of the last dispatch."""
+    table = recording.list
+    count = recording.constant_count
+    store32(table.constants + 4 * count, value)
+    recording.constant_count = count + 1
+    row = row_at(table, table.row_count - 1)
+    row.constant_count += 1
+
+
+def is_bindable(
+    handle_pool: HandlePoolRecord, recording: Recording, slot: int, buffer: Entry, offset: int, length: int
 ) -> bool:
-    """Whether the binding (reserved, slot, buffer, offset, length) at an argument can be recorded."""
-    buffer = reference(refs, words, index + 2)
-    offset = number(values, words, index + 3)
-    length = number(values, words, index + 4)
+    """Whether a range can be bound."""
     if not buffer:
-        slot = number(values, words, index + 1)
         return 0 <= slot < recording.capacity and offset >= 0 and length >= -1
     if not is_reachable(handle_pool, recording.place, buffer):
         return False
@@ -131,9 +153,16 @@ def valid_binding(
     return length == 0 or (length > 0 and (buffer.address + offset) & (BINDING_ALIGNMENT - 1) == 0)
 
 
-def use_binding(
+def valid_binding(
     handle_pool: HandlePoolRecord, recording: Recording, values: int, refs: int, words: int, index: int
-) -> None:
+) -> bool:
+    """Whether the binding (reserved, slot, buffer, offset, length) at an argument can be recorded."""
+    slot, buffer = number(values, words, index + 1), reference(refs, words, index + 2)
+    offset, length = number(values, words, index + 3), number(values, words, index + 4)
+    return is_bindable(handle_pool, recording, slot, buffer, offset, length)
+
+
+def use_binding(recording: Recording, values: int, refs: int, words: int, index: int) -> None:
     """What a binding asks of submissions, also when there is nothing to run."""
     if not reference(refs, words, index + 2):
         use_slot(recording, number(values, words, index + 1), 0, 0)

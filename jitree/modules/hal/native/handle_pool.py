@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 _ALIGNMENT: Final = 64
 _BLANK_BATCH: Final = 128
 """Entries that a table reserves at a time."""
-_KINDS: Final = ("device", "allocator", "buffer", "buffer_view", "fence", "command_buffer", "executable")
+_KINDS: Final = (
+    "device", "allocator", "buffer", "buffer_view", "fence", "command_buffer", "executable",
+    "pipeline_layout",
+)  # fmt: skip
 
 _COUNT, _ADDRESS, _LENGTH, _ACCESS, _USAGE, _ELEMENT_TYPE, _ENCODING, _RANK, _PARENT, _LINK = (
     ENTRY.word(field)

@@ -7,7 +7,7 @@ from typing import Final
 
 from jitree.base.layout import Record
 from jitree.hal.command_layout import COMMAND, COMMANDS, LIST, PATCH, SLOT
-from jitree.hal.enums import MemoryType
+from jitree.hal.enums import MAXIMUM_CONSTANTS, MAXIMUM_SET_BINDINGS, MemoryType
 from jitree.hal.heap import size_class
 
 MOST_SPENT: Final = 1 << 27 if os.uname().machine == "x86_64" else 1 << 22
@@ -48,6 +48,7 @@ HANDLE_POOL: Final = Record(
     i64 fence
     i64 command_buffer
     i64 executable
+    i64 pipeline_layout
     i64 queue             # QUEUE record of the device that the pools allocate for, 0 = none
     i64 functions         # FUNCTIONS record
     i64 execute           # of the command executor, 0 while there is none
@@ -126,11 +127,30 @@ RECORDING: Final = Record(
     i64 kept_count
     i64 kept              # address of the handles that are kept
     i64 scale             # it may hold so many times ROWS, OPERANDS, …
+    i64 pushed            # address of a PUSHED record
+    i64 pushed_bindings   # bits: which of its bindings have been pushed
+    i64 pushed_constants  # how many of its constants have; the others are 0
     """,
 )
 """A command buffer that machine code records: a COMMANDS record with what only recording needs. The LIST and
 its tables lie after it."""
 assert all(RECORDING[field] == COMMANDS[field] for field in COMMANDS.offsets)
+
+
+PUSHED_BINDING: Final = Record(
+    "pushed binding",
+    """
+    i64 owner             # handle of what keeps the memory, which the command buffer keeps; 0: a slot
+    i64 slot
+    i64 start             # address, or offset in what the slot has
+    i64 length            # of what the slot has: may be WHOLE_BUFFER
+    """,
+)
+"""A range that programs of ABI 0.2 to 0.4 have pushed."""
+PUSHED_BINDINGS: Final = 2 * MAXIMUM_SET_BINDINGS
+"""Those of two sets; programs use one. Bindings of others are Python's."""
+_BINDING_WORDS: Final = PUSHED_BINDINGS * PUSHED_BINDING.size // 8
+PUSHED: Final = Record("pushed", f"i64*{_BINDING_WORDS} bindings\ni32*{MAXIMUM_CONSTANTS} constants")
 
 
 def sections(scale: int) -> dict[str, int]:
@@ -139,4 +159,5 @@ def sections(scale: int) -> dict[str, int]:
         "list": LIST.size, "rows": scale * ROWS * COMMAND.size, "addresses": scale * OPERANDS * 8,
         "lengths": scale * OPERANDS * 8, "constants": scale * CONSTANTS * 4, "data": scale * DATA,
         "patches": scale * PATCHES * PATCH.size, "slots": SLOTS * SLOT.size, "kept": scale * KEPT * 8,
+        "pushed": PUSHED.size,
     }  # fmt: skip

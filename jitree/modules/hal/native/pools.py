@@ -57,8 +57,8 @@ _FIRST_ACCOUNT: Final = ACCOUNTS // 8
 _ACCOUNTS: Final = 2
 _ACCOUNT_WORDS: Final = ACCOUNT_SIZE // 8
 _FIRST_POOL: Final = STORAGE_POOLS // 8
-_SCALE, _NEXT, _LIST, _SLOTS, _KEPT = (
-    RECORDING.word(field) for field in ("scale", "next", "list", "slots", "kept")
+_SCALE, _NEXT, _LIST, _SLOTS, _KEPT, _PUSHED = (
+    RECORDING.word(field) for field in ("scale", "next", "list", "slots", "kept", "pushed")
 )
 
 
@@ -274,7 +274,7 @@ def _head(scale: int) -> npt.NDArray[np.int64]:
     first = RECORDING.size // 8
     head = np.zeros((2, first + LIST.size // 8), np.int64)
     head[0, _SCALE] = scale
-    fields = {"list": _LIST, "slots": _SLOTS, "kept": _KEPT} | {
+    fields = {"list": _LIST, "slots": _SLOTS, "kept": _KEPT, "pushed": _PUSHED} | {
         field: first + LIST.word(field)
         for field in ("rows", "addresses", "lengths", "constants", "data", "patches")
     }

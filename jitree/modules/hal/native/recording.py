@@ -34,6 +34,8 @@ def take_recording(state: State, handle_pool: HandlePoolRecord) -> Recording:
     recording.constant_count = 0
     recording.data_count = 0
     recording.kept_count = 0
+    recording.pushed_bindings = 0
+    recording.pushed_constants = 0
     table = recording.list
     table.row_count = 0
     table.operand_count = 0

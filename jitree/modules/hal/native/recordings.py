@@ -7,13 +7,15 @@ from array import array
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, cast
 
+from jitree.hal.allocator import HostMemory
 from jitree.hal.buffer import Allocation, Buffer
 from jitree.hal.command_buffer import Reference
 from jitree.hal.command_layout import COMMAND, KIND_COPY, LIST, PATCH, SLOT
 from jitree.hal.command_list import CommandList
 from jitree.hal.list_command_buffer import ListCommandBuffer
 from jitree.hal.local.command_buffer import LocalCommandBuffer
-from jitree.modules.hal.native.layout import RECORDING
+from jitree.hal.pipeline_layout import Pushed, set_and_binding
+from jitree.modules.hal.native.layout import PUSHED, PUSHED_BINDING, PUSHED_BINDINGS, RECORDING
 
 if TYPE_CHECKING:
     from jitree.hal.device import Device
@@ -43,6 +45,8 @@ def restore(
     handles = array("q", _bytes(fields["kept"], fields["kept_count"] * 8))
     for handle in handles:
         commands.keep_recorded(memory_of(handle))
+    if fields["pushed_bindings"] or fields["pushed_constants"]:
+        commands.pushed = _pushed(fields, HostMemory(table.bounds.limited_charge), memory_of)
     table.release_all(handles)
     slots = array("i", _bytes(fields["slots"], fields["slot_count"] * SLOT.size))
     for slot in range(fields["slot_count"]):
@@ -57,6 +61,23 @@ def restore(
     if fields["submitted"]:
         commands.mark_submitted()
     return commands
+
+
+def _pushed(fields: dict[str, int], memory: HostMemory, memory_of: Callable[[int], object]) -> Pushed:
+    """What has been pushed into a RECORDING with these fields."""
+    pushed = Pushed(memory)
+    constants = _bytes(fields["pushed"] + PUSHED["constants"], 4 * fields["pushed_constants"])
+    pushed.constants[: fields["pushed_constants"]] = array("i", constants)
+    for number in range(PUSHED_BINDINGS):
+        if fields["pushed_bindings"] >> number & 1:
+            place = fields["pushed"] + PUSHED["bindings"] + number * PUSHED_BINDING.size
+            owner, slot, start, length = array("q", _bytes(place, PUSHED_BINDING.size))
+            buffer = None
+            if owner:
+                whole = Buffer(cast(Allocation, memory_of(owner)))
+                buffer = whole.subspan(start - whole.published_address, length)
+            pushed.bindings[set_and_binding(number)] = (slot, buffer, 0 if buffer else start, length)
+    return pushed
 
 
 def _copies(commands: CommandList) -> Iterator[tuple[Reference, Reference]]:

@@ -7,8 +7,9 @@ from jitree.codegen.record import MemoryRecord
 from jitree.hal.command_layout import PATCH, SLOT
 from jitree.hal.local.executor.records import Functions, List, ThreadTeam
 from jitree.hal.local.queue_record import QUEUE
+from jitree.hal.pipeline_layout import PIPELINE
 from jitree.hal.stream_record import CHAIN, INSTANCE, KNOWN, LAUNCH, PROGRAM, SHAPE, STREAM
-from jitree.modules.hal.native.layout import HANDLE_POOL, RECORDING
+from jitree.modules.hal.native.layout import HANDLE_POOL, PUSHED_BINDING, RECORDING
 from jitree.regs.counting import Entry as Entry
 from jitree.regs.layout import STATE
 
@@ -30,6 +31,14 @@ class HandlePoolRecord(MemoryRecord, layout=HANDLE_POOL):
 class Recording(MemoryRecord, layout=RECORDING):
     list: List
     next: Recording
+
+
+class PipelineRecord(MemoryRecord, layout=PIPELINE):
+    pass
+
+
+class PushedBinding(MemoryRecord, layout=PUSHED_BINDING):
+    owner: Entry
 
 
 class Patch(MemoryRecord, layout=PATCH):
