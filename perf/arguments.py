@@ -115,6 +115,8 @@ def rows(session: jitree.Session, other: jitree.Session) -> Iterator[Row]:
     yield "list of 20", single, partial(here.list, [1, 2] * 10)
     yield "list of anything", single, partial(here.mixed, [1, 2])
     yield "list with an array", single, partial(here.mixed, [x, 2])
+    yield "list of lists", single, partial(here.nested, [[1], [2, 3]])
+    yield "list that is made", single, partial(here.pair, 5)
     yield "submit", add, partial(here.add.submit, x, y)
     yield "async submit", submitted, partial(there.add.submit, away, away)
     yield "async f16", partial(there.single, 1.0, 2.0), partial(there.half, 1.0, 2.0)

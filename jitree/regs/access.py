@@ -6,16 +6,18 @@ A function that says no has changed nothing; the plain tier's handler then does 
 from __future__ import annotations
 
 from jitree.codegen.primitives import below, call, call_int, load64, store8, store32, store64
-from jitree.codegen.record import MemoryRecord
+from jitree.codegen.record import MemoryRecord, place_of
 from jitree.regs.layout import (
     ENTRY,
     KIND_LIST,
     LIBRARY_FUNCTIONS,
+    LIST_EMPTY,
     LIST_I8,
     LIST_I64,
     LIST_REF,
     LIST_SLOT,
     LIST_VARIANT,
+    OWNER_CODE,
     STATE,
 )
 
@@ -36,7 +38,7 @@ class AccessState(MemoryRecord, layout=STATE):
 class Accessed(
     MemoryRecord,
     layout=ENTRY,
-    apart=dict.fromkeys(("kind", "address", "length", "element_type"), "entry"),
+    apart=dict.fromkeys(("kind", "address", "length", "element_type", "rank", "owner"), "entry"),
 ):
     pass
 
@@ -48,6 +50,30 @@ class Slot(MemoryRecord, layout=LIST_SLOT, apart=dict.fromkeys(LIST_SLOT.types, 
 def is_of(entry: Accessed, kind: int) -> bool:
     """Whether a reference is null or of a type."""
     return not entry or entry.kind == kind
+
+
+def list_made(state: AccessState, element_type: int, capacity: int) -> int:
+    """A reference to a list without elements; 0: Python has to make it."""
+    return 0 if state.new_list == 0 else call(state.new_list, place_of(state), element_type, capacity)
+
+
+def list_holds(items: Accessed, capacity: int) -> bool:
+    """Whether a list has room for so many elements."""
+    return bool(items) and items.kind == KIND_LIST and not below(items.rank, capacity)
+
+
+def list_grows(items: Accessed, size: int) -> bool:
+    """Whether a list of which Python has no object got elements, so that there are as many."""
+    if not items or items.kind != KIND_LIST or items.owner != OWNER_CODE:
+        return False
+    if below(items.rank, size) or below(size, items.length):
+        return False
+    kind = items.element_type
+    tag = LIST_EMPTY if kind == LIST_VARIANT else LIST_REF if kind > 0 else kind
+    for index in range(items.length, size):
+        slot_of(items, index).tag = tag
+    items.length = size
+    return True
 
 
 def has_element(items: Accessed, index: int) -> bool:
@@ -85,8 +111,11 @@ def list_reads_ref(items: Accessed, index: int, kind: int) -> bool:
 
 
 def list_takes_ref(items: Accessed, index: int, entry: Accessed) -> bool:
-    """Over a reference, null included."""
-    if not has_element(items, index) or slot_of(items, index).tag != LIST_REF:
+    """Over a reference, null included, or nothing."""
+    if not has_element(items, index):
+        return False
+    tag = slot_of(items, index).tag
+    if tag != LIST_REF and (tag != LIST_EMPTY or items.element_type != LIST_VARIANT):
         return False
     return items.element_type <= 0 or is_of(entry, items.element_type)
 
@@ -150,7 +179,7 @@ def buffer_compare(
 
 
 CALLED = (
-    is_of, slot_of, list_reads, list_takes, list_reads_ref, list_takes_ref,
+    list_made, list_holds, list_grows, is_of, slot_of, list_reads, list_takes, list_reads_ref, list_takes_ref,
     buffer_fill, buffer_copy, buffer_compare,
 )  # fmt: skip
 """What instructions call."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import WeakSet
 
 import numpy as np
@@ -40,48 +40,7 @@ from jitree.regs.ref_types import RefTypes
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    class Connected(Protocol):
-        """A machine, whose state block refers to the native objects of its table."""
-
-        def connect(self, handle_pool: ObjectPool) -> None: ...
-
-    class ObjectPool(Protocol):
-        """Gives machine code the means to make objects of a table, and knows what it has made."""
-
-        @property
-        def record(self) -> int:
-            """The value of STATE.handle_pool."""
-
-        @property
-        def sweep(self) -> int:
-            """The value of STATE.sweep."""
-
-        @property
-        def live_count(self) -> int:
-            """Objects without a Python object."""
-
-        @property
-        def promised(self) -> int:
-            """The same, with those that machine code may make without asking."""
-
-        def withdraw(self) -> None:
-            """Machine code has to ask before it makes more."""
-
-        def make(self, address: int) -> object:
-            """The Python object of an entry, which knows it from then on (:meth:`HandleTable.adopt`)."""
-
-        def free(self, address: int) -> None:
-            """The last reference is gone."""
-
-        def drop(self, address: int) -> None:
-            """The last reference is gone; it may be freed later."""
-
-        def drop_all(self, addresses: npt.NDArray[np.int64]) -> None:
-            """The same of several."""
-
-        def settle(self) -> None:
-            """Frees what was dropped."""
-
+    from jitree.regs.object_pool import Connected, ObjectPool
 
 CAPACITY: Final = 1 << 20
 """Live objects per table. Untouched entries cost address space only."""
@@ -125,7 +84,7 @@ class HandleTable:
     __slots__ = (
         "__weakref__", "_addresses", "_aliases", "_bytes", "_entries", "_free", "_is_draining", "_later",
         "_memory", "_objects", "_traits", "base", "bounds", "capacity", "deferred", "extension",
-        "handle_pool", "i32", "i64", "is_halted", "machines", "ref_types",
+        "handle_pool", "i32", "i64", "is_halted", "machines", "make_pool", "ref_types",
     )  # fmt: skip
 
     def __init__(self, ref_types: RefTypes, capacity: int = CAPACITY, bounds: Bounds = UNBOUNDED) -> None:
@@ -160,6 +119,8 @@ class HandleTable:
         self.handle_pool: ObjectPool | None = None
         self.machines: WeakSet[Connected] = WeakSet()
         """Whose state blocks refer to ``handle_pool``."""
+        self.make_pool: Callable[[], object] = bool
+        """Connects one if it can, when machine code needs it before a fast path has."""
 
     @property
     def live_count(self) -> int:
@@ -310,6 +271,15 @@ class HandleTable:
         if traits.fill is not None:
             traits.fill(obj, self, address)
 
+    def take_over(self, address: int, obj: object) -> None:
+        """As :meth:`adopt`, of an object whose entry is as it publishes it."""
+        word, key = (address - self.base) >> 2, id(obj)
+        _ = self._traits.get(type(obj)) or self._learn(obj)
+        self._objects[word // _ENTRY_WORDS] = obj  # no call from here on: Ctrl-C comes before or after
+        self._addresses[key] = address
+        self.i32[word + _OWNER] = OWNER_PYTHON
+        self.i64[(word >> 1) + _LINK] = 0
+
     def keep(self, address: int, obj: object) -> None:
         """Keeps something for a reserved entry, until that is unreserved."""
         self._objects[(address - self.base) >> 6] = obj
@@ -330,6 +300,12 @@ class HandleTable:
         self.handle_pool = handle_pool
         for machine in self.machines:
             machine.connect(handle_pool)
+
+    def supply_lists(self) -> bool:
+        """Machine code has asked Python for a list; whether it can make the next ones itself."""
+        if self.handle_pool is None:
+            self.make_pool()
+        return self.handle_pool is not None and self.handle_pool.supply_lists()
 
     def _learn(self, obj: object) -> _Traits:
         cls = type(obj)

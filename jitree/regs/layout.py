@@ -33,6 +33,7 @@ STATE: Final = Record(
     i64 tick              # how many nanoseconds 1 << TICK_SHIFT ticks are
     i64 handle_pool       # address of the record that machine code makes handles with, 0 = none
     i64 sweep             # address of `void (state)`: frees what machine code made in `released`; 0 = none
+    i64 new_list          # `i64 (state, element type, capacity)`: gives an empty list or 0; 0 = none
     i64 prompt            # how long a call may work for a device itself: PATIENT, PROMPT, CONTENDED
     i64 scratch           # address of the SCRATCH record that compiled functions allocate from, 0 = none
     i64 resume            # machine code to enter first: `i64 (state, frame, fuel)`, 0 = none
@@ -194,7 +195,7 @@ ENTRY: Final = Record(
     i32 count             # references from registers, globals, lists and the host
     i64 address           # of the bytes (vm.buffer, hal.buffer, view) or slots (vm.list); tick of a fence
     i64 length            # bytes; elements for a vm.list
-    i32 access            # ACCESS_* bits of a vm.buffer; memory type and place of a hal.buffer; LIST_KNOWN
+    i32 access            # ACCESS_* bits of a vm.buffer; memory type and place of a hal.buffer
     i32 usage             # allowed usage of a hal.buffer
     i32 element_type      # of a view; LIST_* element code or ref type id of a vm.list
     i32 encoding          # of a view; allowed access of a hal.buffer
@@ -250,8 +251,8 @@ LIST_SLOT: Final = Record(
     """,
 )
 
-LIST_KNOWN: Final = 1
-"""``access`` of the entry of a list that machine code made, when Python has made an object of it."""
+LIST_CAPACITY: Final = 32
+"""Slots of each list that machine code makes; Python makes those that need more."""
 LIST_EMPTY: Final = 0
 LIST_I8: Final = -1
 LIST_I16: Final = -2

@@ -29,7 +29,6 @@ from jitree.regs.layout import (
     LIST_EMPTY,
     LIST_F64,
     LIST_I64,
-    LIST_KNOWN,
     LIST_REF,
     LIST_SLOT,
     LIST_VARIANT,
@@ -160,33 +159,13 @@ class VmList(Unique):
         return made
 
     @classmethod
-    def later(cls, table: HandleTable, code: int, count: int) -> int:
-        """The handle of a list with so many elements, whose slots and entry machine code writes. Python has
-        the list when it first asks for it. ``code``: a LIST_* value code, or LIST_VARIANT: then references in
-        the slots go with the list."""
-        words = array("q", bytes(count * LIST_SLOT.size))
-        held = _Held(memoryview(words)) if code == LIST_VARIANT else None
-        ending = None if held is None else Ending(partial(table.deferred.append, held))
-        handle = table.reserve_later(partial(cls._over, words, code, held, ending))
-        table.set_extent(handle, words.buffer_info()[0], count)
-        return handle
-
-    @classmethod
-    def _over(
-        cls,
-        words: array[int],
-        code: int,
-        held: _Held | None,
-        ending: Ending | None,
-        table: HandleTable,
-        handle: int,
-    ) -> VmList:
-        table.set_word(handle, "access", LIST_KNOWN)
-        made = cls(code)
-        made._held, made._ending = held, ending
+    def over(cls, words: array[int], element_type: int, size: int, table: HandleTable, handle: int) -> VmList:
+        """The object of a handle whose slots machine code has written. They are the entry's as long as the
+        table does not have the object: the next thing is :meth:`hold`."""
+        made = cls(element_type)
+        made.words, made._address = memoryview(words), words.buffer_info()[0]
+        made.size, made.capacity = size, len(words) // _WORDS
         made.table, made.handle = table, handle
-        made.words, (made._address, made.size) = memoryview(words), table.extent(handle)
-        made.capacity = len(words) // _WORDS
         return made
 
     # -- handle table ------------------------------------------------------------------------------
@@ -226,9 +205,13 @@ class VmList(Unique):
         for index, handle in zip(self._objects, handles, strict=True):
             self.words[index * _WORDS + 1] = handle
         self._objects.clear()
-        if self.holds_references:
+        self.hold()
+
+    def hold(self) -> None:
+        """From now on the slots have handles, which are dropped when the list dies."""
+        if self.holds_references and self.table is not None:
             self._held = _Held(self.words)
-            self._ending = Ending(partial(table.deferred.append, self._held))
+            self._ending = Ending(partial(self.table.deferred.append, self._held))
 
     def _unbind(self) -> None:
         table, self.table = self.table, None

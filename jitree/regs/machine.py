@@ -21,7 +21,7 @@ from jitree.regs.records import FunctionRecord, FunctionRecords
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
-    from jitree.regs.handles import ObjectPool
+    from jitree.regs.object_pool import ObjectPool
     from jitree.regs.records import ModuleRecord
 
     class Awaited(Protocol):
@@ -73,6 +73,7 @@ _STATE_PROMPT: Final = STATE.word("prompt")
 _STATE_STACK: Final = STATE.word("stack")
 _STATE_HANDLE_POOL: Final = STATE.word("handle_pool")
 _STATE_SWEEP: Final = STATE.word("sweep")
+_STATE_NEW_LIST: Final = STATE.word("new_list")
 
 STATE_ENTRY: Final = slice(_STATE_PC, _STATE_MODULE + 1)
 """The words of STATE that say where machine code goes on."""
@@ -376,6 +377,7 @@ class Machine:
         """Shows machine code with what it makes objects."""
         self.state[_STATE_HANDLE_POOL] = handle_pool.record
         self.state[_STATE_SWEEP] = handle_pool.sweep
+        self.state[_STATE_NEW_LIST] = handle_pool.new_list
 
     def publish(self, pc: int) -> None:
         """Writes the state block so that machine code goes on at ``pc`` of the current frame."""

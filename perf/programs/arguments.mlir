@@ -74,6 +74,24 @@ module @arguments {
     return %0 : i32
   }
 
+  func.func @nested(%values: !util.list<?>) -> i32 {
+    %c1 = arith.constant 1 : index
+    %0 = util.list.get %values[%c1] : !util.list<?> -> !util.list<?>
+    %1 = util.list.get %0[%c1] : !util.list<?> -> i32
+    return %1 : i32
+  }
+
+  func.func @pair(%number: i32) -> !util.list<?> {
+    %c0 = arith.constant 0 : index
+    %c1 = arith.constant 1 : index
+    %c2 = arith.constant 2 : index
+    %0 = util.list.create %c2 : !util.list<?>
+    util.list.resize %0, %c2 : !util.list<?>
+    util.list.set %0[%c0], %number : i32 -> !util.list<?>
+    util.list.set %0[%c1], %number : i32 -> !util.list<?>
+    return %0 : !util.list<?>
+  }
+
   func.func @mixed(%values: !util.list<?>) -> i32 {
     %c1 = arith.constant 1 : index
     %0 = util.list.get %values[%c1] : !util.list<?> -> i32

@@ -100,7 +100,7 @@ def test_numbers_do_not_reach_python(session: Session, monkeypatch: pytest.Monke
     echo = echo_of(session, "i32")
     second = direct(session["i16.second"], [1, 2])
     for function in (echo, second, echo_of(session, "f64"), echo_of(session, "any")):
-        function([1, 2])  # it keeps the list for the next call
+        function([1, 2])
     before = live(session)
     monkeypatch.setattr(list_packing, "_packed", lambda *_: pytest.fail("Python packed them"))
     assert echo([3, -4, 5]) == [3, -4, 5] and echo_of(session, "f64")((2, 0.5)) == [2.0, 0.5]
@@ -110,7 +110,7 @@ def test_numbers_do_not_reach_python(session: Session, monkeypatch: pytest.Monke
     assert live(session) == before, "nothing is kept"
 
 
-def test_lists_that_are_used_again(session: Session) -> None:
+def test_slots_that_are_used_again(session: Session) -> None:
     """Elements of one call are none of the next; what a program keeps is no list of a later call."""
     program = Assembler("kept", ref_global_count=1).function(
         "keep", "0r_v", "global.store.ref 0, !vm.list, %r0\nreturn []",
@@ -340,14 +340,14 @@ def test_an_interrupt_where_python_makes_the_list(pooled: Session, keeping: Modu
     keeping.keep([inner, 1])
 
     def interrupt(frame: FrameType, event: str, value: object) -> None:
-        if event == "return" and frame.f_code.co_name == "_over":
+        if event == "return" and frame.f_code.co_name == "over":
             sys.setprofile(None)
             raise KeyboardInterrupt
 
     sys.setprofile(interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
-            keeping.give()
+            keeping.give.call_slowly((), {})
     finally:
         sys.setprofile(None)
     gc.collect()
@@ -356,7 +356,7 @@ def test_an_interrupt_where_python_makes_the_list(pooled: Session, keeping: Modu
         keeping.fail([numbers(6)], 0)
 
 
-def test_kept_lists_are_no_handles_of_a_limit() -> None:
+def test_idle_lists_are_no_handles_of_a_limit() -> None:
     program = Assembler("m")
     for index in range(4):
         program.function(f"f{index}", "0r_r", "return [%r0]", attrs=ECHOES)

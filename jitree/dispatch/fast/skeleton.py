@@ -17,8 +17,7 @@ from jitree.vmfb.words import OPCODE_NAMES
 
 SIDE_EXITS: Final = frozenset((
     "block", "call", "call.variadic", "call.yieldable", "call.variadic.yieldable",  # never in decoded code
-    "list.alloc", "list.reserve", "list.resize", "buffer.alloc", "buffer.clone", "buffer.hash",
-    "fail", "yield", "trace", "print",
+    "buffer.alloc", "buffer.clone", "buffer.hash", "fail", "yield", "trace", "print",
 ))  # fmt: skip
 """Instructions without a handler: they allocate, fail or are rare, and leave the loop to the plain tier."""
 

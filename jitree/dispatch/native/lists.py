@@ -1,5 +1,5 @@
-"""``vm.list`` elements. Lists are made, reserved and resized by the plain handlers, which do conversions,
-empty slots and everything that fails as well."""
+"""``vm.list``. The plain handlers do long lists, those that shrink, conversions, empty slots and everything
+that fails."""
 
 from __future__ import annotations
 
@@ -7,7 +7,24 @@ from typing import Final
 
 from jitree.dispatch.native.prelude import ENTRIES, SLOTS
 from jitree.dispatch.native.site import Site, Statement
-from jitree.regs.layout import ENTRY, KIND_LIST, LIST_SLOT, VALUE_TYPE_CODES
+from jitree.regs.layout import ENTRY, KIND_LIST, LIST_REF, LIST_SLOT, VALUE_TYPE_CODES
+
+
+def _alloc(site: Site) -> str:
+    """type, capacity, result"""
+    made = site.text.call("list_made", "%state", site.expected_type(0), site.wide(0))
+    site.require(site.text.let(f"icmp ne ptr {made}, null"))
+    return made
+
+
+def _reserve(site: Site) -> None:
+    """list, capacity"""
+    site.require(site.text.call("list_holds", site.operand(0), site.wide(1)))
+
+
+def _resize(site: Site) -> None:
+    """list, size"""
+    site.require(site.text.call("list_grows", site.operand(0), site.wide(1)))
 
 
 def _size(site: Site) -> str:
@@ -55,12 +72,16 @@ def _get_ref(site: Site) -> str:
 
 def _set_ref(site: Site) -> None:
     """list, index, value"""
-    _, place = _slot(site, "list_takes_ref", site.operand(2))
+    tag, place = _slot(site, "list_takes_ref", site.operand(2))
+    site.text.do(site.scoped(f"store i64 {LIST_REF}, ptr {tag}, align 8", SLOTS))
     site.put(place, 2, SLOTS)
 
 
 _KINDS: Final = ("i32", "i64", "f32", "f64")
 STATEMENTS: Final[dict[str, Statement]] = {
+    "list.alloc": _alloc,
+    "list.reserve": _reserve,
+    "list.resize": _resize,
     "list.size": _size,
     **{f"list.get.{kind}": _get for kind in _KINDS},
     **{f"list.set.{kind}": _set for kind in _KINDS},

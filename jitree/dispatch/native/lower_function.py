@@ -38,7 +38,7 @@ _EMITTERS: Final[Mapping[str, Callable[[Emitter, SsaInstruction], None]]] = {
     **calls.EMITTERS,
 }
 _EFFECTS: Final = frozenset((
-    *SLOW, "call.internal",
+    *SLOW, "call.internal", "list.alloc", "list.resize",
     *(name for name in _EMITTERS if name.startswith(("buffer.store", "buffer.fill", "buffer.copy",
                                                      "global.store", "list.set"))),
 ))  # fmt: skip

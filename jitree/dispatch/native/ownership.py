@@ -16,8 +16,7 @@ from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE
 Registers = dict[Variable, Value]
 
 SLOW: Final = frozenset((
-    "call.import", "list.alloc", "list.reserve", "list.resize", "buffer.alloc", "buffer.clone", "buffer.hash",
-    "switch.ref",
+    "call.import", "buffer.alloc", "buffer.clone", "buffer.hash", "switch.ref",
 ))  # fmt: skip
 """Instructions that are executed on the registers in memory, by the plain tier's handler or by machine code
 of an imported function. Their operands are put there before and all of their registers read back after."""

@@ -22,6 +22,7 @@ def list_alloc(machine: Machine, pc: int) -> int:
     items = VmList(machine.module.types[code[pc + 1]])
     items.reserve(machine.i32[code[pc + 2]] & _U32, machine.table.bounds)
     machine.set_ref(code[pc + 3], machine.table.wrap(items))
+    machine.table.supply_lists()
     return pc + 4
 
 

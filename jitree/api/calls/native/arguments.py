@@ -69,7 +69,7 @@ def pass_argument(python: Python, record: CallRecord, argument: Argument, value:
         store64(argument.noted, 0)
         if argument.is_array != 0 and pass_undeclared(python, record, argument, value):
             return True
-        if argument.slots != 0 and pass_list(python, record, argument, value):
+        if argument.new_list != 0 and pass_list(python, record, argument, value):
             return True
         if call(python.error_occurred) != 0:
             return False

@@ -121,7 +121,7 @@ def direct_call(
         "signal": rows.signal() if signature.fences else 0, "rewrites": int(rows.rewrites),
         "workspace": rows.workspace, "sizes": rows.sizes, "staging": rows.staging(arguments),
         "uploads": int(rows.uploads), "last_wait": rows.last_wait(vm_function), "beside": _beside(signature),
-        "extents": extents.buffer_info()[0] if count else 0, "lists": int(rows.lists),
+        "extents": extents.buffer_info()[0] if count else 0,
         "acquire_code": method_code(lock.acquire, METH_KEYWORDS),
         "release_code": method_code(lock.release, METH_NOARGS),
     }  # fmt: skip
@@ -209,7 +209,6 @@ class _Rows:
         self.packers: list[HandlePacker] = []
         self.workspace = 0  # the address of its register
         self.sizes = 0  # the address of what is known of its size
-        self.lists = False  # whether some arguments are lists
         self._slots = vm_function.argument_slots
         self._function = function
         self._keeper = keeper
@@ -324,7 +323,6 @@ class _Rows:
         producers = self._interface.producers if self._copies else None
         packer = packing.reference_packer(self._function, self._keeper, parameter, item, producers)
         self.packers.append(packer)
-        self.lists |= isinstance(packer, packing.ListPacker)
         return packer.fields(self._keep, self._record)
 
     def _record(self, fields: Fields) -> int:

@@ -18,7 +18,6 @@ from jitree.api.calls.native.fences import (
     when_done,
     when_reached,
 )
-from jitree.api.calls.native.kept_lists import clear_lists
 from jitree.api.calls.native.layout import AWAITED, CALL, CAPSULE_POINTER_AT
 from jitree.api.calls.native.lending import end_lending
 from jitree.api.calls.native.names import put_in_order
@@ -201,7 +200,6 @@ def call_directly(
             drop_signal(state, signal)
             note_writes(python, record)
             end_lending(python, record)
-            clear_lists(record)
             gate.nesting = 0
             return rest
         is_complete = is_done(python, rest)
@@ -237,7 +235,6 @@ def ended(python: Python, record: CallRecord, gate: GateRecord) -> int:
         else:
             call(python.clear_error)
     end_lending(python, record)
-    clear_lists(record)
     while not drained(python, record, record.state):
         call(python.clear_error)
     call(python.restore_error, load64(error), load64(error + 8), load64(error + 16))
@@ -330,8 +327,6 @@ def settle(python: Python, record: CallRecord, result: int) -> int:
     if unlikely(result == 0):
         call(python.fetch_error, error, error + 8, error + 16)
         drop_registers(record, state)
-    if unlikely(record.lists != 0):
-        clear_lists(record)
     is_well = drained(python, record, state)
     if unlikely(is_well and bool(record.lent)):
         end_lending(python, record)

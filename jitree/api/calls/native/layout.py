@@ -273,7 +273,6 @@ CALL: Final = Record(
     i64 last_wait           # STATE.last_wait of such calls
     i64 beside              # the most that pending calls may do to memory while such calls begin
     i64 extents             # where a call that goes on notes addresses and lengths of its arguments, or 0
-    i64 lists               # 1 = some arguments are lists
     i64 goes_on             # 1 = the caller may go on before the call in progress has ended
     i64 hold                # gives a blank entry that keeps a numpy array; 0 = none is written in place
     """
@@ -324,8 +323,7 @@ ARGUMENT: Final = Record(
     i64 convert             # Python function that gives the number, the numpy array, the handle to pass
     i64 marker              # of arrays: what `_passed_as` of those is that are known to fit
     i64 accept              # Python function: whether an array fits
-    i64 slots               # of lists: Python function that gives an entry with so many slots; 0 = of others
-    i64 kept                # of lists: address of a reference to one that is used again; 0 = of others
+    i64 new_list            # of lists: Python function that gives one of so many elements; 0 = of others
     i64 element             # of lists of anything: the ARGUMENT record of an element; 0 = numbers alone
     i64 dtype               # of numpy arrays that are copied; 0 = none are
     i64 item_size           # bytes

@@ -1,4 +1,4 @@
-"""Lists of the VM as Python's lists, but for lists of lists. Machine code."""
+"""Lists of the VM as Python's lists, but for lists that are in several places. Machine code."""
 
 from __future__ import annotations
 
@@ -18,19 +18,24 @@ _SLOT = LIST_SLOT.size
 _BITS = LIST_SLOT["bits"]
 
 
-def is_flat(handle: Entry) -> bool:
-    """Whether it is a list without lists: those may be in several places, or in a circle."""
+def is_tree(handle: Entry, nested: int) -> bool:
+    """Whether it is a list, and no list in it is in several places, or in a circle, or too deep."""
     if not handle or handle.kind != KIND_LIST:
         return False
     for index in range(handle.length):
         slot = handle.address + _SLOT * index
         item = Entry(load64(slot + _BITS) if load64(slot) == LIST_REF else 0)
-        if item and item.kind == KIND_LIST:
+        if item and item.kind == KIND_LIST and not is_branch(item, nested):
             return False
     return True
 
 
-def take_list(python: Python, record: CallRecord, result: Result, handle: Entry) -> int:
+def is_branch(item: Entry, nested: int) -> bool:
+    """Whether a list is a tree in one place alone."""
+    return item.count == 1 and nested != 0 and is_tree(item, nested - 1)
+
+
+def take_list(python: Python, record: CallRecord, result: Result, handle: Entry, nested: int) -> int:
     """A new list; takes over a reference to the handle. 0 with an exception set."""
     count = handle.length
     values = call(python.new_list, count)
@@ -40,7 +45,7 @@ def take_list(python: Python, record: CallRecord, result: Result, handle: Entry)
         # Python may have run: a finalizer can change a list that the program still has.
         is_there = index < handle.length
         slot = handle.address + _SLOT * index
-        value = item_at(python, record, result, slot) if is_there else retained(python, python.none)
+        value = item_at(python, record, result, slot, nested) if is_there else retained(python, python.none)
         if value != 0:
             call(python.set_list_item, values, index, value)
         else:
@@ -54,13 +59,16 @@ def take_list(python: Python, record: CallRecord, result: Result, handle: Entry)
     return values
 
 
-def item_at(python: Python, record: CallRecord, result: Result, slot: int) -> int:
+def item_at(python: Python, record: CallRecord, result: Result, slot: int, nested: int) -> int:
     """The element in a slot. 0 with an exception set."""
     tag, bits = load64(slot), load64(slot + _BITS)
     if tag == LIST_EMPTY or (tag == LIST_REF and bits == 0):
         return retained(python, python.none)
     if tag == LIST_REF:
-        return take_reference(python, record, result, retain(Entry(bits)))
+        item = retain(Entry(bits))
+        if item.kind == KIND_LIST and nested != 0:
+            return take_list(python, record, result, item, nested - 1)
+        return take_reference(python, record, result, item)
     if tag == LIST_F64:
         return call_double(python.new_float, bits)
     if tag == LIST_F32:

@@ -1,33 +1,24 @@
 """Python's lists as lists of the VM, with numbers of a declared type or with anything. Machine code.
 
-Python gives an entry with memory for the slots, which later calls use again (``kept_lists``); it makes the
-object of the list when it first asks for that.
+Long lists are made by Python, which has their elements written here.
 """
 
 from __future__ import annotations
 
-from jitree.api.calls.native.kept_lists import LEAST_SLOTS, drop_entry, kept_list
 from jitree.api.calls.native.layout import FLOAT_AT
 from jitree.api.calls.native.python import drop, invoke_with, invoke_with_number, retained, type_of
 from jitree.api.calls.native.records import Argument, CallRecord, Python
 from jitree.api.calls.native.sequences import item_of, length_of, store_number
 from jitree.api.calls.native.undeclared import pass_undeclared
-from jitree.codegen.primitives import call, greater, load64, stack, store64
+from jitree.codegen.primitives import call, load64, stack, store64, unlikely
 from jitree.codegen.record import place_of
+from jitree.modules.hal.native.entries import STATE_RELEASED, release
+from jitree.modules.hal.native.lists import new_list
 from jitree.modules.hal.native.records import Entry
-from jitree.regs.counting import retain
-from jitree.regs.layout import (
-    KIND_LIST,
-    LIST_F32,
-    LIST_F64,
-    LIST_I8,
-    LIST_I64,
-    LIST_REF,
-    LIST_SLOT,
-    LIST_VARIANT,
-    OWNER_PYTHON,
-)
+from jitree.regs.layout import LIST_F32, LIST_F64, LIST_I8, LIST_I64, LIST_REF, LIST_SLOT, LIST_VARIANT
 
+MOST_NESTED = 16
+"""Lists in lists, in arguments and results; deeper ones are Python's."""
 _SLOT = LIST_SLOT.size
 _BITS = LIST_SLOT["bits"]
 
@@ -40,39 +31,31 @@ def pass_list(python: Python, record: CallRecord, argument: Argument, value: int
     is_any = argument.element_type == LIST_VARIANT and may_refer(record, argument)
     if argument.element_type == LIST_VARIANT and not is_any and not are_numbers(python, value, count):
         return False
-    made = kept_list(argument, count)
+    made = list_of(python, record, argument, count)
     if not made:
-        made = new_list(python, record, argument, count)
-        if not made:
-            return False
-    if not store_all(python, record, argument, value, count, made.address):
-        drop_entry(record, made)
+        return False
+    if not store_all(python, record, argument, value, count, made.address, MOST_NESTED):
+        release(record.state.handle_pool, made, place_of(record.state) + STATE_RELEASED)
         return False
     store64(argument.place, place_of(made))
     return True
 
 
-def new_list(python: Python, record: CallRecord, argument: Argument, count: int) -> Entry:
-    """A reference to a list with so many empty slots. 0 with an exception set."""
-    slots = greater(count, LEAST_SLOTS)
-    held = invoke_with_number(python, argument.slots, slots)
-    if held == 0:
-        return Entry(0)
-    overflow = stack(4)
-    made = Entry(call(python.long_value, held, overflow))
-    drop(python, held)
-    made.kind = KIND_LIST
-    made.count = 1
-    made.length = count
-    made.access = 0
-    made.element_type = argument.element_type
-    made.rank = slots
-    made.owner = OWNER_PYTHON
-    made.parent = Entry(0)
-    made.link = Entry(0)
-    if slots == LEAST_SLOTS and argument.kept != 0 and load64(argument.kept) == 0:
-        store64(argument.kept, place_of(retain(made)))
-    return made
+def list_of(python: Python, record: CallRecord, argument: Argument, count: int) -> Entry:
+    """A reference to a list of so many elements, which are to be written. 0 with an exception set."""
+    state = record.state
+    made = new_list(state, argument.element_type, count) if state.handle_pool else 0
+    if unlikely(made == 0):
+        given = invoke_with_number(python, argument.new_list, count)
+        if given == 0:
+            return Entry(0)
+        made = call(python.long_value, given, stack(4))
+        drop(python, given)
+        if made != 0:
+            return Entry(made)
+        made = new_list(state, argument.element_type, count)
+    Entry(made).length = count
+    return Entry(made)
 
 
 def may_refer(record: CallRecord, argument: Argument) -> bool:
@@ -90,16 +73,17 @@ def are_numbers(python: Python, value: int, count: int) -> bool:
 
 
 def store_all(
-    python: Python, record: CallRecord, argument: Argument, value: int, count: int, slots: int
+    python: Python, record: CallRecord, argument: Argument, value: int, count: int, slots: int, nested: int
 ) -> bool:
-    """Whether all items became elements. Python may run between them, and change the list."""
+    """Whether all items became elements; lists among them may be so deep. Python may run between them, and
+    change the list."""
     for index in range(count):
         if length_of(python, value) != count:
             return False
         item = retained(python, item_of(python, value, index))
         slot = slots + _SLOT * index
         is_stored = (
-            store_any(python, record, argument, item, slot)
+            store_any(python, record, argument, item, slot, nested)
             if argument.element_type == LIST_VARIANT
             else store_typed(python, argument, item, slot)
         )
@@ -121,7 +105,9 @@ def store_typed(python: Python, argument: Argument, item: int, slot: int) -> boo
     return True
 
 
-def store_any(python: Python, record: CallRecord, argument: Argument, item: int, slot: int) -> bool:
+def store_any(
+    python: Python, record: CallRecord, argument: Argument, item: int, slot: int, nested: int
+) -> bool:
     """Integers become i64, floats f64, what is no number a reference."""
     cls = type_of(item)
     if cls == python.float_type:
@@ -136,7 +122,19 @@ def store_any(python: Python, record: CallRecord, argument: Argument, item: int,
     if not may_refer(record, argument):
         return False
     store64(slot, LIST_REF)
+    count = length_of(python, item)
+    if count >= 0 and nested != 0:
+        return store_list(python, record, argument, item, count, slot, nested - 1)
     return item == python.none or store_reference(python, record, argument.element, item, slot)
+
+
+def store_list(
+    python: Python, record: CallRecord, argument: Argument, value: int, count: int, slot: int, nested: int
+) -> bool:
+    """A list in a list, whose elements go with it where they are refused."""
+    made = list_of(python, record, argument, count)
+    store64(slot + _BITS, place_of(made))
+    return bool(made) and store_all(python, record, argument, value, count, made.address, nested)
 
 
 def store_float(value: int, slot: int) -> bool:

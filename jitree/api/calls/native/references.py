@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
@@ -19,8 +18,8 @@ from jitree.api.calls.native.layout import MAXIMUM_RANK, PASS_REFERENCE
 from jitree.api.calls.native.producers import runs_code
 from jitree.api.calls.packing import packers
 from jitree.api.calls.tensor_packing import ArrayTransfer
-from jitree.base.endings import Ending
 from jitree.errors import FailedPreconditionError
+from jitree.regs.layout import LIST_CAPACITY
 from jitree.regs.list import VmList
 from jitree.types import BY_NAME
 from jitree.vmfb.cconv import TYPE_NAMES
@@ -130,18 +129,14 @@ class ListPacker(HandlePacker):
     ) -> None:
         super().__init__(function, keeper, parameter, item, producers)
         self._element = element_of(parameter) or ANYTHING
-        self._kept = array("q", (0,))
-        self._ending = Ending(partial(self._table.deferred.append, self._kept))
 
     def fields(self, keep: Keep, record: NewRecord) -> dict[str, Any]:
         element, code = self._element, LIST_CODES[self._element]
         fields = super().fields(keep, record) | numbers_of(BY_NAME["i64" if element == ANYTHING else element])
         fields |= {
             "element_type": code, "item_size": 4 if element == "f32" else 8,
-            "slots": keep(partial(VmList.later, self._table, code)),
+            "new_list": keep(self.new_list),
         }  # fmt: skip
-        if self._table.bounds.objects is None:  # else what is kept would be one of few handles
-            fields["kept"] = self._kept.buffer_info()[0]
         if element == ANYTHING and self._producers is not None:
             of_element = {
                 "kind": PASS_REFERENCE,
@@ -150,6 +145,14 @@ class ListPacker(HandlePacker):
             }
             fields["element"] = record(of_element)
         return fields
+
+    def new_list(self, count: int) -> int:
+        """The handle of a list of so many elements; 0: machine code makes it."""
+        if self._table.supply_lists() and count <= LIST_CAPACITY:
+            return 0
+        made = VmList(LIST_CODES[self._element], count)
+        made.resize(count)
+        return self._table.wrap(made)
 
     def pack_element(self, value: Any) -> int | float | npt.NDArray[Any]:
         """An element of a list of anything: its handle, or the number or array that machine code stores."""

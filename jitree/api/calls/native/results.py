@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from jitree.api.calls.native.layout import PASS_ARRAY, PASS_F64, PASS_I32, PASS_I64, RESULT
-from jitree.api.calls.native.list_results import is_flat, take_list, take_reference
+from jitree.api.calls.native.list_results import is_tree, take_list, take_reference
+from jitree.api.calls.native.lists import MOST_NESTED
 from jitree.api.calls.native.numbers import widened
 from jitree.api.calls.native.python import drop, retained
 from jitree.api.calls.native.records import CallRecord, Python, Result
@@ -63,6 +64,6 @@ def take_register(python: Python, record: CallRecord, result: Result) -> int:
         return call_double(python.new_float, widened(kind, load32(place)))
     handle = Entry(load64(place))
     store64(place, 0)
-    if is_flat(handle):
-        return take_list(python, record, result, handle)
+    if is_tree(handle, MOST_NESTED):
+        return take_list(python, record, result, handle, MOST_NESTED)
     return take_reference(python, record, result, handle)

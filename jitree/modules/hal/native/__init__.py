@@ -25,6 +25,7 @@ SWEEP: Final = "sweep"
 FREE: Final = "free_entry"
 TAKE_OVER: Final = "take_over"
 HAND_OVER: Final = "hand_over"
+NEW_LIST: Final = "new_list"
 IS_DONE: Final = "is_done_in_a_moment"
 
 RECIPE: Final = image.Recipe(

@@ -7,11 +7,22 @@ from jitree.codegen.record import place_of
 from jitree.modules.hal.native.layout import ACCOUNT_SIZE, ACCOUNTS, HANDLE_POOL, POOL_COUNT, STORAGE_POOLS
 from jitree.modules.hal.native.records import HandlePoolRecord, Recording, State
 from jitree.regs.counting import Entry, Released, join, lost
-from jitree.regs.layout import ENTRY, KIND_FREE, KIND_STORAGE, OWNER_CODE, STATE
+from jitree.regs.layout import (
+    ENTRY,
+    KIND_FREE,
+    KIND_LIST,
+    KIND_STORAGE,
+    LIST_REF,
+    LIST_SLOT,
+    OWNER_CODE,
+    STATE,
+)
 
 STATE_RELEASED = STATE["released"]
 HANDLE_POOL_RELEASED = HANDLE_POOL["released"]
 STORAGE_TICK = ENTRY["parent"]
+_SLOT = LIST_SLOT.size
+_BITS = LIST_SLOT["bits"]
 
 
 def new_entry(state: State, handle_pool: HandlePoolRecord, kind: int) -> Entry:
@@ -75,6 +86,8 @@ def free(handle_pool: HandlePoolRecord, entry: Entry, released: int) -> None:
         store64(pool, place_of(entry))
     elif kind == handle_pool.command_buffer:
         free_command_buffer(handle_pool, entry, released)
+    elif kind == KIND_LIST:
+        free_list(handle_pool, entry, released)
     else:
         free_object(handle_pool, entry, released)
 
@@ -83,6 +96,22 @@ def free(handle_pool: HandlePoolRecord, entry: Entry, released: int) -> None:
 def free_command_buffer(handle_pool: HandlePoolRecord, entry: Entry, released: int) -> None:
     release_recording(handle_pool, Recording(entry.address), released)
     free_object(handle_pool, entry, released)
+
+
+@apart
+def free_list(handle_pool: HandlePoolRecord, entry: Entry, released: int) -> None:
+    """Elements that nothing else refers to wait, as long as the others: lists in lists may be deeper than the
+    stack."""
+    for slot in range(entry.address, entry.address + _SLOT * entry.length, _SLOT):
+        element = Entry(load64(slot + _BITS) if load64(slot) == LIST_REF else 0)
+        store64(slot, 0)
+        store64(slot + _BITS, 0)
+        handle_pool.dead = dropped(element, handle_pool.dead, released)
+    entry.kind = KIND_FREE
+    entry.length = 0
+    entry.link = handle_pool.lists
+    handle_pool.lists = entry
+    handle_pool.live -= 1
 
 
 def free_object(handle_pool: HandlePoolRecord, entry: Entry, released: int) -> None:
@@ -118,7 +147,6 @@ def sweep(state: State) -> None:
     """Frees what machine code made of the state's released entries and of what Python dropped; Python's own
     stay in the list."""
     handle_pool = state.handle_pool
-    bury(handle_pool, place_of(state) + STATE_RELEASED)
     entry = state.released
     state.released = Entry(0)
     while entry:
@@ -128,18 +156,20 @@ def sweep(state: State) -> None:
         else:
             join(entry, Released(place_of(state) + STATE_RELEASED))
         entry = following
+    bury(handle_pool, place_of(state) + STATE_RELEASED)
 
 
 def bury(handle_pool: HandlePoolRecord, released: int) -> None:
-    """Frees the entries that Python dropped."""
-    dead = handle_pool.dead
-    handle_pool.dead = Entry(0)
-    free_all(handle_pool, dead, released)
+    """Frees the entries that Python dropped, and those that were in lists."""
+    while handle_pool.dead:
+        dead = handle_pool.dead
+        handle_pool.dead = Entry(0)
+        free_all(handle_pool, dead, released)
 
 
 def free_entry(handle_pool: HandlePoolRecord, entry: Entry) -> None:
     """Does for Python what :func:`free` does, also what it dropped before; entries of Python's that go with
     them are in the record's list then. ``entry`` may be 0."""
-    bury(handle_pool, place_of(handle_pool) + HANDLE_POOL_RELEASED)
     if entry:
         free(handle_pool, entry, place_of(handle_pool) + HANDLE_POOL_RELEASED)
+    bury(handle_pool, place_of(handle_pool) + HANDLE_POOL_RELEASED)

@@ -16,10 +16,19 @@ from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.device import Device, fence_class, semaphore_class
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import FUNCTION_TABLE, FUNCTION_TABLE_ADDRESS
-from jitree.modules.hal.native import FREE, HAND_OVER, IS_DONE, SWEEP, TAKE_OVER
+from jitree.modules.hal.native import FREE, HAND_OVER, IS_DONE, NEW_LIST, SWEEP, TAKE_OVER
 from jitree.modules.hal.native.layout import HANDLE_POOL, LARGEST_POOLED, PROMISED, STAGED
 from jitree.modules.hal.native.pools import ArenaPool, StoragePool
-from jitree.regs.layout import ENTRY, KIND_FREE, KIND_STORAGE, OWNER_CODE, PLACE_SHIFT
+from jitree.regs.layout import (
+    ENTRY,
+    KIND_FREE,
+    KIND_LIST,
+    KIND_STORAGE,
+    LIST_CAPACITY,
+    LIST_SLOT,
+    OWNER_CODE,
+    PLACE_SHIFT,
+)
 from jitree.regs.memory import address_of, local_memory
 
 if TYPE_CHECKING:
@@ -34,10 +43,13 @@ if TYPE_CHECKING:
     from jitree.hal.stream_record import SharedStream
     from jitree.modules.hal.native.programs import ProgramTable
     from jitree.regs.handles import HandleTable
+    from jitree.regs.list import VmList
 
 _ALIGNMENT: Final = 64
 _BLANK_BATCH: Final = 128
 """Entries that a table reserves at a time."""
+_LIST_BATCH: Final = 16
+"""Lists that machine code gets at a time."""
 _KINDS: Final = (
     "device", "allocator", "buffer", "buffer_view", "fence", "command_buffer", "executable",
     "pipeline_layout",
@@ -48,8 +60,8 @@ _COUNT, _ADDRESS, _LENGTH, _ACCESS, _USAGE, _ELEMENT_TYPE, _ENCODING, _RANK, _PA
     for field in ("count", "address", "length", "access", "usage", "element_type", "encoding", "rank",
                   "parent", "link")
 )  # fmt: skip
-_BLANK, _DEAD, _LIVE, _RELEASED, _EXECUTE = (
-    HANDLE_POOL.word(field) for field in ("blank", "dead", "live", "released", "execute")
+_BLANK, _DEAD, _LIVE, _RELEASED, _EXECUTE, _LISTS = (
+    HANDLE_POOL.word(field) for field in ("blank", "dead", "live", "released", "execute", "lists")
 )
 _FAILURE: Final = HANDLE_POOL.word("failure")
 
@@ -59,7 +71,7 @@ _Free = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
 
 
 class HandlePool:
-    """The HANDLE_POOL record of a table; implements :class:`~jitree.regs.handles.ObjectPool`.
+    """The HANDLE_POOL record of a table; implements :class:`~jitree.regs.object_pool.ObjectPool`.
 
     Used by the thread that holds the context.
     """
@@ -71,6 +83,9 @@ class HandlePool:
         self._words = array("q", bytes(HANDLE_POOL.size))
         self.record: int = self._words.buffer_info()[0]
         self.sweep: int = code.addresses[SWEEP]
+        self.new_list: int = code.addresses[NEW_LIST]
+        self._slots: dict[int, array[int]] = {}
+        """Of lists that machine code makes, by address."""
         self._free: Callable[[int, int], None] = _Free(code.addresses[FREE])
         self._kinds = {name: table.ref_types.lookup(f"hal.{name}") for name in _KINDS}
         for name, kind in self._kinds.items():
@@ -161,6 +176,26 @@ class HandlePool:
                 self._set("estimate", native.estimate_address)
                 self._set("clock", native.clock_address)
         return has_room or (lacks and bool(words[_BLANK] and words[_EXECUTE]))
+
+    def supply_lists(self) -> bool:
+        """See :meth:`ObjectPool.supply_lists`. Where memory or objects are limited Python makes each."""
+        table, words = self._table, self._words
+        bounds = table.bounds
+        if bounds.objects is not None or bounds.limited_charge is not None:
+            return False
+        if words[_LISTS]:
+            return True
+        for handle in table.reserve(_LIST_BATCH).tolist():
+            slots = array("q", bytes(LIST_CAPACITY * LIST_SLOT.size))
+            address = slots.buffer_info()[0]
+            self._slots[address] = slots
+            table.set_extent(handle, address, 0)
+            table.set_word(handle, "rank", LIST_CAPACITY)
+            table.set_word(handle, "owner", OWNER_CODE)
+            table.set_word(handle, "link", words[_LISTS])
+            words[_LISTS] = handle
+            self._promised += 1
+        return True
 
     def expect(self, command_buffers: int) -> None:
         """So many may be recorded before Python is asked for the next."""
@@ -292,6 +327,8 @@ class HandlePool:
         kind = table.i32[2 * word]
         if kind == KIND_FREE:
             return None
+        if kind == KIND_LIST:
+            return self._make_list(address)
         parent = table.i64[word + _PARENT]
         obj = self._makers[kind](self, word)
         table.adopt(address, obj)
@@ -362,6 +399,22 @@ class HandlePool:
             table.i32[2 * word + _ELEMENT_TYPE],
             table.i32[2 * word + _ENCODING],
         )
+
+    def _make_list(self, address: int) -> VmList:
+        """Entry and slots stay as they are: machine code may be using them."""
+        from jitree.regs.list import VmList
+
+        table = self._table
+        word = (address - table.base) >> 3
+        element_type, length = table.i32[2 * word + _ELEMENT_TYPE], table.i64[word + _LENGTH]
+        slots = table.i64[word + _ADDRESS]
+        made = VmList.over(self._slots[slots], element_type, length, table, address)
+        table.take_over(address, made)
+        self._words[_LIVE] -= 1
+        self._promised -= 1
+        del self._slots[slots]
+        made.hold()
+        return made
 
     def _make_fence(self, word: int) -> Fence:
         make = fence_class()

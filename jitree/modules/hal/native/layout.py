@@ -40,7 +40,8 @@ HANDLE_POOL: Final = Record(
     i64 extension         # bytes from an entry to its extension
     i64 live              # objects of OWNER_CODE
     i64 released          # entries of OWNER_PYTHON whose last reference an object of OWNER_CODE held
-    i64 dead              # entries of OWNER_CODE that Python has dropped, by `link`
+    i64 dead              # entries of OWNER_CODE without references that are to be freed, by `link`
+    i64 lists             # list of entries with idle slots of a vm.list, by `link`
     i64 device            # type numbers of references
     i64 allocator
     i64 buffer

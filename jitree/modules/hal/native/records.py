@@ -22,6 +22,7 @@ class State(MemoryRecord, layout=STATE):
 class HandlePoolRecord(MemoryRecord, layout=HANDLE_POOL):
     blank: Entry
     dead: Entry
+    lists: Entry
     functions: Functions
     arenas: Recording
     queue: Queue

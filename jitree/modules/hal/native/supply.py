@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from weakref import ref
 
 from jitree.codegen import image
 from jitree.dispatch.sites import register_index
@@ -51,6 +52,8 @@ class Supplier:
         self._handle_pool: HandlePool | None = None
         self._own: HandlePool | None = None
         """The same if this context made them; one that shares its table did else."""
+        if table is not None:
+            table.make_pool = partial(_pool_of, ref(self))
 
     @property
     def handle_pool(self) -> HandlePool | None:
@@ -105,6 +108,12 @@ class Supplier:
         """The context is closed."""
         if self._own is not None:
             self._own.close()
+
+
+def _pool_of(supplier: ref[Supplier]) -> object:
+    """The table does not own who owns it."""
+    there = supplier()
+    return None if there is None else there.handle_pool
 
 
 IDLE: Final = Supplier(None, ())

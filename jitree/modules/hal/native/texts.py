@@ -8,7 +8,16 @@ from importlib import import_module
 from jitree.codegen import functions
 from jitree.codegen.functions import IntegerFunction
 from jitree.codegen.image.generated import Generated, one_unit
-from jitree.modules.hal.native import FREE, HAND_OVER, IS_DONE, SWEEP, TAKE_OVER, fast_paths, symbol_of
+from jitree.modules.hal.native import (
+    FREE,
+    HAND_OVER,
+    IS_DONE,
+    NEW_LIST,
+    SWEEP,
+    TAKE_OVER,
+    fast_paths,
+    symbol_of,
+)
 from jitree.modules.hal.native.registers import REFUSED
 from jitree.regs.layout import STATE
 
@@ -17,6 +26,7 @@ _PACKAGE = "jitree.modules.hal.native"
 
 def generate() -> Generated:
     found: list[IntegerFunction] = [_find("entries", SWEEP), _find("entries", FREE)]
+    found += [_find("lists", NEW_LIST)]
     found += [_find("streams", TAKE_OVER), _find("streams", HAND_OVER), _find("fences", IS_DONE)]
     entries: list[str] = []
     symbols = []
@@ -26,7 +36,8 @@ def generate() -> Generated:
         symbols.append(symbol_of(row))
         entries.append(_entry(symbols[-1], found[-1], constants))
     return one_unit(
-        [*entries, *functions.texts(found)], [*symbols, SWEEP, FREE, TAKE_OVER, HAND_OVER, IS_DONE]
+        [*entries, *functions.texts(found)],
+        [*symbols, SWEEP, FREE, NEW_LIST, TAKE_OVER, HAND_OVER, IS_DONE],
     )
 
 

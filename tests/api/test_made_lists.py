@@ -1,0 +1,194 @@
+"""Lists that programs make, grow and fill: machine code does what Python does, and frees all of them."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from jitree import Session
+from jitree.errors import StatusError
+from jitree.regs.list import VmList
+from tests.api.direct import CALLS, direct, live, needs_machine_code, prepare_calls
+from tests.assembler import Assembler
+
+pytestmark = needs_machine_code
+
+KINDS = ("i8", "i32", "i64", "f32", "f64", "!vm.opaque", "!vm.list<i8>")
+LISTS = ("%r0", "%r1", "%r2")
+_numbers = itertools.count()
+
+Step = tuple[Any, ...]
+
+
+@pytest.fixture(scope="module")
+def sessions() -> Iterator[list[Session]]:
+    prepare_calls()
+    made = [Session("local-sync", tier=tier) for tier in ("plain", "fast", "native")]
+    for session in made[1:]:
+        session.context.table.make_pool()
+    yield made
+    for session in made:
+        session.close()
+
+
+def line(step: Step) -> list[str]:
+    """The code of a step. Lists hold only lists with a smaller number: there are no circles."""
+    name, place, *values = step
+    target = LISTS[place]
+    if name == "alloc":
+        return [f"%i2 = const.i32 {values[0]}", f"{target} = list.alloc {KINDS[values[1]]}, %i2"]
+    if name in ("reserve", "resize"):
+        return [f"%i2 = const.i32 {values[0]}", f"list.{name} {target}, %i2"]
+    if name == "size":
+        return [f"%i2 = list.size {target}", "%i0 = add.i32 %i0, %i2"]
+    index = f"%i3 = const.i32 {values[0]}"
+    if name == "set":
+        kind = KINDS[values[1]]
+        register = "%i4:5" if kind[1:] == "64" else "%i4"
+        return [index, f"{register} = const.{kind} 7", f"list.set.{kind} {target}, %i3, {register}"]
+    if name == "get":
+        return [index, f"%i4 = list.get.i32 {target}, %i3", "%i0 = add.i32 %i0, %i4"]
+    if name == "put":
+        return [index, f"list.set.ref {target}, %i3, {LISTS[values[1] % place]}"] if place else []
+    return [index, f"%r3 = list.get.ref {target}, %i3, !vm.list<i8>", "%r3 = const.ref.zero"]
+
+
+sizes = st.sampled_from([0, 1, 2, 3, 31, 32, 33, 40])
+places = st.sampled_from([0, 1, 2])
+indices = st.sampled_from([0, 0, 1, 2, 31, -1])
+steps = st.one_of(
+    st.tuples(st.just("alloc"), places, sizes, st.integers(0, len(KINDS) - 1)),
+    st.tuples(st.sampled_from(["reserve", "resize", "resize"]), places, sizes),
+    st.tuples(st.just("size"), places),
+    st.tuples(st.just("set"), places, indices, st.sampled_from([1, 2, 3, 4])),
+    st.tuples(st.just("get"), places, indices),
+    st.tuples(st.sampled_from(["put", "put", "take"]), places, indices, places),
+)
+
+
+def held(session: Session) -> int:
+    """References that are held, after those of dead lists are dropped."""
+    gc.collect()
+    with session.context.invoker.lock:
+        session.context.table.drain_deferred()
+    return live(session)
+
+
+def outcome(session: Session, name: str) -> list[Any]:
+    function = session[f"{name}.f"]
+    before = held(session)
+    told = []
+    for _ in range(CALLS + 2):
+        try:
+            told.append(repr(function()))
+        except StatusError as error:
+            told.append(f"{type(error).__name__}: {error.message}")
+        assert held(session) == before
+    return told
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(steps, max_size=14))
+@example([("resize", 1, 32), ("put", 1, 31, 0), ("resize", 2, 1), ("put", 2, 0, 1), ("size", 2)])
+@example([("resize", 1, 2), ("put", 1, 0, 0), ("put", 1, 1, 0), ("resize", 1, 40), ("resize", 1, 0)])
+def test_programs_do_the_same_in_the_loop(sessions: list[Session], program: list[Step]) -> None:
+    compare(sessions[:2], program)
+
+
+@settings(max_examples=5, deadline=None)  # a second each
+@given(st.lists(steps, min_size=6, max_size=14))
+@example(
+    [("resize", 1, 32), ("put", 1, 31, 0), ("resize", 2, 1), ("put", 2, 0, 1), ("size", 2), ("take", 2, 0, 0)]
+)
+@example([("resize", 1, 2), ("put", 1, 0, 0), ("put", 1, 1, 0), ("resize", 1, 40), ("resize", 1, 0)])
+@example(
+    [
+        ("alloc", 0, 3, 1),
+        ("resize", 0, 3),
+        ("set", 0, 1, 1),
+        ("get", 0, 1),
+        ("reserve", 0, 33),
+        ("set", 0, 0, 4),
+    ]
+)
+def test_programs_do_the_same_compiled(sessions: list[Session], program: list[Step]) -> None:
+    compare([sessions[0], sessions[2]], program)
+
+
+def compare(sessions: list[Session], program: list[Step]) -> None:
+    text = ["%i0 = const.i32 0"]
+    for place, _ in enumerate(LISTS):
+        text += line(("alloc", place, 2, KINDS.index("!vm.opaque")))
+    for step in program:
+        text += line(step)
+    declared = ", ".join(f"%y{index}: !util.list<?>" for index in range(3))
+    attrs = {"iree.abi.declaration": f"sync func @f() -> (%n: i32, {declared})"}
+    name = f"m{next(_numbers)}"
+    module = Assembler(name).function(
+        "f", "0v_irrr", "\n".join([*text, "return [%i0, %R0, %R1, %R2]"]), attrs=attrs
+    )
+    image = module.build()
+    told = []
+    for session in sessions:
+        session.load(image)
+        told.append(outcome(session, name))
+    assert told[1] == told[0]
+
+
+def test_lists_do_not_reach_python(sessions: list[Session], monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """
+        %i1 = const.i32 3
+        %r1 = list.alloc !vm.opaque, %i1
+        list.resize %r1, %i1
+        %r2 = list.alloc i32, %i1
+        list.resize %r2, %i1
+        %i2 = const.i32 1
+        list.set.i32 %r2, %i2, %i0
+        list.set.ref %r1, %i2, %R2
+        list.set.ref %r1, %i1, %R0
+        return [%R1]"""
+    text = text.replace("%r1, %i1, %R0", "%r1, %i3, %R0").replace(
+        "%i2 = const", "%i3 = const.i32 2\n%i2 = const"
+    )
+    attrs = {"iree.abi.declaration": "sync func @f(%n: i32, %x: !hal.buffer_view) -> (%y: !util.list<?>)"}
+    session = sessions[1]
+    module = session.load(Assembler("direct").function("f", "0ir_r", text, attrs=attrs).build())
+    array = session.to_device(np.ones(2, np.float32))
+    function = direct(module.f, 5, array)
+    before = held(session)
+    monkeypatch.setattr(VmList, "__init__", lambda *_: pytest.fail("Python made a list"))
+    for number in range(50):  # more than machine code has at a time
+        empty, inner, (one, two) = function(number, array)
+        assert (empty, inner, one, two) == (None, [0, number, 0], 1, 1)
+    assert held(session) == before
+
+
+def test_deep_lists_go_without_the_stack(sessions: list[Session]) -> None:
+    """A list in a list, twenty thousand deep, is dropped at once."""
+    text = """
+        %i1 = const.i32 1
+        %i2 = const.i32 0
+        br ^more {}
+        ^more:
+        %r0 = list.alloc !vm.opaque, %i1
+        list.resize %r0, %i1
+        list.set.ref %r0, %i2, %R1
+        %r1 = assign.ref %R0
+        %i0 = sub.i32 %i0, %i1
+        cond_br %i0, ^more {}, ^end {}
+        ^end:
+        return [%i0]"""
+    attrs = {"iree.abi.declaration": "sync func @f(%n: i32) -> (%y: i32)"}
+    for session in sessions:
+        module = session.load(Assembler("deep").function("f", "0i_i", text, attrs=attrs).build())
+        before = held(session)
+        for _ in range(3):
+            assert module.f(20_000) == 0
+        assert held(session) == before
