@@ -275,7 +275,7 @@ class Session(Observable, Ended, Remade):
             return source
         if isinstance(source, str):
             if source == "-":  # standard input
-                return BytecodeModule.load(sys.stdin.buffer.read(), "<standard input>")
+                return BytecodeModule.load(sys.stdin.buffer, "<standard input>")
             reference = parse_reference(source)
             if reference is not None:
                 from jitree.api.module_files import open_module_file

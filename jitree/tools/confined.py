@@ -67,10 +67,13 @@ def open_session(flags: ParsedFlags, stack: ExitStack, parameters: Mapping[str, 
     return session
 
 
-def _read_standard_input(limits: Limits | None) -> bytes:
+def _read_standard_input(limits: Limits | None) -> memoryview:
     """A module; of one that is larger than the limit no more than shows that."""
+    from jitree.vmfb.archive import content, loading
+
     most = None if limits is None else limits.load_size
-    return sys.stdin.buffer.read(-1 if most is None else most + 1)
+    with loading("<standard input>"):
+        return content(sys.stdin.buffer, -1 if most is None else most + 1)
 
 
 def _limits(texts: list[str]) -> Limits | None:

@@ -36,9 +36,7 @@ def main(flags: ParsedFlags) -> int:
     if not path:
         print("Syntax: jitree dump [--output=...] module.vmfb", file=sys.stderr)
         return 1
-    archive = (
-        Archive.open(sys.stdin.buffer.read(), "<stdin>") if path == _STANDARD_INPUT else Archive.open(path)
-    )
+    archive = Archive.open(sys.stdin.buffer, "<stdin>") if path == _STANDARD_INPUT else Archive.open(path)
     if flags.text("output") == "flatbuffer-binary":
         sys.stdout.flush()
         sys.stdout.buffer.write(archive.flatbuffer)

@@ -115,7 +115,7 @@ def _read_module(path: str, mode: str) -> ModuleLike:
     if path == STANDARD_INPUT:
         import sys
 
-        return BytecodeModule.load(sys.stdin.buffer.read(), "<standard input>")
+        return BytecodeModule.load(sys.stdin.buffer, "<standard input>")
     if mode == "preload" and Path(path).is_file():
         return BytecodeModule.load(Path(path).read_bytes(), path)
     return BytecodeModule.load(path)

@@ -11,6 +11,7 @@ import io
 import os
 import stat
 import struct
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias, TypeGuard
@@ -44,6 +45,10 @@ _MAPPED_SIZE: Final = 1 << 20
 """Files from this size on are mapped. Smaller ones are read: that takes under a millisecond, and a file that
 is overwritten while its module is in use (compile, run, compile again) does no harm."""
 
+_STREAM_SIZE: Final = 4 << 30
+"""The most bytes that are read of a stream, such as a pipe: one that never ends takes no more memory."""
+_STREAM_PART: Final = 1 << 20
+
 Source: TypeAlias = "bytes | bytearray | memoryview | mmap | str | os.PathLike[str] | BinaryIO"
 
 
@@ -67,7 +72,7 @@ class Archive(NamedTuple):
         """Opens a path, a bytes-like object (aliased, not copied) or a binary file (from its position on).
 
         NOT_FOUND if there is no such file, PERMISSION_DENIED or UNAVAILABLE if it cannot be read,
-        INVALID_ARGUMENT if it is not a module.
+        INVALID_ARGUMENT if it is not a module, RESOURCE_EXHAUSTED for a stream of more than 4 GiB.
         """
         shown = name_of(source) if name is None else name
         with loading(shown):
@@ -91,8 +96,10 @@ def content(source: Source, most: int = -1) -> memoryview:
     if isinstance(source, (str, os.PathLike)):
         return _read_path(os.fspath(source), most, _read_file)
     try:
-        data: Any = source.read(most) if _is_file(source) else source
+        data: Any = _read_stream(source, most) if _is_file(source) else source
         return memoryview(data).toreadonly().cast("B")
+    except InvalidArgumentError:
+        raise
     except TypeError as error:  # neither bytes nor a file of bytes
         raise InvalidArgumentError(
             f"a module is read from a path, bytes or an open binary file, not from {type(source).__name__}; "
@@ -129,6 +136,8 @@ def _read_path(path: str, most: int, read: Callable[[io.FileIO, int], memoryview
         raise PermissionDeniedError(f"the file cannot be read: {error.strerror}: '{path}'") from None
     except IsADirectoryError:
         raise InvalidArgumentError(f"'{path}' is a directory, not a module file") from None
+    except InvalidArgumentError:
+        raise
     except (OSError, ValueError, MemoryError) as error:  # ValueError: a null character in the path
         if isinstance(error, MemoryError) or getattr(error, "errno", 0) == errno.ENOMEM:
             raise ResourceExhaustedError(f"there is no memory for the file '{path}'") from None
@@ -146,7 +155,7 @@ def _read_part(file: io.FileIO, most: int) -> memoryview:
     """Reads at most so many bytes."""
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):
-        return memoryview(file.read(most) or b"")
+        return memoryview(_read_stream(file, most)).toreadonly()
     size = status.st_size if most < 0 else min(status.st_size, most)
     if size == 0:
         return memoryview(b"")
@@ -158,6 +167,35 @@ def _read_part(file: io.FileIO, most: int) -> memoryview:
     while length < size and (count := file.readinto(whole[length:])):
         length += count
     return whole.toreadonly()[:length]
+
+
+def _read_stream(file: BinaryIO | io.FileIO, most: int) -> bytearray:
+    """Reads to the end, at most so many bytes. RESOURCE_EXHAUSTED for more than a stream may have."""
+    limit = _longest(file)
+    wanted = limit + 1 if most < 0 else min(most, limit + 1)
+    data = bytearray()
+    while (part := memoryview(file.read(min(_STREAM_PART, wanted - len(data))))).nbytes:
+        data += part
+    if len(data) > limit:
+        raise ResourceExhaustedError(
+            f"the stream has more than {limit} bytes, the most that are read of one; copy it to a file and "
+            "pass the path"
+        )
+    return data
+
+
+def _longest(file: BinaryIO | io.FileIO) -> int:
+    """The most bytes that are read of a file. INVALID_ARGUMENT for a device, which may never end."""
+    try:
+        mode = os.fstat(file.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # it is no file of the system
+        return _STREAM_SIZE
+    if stat.S_ISCHR(mode):
+        raise InvalidArgumentError(
+            "it is a character device (a terminal, or one like /dev/zero), not a module file; pass the path "
+            "of a file, a pipe, or bytes"
+        )
+    return sys.maxsize - 1 if stat.S_ISREG(mode) else _STREAM_SIZE
 
 
 def _locate(data: memoryview, name: str) -> Archive:

@@ -6,7 +6,9 @@ import errno
 import gzip
 import io
 import mmap
+import os
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +115,43 @@ def test_a_file_without_room(tmp_path: Path, failure: Exception, monkeypatch: py
     monkeypatch.setattr("jitree.vmfb.archive._read_part", fail)
     with pytest.raises(ResourceExhaustedError, match=f"no memory for the file '{path}'"):
         Archive.open(path)
+
+
+class Endless(io.RawIOBase):
+    """A stream that does not end."""
+
+    def read(self, size: int = -1) -> bytes:
+        assert size >= 0
+        return bytes(size)
+
+
+def test_a_stream_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jitree.vmfb.archive._STREAM_SIZE", 3 << 20)
+    with pytest.raises(ResourceExhaustedError, match=r"more than 3145728 bytes.*pass the path.*'<Endless>'"):
+        Archive.open(Endless())  # type: ignore[arg-type]
+
+
+def test_devices_are_not_read() -> None:
+    expected = r"it is a character device.*pass the path.*loading bytecode module at '/dev/zero'"
+    with open("/dev/zero", "rb") as file:
+        for source in ("/dev/zero", Path("/dev/zero"), file):
+            with pytest.raises(InvalidArgumentError, match=expected):
+                Archive.open(source)
+
+
+def test_pipes_that_end(tmp_path: Path) -> None:
+    data = module_with_data().build()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        for opened in (str(pipe), "file"):
+            writing = pool.submit(pipe.write_bytes, data)
+            if opened == "file":
+                with pipe.open("rb") as file:
+                    assert Archive.open(file).data == data
+            else:
+                assert Archive.open(opened).data == data
+            assert writing.result() == len(data)
 
 
 def test_directory(tmp_path: Path) -> None:
