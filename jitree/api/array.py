@@ -371,13 +371,20 @@ class Array(ImplicitTransfer):
     def __getitem__(self, index: Any) -> Any:
         """Elements as numpy gives them. Of an array in device memory a part is read by itself, unless machine
         code reads all of it sooner."""
-        if self._device.array_exchange is not None and self._known_elements() is None:
-            self._require_implicit()
-            is_little = self._view is None and self.nbytes <= _LITTLE
-            part = None if is_little else _Indexing.read(self, index)
-            if part is not None:
-                return part
-        return self._implicitly()[index]
+        try:
+            if self._device.array_exchange is not None and self._known_elements() is None:
+                self._require_implicit()
+                is_little = self._view is None and self.nbytes <= _LITTLE
+                part = None if is_little else _Indexing.read(self, index)
+                if part is not None:
+                    return part
+            return self._implicitly()[index]
+        except StatusError:  # of the call that computes it
+            raise
+        except (IndexError, OverflowError) as error:
+            from jitree.api.indices import explained
+
+            raise explained(error, self.shape, index) from None
 
     @folded
     def __setitem__(self, index: Any, value: Any) -> None:

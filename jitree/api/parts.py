@@ -7,7 +7,6 @@ in the order of its other work.
 from __future__ import annotations
 
 import math
-import operator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -19,6 +18,7 @@ from jitree.api.calls.refusal import describe, refused
 from jitree.api.calls.tensor_packing import NUMBERS, as_array
 from jitree.api.calls.transfers import BUFFER_USAGE, DEVICE_LOCAL, copy_to_device, copy_view, native_row
 from jitree.api.calls.writing import require_writable, rewritten
+from jitree.api.indices import basic, explained
 from jitree.base.arguments import is_masked, shown
 from jitree.base.copying import copy_into
 from jitree.base.records import NamedTuple
@@ -51,21 +51,6 @@ class _Part(NamedTuple):
     @property
     def is_empty(self) -> bool:
         return 0 in self.shape
-
-
-def _basic(index: Any) -> tuple[Any, ...] | None:
-    """Integers, slices, Ellipsis and None, with Ellipsis at least at the end; None for any other index."""
-    items = []
-    for item in index if isinstance(index, tuple) else (index,):
-        if item is not None and item is not Ellipsis and not isinstance(item, slice):
-            if isinstance(item, (bool, np.bool_)):
-                return None
-            try:
-                item = operator.index(item)
-            except TypeError:
-                return None
-        items.append(item)
-    return tuple(items) if any(item is Ellipsis for item in items) else (*items, Ellipsis)
 
 
 def _select(shape: tuple[int, ...], size: int, index: tuple[Any, ...]) -> _Part:
@@ -105,10 +90,10 @@ def _runs(
 def read(array: Array, index: Any) -> Any:
     """The elements that an index selects of an array in memory that the host does not see; None if it takes
     no less to read all of them."""
-    basic, row, view = _basic(index), array.element_type, array.view
-    if basic is None or is_packed(row) or view.buffer.host_address is not None:
+    selection, row, view = basic(index), array.element_type, array.view
+    if selection is None or is_packed(row) or view.buffer.host_address is not None:
         return None
-    part = _select(view.shape, row.dtype.itemsize, basic)
+    part = _select(view.shape, row.dtype.itemsize, selection)
     size = row.dtype.itemsize * math.prod(part.shape)
     length, starts, targets = _runs(
         part.shape, part.strides, _dense(part.shape, row.dtype.itemsize), row.dtype.itemsize
@@ -145,7 +130,7 @@ def write(array: Array, index: Any, value: Any) -> None:
     if view.buffer.host_address is not None:
         _write_here(array, view, index, value, row)
         return
-    part = _selected(array, row, index, lambda basic: _select(view.shape, row.dtype.itemsize, basic))
+    part = _selected(array, row, index, lambda items: _select(view.shape, row.dtype.itemsize, items))
     source = _source(value, array, row)
     shape = _fitting(source.shape, part.shape)
     if part.is_empty:
@@ -159,16 +144,16 @@ def write(array: Array, index: Any, value: Any) -> None:
 
 def _selected(array: Array, row: ElementType, index: Any, select: Callable[[tuple[Any, ...]], T]) -> T:
     """What an index selects. OUT_OF_RANGE outside, INVALID_ARGUMENT for what is no index."""
-    basic = _basic(index)
-    if basic is None:
+    items = basic(index)
+    if items is None:
         raise InvalidArgumentError(
             f"elements of a device array are assigned by integers and slices, but the index is {shown(index)}"
         )
     try:
-        return select(basic)
-    except IndexError as error:
-        shaped = format_shaped_type(array.shape, row)
-        raise OutOfRangeError(f"assigning elements of a {shaped} array: {error}") from None
+        return select(items)
+    except (IndexError, OverflowError) as error:
+        shaped, why = format_shaped_type(array.shape, row), explained(error, array.shape, items)
+        raise OutOfRangeError(f"assigning elements of a {shaped} array: {why}") from None
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(f"the index {shown(index)}: {error}") from None
 

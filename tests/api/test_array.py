@@ -161,6 +161,11 @@ def test_an_array_that_failed(session: Session) -> None:
             np.asarray(array)
     with pytest.raises(DataLossError, match="lost"):
         session.load(ARITHMETIC).add(array, array)
+    fence = Fence.create(session.device)
+    array = Array(session.to_device([1, 2, 3]).view, session.device, fence)
+    fence.fail(OutOfRangeError("outside of a table"))
+    with pytest.raises(OutOfRangeError, match="outside of a table"):  # an IndexError, and none of this index
+        array[2**70]
 
 
 def test_a_device_that_closes_cancels_what_waits() -> None:

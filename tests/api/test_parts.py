@@ -117,6 +117,8 @@ def test_an_array_is_assigned_to_itself(session: Session) -> None:
     [
         (2, 0, OutOfRangeError, "2x3x4xf32 array: index 2 is out of bounds"),
         ((0, -4), 0, OutOfRangeError, "out of bounds"),
+        (2**70, 0, OutOfRangeError, f"array: index {2**70} is out of bounds for axis 0 with size 2"),
+        ((..., -(2**70), 0), 0, OutOfRangeError, f"{-(2**70)} is out of bounds for axis 1 with size 3"),
         ((0, 0, 0, 0), 0, OutOfRangeError, "too many indices"),
         ([0, 1], 0, InvalidArgumentError, "by integers and slices"),
         (True, 0, InvalidArgumentError, "by integers and slices"),
@@ -142,6 +144,36 @@ def test_what_cannot_be_assigned(
     with pytest.raises(error, match=text):
         array[index] = value
     assert np.array_equal(array, CUBE)
+
+
+@pytest.mark.parametrize(
+    ("index", "near", "axis", "size"),
+    [
+        (2**70, 2**40, 0, 2), (-(2**70), -(2**40), 0, 2), (2**63, 2, 0, 2), (-(2**63) - 1, -3, 0, 2),
+        ((0, 2**70), (0, 3), 1, 3), ((..., 2**70), (..., 4), 2, 4),
+        ((None, 0, ..., 2**70, 0), (None, 0, ..., 3, 0), 1, 3), ((np.uint64(2**63), 0), (2, 0), 0, 2),
+    ],
+)  # fmt: skip
+def test_integers_beyond_64_bits_are_outside(
+    session: Session, index: Any, near: Any, axis: int, size: int
+) -> None:
+    """numpy says of them that they are no integers; what is said is what it says of those nearer."""
+    array = session.to_device(CUBE)
+    with pytest.raises(IndexError, match=f"is out of bounds for axis {axis} with size {size}") as said:
+        CUBE[near]
+    items, nears = (item if isinstance(item, tuple) else (item,) for item in (index, near))
+    far, close = next((far, close) for far, close in zip(items, nears, strict=True) if far != close)
+    expected = str(said.value).replace(f"index {close} ", f"index {int(far)} ")
+    with pytest.raises(IndexError) as raised:
+        array[index]
+    assert type(raised.value) is IndexError and str(raised.value) == expected
+
+
+def test_integers_without_a_text_are_outside(session: Session) -> None:
+    with pytest.raises(IndexError, match="is out of bounds for axis 0 with size 2"):
+        session.to_device(CUBE)[1 << 20000]
+    with pytest.raises(IndexError, match="array is 3-dimensional, but 4 were indexed"):
+        session.to_device(CUBE)[..., 2**63, 0, 0, 0]
 
 
 def test_arrays_that_must_stay_as_they_are(session: Session) -> None:
