@@ -90,8 +90,7 @@ class Array(ImplicitTransfer):
         """Lets go of the elements, which belong to another owner from now on. FAILED_PRECONDITION if they are
         already: another thread may have donated them."""
         with _GIVING:
-            if self.is_donated:
-                raise FailedPreconditionError(_DONATED)
+            self._require_elements()
             self._be_written()
             self._passed_as = self._view = None
             self._owner = self._keeper = None
@@ -115,6 +114,11 @@ class Array(ImplicitTransfer):
         return self._view is None and self._owner is None
 
     # -- what it is ----------------------------------------------------------------------------------
+
+    def _require_elements(self) -> None:
+        """FAILED_PRECONDITION for a donated array, which has none to be waited for."""
+        if self.is_donated:
+            raise FailedPreconditionError(_DONATED)
 
     @property
     def view(self) -> BufferView:
@@ -206,12 +210,14 @@ class Array(ImplicitTransfer):
     @property
     def ready(self) -> bool:
         """Whether the elements are there (or will never be, because the call failed)."""
+        self._require_elements()
         is_computed = self._fence is None or self._fence.query() != StatusCode.DEFERRED
         return is_computed and not self._updates()
 
     @folded
     def wait(self) -> Self:
         """Waits for the elements. Raises what the call that computes them failed with."""
+        self._require_elements()
         if self._fence is not None:
             self._fence.wait()
             self._fence = None
@@ -220,6 +226,7 @@ class Array(ImplicitTransfer):
         return self
 
     def __await__(self) -> Generator[object, None, Self]:
+        self._require_elements()
         if self._fence is not None:
             yield from self._fence.__await__()
             self._fence = None

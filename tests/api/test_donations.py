@@ -99,6 +99,29 @@ def test_a_donated_array_is_nowhere(session: Session) -> None:
         session.to_device(array)
 
 
+USES: dict[str, Callable[[Array], Any]] = {
+    "numpy": np.asarray,
+    "its shape": lambda array: array.shape,
+    "an element": lambda array: array[0],
+    "writing": lambda array: array.__setitem__(0, 1),
+    "DLPack": lambda array: array.__dlpack__(),
+    "ready": lambda array: array.ready,
+    "wait": lambda array: array.wait(),
+    "await": lambda array: next(array.__await__()),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_every_use_of_a_donated_array_is_refused(session: Session, use: str) -> None:
+    computed = session.to_device(X)
+    pending = Array(session.to_device(X).view, session.device, Fence.create(session.device))
+    for array in (computed, pending):
+        array._give_up()
+        with pytest.raises(FailedPreconditionError, match="donated to a call and cannot be used any more"):
+            USES[use](array)
+        assert array.is_donated and "donated" in repr(array)
+
+
 def test_what_lies_beside_a_donated_array_is_no_matter(session: Session) -> None:
     """Also results that lie in one block of memory."""
     double = session["outputs.double_both"]
