@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from jitree import Session
+from jitree.dispatch import invocation
+from jitree.dispatch.plain import engine
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
 from jitree.observe.profile import covered, merged
 from jitree.observe.profile_rows import operations
@@ -234,8 +236,9 @@ def test_awaited_and_submitted_calls(device: str) -> None:
         assert all(row.calls == 2 for row in profile.rows)
 
 
-def test_calls_that_an_event_loop_makes_are_of_the_line_that_runs_it() -> None:
-    with Session(device="local-sync") as session:
+def calls_of_an_event_loop(tier: str) -> Any:
+    """What a profile says of the lines that three awaited calls are of."""
+    with Session(device="local-sync", tier=tier) as session:
         function = session.load(ASYNCHRONOUS).add
         arguments = np.ones(64, np.float32), np.ones(64, np.float32)
 
@@ -244,8 +247,22 @@ def test_calls_that_an_event_loop_makes_are_of_the_line_that_runs_it() -> None:
 
         with session.profile() as profile:
             asyncio.run(several())
-    (site,) = profile.table(by="call site")
+    return profile.table(by="call site")
+
+
+@pytest.mark.parametrize("tier", ["plain", "fast", "auto"])
+def test_calls_that_an_event_loop_makes_are_of_the_line_that_runs_it(
+    tier: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(invocation, "SUBMITTED", invocation.WAITED_FOR)  # they do not give way, however slow
+    (site,) = calls_of_an_event_loop(tier)
     assert "test_profile.py" in site.name and site.calls == 3
+
+
+def test_parts_of_a_call_that_gives_way_are_of_the_line_that_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "SLICE", 1)  # after each instruction
+    (site,) = calls_of_an_event_loop("plain")
+    assert "test_profile.py" in site.name and site.calls > 3
 
 
 def test_threads() -> None:
