@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from jitree import Session
 from jitree.api.calls.native import RECIPE as CALLS_RECIPE
 from jitree.codegen import image
 from jitree.codegen.image import cache
@@ -21,6 +22,7 @@ from jitree.modules.hal.native import RECIPE
 from tests.cuda import fake_native
 from tests.cuda.fake import FakeDriver
 from tests.cuda.kernels import KERNELS
+from tests.cuda.programs import PROGRAM_KERNELS
 
 
 @pytest.fixture(scope="session")
@@ -62,6 +64,14 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 def device(fake: FakeDriver) -> Iterator[CudaDevice]:
     with CudaDevice(fake, 0) as device:
         yield device
+
+
+@pytest.fixture
+def session(fake: FakeDriver, device: CudaDevice) -> Iterator[Session]:
+    """On the fake driver, which computes what the tests' programs do."""
+    fake.kernels.update(PROGRAM_KERNELS)
+    with Session(device=device) as session:
+        yield session
 
 
 @pytest.fixture

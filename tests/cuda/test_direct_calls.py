@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,13 +28,6 @@ pytestmark = pytest.mark.usefixtures("machine_code")
 
 X = np.arange(8, dtype=np.float32)
 PACKAGE = str(Path(jitree.__file__).parent)
-
-
-@pytest.fixture
-def session(fake: FakeDriver, device: CudaDevice) -> Iterator[Session]:
-    fake.kernels.update(PROGRAM_KERNELS)
-    with Session(device=device) as session:
-        yield session
 
 
 def functions_of(call: Callable[[], Any]) -> tuple[Any, set[str]]:

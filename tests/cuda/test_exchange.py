@@ -6,7 +6,7 @@ import ctypes
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,6 @@ STATELESS = Path(__file__).parents[1] / "data" / "cuda" / "stateless.vmfb"
 F32 = BY_NAME["f32"]
 READ, WRITE = int(MemoryAccess.READ), int(MemoryAccess.WRITE)
 SIZES = [0, 1, 3, 16, 1000, 128 << 10, (128 << 10) + 1, 1 << 20, (1 << 20) + 1, (8 << 20) + 5]
-
-
-@pytest.fixture
-def session(device: CudaDevice) -> Iterator[Session]:
-    with Session(device=device) as session:
-        yield session
 
 
 # Host and files.

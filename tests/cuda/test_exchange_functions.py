@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,16 +13,9 @@ from jitree import Session
 from jitree.base import dlpack
 from jitree.base.dlpack_names import VERSIONED_NAME
 from jitree.cuda import capsules
-from jitree.cuda.device import CudaDevice
 from tests.api import producers
 from tests.cuda.fake import FakeDriver
 from tests.cuda.test_exchange import Producer
-
-
-@pytest.fixture
-def session(device: CudaDevice) -> Iterator[Session]:
-    with Session(device=device) as session:
-        yield session
 
 
 def _give(value: Any, out: int) -> int:

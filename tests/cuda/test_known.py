@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,7 @@ from jitree.hal.stream_record import MOST_KNOWN
 from jitree.modules.hal.native.records import StreamRecord
 from tests.api.test_exported import Consumer, delete
 from tests.cuda.fake import FakeDriver
-from tests.cuda.programs import LENDING, POSITIONS, PROGRAM_KERNELS
+from tests.cuda.programs import LENDING, POSITIONS
 from tests.cuda.test_lending import warm
 
 pytestmark = pytest.mark.usefixtures("machine_code")
@@ -30,13 +29,6 @@ LAUNCH, WAIT = "cuLaunchKernelEx", "cuStreamQuery"
 
 def position(number: int) -> np.ndarray[Any, Any]:
     return np.array(number, np.int32)
-
-
-@pytest.fixture
-def session(fake: FakeDriver, device: CudaDevice) -> Iterator[Session]:
-    fake.kernels.update(PROGRAM_KERNELS)
-    with Session(device=device) as session:
-        yield session
 
 
 @pytest.fixture

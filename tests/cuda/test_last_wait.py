@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -21,13 +20,6 @@ from tests.cuda.test_lending import warm
 pytestmark = pytest.mark.usefixtures("machine_code")
 
 X = np.arange(8, dtype=np.float32)
-
-
-@pytest.fixture
-def session(fake: FakeDriver, device: CudaDevice) -> Iterator[Session]:
-    fake.kernels.update(PROGRAM_KERNELS)
-    with Session(device=device) as session:
-        yield session
 
 
 def test_a_call_is_cancelled_as_soon_as_it_waits(fake: FakeDriver, session: Session) -> None:

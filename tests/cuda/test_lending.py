@@ -23,7 +23,7 @@ from tests.api import producers
 from tests.cuda import native_kernels
 from tests.cuda.fake import FakeDriver
 from tests.cuda.ordering import release_after
-from tests.cuda.programs import LENDING, LENDING_ASYNC, PROGRAM_KERNELS
+from tests.cuda.programs import LENDING, LENDING_ASYNC
 from tests.cuda.test_exchange import Producer
 
 pytestmark = pytest.mark.usefixtures("machine_code")
@@ -32,13 +32,6 @@ Vector = npt.NDArray[np.float32]
 X = np.arange(8, dtype=np.float32)
 SUBMITS = {"cuCtxSetCurrent", "cuLaunchKernelEx", "cuMemcpyHtoDAsync", "cuStreamQuery"}
 """What machine code calls."""
-
-
-@pytest.fixture
-def session(fake: FakeDriver, device: CudaDevice) -> Iterator[Session]:
-    fake.kernels.update(PROGRAM_KERNELS)
-    with Session(device=device) as session:
-        yield session
 
 
 class Tensor(Producer):

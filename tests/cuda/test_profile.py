@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
 from time import perf_counter_ns
@@ -22,7 +21,7 @@ from tests.api.direct import CALLS
 from tests.cuda.fake import FakeDriver
 from tests.cuda.fake_cupti import CLOCK, FakeCupti
 from tests.cuda.fake_results import CUresult
-from tests.cuda.programs import PROGRAM_KERNELS, STATELESS
+from tests.cuda.programs import STATELESS
 
 pytestmark = pytest.mark.usefixtures("machine_code")
 
@@ -39,11 +38,9 @@ def library(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeCupti:
 
 
 @pytest.fixture
-def session(fake: FakeDriver, device: CudaDevice) -> Iterator[Session]:
-    fake.kernels.update(PROGRAM_KERNELS)
-    with Session(device=device) as session:
-        session.load(STATELESS)
-        yield session
+def session(session: Session) -> Session:
+    session.load(STATELESS)
+    return session
 
 
 def test_kernels_come_from_the_records(library: FakeCupti, fake: FakeDriver, session: Session) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from jitree.cuda.device import CudaDevice
 from jitree.dispatch.function import BytecodeFunction
 from tests.api.direct import live
 from tests.cuda.fake import FakeDriver
-from tests.cuda.programs import LENDING, LENDING_ASYNC, POSITIONS, PROGRAM_KERNELS, STATELESS
+from tests.cuda.programs import LENDING, LENDING_ASYNC, POSITIONS, STATELESS
 from tests.cuda.test_exchange import Producer
 from tests.cuda.test_known import exported
 from tests.cuda.test_lending import warm
@@ -27,13 +27,6 @@ pytestmark = pytest.mark.usefixtures("machine_code")
 X = np.arange(8, dtype=np.float32)
 ROWS = np.arange(64, dtype=np.float32).reshape(8, 8)
 LAUNCH, WAIT = "cuLaunchKernelEx", "cuStreamQuery"
-
-
-@pytest.fixture
-def session(fake: FakeDriver, device: CudaDevice) -> Iterator[Session]:
-    fake.kernels.update(PROGRAM_KERNELS)
-    with Session(device=device) as session:
-        yield session
 
 
 @pytest.fixture(params=[LENDING, LENDING_ASYNC], ids=["synchronous", "asynchronous"])

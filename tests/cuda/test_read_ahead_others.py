@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -12,7 +10,7 @@ from jitree.cuda.device import CudaDevice
 from jitree.modules.hal.native.handle_pool import HandlePool
 from tests.assembler import Assembler
 from tests.cuda.fake import FakeDriver
-from tests.cuda.programs import LENDING, PROGRAM_KERNELS
+from tests.cuda.programs import LENDING
 from tests.cuda.test_exchange import Producer
 from tests.cuda.test_known import exported
 from tests.cuda.test_lending import Tensor, warm
@@ -87,13 +85,6 @@ def program() -> bytes:
         attrs = {"iree.abi.declaration": f"sync func @{name}{declared}"}
         assembler.function(name, cconv, text, attrs=attrs)
     return assembler.build()
-
-
-@pytest.fixture
-def session(fake: FakeDriver, device: CudaDevice) -> Iterator[Session]:
-    fake.kernels.update(PROGRAM_KERNELS)
-    with Session(device=device) as session:
-        yield session
 
 
 def test_memory_that_a_program_writes_to_by_itself(session: Session) -> None:

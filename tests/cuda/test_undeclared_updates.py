@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from jitree import Module, Session
-from jitree.cuda.device import CudaDevice
-from tests.cuda.fake import FakeDriver
-from tests.cuda.programs import PROGRAM_KERNELS
 from tests.cuda.test_exchange import Foreign, Producer
 
 UPDATE = Path(__file__).parent.parent / "data" / "cuda" / "update.vmfb"
@@ -20,13 +16,6 @@ ROUNDS = range(6)
 """The slow path, recordings and machine code."""
 
 pytestmark = pytest.mark.usefixtures("machine_code")
-
-
-@pytest.fixture
-def session(fake: FakeDriver, device: CudaDevice) -> Iterator[Session]:
-    fake.kernels.update(PROGRAM_KERNELS)
-    with Session(device=device) as session:
-        yield session
 
 
 @pytest.fixture
