@@ -5,12 +5,11 @@ It starts with the first event given to it. Calls that wait for their own result
 
 from __future__ import annotations
 
-import threading
 import warnings
-from _thread import RLock
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from jitree.cuda.inbox_thread import InboxThread
 from jitree.errors import StatusError
 
 if TYPE_CHECKING:
@@ -18,41 +17,27 @@ if TYPE_CHECKING:
     from jitree.cuda.stream import Stream
 
 
+_Watched = tuple["Stream", int, "Handle"]
+"""(stream, tick, the event that was recorded after it)"""
+
+
 class CompletionThread:
     """Retires a stream's work when an event recorded after it is reached."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._lock = RLock()  # a forgotten device closes it wherever the garbage collector runs
-        self._inbox: SimpleQueue[tuple[Stream, int, Handle] | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._thread = InboxThread[_Watched](f"{name} completion", _run)
 
     def watch(self, stream: Stream, tick: int, event: Handle) -> None:
         """See :meth:`jitree.cuda.stream.Watcher.watch`."""
-        if self._thread is None:
-            # The thread refers to the inbox only, so that a forgotten device can be collected.
-            thread = threading.Thread(
-                target=_run, args=(self._inbox,), name=f"{self._name} completion", daemon=True
-            )
-            with self._lock:
-                is_first = self._thread is None
-                if is_first:
-                    self._thread = thread
-            if is_first:
-                thread.start()
-        self._inbox.put((stream, tick, event))
+        self._thread.start()
+        self._thread.give((stream, tick, event))
 
     def close(self) -> None:
         """Ends the thread after what it has been given."""
-        with self._lock:
-            thread, self._thread = self._thread, None
-        if thread is not None:
-            self._inbox.put(None)
-            if thread.ident is not None and thread is not threading.current_thread():
-                thread.join()
+        self._thread.close()
 
 
-def _run(inbox: SimpleQueue[tuple[Stream, int, Handle] | None]) -> None:
+def _run(inbox: SimpleQueue[_Watched | None]) -> None:
     while (item := inbox.get()) is not None:
         stream, tick, event = item
         try:

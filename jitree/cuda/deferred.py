@@ -8,13 +8,13 @@ thread, which submits it. There is no worker as long as nothing has been deferre
 from __future__ import annotations
 
 import abc
-import threading
 import warnings
 from _thread import RLock
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
 from jitree.base import scopes
+from jitree.cuda.inbox_thread import InboxThread
 from jitree.cuda.semaphore import CudaSemaphore
 from jitree.errors import CancelledError, FailedPreconditionError, StatusError, again
 from jitree.hal.fence import Fence
@@ -113,12 +113,10 @@ class DeferredWork:
 
     def __init__(self, name: str, submit: Callable[[DeferredOperation], None]) -> None:
         """``submit`` is called on the worker thread; it fails operations itself and raises nothing."""
-        self._name = name
         self._submit = submit
         self._lock = RLock()  # a forgotten device closes it wherever the garbage collector runs
         self._waiting: dict[DeferredOperation, None] = {}
-        self._ready: SimpleQueue[_Ready | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._worker = InboxThread[_Ready](f"{name} deferred work", _run)
         self._closed = False
 
     @property
@@ -128,21 +126,14 @@ class DeferredWork:
 
     def defer(self, operation: DeferredOperation) -> None:
         """Submits the operation when its wait fence allows it, on the worker thread."""
-        thread = None
-        if self._thread is None:
-            # The thread refers to the list only, so that a forgotten device can be collected.
-            thread = threading.Thread(
-                target=_run, args=(self._ready,), name=f"{self._name} deferred work", daemon=True
-            )
+        self._worker.start()
         with self._lock:
-            if self._closed:
-                raise FailedPreconditionError(f"{operation.name}: the device has been closed")
-            self._waiting[operation] = None
-            is_first = self._thread is None
-            if is_first:
-                self._thread = thread
-        if thread is not None and is_first:
-            thread.start()
+            is_closed = self._closed
+            if not is_closed:
+                self._waiting[operation] = None
+        if is_closed:
+            self._worker.close()  # which may have begun again
+            raise FailedPreconditionError(f"{operation.name}: the device has been closed")
         operation.announce()
         operation.timepoints = when_scheduled(
             operation.wait, lambda failure: self._schedule(operation, failure)
@@ -161,16 +152,12 @@ class DeferredWork:
         with self._lock:
             self._closed = True
             waiting, self._waiting = self._waiting, nothing
-            thread, self._thread = self._thread, None
         for operation in waiting:
             operation.stop_waiting()
             operation.cancel(
                 CancelledError(f"{operation.name}: the device was closed before its wait fence was reached")
             )
-        if thread is not None:
-            self._ready.put(None)
-            if thread.ident is not None and thread is not threading.current_thread():
-                thread.join()
+        self._worker.close()
 
     def _schedule(self, operation: DeferredOperation, failure: StatusError | None) -> None:
         """The wait fence was reached, promised or failed, on whatever thread did that."""
@@ -179,7 +166,7 @@ class DeferredWork:
         if failure is not None and operation.signal is None:
             operation.cancel(failure)
         else:  # not here: fences of a long chain would call each other
-            self._ready.put((self._submit, operation))
+            self._worker.give((self._submit, operation))
 
 
 def _run(inbox: SimpleQueue[_Ready | None]) -> None:

@@ -3,6 +3,7 @@ a lock which their end wants."""
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 
 import pytest
@@ -24,12 +25,14 @@ def test_a_device_ends_while_its_stream_is_watched(device: CudaDevice) -> None:
     """What is left of it, such as arrays, has the stream."""
     stream, completion = device.stream, CompletionThread("test")
     work = partial(completion.watch, stream, 0, stream.mark())
-    ending_inside("CompletionThread.watch", work, completion.close)
+    for name in ("CompletionThread.watch", "InboxThread.start"):
+        ending_inside(name, work, completion.close)
     completion.close()
 
 
-def test_a_device_ends_while_work_is_deferred(fake: FakeDriver) -> None:
-    device = CudaDevice(fake, 0)
+@pytest.mark.parametrize("name", ["DeferredWork.defer", "InboxThread.start"])
+def test_a_device_ends_while_work_is_deferred(fake: FakeDriver, name: str) -> None:
+    device, before = CudaDevice(fake, 0), set(threading.enumerate())
     fences = [Fence.create(device) for _ in range(8)]
     ended = Fence.create(device)
 
@@ -38,7 +41,8 @@ def test_a_device_ends_while_work_is_deferred(fake: FakeDriver) -> None:
             for fence in fences:
                 device.queue_barrier(-1, fence, ended)
 
-    ending_inside("DeferredWork.defer", work, device.end)
+    ending_inside(name, work, device.end)
+    assert not set(threading.enumerate()) - before, "the worker has ended, too"
 
 
 def test_a_device_ends_while_memory_is_taken(fake: FakeDriver) -> None:

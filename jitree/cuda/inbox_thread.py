@@ -1,0 +1,47 @@
+"""Threads that take what they are given out of an inbox. There is none as long as there is nothing to do."""
+
+from __future__ import annotations
+
+import threading
+from _thread import RLock
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+class InboxThread(Generic[Item]):
+    """An inbox and the thread that empties it, which a device has until it is closed."""
+
+    def __init__(self, name: str, run: Callable[[SimpleQueue[Item | None]], None]) -> None:
+        """``run`` takes items from the inbox until it gets None. The thread refers to nothing else, so that a
+        forgotten device can be collected."""
+        self._name = name
+        self._run = run
+        self._lock = RLock()  # a forgotten device closes it wherever the garbage collector runs
+        self._inbox: SimpleQueue[Item | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Starts the thread unless there is one."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, args=(self._inbox,), name=self._name, daemon=True)
+            with self._lock:
+                is_first = self._thread is None
+                if is_first:
+                    self._thread = thread
+            if is_first:
+                thread.start()
+
+    def give(self, item: Item) -> None:
+        self._inbox.put(item)
+
+    def close(self) -> None:
+        """Ends the thread after what it has been given."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._inbox.put(None)
+            if thread.ident is not None and thread is not threading.current_thread():
+                thread.join()
