@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
@@ -57,6 +58,7 @@ class HandlePacker:
     ) -> None:
         """``producers``: None where machine code passes no arrays of any type."""
         self._device = function.device
+        self._parameter = parameter
         self._is_told = function.signature.fences and parameter.written
         self.noted = array("q", (0,))
         """1 if ``arrays`` and ``extents`` are what the call in progress may write to; machine code writes 0
@@ -119,23 +121,13 @@ class ListPacker(HandlePacker):
     """Handles of lists. Machine code makes those of numbers, and those of anything but for elements that are
     neither numbers nor arrays."""
 
-    def __init__(
-        self,
-        function: Function,
-        keeper: Keeper,
-        parameter: Parameter,
-        item: Item,
-        producers: Producers | None,
-    ) -> None:
-        super().__init__(function, keeper, parameter, item, producers)
-        self._element = element_of(parameter) or ANYTHING
-
     def fields(self, keep: Keep, record: NewRecord) -> dict[str, Any]:
-        element, code = self._element, LIST_CODES[self._element]
+        element = element_of(self._parameter) or ANYTHING
+        code = LIST_CODES[element]
         fields = super().fields(keep, record) | numbers_of(BY_NAME["i64" if element == ANYTHING else element])
         fields |= {
             "element_type": code, "item_size": 4 if element == "f32" else 8,
-            "new_list": keep(self.new_list),
+            "new_list": keep(partial(self.new_list, code)),
         }  # fmt: skip
         if element == ANYTHING and self._producers is not None:
             of_element = {
@@ -146,11 +138,11 @@ class ListPacker(HandlePacker):
             fields["element"] = record(of_element)
         return fields
 
-    def new_list(self, count: int) -> int:
+    def new_list(self, code: int, count: int) -> int:
         """The handle of a list of so many elements; 0: machine code makes it."""
         if self._table.supply_lists() and count <= LIST_CAPACITY:
             return 0
-        made = VmList(LIST_CODES[self._element], count)
+        made = VmList(code, count)
         made.resize(count)
         return self._table.wrap(made)
 
