@@ -242,8 +242,8 @@ class Function(Remade):
         """Calls the function and waits for its results.
 
         Arguments may be given by the names of the declaration. ``out=`` gives the memory of results, in
-        place of the arguments that the compiler made for it (:mod:`jitree.api.calls.storage_arguments`); no
-        other array of the host is changed: what the program may write to it gets a copy of.
+        place of the arguments that the compiler made for it (:mod:`jitree.api.calls.storage_arguments`), None
+        nothing. No other array of the host is changed: what the program may write to it gets a copy of.
         ``timeout=`` is how many seconds it may take. INVALID_ARGUMENT, naming the argument, for what it does
         not take, DEADLINE_EXCEEDED, CANCELLED (``session.cancel()``); whatever the program fails with.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import weakref
 from typing import Any
 
@@ -60,7 +61,7 @@ def test_results_are_put_where_the_caller_says(module: Module, session: Session)
         (np.ma.masked_array(np.zeros(16, np.float32)), "masked array cannot be written in place"),
         (aligned(4), r"input1: .* begins 4 bytes after a multiple of 64; .*session\.empty"),
         ([aligned(), aligned()], "expected 1 arrays but got 2"),
-        (None, "out: input1: None of type NoneType cannot"), (aligned()[:8], "dimension 0 mismatch"),
+        ((None,), "out: input1: None of type NoneType cannot"), (aligned()[:8], "dimension 0 mismatch"),
         (aligned().view(np.int8), "element type mismatch"),
     ],
 )  # fmt: skip
@@ -70,6 +71,33 @@ def test_what_cannot_be_storage(module: Module, out: Any, text: str, calls: int)
         module.into(X, out=aligned())
     with pytest.raises(InvalidArgumentError, match=text):
         module.into(X, out=out)
+
+
+@pytest.mark.parametrize("calls", [0, CALLS])
+def test_the_array_that_a_refusal_speaks_of_is_taken(module: Module, session: Session, calls: int) -> None:
+    refused = aligned(4)
+    for _ in range(calls):
+        module.into(X, out=aligned())
+    with pytest.raises(InvalidArgumentError, match="begins 4 bytes after") as raised:
+        module.into(X, out=refused)
+    named = re.search(r"aligned to 64 bytes \(as (.*) is\)", str(raised.value))
+    assert named is not None
+    names = {"session": session, "shape": refused.shape, "dtype": refused.dtype}
+    taken = eval(named[1], names)
+    result = module.into(X, out=taken)
+    assert type(taken) is np.ndarray and address(result) == address(taken) and np.array_equal(taken, X + X)
+
+
+@pytest.mark.parametrize("calls", [0, CALLS])
+def test_no_array_is_as_without(module: Module, session: Session, calls: int) -> None:
+    add, target = session.load(ARITHMETIC).add, session.empty(16)
+    for _ in range(calls):
+        module.into(X, out=target)
+        add(X[:4], X[:4])
+    assert np.array_equal(add(X[:4], X[:4], out=None), X[:4] + X[:4])
+    assert address(module.into(X, target, out=None)) == address(target)
+    with pytest.raises(InvalidArgumentError, match="expected 2 arguments but passed 1; missing: input1"):
+        module.into(X, out=None)
 
 
 def test_results_are_put_into_arrays_of_other_libraries(module: Module, session: Session) -> None:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 class ArgumentOrder:
-    """Puts arguments of one function in order. With ``out=``, those by position are the others."""
+    """Puts arguments of one function in order. With ``out=`` those by position are the others, unless it is
+    None."""
 
     __slots__ = ("_declaration", "_device", "_function", "_names", "_storage_names", "_workspace")
 
@@ -40,6 +41,8 @@ class ArgumentOrder:
 
     def _ordered(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         given = names = self._names
+        if OUT not in names and named.get(OUT, named) is None:
+            del named[OUT]
         keywords = [name for name in (WORKSPACE, OUT) if name in named]
         storage: dict[str, Any] = {}
         if WORKSPACE in named and WORKSPACE not in names:

@@ -53,7 +53,7 @@ def _in_place(name: str, value: Any, device: Device) -> Array:
     raise InvalidArgumentError(
         f"{OUT}: {name}: {describe(value)} cannot be written in place{_obstacle(array)}; it takes device "
         "arrays (session.empty), and arrays of numpy and others in host memory, contiguous, writable and "
-        "aligned to 64 bytes (as session.empty(shape).to_host() is), where the device uses that"
+        "aligned to 64 bytes (as session.empty(shape, dtype).to_host() is), where the device uses that"
     )
 
 

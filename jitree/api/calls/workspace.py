@@ -101,8 +101,8 @@ def _by_name(function: MeasuredFunction, shapes: tuple[Any, ...], named: dict[st
     signature = function.signature
     names = [parameter.name for parameter in signature.arguments if parameter.name != signature.workspace]
     given = dict(named)
-    if OUT in given and OUT not in names:
-        out = given.pop(OUT)
+    out = None if OUT in names else given.pop(OUT, None)
+    if out is not None:
         storage = storage_names(signature)
         several = out if len(storage) > 1 else (out,)
         if not storage or len(storage) != len(several):
