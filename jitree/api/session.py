@@ -68,7 +68,7 @@ class Session(Observable, Ended, Remade):
         if not isinstance(sandbox, bool) and session_arguments.is_process(sandbox):
             from jitree.api.process.session import ProcessSession
 
-            return ProcessSession(device, options)
+            return ProcessSession(cls, device, options)
         session = super().__new__(cls)
         session.made_by = device, {"sandbox": sandbox, **options}
         return session

@@ -382,3 +382,39 @@ def test_what_only_calls_in_this_process_can_do_is_a_status(session: Any) -> Non
             attempt()
     with pytest.raises(InvalidArgumentError, match="name: expected"):
         session.lookup(5)
+
+
+def test_what_only_other_sessions_have_is_a_status(session: Any) -> None:
+    module, missing = session.modules["module"], list[str]()
+    pairs: tuple[tuple[type, Any], ...] = (
+        (jitree.Session, session), (jitree.Module, module), (jitree.Function, module.classify),
+    )  # fmt: skip
+    for kind, stand_in in pairs:
+        names = {name for name in dir(kind) if not name.startswith("_")}.difference(dir(stand_in))
+        for name in names:
+            assert not hasattr(stand_in, name) and getattr(stand_in, name, None) is None
+            expected = f"UNIMPLEMENTED; {kind.__name__.lower()}.{name}: .*use sandbox=True, or a session"
+            with pytest.raises(UnimplementedError, match=expected):
+                getattr(stand_in, name)
+        with pytest.raises(AttributeError, match="no_such_thing") as raised:
+            stand_in.no_such_thing  # noqa: B018
+        assert type(raised.value) is AttributeError
+        missing += names
+    assert {"tap", "profile", "explain", "empty", "call_direct", "workspace_size"} <= set(missing)
+
+
+def test_arrays_of_the_session_are_what_calls_take(session: Any) -> None:
+    classify = session.prepare("module.classify")
+    with jitree.Session("local-sync") as other:
+        for value in (IMAGE, IMAGE.T.copy().T, other.to_device(IMAGE)):
+            array = session.to_device(value)
+            assert type(array) is np.ndarray and not array.flags.writeable
+            assert np.array_equal(array, IMAGE) and not np.shares_memory(array, np.asarray(value))
+            assert np.array_equal(classify(array), classify(IMAGE))
+    assert session.to_device([1, 2]).tolist() == [1, 2] and session.to_device(2.5).shape == ()
+    with pytest.raises(InvalidArgumentError, match="to_device: no device array can hold"):
+        session.to_device(np.array(["text"]))
+    closed = confined()
+    closed.close()
+    with pytest.raises(FailedPreconditionError, match="closed"):
+        closed.to_device(IMAGE)

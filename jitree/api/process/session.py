@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from jitree.api.calls.declaration import TIMEOUT
+from jitree.api.function import Function
 from jitree.api.limits import LOAD_TIME, TIME, Limits, check, limited_content
+from jitree.api.module import Module
 from jitree.api.process import values
+from jitree.api.process.stand_in import StandIn
 from jitree.api.process.worker import Child
 from jitree.api.sandbox import WORD, require_local
-from jitree.api.session_arguments import open_parameters, require, require_arithmetic, require_name
-from jitree.base.endings import Unique
+from jitree.api.session_arguments import (
+    host_array,
+    open_parameters,
+    require,
+    require_arithmetic,
+    require_name,
+)
+from jitree.base.copying import copy_of
 from jitree.base.scopes import Scope, deadline
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.gate import CANCELS, ContextGate, Entrance
@@ -33,16 +42,22 @@ from jitree.errors import (
 from jitree.vmfb.archive import Source, loading, name_of
 from jitree.vmfb.words import FUSED
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 _Functions = dict[str, tuple[str, list[str], list[tuple[str, str]], list[tuple[str, str]]]]
 """By name, declarations, names of arguments and what :attr:`jitree.api.function.Function.passed` gives."""
 
 
-class ProcessSession(Unique):
+class ProcessSession(StandIn):
     """What :class:`jitree.Session` is with ``sandbox="process"``. Results are numpy arrays that cannot be
     written, over memory that the child has shared."""
 
-    def __init__(self, device: Any, options: dict[str, Any]) -> None:
-        """PERMISSION_DENIED for devices of others, UNIMPLEMENTED for what the child could not have."""
+    def __init__(self, replaced: type, device: Any, options: dict[str, Any]) -> None:
+        """``replaced``: the class that was asked for it.
+
+        PERMISSION_DENIED for devices of others, UNIMPLEMENTED for what the child could not have."""
+        self._replaced = replaced
         limits = options.pop("limits", None)
         self._guard_pages = options.pop("guard_pages", False)
         require("guard_pages", "True or False", self._guard_pages, bool)
@@ -165,14 +180,18 @@ class ProcessSession(Unique):
 
     __getitem__ = prepare = lookup
 
-    def tap(self, *arguments: Any, **named: Any) -> NoReturn:
-        """UNIMPLEMENTED: what dispatches make stays in the process."""
-        raise UnimplementedError(
-            "what single dispatches make stays in the process of the sandbox; look at the program with "
-            "sandbox=True, or without a sandbox"
-        )
+    def to_device(self, value: Any) -> npt.NDArray[Any]:
+        """The elements of an array, a number or sequences as calls take and give them: in an array of numpy
+        that cannot be written. The process gets them with each call.
 
-    explain = check_finite = profile = tap
+        INVALID_ARGUMENT for element types that programs cannot have."""
+        if self.closed:
+            raise FailedPreconditionError("the session has been closed")
+        array, row = host_array(value)
+        elements = copy_of(array, row.dtype)
+        elements.flags.writeable = False
+        return elements
+
     finite_check = None
     devices = ()
 
@@ -222,8 +241,10 @@ class _Gate(ContextGate):
         """There are no direct calls to allow."""
 
 
-class ProcessModule(Unique):
+class ProcessModule(StandIn):
     """A module that the child has loaded; its functions are attributes and items."""
+
+    _replaced = Module
 
     def __init__(self, session: ProcessSession, name: str, functions: _Functions) -> None:
         self.session = session
@@ -244,13 +265,15 @@ class ProcessModule(Unique):
         return ProcessFunction(self.session, self.name, name, *self._functions[name])
 
     def __getattr__(self, name: str) -> ProcessFunction:
-        if name.startswith("_") or name not in self._functions:
+        if name.startswith("_") or (name not in self._functions and not hasattr(self._replaced, name)):
             raise AttributeError(f"module '{self.name}' has no function '{name}'")
-        return self[name]
+        return self[name] if name in self._functions else super().__getattr__(name)
 
 
-class ProcessFunction(Unique):
+class ProcessFunction(StandIn):
     """A function of such a module."""
+
+    _replaced = Function
 
     def __init__(
         self,
