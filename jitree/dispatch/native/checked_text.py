@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -19,16 +20,16 @@ _IMPORT_FUEL: Final = 1 << 8
 """Branches that an import counts as."""
 
 
-class CheckedText(FunctionText):
+class CheckedText(FunctionText, abc.ABC):
     """A function with side exits."""
 
     def call(self, name: str, *arguments: str) -> str:
         """What a function of :mod:`jitree.regs.access` gives."""
         return self.let(call(name, arguments))
 
+    @abc.abstractmethod
     def side_exit(self) -> str:
         """The label to branch to where an instruction cannot be done here, and nothing of it has happened."""
-        raise NotImplementedError
 
     def require(self, condition: str) -> None:
         """A side exit unless the condition (i1) holds."""
@@ -68,12 +69,13 @@ class CheckedText(FunctionText):
             overflow = self.let(f"and i1 {is_minimum}, {is_negation}")
             self.require(self.let(f"xor i1 {overflow}, true"))
 
+    @abc.abstractmethod
     def fuel_left(self) -> str:
-        raise NotImplementedError
+        """Branches until the clock is looked at (i64)."""
 
+    @abc.abstractmethod
     def set_fuel(self, fuel: str) -> None:
         """What is left after an instruction that is no branch, at least one."""
-        raise NotImplementedError
 
     def spend_bytes(self, count: str) -> None:
         """Counts an instruction on so many bytes or elements of buffers: the next branch or call looks at the
