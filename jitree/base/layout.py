@@ -17,6 +17,7 @@ class Record:
 
     offsets: dict[str, int]
     types: dict[str, str]
+    words: dict[str, int]
     size: int
 
     def __init__(self, name: str, fields: str) -> None:
@@ -35,6 +36,7 @@ class Record:
     def _lay_out(self) -> None:
         offsets: dict[str, int] = {}
         types: dict[str, str] = {}
+        words: dict[str, int] = {}
         position = 0
         for line in self._fields.strip().splitlines():
             kind, field = line.split(None, 2)[:2]
@@ -46,8 +48,9 @@ class Record:
             position += -position % size
             offsets[field] = position
             types[field] = kind
+            words[field] = position // min(size, 8)
             position += size * count
-        self.offsets, self.types, self.size = offsets, types, (position + 7) // 8 * 8
+        self.offsets, self.types, self.words, self.size = offsets, types, words, (position + 7) // 8 * 8
 
     def packer(self) -> struct.Struct:
         """All fields in order; each lies at a multiple of its size without gaps."""
@@ -58,4 +61,4 @@ class Record:
 
     def word(self, field: str) -> int:
         """Index of the field in a view of the record as integers of the field's own width."""
-        return self.offsets[field] // min(_SIZES[self.types[field]], 8)
+        return self.words[field]
