@@ -8,8 +8,8 @@ so command lines and scripts that look for a code or a message find it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ContextDecorator
 from ctypes import ArgumentError
 from errno import ENOMEM
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -217,30 +217,40 @@ def again(error: StatusError) -> StatusError:
     return copy
 
 
-@contextmanager
-def memory_errors(doing: str) -> Iterator[None]:
+class memory_errors(ContextDecorator):
     """RESOURCE_EXHAUSTED where Python, numpy or the system says in its own way that there is no memory."""
-    try:
-        yield
-    except StatusError:
-        raise
-    except (MemoryError, OSError) as error:
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, StatusError) or not isinstance(error, (MemoryError, OSError)):
+            return
         if isinstance(error, OSError) and error.errno != ENOMEM:
-            raise
+            return
         raise ResourceExhaustedError(
-            f"{doing}: there is not enough memory ({error}); where the process has a limit on its address "
-            "space (ulimit -v, RLIMIT_AS), that has to be some 200 MB more than the program itself takes"
+            f"{self._doing}: there is not enough memory ({error}); where the process has a limit on its "
+            "address space (ulimit -v, RLIMIT_AS), that has to be some 200 MB more than the program itself "
+            "takes"
         ) from error
 
 
-@contextmanager
-def error_context(context: str) -> Iterator[None]:
-    """Adds ``context`` to any StatusError that passes through the block."""
-    try:
-        yield
-    except StatusError as error:
-        error.with_context(context)
-        raise
+class error_context:
+    """Adds ``context`` to any StatusError that passes through the block. A generator would take three times
+    as long to enter and leave."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: str) -> None:
+        self._context = context
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, StatusError):
+            error.with_context(self._context)
 
 
 def fold(error: BaseException, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
