@@ -81,6 +81,7 @@ _IMPORT_COLUMNS: Final = wanted(
     (COLUMN_PLACE, 1, 1, 0), (COLUMN_NUMBER, -1, 2, 1),
 )  # fmt: skip
 """Names, conventions, whether there are attributes, flags."""
+_TYPE_COLUMNS: Final = wanted((COLUMN_TARGET, -1, 0, 0), (COLUMN_COUNT, -1, 0, 0))
 _SIGNATURE_COLUMNS: Final = wanted(
     (COLUMN_TARGET, -1, 0, 0), (COLUMN_COUNT, -1, 0, 0), (COLUMN_ALIKE, -1, 0, 0)
 )
@@ -134,10 +135,7 @@ def _read_root(root: Table, archive: Archive) -> ModuleTables:
         version=root.uint32(_VERSION),
         requirements=root.uint32(_REQUIREMENTS),
         attrs=tuple(Attr(*pair) for pair in _read_attrs(root, _ATTRS).items()),
-        types=tuple(
-            _required_text(table, 0, f"types[{index}] name")
-            for index, table in enumerate(root.tables(_TYPES))
-        ),
+        types=_read_types(root),
         dependencies=_read_dependencies(root),
         imports=_read_imports(root),
         exports=exports,
@@ -235,6 +233,13 @@ def _read_attrs(table: Table, slot: int) -> dict[str, str]:
     return {entry.text(0) or "": entry.text(1) or "" for entry in table.tables(slot)}
 
 
+def _read_types(root: Table) -> tuple[str, ...]:
+    names = tuple(name or "" for name in root.buffer.texts(*columns_of(root, _TYPES, _TYPE_COLUMNS).tolist()))
+    if not all(names):
+        raise InvalidArgumentError(f"types[{names.index('')}] name missing or empty")
+    return names
+
+
 def _read_dependencies(root: Table) -> tuple[Dependency, ...]:
     return tuple(
         Dependency(
@@ -298,7 +303,7 @@ def _read_functions(root: Table, bytecode_size: int) -> FunctionRows:
     offsets, lengths = columns["offset"], columns["length"]
     wrong = (offsets < 0) | (lengths < 1) | (offsets + lengths > bytecode_size)
     wrong |= (columns["block_count"] < 1) | (columns["ref_count"] > MAXIMUM_REFS)
-    for ordinal in np.flatnonzero(wrong).tolist():
+    for ordinal in wrong.nonzero()[0].tolist():
         _check_place(functions[ordinal], bytecode_size)
     # Functions may share bodies, but each is decoded by itself: without a limit a small file takes hours.
     if lengths.sum() > _OVERLAP * bytecode_size + _OVERLAP_SLACK:
@@ -333,7 +338,7 @@ def _read_rodata(root: Table, archive: Archive) -> RodataRows:
         lambda index: _read_segment(root.element(_RODATA, index), index, archive),
     )
     wrong = (flags > 0) | outside & ~is_embedded
-    for index in np.flatnonzero(wrong).tolist():
+    for index in wrong.nonzero()[0].tolist():
         _ = rows[index]  # which says what is wrong, if it is
     return rows
 

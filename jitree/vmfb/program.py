@@ -124,14 +124,16 @@ class DecodedModule:
 
     def site_import(self, index: int) -> tuple[int, tuple[int, ...] | None]:
         """The ordinal of the import that a call site calls, and the counts of its segments."""
-        place = int(self._site_segments[index])
-        return int(self.words[self._site_words[index] + 3]), None if place < 0 else self._entries(place)
+        return int(self.words[self._site_words[index] + 3]), self._segments(index)
+
+    def _segments(self, index: int) -> tuple[int, ...] | None:
+        place = self._site_segments[index]
+        return None if place < 0 else self._entries(place)
 
     def site(self, index: int) -> CallSite:
         """The call site of that number."""
-        word = int(self._site_words[index])
-        ordinal, segments = self.site_import(index)
-        argument_count, result_count = self.words[word + 4 : word + 6].tolist()
+        word = self._site_words[index]
+        ordinal, argument_count, result_count = self.words[word + 3 : word + 6].tolist()
         first, end = word + 6, word + 6 + 2 * argument_count + 2 * result_count
         numbers = self.words[first:end].tolist()
         registers = tuple(zip(numbers[::2], numbers[1::2], strict=True))
@@ -140,7 +142,7 @@ class DecodedModule:
             word,
             ordinal,
             parse(self._module.imports[ordinal].cconv or ""),
-            segments,
+            self._segments(index),
             registers[:argument_count],
             registers[argument_count:],
         )
