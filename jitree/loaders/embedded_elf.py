@@ -102,14 +102,15 @@ def _store_relative(
     if not any(load.address <= low and high + dtype.itemsize <= load.end for load in file.loads):
         for place in places.tolist():
             file.load_with(place, dtype.itemsize, "the place of a relocation")
-    if ((places - file.low) % dtype.itemsize).any():
+    offsets = places - file.low
+    if int(np.bitwise_or.reduce(offsets)) % dtype.itemsize:
         row = file.architecture.relocations[file.architecture.relative]
         fixed = [None] * len(places) if addends is None else addends.tolist()
         for place, addend in zip(places.tolist(), fixed, strict=True):
             _store(file, image, bias, row, place, 0, addend)
         return
     words: Words = np.frombuffer(image[: len(image) // dtype.itemsize * dtype.itemsize], dtype)
-    where = (places - file.low) // dtype.itemsize
+    where = (offsets // dtype.itemsize).astype(np.intp)  # other indices take three times as long
     wrapped_bias = dtype.type(bias & (1 << 8 * dtype.itemsize) - 1)
     words[where] = (words[where] if addends is None else addends) + wrapped_bias
 
