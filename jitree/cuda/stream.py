@@ -43,8 +43,8 @@ _STAGING: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
 _STAGING_USAGE: Final = int(BufferUsage.TRANSFER | BufferUsage.MAPPING)
 _BLOCKING: Final = 0x0
 """A blocking stream: the driver orders its work with that of the legacy default stream."""
-_LASTING_STREAMS: Final = (LEGACY_STREAM, 2)
-"""The legacy default stream and that of the thread: numbers that are always valid."""
+_THREAD_STREAM: Final = 2
+"""The default stream of a thread, by a number that is always valid."""
 _MOMENT: Final = 20e-3
 """Seconds that a thread asks for the stream in a loop. After that it is called back, which takes 50 us more,
 and hears of signals, deadlines and ``cancel`` meanwhile."""
@@ -148,7 +148,7 @@ class Stream:
         if batch is None or not batch.pending:
             self._launched = self.tick
         tick = self.share.count()
-        if self._given_back or self.share.returned:  # counted with this, which runs after the consumers' work
+        if self._given_back:  # counted with this, which runs after the consumers' work
             self._take_back()
         return tick
 
@@ -300,18 +300,16 @@ class Stream:
 
     def reclaim(self) -> None:
         """Takes back what consumers have done with, for the memory's next user. The caller holds the lock."""
-        if (self._given_back or self.share.returned) and not self._closed:
+        if self._given_back and not self._closed:
             self.begin()
             self.end()
 
     def _take_back(self) -> None:
-        if self.share.take_returned():
-            self.order_after(LEGACY_STREAM)
         while self._given_back:
             allocation, consumer = self._given_back.popleft()
-            if consumer in _LASTING_STREAMS:
+            if consumer == _THREAD_STREAM:
                 self.order_after(consumer)
-            elif consumer != int(self.handle):  # one that may have been destroyed since
+            elif consumer not in (LEGACY_STREAM, int(self.handle)):  # one that may have been destroyed since
                 self.api.call("cuCtxSynchronize")
             del allocation
 

@@ -45,11 +45,11 @@ _refuse: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda _: 1)
 _neighbours: Final = array("q", bytes(8 * MOST_NEIGHBOURS))
 """Addresses of STREAM records by place."""
 _WORDS: Final = (
-    "owner", "tick", "completed", "batched", "program", "launched", "lends", "failed", "exports", "returned",
+    "owner", "tick", "completed", "batched", "program", "launched", "lends", "failed", "exports",
     "launch_kernel", "query", "known_count", "worked", "exposed", "asking", "owed",
 )  # fmt: skip
 (
-    _OWNER, _TICK, _COMPLETED, _BATCHED, _PROGRAM, _LAUNCHED, _LENDS, _FAILED, _EXPORTS, _RETURNED,
+    _OWNER, _TICK, _COMPLETED, _BATCHED, _PROGRAM, _LAUNCHED, _LENDS, _FAILED, _EXPORTS,
     _LAUNCH_KERNEL, _QUERY, _KNOWN_COUNT, _WORKED, _EXPOSED, _ASKING, _OWED,
 ) = map(STREAM.word, _WORDS)  # fmt: skip
 
@@ -130,18 +130,6 @@ class StreamShare:
     def exports(self) -> bool:
         """Whether machine code has given memory to other libraries."""
         return self._words[_EXPORTS] == EXPORTED_BY_CODE
-
-    @property
-    def returned(self) -> bool:
-        """Whether they gave some back that the legacy default stream may still use."""
-        return bool(self._words[_RETURNED])
-
-    def take_returned(self) -> bool:
-        """As :attr:`returned`, given once: the caller sees to the order."""
-        if not self.returned:  # a thread without the GIL may return some now: it is not for us to write 0
-            return False
-        self._words[_RETURNED] = 0
-        return True
 
     def set_batched(self, count: int) -> None:
         """So many submissions are held back."""

@@ -44,7 +44,6 @@ STREAM: Final = Record(
     i64 lends             # 1 = machine code has used memory of other libraries
     i64 failed            # 1 = a list has entered the stream in part, and its next launch was refused
     i64 exports           # EXPORTED_BY_*: who has given them memory of the device; 0 = none was given
-    i64 returned          # 1 = they gave some back that LEGACY_STREAM may still use: what is submitted waits
     i64 block_bytes       # that a thread block of a fill or copy moves at a time
     i64 most_blocks       # of a fill or copy
     i64 neighbours        # address of the addresses of such records by place; 0 = none, or closed

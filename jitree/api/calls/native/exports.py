@@ -34,7 +34,6 @@ from jitree.api.calls.native.records import (
     Tensor,
     VersionedTensor,
 )
-from jitree.codegen.atomics import atomic_store
 from jitree.codegen.primitives import call, call_int, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.hal.stream_record import EXPORTED_BY_CODE, LEGACY_STREAM
@@ -61,10 +60,8 @@ def export_managed(array: int, out: int, record: int) -> int:
     exports = Exports(record)
     python = exports.python
     tensor = Tensor(stack(_TENSOR_SIZE))
-    if describes(python, array, tensor):
-        managed = managed_of_host(python, array, tensor)
-    elif is_given(python, array, tensor):
-        managed = managed_of_device(python, array, tensor)
+    if describes(python, array, tensor) or is_given(python, array, tensor):
+        managed = managed_of(python, array, tensor)
     else:
         managed = managed_of_capsule(python, invoke_with(python, exports.export_slowly, array))
     store64(out, managed)
@@ -76,10 +73,7 @@ def export_tensor(array: int, out: int, record: int) -> int:
     exports = Exports(record)
     python = exports.python
     tensor = Tensor(out)
-    if describes(python, array, tensor):
-        return 0 if keeps_dimensions(python, array, tensor) else -1
-    if is_given(python, array, tensor):
-        atomic_store(stream_of(python, array).returned, 1)  # the library does not say when it is done
+    if describes(python, array, tensor) or is_given(python, array, tensor):
         return 0 if keeps_dimensions(python, array, tensor) else -1
     capsule = invoke_with(python, exports.export_slowly, array)
     if capsule == 0:
@@ -142,24 +136,16 @@ def destroy_managed(managed: int) -> None:
     call(python.free, managed)
 
 
-def destroy_on_device(managed: int) -> None:
-    """As :func:`destroy_managed`, of memory that the other library's work may not have done with. It may come
-    in the middle of anything, so that it asks no driver: what is submitted next comes after that."""
-    if call_int(Python(load64(managed + _PYTHON_AT)).is_initialized) != 0:
-        atomic_store(StreamRecord(VersionedTensor(managed).context).returned, 1)
-    destroy_managed(managed)
-
-
 def convert_array(self: int, array: int) -> int:
     """A builtin of one argument, an Array, whose capsule has a CONVERSION record as its context: the other
     library's array over the memory, None where that takes Python."""
     python = Python(load64(self + CAPSULE_POINTER_AT))
     conversion = Conversion(load64(self + CAPSULE_CONTEXT_AT))
     tensor = Tensor(stack(_TENSOR_SIZE))
-    if describes(python, array, tensor):
-        managed = managed_of_host(python, array, tensor)
-    elif works_on_legacy_stream(python, conversion, array) and is_given(python, array, tensor):
-        managed = managed_of_device(python, array, tensor)
+    if describes(python, array, tensor) or (
+        works_on_legacy_stream(python, conversion, array) and is_given(python, array, tensor)
+    ):
+        managed = managed_of(python, array, tensor)
     else:
         return retained(python, python.none) if call(python.error_occurred) == 0 else 0
     if managed == 0:
@@ -293,18 +279,9 @@ def new_managed(python: Python, owner: int, tensor: Tensor, flags: int) -> int:
     return place
 
 
-def managed_of_host(python: Python, array: int, tensor: Tensor) -> int:
+def managed_of(python: Python, array: int, tensor: Tensor) -> int:
     """A tensor that keeps an Array's memory. 0 with an exception set."""
     return new_managed(python, retained(python, load64(array + python.array_owner)), tensor, 0)
-
-
-def managed_of_device(python: Python, array: int, tensor: Tensor) -> int:
-    """As :func:`managed_of_host`, of an Array that :func:`is_given`."""
-    managed = VersionedTensor(managed_of_host(python, array, tensor))
-    if managed:
-        managed.context = place_of(stream_of(python, array))
-        managed.deleter = python.destroy_on_device
-    return place_of(managed)
 
 
 def managed_of_capsule(python: Python, capsule: int) -> int:

@@ -65,7 +65,7 @@ _ARRAY_SLOTS: Final = (
 )  # fmt: skip
 _METHODS: Final = "array_method", "buffer_method", "function_method", "attempt_method", "submit_method"
 """Functions of the image that are methods, of four arguments and the PYTHON record."""
-_DESTRUCTORS: Final = "destroy_owner", "destroy_managed", "destroy_on_device"
+_DESTRUCTORS: Final = "destroy_owner", "destroy_managed"
 _OWNER_NAME: Final = ctypes.c_char_p(b"jitree.owner")
 _VERSIONED_NAME: Final = ctypes.c_char_p(VERSIONED_NAME)
 _UNVERSIONED_NAME: Final = ctypes.c_char_p(NAME)

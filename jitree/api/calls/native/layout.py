@@ -53,8 +53,7 @@ PYTHON: Final = Record(
     i64 copy_into           # PyArray_CopyInto
     i64 take_scalar         # PyArray_ScalarAsCtype
     i64 destroy_owner       # the destructor of owners, machine code itself
-    i64 destroy_managed     # deleters of exported tensors, machine code itself: of those on the host,
-    i64 destroy_on_device   # and of others
+    i64 destroy_managed     # the deleter of exported tensors, machine code itself
     i64 owner_name          # their capsule's name, a C string
     i64 none
     i64 true

@@ -10,7 +10,6 @@ from jitree.api.calls.native.exports import (
     convert_array,
     current_work_stream,
     destroy_managed,
-    destroy_on_device,
     export_managed,
     export_tensor,
     import_managed,
@@ -24,7 +23,7 @@ from jitree.codegen.image.generated import Generated, one_unit
 _ENTRIES: Final = (
     function_method, submit_method, attempt_method, place_method, array_method, buffer_method, find_elements,
     fetch_method, new_owner, destroy_owner, take_back, export_managed, export_tensor, import_managed,
-    current_work_stream, allocate_managed, destroy_managed, destroy_on_device,
+    current_work_stream, allocate_managed, destroy_managed,
     convert_array,
 )  # fmt: skip
 

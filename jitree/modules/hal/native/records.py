@@ -57,7 +57,6 @@ class Queue(MemoryRecord, layout=QUEUE):
 
 class StreamRecord(MemoryRecord, layout=STREAM):
     owner: Atomic
-    returned: Atomic
     owed: Atomic
     asking: Atomic
     program: ProgramRecord

@@ -123,7 +123,7 @@ def enters(
     """Whether a list has entered the stream and is counted. Machine code is just submitting it; ``data`` is
     where the device finds the bytes of updates."""
     program = find(handle_pool, table)  # while the stream is Python's programs may go
-    if not program or stream.batched != 0 or not comes_after_users(stream):
+    if not program or stream.batched != 0:
         return False
     words = stack(8 * load64(program.firsts + 8 * program.launch_count))
     fill_words(stream, table, addresses, lengths, data, words)
@@ -140,7 +140,7 @@ def is_sent(
 ) -> bool:
     """Whether pinned memory is on its way to a device that has nothing else to do, by the driver's copy. That
     takes a third of a launch; after a kernel it would begin later. Machine code is just submitting it."""
-    if stream.completed < stream.worked or stream.batched != 0 or not comes_after_users(stream):
+    if stream.completed < stream.worked or stream.batched != 0:
         return False
     if call_int(stream.set_current, stream.context) != 0:
         return False
@@ -201,20 +201,6 @@ def order_before(stream: StreamRecord, consumer: int) -> bool:
     is_ordered = stream.batched == 0 and (is_done or waits(stream, consumer, stream.handle))
     atomic_store(stream.owner, OWNED_BY_CODE)
     return is_ordered
-
-
-def comes_after_users(stream: StreamRecord) -> bool:
-    """Whether what is submitted next comes after all that other libraries do with memory that they gave back.
-    Machine code is just submitting something."""
-    if atomic_load(stream.returned) == 0:
-        return True
-    atomic_store(stream.returned, 0)  # first: more may come back meanwhile
-    if call_int(stream.set_current, stream.context) == 0 and (
-        call_int(stream.query, LEGACY_STREAM) == 0 or waits(stream, stream.handle, LEGACY_STREAM)
-    ):
-        return True
-    atomic_store(stream.returned, 1)
-    return False
 
 
 def waits(stream: StreamRecord, later: int, earlier: int) -> bool:
