@@ -29,6 +29,15 @@ ENTRY_POINT: Final = Record(
 )
 """A function of a loaded executable. Records belong to the executable and live as long as it does."""
 
+EXECUTABLE: Final = Record(
+    "executable",
+    """
+    i64 names             # address of rows (address, length), the name of each function
+    i64 pipelines         # address of the addresses of PIPELINE records, one for each function; 0 = none
+    """,
+)
+"""What the extension of an executable's handle entry has."""
+
 ENTRY_SEQUENTIAL: Final = 1
 """Workgroups of one dispatch must not run at the same time."""
 ENTRY_SPAN: Final = 2

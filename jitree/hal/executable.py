@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from jitree.base.records import NamedTuple
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import NotFoundError, StatusCode, StatusError
+from jitree.hal.command_layout import EXECUTABLE
 from jitree.hal.enums import CachingMode
 
 if TYPE_CHECKING:
@@ -47,14 +48,22 @@ class Executable(abc.ABC):
         PIPELINE records (0 without)."""
         table.set_extent(address, entry_points, self.function_count)
         extension = (address + table.extension - table.base) >> 3
-        has_pipelines = len(self.layouts) == self.function_count > 0
-        table.i64[extension] = names
-        table.i64[extension + 1] = self._pipelines.buffer_info()[0] if has_pipelines else 0
+        table.i64[extension + EXECUTABLE.word("names")] = names
+        table.i64[extension + EXECUTABLE.word("pipelines")] = self._pipelines() if self.layouts else 0
+
+    def _pipelines(self) -> int:
+        """Address of the addresses of the functions' PIPELINE records, 0 if there is not one for each. They
+        last as long as the executable: a loader may give it again, with others."""
+        if len(self.layouts) != self.function_count:
+            return 0
+        records = self._published.get(self.layouts)
+        if records is None:
+            records = self._published[self.layouts] = array("q", [layout.record for layout in self.layouts])
+        return records.buffer_info()[0]
 
     @cached_property
-    def _pipelines(self) -> array[int]:
-        """The address of each function's PIPELINE record."""
-        return array("q", [layout.record for layout in self.layouts])
+    def _published(self) -> dict[tuple[PipelineLayout, ...], array[int]]:
+        return {}
 
     @property
     def copied(self) -> int:

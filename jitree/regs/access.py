@@ -1,4 +1,4 @@
-"""Elements of lists and ranges of buffers: what the loop and compiled functions do with them, inlined.
+"""Lists, their elements, and ranges of buffers: what the loop and compiled functions do with them, inlined.
 
 A function that says no has changed nothing; the plain tier's handler then does the instruction, or fails.
 """

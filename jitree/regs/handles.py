@@ -119,8 +119,8 @@ class HandleTable:
         self.handle_pool: ObjectPool | None = None
         self.machines: WeakSet[Connected] = WeakSet()
         """Whose state blocks refer to ``handle_pool``."""
-        self.make_pool: Callable[[], object] = bool
-        """Connects one if it can, when machine code needs it before a fast path has."""
+        self.make_pool: Callable[[], None] | None = None
+        """Connects one, where its code is there."""
 
     @property
     def live_count(self) -> int:
@@ -206,6 +206,8 @@ class HandleTable:
         return len(self._objects) - 1
 
     def _require_entries(self, count: int) -> None:
+        if count > self.capacity - len(self._objects) + len(self._free) and self.handle_pool is not None:
+            self.handle_pool.withdraw()
         if count > self.capacity - len(self._objects) + len(self._free):
             raise ResourceExhaustedError(f"more than {self.capacity} objects are referenced by one context")
 
@@ -303,7 +305,7 @@ class HandleTable:
 
     def supply_lists(self) -> bool:
         """Machine code has asked Python for a list; whether it can make the next ones itself."""
-        if self.handle_pool is None:
+        if self.handle_pool is None and self.make_pool is not None:
             self.make_pool()
         return self.handle_pool is not None and self.handle_pool.supply_lists()
 
@@ -466,5 +468,5 @@ class HandleTable:
             self._addresses[key] = address
             del self._later[number]
         elif obj is None and self.handle_pool is not None:
-            return self.handle_pool.make(address)
+            return self.handle_pool.make(self, address)
         return obj

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,8 +41,9 @@ class ObjectPool(Protocol):
     def withdraw(self) -> None:
         """Machine code has to ask before it makes more."""
 
-    def make(self, address: int) -> object:
-        """The Python object of an entry, which knows it from then on (:meth:`HandleTable.adopt`)."""
+    def make(self, table: Any, address: int) -> object:
+        """The Python object of an entry of the table, which knows it from then on
+        (:meth:`HandleTable.adopt`, ``take_over``)."""
 
     def free(self, address: int) -> None:
         """The last reference is gone."""

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from jitree import Session
 from jitree.errors import StatusError
 from jitree.regs.list import VmList
+from jitree.regs.objects import VmBuffer
 from tests.api.direct import CALLS, direct, live, needs_machine_code, prepare_calls
 from tests.assembler import Assembler
 
@@ -32,7 +33,7 @@ def sessions() -> Iterator[list[Session]]:
     prepare_calls()
     made = [Session("local-sync", tier=tier) for tier in ("plain", "fast", "native")]
     for session in made[1:]:
-        session.context.table.make_pool()
+        assert session.context.table.supply_lists()
     yield made
     for session in made:
         session.close()
@@ -142,24 +143,24 @@ def compare(sessions: list[Session], program: list[Step]) -> None:
     assert told[1] == told[0]
 
 
+PAIR = """
+    %i1 = const.i32 3
+    %i2 = const.i32 1
+    %i3 = const.i32 2
+    %r1 = list.alloc !vm.opaque, %i1
+    list.resize %r1, %i1
+    %r2 = list.alloc i32, %i1
+    list.resize %r2, %i1
+    list.set.i32 %r2, %i2, %i0
+    list.set.ref %r1, %i2, %R2
+    list.set.ref %r1, %i3, %R0
+    return [%R1]"""
+PAIR_ATTRS = {"iree.abi.declaration": "sync func @f(%n: i32, %x: !hal.buffer_view) -> (%y: !util.list<?>)"}
+
+
 def test_lists_do_not_reach_python(sessions: list[Session], monkeypatch: pytest.MonkeyPatch) -> None:
-    text = """
-        %i1 = const.i32 3
-        %r1 = list.alloc !vm.opaque, %i1
-        list.resize %r1, %i1
-        %r2 = list.alloc i32, %i1
-        list.resize %r2, %i1
-        %i2 = const.i32 1
-        list.set.i32 %r2, %i2, %i0
-        list.set.ref %r1, %i2, %R2
-        list.set.ref %r1, %i1, %R0
-        return [%R1]"""
-    text = text.replace("%r1, %i1, %R0", "%r1, %i3, %R0").replace(
-        "%i2 = const", "%i3 = const.i32 2\n%i2 = const"
-    )
-    attrs = {"iree.abi.declaration": "sync func @f(%n: i32, %x: !hal.buffer_view) -> (%y: !util.list<?>)"}
     session = sessions[1]
-    module = session.load(Assembler("direct").function("f", "0ir_r", text, attrs=attrs).build())
+    module = session.load(Assembler("direct").function("f", "0ir_r", PAIR, attrs=PAIR_ATTRS).build())
     array = session.to_device(np.ones(2, np.float32))
     function = direct(module.f, 5, array)
     before = held(session)
@@ -168,6 +169,65 @@ def test_lists_do_not_reach_python(sessions: list[Session], monkeypatch: pytest.
         empty, inner, (one, two) = function(number, array)
         assert (empty, inner, one, two) == (None, [0, number, 0], 1, 1)
     assert held(session) == before
+
+
+def putting(name: str) -> bytes:
+    """A program that puts a list of a list into a list of the caller's."""
+    text = """
+        %i1 = const.i32 1
+        %i2 = const.i32 0
+        %r1 = list.alloc !vm.opaque, %i1
+        list.resize %r1, %i1
+        %r2 = list.alloc i32, %i1
+        list.resize %r2, %i1
+        list.set.ref %r1, %i2, %R2
+        list.set.ref %r0, %i2, %R1
+        return []"""
+    attrs = {"iree.abi.declaration": "sync func @f(%x: !util.list<?>) -> ()"}
+    return Assembler(name).function("f", "0r_v", text, attrs=attrs).build()
+
+
+def test_lists_outlive_their_session() -> None:
+    session = Session("local-sync", tier="fast")
+    assert session.context.table.supply_lists()
+    put = session.load(putting("m")).f
+    outers = [VmList(capacity=1) for _ in range(3)]
+    for outer in outers:
+        outer.append(None)
+        put(outer)
+    session.close()
+    inners: list[Any] = [outer[0] for outer in outers]
+    del outer, outers, put, session
+    gc.collect()
+    for inner in inners:
+        assert [list(element) for element in inner] == [[0]]
+    del inner, inners
+    gc.collect()
+
+
+def test_forks_share_what_the_first_context_has() -> None:
+    with Session("local-sync", tier="fast") as session:
+        put = session.load(putting("m")).f
+        fork = session.context.fork()
+        outer = VmList(capacity=1)
+        outer.append(None)
+        put(outer)
+        pool = session.context.table.handle_pool
+        assert pool is not None and pool.supply_lists()
+        fork.close()
+        put(outer)
+        assert pool.supply_lists() and list(outer[0][0]) == [0]  # type: ignore[index]
+
+
+def test_idle_lists_leave_room(sessions: list[Session], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries that machine code has for lists go back where others need them."""
+    table = sessions[1].context.table
+    assert table.supply_lists()
+    monkeypatch.setattr(table, "capacity", table.capacity - table.room)
+    handles = [table.wrap(VmBuffer.alias(b"x")) for _ in range(16)]
+    assert len(set(handles)) == 16
+    table.release_all(handles)
+    assert table.supply_lists()
 
 
 def test_deep_lists_go_without_the_stack(sessions: list[Session]) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from jitree import Function, Session
 from jitree.errors import InvalidArgumentError
+from tests.api import producers
 from tests.api.direct import CALLS, direct, needs_machine_code, prepare_calls
 from tests.api.programs import ECHO
 from tests.api.test_large_arrays import python_calls
@@ -20,6 +21,7 @@ from tests.assembler import Assembler
 
 pytestmark = needs_machine_code
 X = np.arange(4, dtype=np.int32)
+FOREIGN = producers.new_type()
 TENSOR = {"iree.abi.declaration": "sync func @f(%x: tensor<?xi32>) -> (%y: tensor<?xi32>)"}
 
 
@@ -51,6 +53,25 @@ def test_dtypes_that_are_equal(echo: Function) -> None:
             result = echo(array)
             assert result.dtype == np.int32 and np.array_equal(result, X)
         assert "_pack_other" not in python_calls(echo, array), "machine code copies it"
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32, 64])
+@pytest.mark.parametrize("kind", ["numpy", "strided", "foreign"])
+def test_unsigned_integers(session: Session, bits: int, kind: str) -> None:
+    """Parameters of integers without a sign take them, and results that are arguments have their type."""
+    text = f"tensor<?xi{bits}>"
+    attrs = {"iree.abi.declaration": f"sync func @f(%x: {text}) -> (%y: {text})"}
+    name = f"unsigned_{bits}_{kind}"
+    program = Assembler(name).function("f", "0r_r", "return [%R0]", attrs=attrs).build()
+    plain = np.array([0, 1, 5, 2**bits - 1], f"u{bits // 8}")
+    value = {"numpy": plain, "strided": np.repeat(plain, 2)[::2], "foreign": FOREIGN(plain)}[kind]
+    signed = plain.astype(f"i{bits // 8}")
+    function = direct(session.load(program).f, signed)
+    for _ in range(CALLS + 1):
+        result = function(value)
+        assert result.dtype == plain.dtype and np.array_equal(result, plain)
+        assert function(signed).dtype == signed.dtype
+    assert "_pack_other" not in python_calls(function, value), "machine code copies it"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""``vm.list``. The plain handlers do long lists, those that shrink, conversions, empty slots and everything
-that fails."""
+"""``vm.list``. The plain handlers do long lists, those that shrink, conversions, reads of empty slots and
+everything that fails."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from jitree.api.calls.native.records import Argument, CallRecord, Ndarray, Pytho
 from jitree.api.calls.native.sequences import pass_numbers
 from jitree.api.calls.native.undeclared import pass_undeclared
 from jitree.api.calls.native.uploads import drop_joined, send_joined
-from jitree.api.calls.native.views import has_stream
+from jitree.api.calls.native.views import has_stream, mark_unsigned
 from jitree.api.calls.native.workspaces import is_enough
 from jitree.codegen.primitives import apart, call, load64, store64, unlikely
 from jitree.codegen.record import place_of
@@ -108,6 +108,8 @@ def pass_host_array(python: Python, record: CallRecord, argument: Argument, valu
     """An array of another library, or what becomes one."""
     if is_expected(python, argument, value):
         return pass_ndarray(python, record, argument, Ndarray(value))
+    if cls == python.ndarray_type and Ndarray(value).dtype == argument.unsigned_dtype:
+        return pass_ndarray(python, record, argument, Ndarray(value)) and mark_unsigned(argument)
     exchange = exchange_of(python, cls)
     if exchange and has_stream(record):
         return pass_lent(python, record, argument, exchange, value)

@@ -49,7 +49,7 @@ from jitree.hal.enums import NOTHING, READING
 from jitree.hal.heap import HeapAllocator
 from jitree.modules.hal.native.handle_pool import HandlePool
 from jitree.regs.layout import FRAME
-from jitree.types import is_packed
+from jitree.types import BY_CODE, CLASS_INTEGER, CLASS_UNSIGNED, is_packed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from jitree.hal.device import Device
     from jitree.regs.handles import HandleTable
     from jitree.regs.machine import Machine
+    from jitree.types import ElementType
     from jitree.vmfb.cconv import Item, RegisterSlot
 
 _KINDS: Final = {"i": PASS_I32, "I": PASS_I64, "f": PASS_F32, "F": PASS_F64, "r": PASS_ARRAY}
@@ -346,7 +347,18 @@ class _Rows:
             "convert": self._keep(partial(_host_array, acceptance.packer, self._interface.producers)),
             "dtype": self._keep(row.dtype), "item_size": row.dtype.itemsize, "element_type": row.code,
             "tensor_type": tensor_type(row) or 0, "rank": len(shape), "is_written": int(is_written),
-            **numbers_of(row),
+            **numbers_of(row), **self._unsigned(row),
+        }  # fmt: skip
+
+    def _unsigned(self, row: ElementType) -> Fields:
+        """What arrays of unsigned integers are, which parameters of integers without a sign take, too."""
+        if row.numerical_class != CLASS_INTEGER:
+            return {}
+        unsigned = BY_CODE[CLASS_UNSIGNED << 24 | row.bits]
+        self._interface.learn(unsigned)
+        return {
+            "unsigned_dtype": self._keep(unsigned.dtype), "unsigned_type": unsigned.code,
+            "unsigned_tensor": tensor_type(unsigned) or 0,
         }  # fmt: skip
 
     def _result(self, parameter: Parameter, item: Item, slot: RegisterSlot) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from jitree.api.calls.native.sequences import item_of, length_of, store_number
 from jitree.api.calls.native.undeclared import pass_undeclared
 from jitree.codegen.primitives import call, load64, stack, store64, unlikely
 from jitree.codegen.record import place_of
-from jitree.modules.hal.native.entries import STATE_RELEASED, release
+from jitree.modules.hal.native.entries import STATE_RELEASED, bury, release
 from jitree.modules.hal.native.lists import new_list
-from jitree.modules.hal.native.records import Entry
+from jitree.modules.hal.native.records import Entry, State
 from jitree.regs.layout import LIST_F32, LIST_F64, LIST_I8, LIST_I64, LIST_REF, LIST_SLOT, LIST_VARIANT
 
 MOST_NESTED = 16
@@ -35,14 +35,23 @@ def pass_list(python: Python, record: CallRecord, argument: Argument, value: int
     if not made:
         return False
     if not store_all(python, record, argument, value, count, made.address, MOST_NESTED):
-        release(record.state.handle_pool, made, place_of(record.state) + STATE_RELEASED)
+        drop_list(record.state, made)
         return False
     store64(argument.place, place_of(made))
     return True
 
 
+def drop_list(state: State, made: Entry) -> None:
+    """Drops a list with what it has, copies of arrays among it."""
+    released = place_of(state) + STATE_RELEASED
+    release(state.handle_pool, made, released)
+    if state.handle_pool:
+        bury(state.handle_pool, released)
+
+
 def list_of(python: Python, record: CallRecord, argument: Argument, count: int) -> Entry:
-    """A reference to a list of so many elements, which are to be written. 0 with an exception set."""
+    """A reference to a list of so many elements, which are to be written. 0 if there is none; there may be an
+    exception then."""
     state = record.state
     made = new_list(state, argument.element_type, count) if state.handle_pool else 0
     if unlikely(made == 0):
@@ -53,8 +62,9 @@ def list_of(python: Python, record: CallRecord, argument: Argument, count: int) 
         drop(python, given)
         if made != 0:
             return Entry(made)
-        made = new_list(state, argument.element_type, count)
-    Entry(made).length = count
+        made = new_list(state, argument.element_type, count) if state.handle_pool else 0
+    if made != 0:
+        Entry(made).length = count
     return Entry(made)
 
 

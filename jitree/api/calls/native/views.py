@@ -110,6 +110,12 @@ def view_over(
     return view
 
 
+def mark_unsigned(argument: Argument) -> bool:
+    """The view that has just been passed says that its integers are unsigned, as the array does. True."""
+    Entry(load64(argument.place)).element_type = argument.unsigned_type
+    return True
+
+
 def describe(entry: Entry, address: int, size: int, memory_type: int, usage: int) -> None:
     entry.address = address
     entry.length = size

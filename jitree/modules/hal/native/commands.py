@@ -157,8 +157,8 @@ def commands_fill(state: State, values: int, refs: int, words: int) -> int:
     return record_fill(state, values, refs, words, number(values, words, 4), 5)
 
 
-def commands_fill_buffer(state: State, values: int, refs: int, words: int) -> int:
-    """As ABI 0.2 has it, without slots."""
+def commands_fill_without_slots(state: State, values: int, refs: int, words: int) -> int:
+    """As ABI 0.2 has it."""
     if not reference(refs, words, 1):
         return REFUSED
     return record_fill(state, values, refs, words, 0, 4)
@@ -238,8 +238,8 @@ def commands_copy(state: State, values: int, refs: int, words: int) -> int:
     return record_copy(state, values, refs, words, number(values, words, 1), number(values, words, 2), 3)
 
 
-def commands_copy_buffer(state: State, values: int, refs: int, words: int) -> int:
-    """As ABI 0.2 has it, without slots."""
+def commands_copy_without_slots(state: State, values: int, refs: int, words: int) -> int:
+    """As ABI 0.2 has it."""
     if not reference(refs, words, 1) or not reference(refs, words, 3):
         return REFUSED
     return record_copy(state, values, refs, words, 0, 0, 1)

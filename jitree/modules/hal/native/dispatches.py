@@ -8,6 +8,7 @@ from jitree.hal.command_enums import CommandCategory, DispatchFlags
 from jitree.hal.command_layout import (
     BINDING_ALIGNMENT,
     ENTRY_POINT,
+    EXECUTABLE,
     KIND_DISPATCH,
     MAXIMUM_COUNT_Z,
     MAXIMUM_WORKGROUPS,
@@ -32,13 +33,14 @@ from jitree.regs.layout import KIND_BUFFER
 from jitree.vmfb.words import TAG_VALUE64
 
 ENTRY_POINT_SIZE = ENTRY_POINT.size
-_DISPATCH = int(CommandCategory.DISPATCH)
+DISPATCH = int(CommandCategory.DISPATCH)
 _ARGUMENT_FLAGS = int(
     DispatchFlags.CUSTOM_DIRECT_ARGUMENTS
     | DispatchFlags.DYNAMIC_INDIRECT_ARGUMENTS
     | DispatchFlags.STATIC_INDIRECT_ARGUMENTS
 )
-_COUNT_MASK = 0xFFFFFFFF
+COUNT_MASK = 0xFFFFFFFF
+_NAMES = EXECUTABLE["names"]
 _MAXIMUM_BLOCKS_X = (1 << 31) - 1
 """The most blocks of a grid in x on a GPU; y is limited as z is."""
 _UNDERSCORE = ord("_")
@@ -50,7 +52,7 @@ def commands_dispatch(state: State, values: int, refs: int, words: int) -> int:
     """Bindings are five registers each, the last of which is 64 bits wide, as the flags are; constants
     between them are 32."""
     handle_pool = state.handle_pool
-    recording = recording_of(handle_pool, reference(refs, words, 0), _DISPATCH)
+    recording = recording_of(handle_pool, reference(refs, words, 0), DISPATCH)
     executable = reference(refs, words, 1)
     entry = kernel_of(handle_pool, executable, number(values, words, 2))
     if not recording or not entry or number(values, words, 6) & _ARGUMENT_FLAGS:
@@ -65,9 +67,9 @@ def commands_dispatch(state: State, values: int, refs: int, words: int) -> int:
         bindings += 1
         if not valid_binding(handle_pool, recording, values, refs, words, index):
             return REFUSED
-    x = number(values, words, 3) & _COUNT_MASK
-    y = number(values, words, 4) & _COUNT_MASK
-    z = number(values, words, 5) & _COUNT_MASK
+    x = number(values, words, 3) & COUNT_MASK
+    y = number(values, words, 4) & COUNT_MASK
+    z = number(values, words, 5) & COUNT_MASK
     if not can_append(recording, entry, bindings, constants) or not are_counts(recording, x, y, z):
         return REFUSED
     for index in range(first, last, 5):
@@ -199,7 +201,7 @@ def executable_lookup(state: State, values: int, refs: int, words: int) -> int:
 def find_name(handle_pool: HandlePoolRecord, executable: Entry, name: Entry, symbols: int) -> int:
     """The number of a function by its name, -1 if there is none. With ``symbols`` 1 the executable's names
     are those of symbols: with ``_`` for what is no letter, digit or ``_``."""
-    names = load64(place_of(executable) + handle_pool.extension)
+    names = load64(place_of(executable) + handle_pool.extension + _NAMES)
     length = name.length
     for function in range(executable.length):
         if load64(names + function * _NAME_SIZE + 8) == length:

@@ -55,10 +55,10 @@ _KINDS: Final = (
     "pipeline_layout",
 )  # fmt: skip
 
-_COUNT, _ADDRESS, _LENGTH, _ACCESS, _USAGE, _ELEMENT_TYPE, _ENCODING, _RANK, _PARENT, _LINK = (
+_COUNT, _ADDRESS, _LENGTH, _ACCESS, _USAGE, _ELEMENT_TYPE, _ENCODING, _RANK, _OWNER, _PARENT, _LINK = (
     ENTRY.word(field)
     for field in ("count", "address", "length", "access", "usage", "element_type", "encoding", "rank",
-                  "parent", "link")
+                  "owner", "parent", "link")
 )  # fmt: skip
 _BLANK, _DEAD, _LIVE, _RELEASED, _EXECUTE, _LISTS = (
     HANDLE_POOL.word(field) for field in ("blank", "dead", "live", "released", "execute", "lists")
@@ -152,6 +152,15 @@ class HandlePool:
             self._words[_BLANK] = self._following(address)
             self._table.unreserve(address)
             self._promised -= 1
+        self._withdraw_lists()
+
+    def _withdraw_lists(self) -> None:
+        while self._words[_LISTS]:
+            address = self._words[_LISTS]
+            self._words[_LISTS] = self._following(address)
+            del self._slots[self._table.extent(address)[0]]
+            self._table.unreserve(address)
+            self._promised -= 1
 
     # -- what pools need -------------------------------------------------------------------------------
 
@@ -183,8 +192,8 @@ class HandlePool:
         bounds = table.bounds
         if bounds.objects is not None or bounds.limited_charge is not None:
             return False
-        if words[_LISTS]:
-            return True
+        if words[_LISTS] or table.room < _LIST_BATCH:
+            return bool(words[_LISTS])
         for handle in table.reserve(_LIST_BATCH).tolist():
             slots = array("q", bytes(LIST_CAPACITY * LIST_SLOT.size))
             address = slots.buffer_info()[0]
@@ -271,6 +280,7 @@ class HandlePool:
     def trim(self) -> None:
         """Gives idle memory back to its allocator."""
         self._take_back()
+        self._withdraw_lists()
         if self._programs is not None:
             self._programs.clear()
         if self._storage is not None:
@@ -320,15 +330,14 @@ class HandlePool:
             table.i32[2 * word + _COUNT] = 1
             table.release(address)
 
-    def make(self, address: int) -> object:
+    def make(self, table: HandleTable, address: int) -> object:
         """See :meth:`ObjectPool.make`."""
-        table = self._table
         word = (address - table.base) >> 3
         kind = table.i32[2 * word]
         if kind == KIND_FREE:
             return None
         if kind == KIND_LIST:
-            return self._make_list(address)
+            return self._make_list(table, address)
         parent = table.i64[word + _PARENT]
         obj = self._makers[kind](self, word)
         table.adopt(address, obj)
@@ -400,20 +409,23 @@ class HandlePool:
             table.i32[2 * word + _ENCODING],
         )
 
-    def _make_list(self, address: int) -> VmList:
-        """Entry and slots stay as they are: machine code may be using them."""
+    def _make_list(self, table: HandleTable, address: int) -> VmList:
+        """Entry and slots stay as they are: machine code may be using them. The list keeps its table, which
+        the pool of a closed context does not."""
         from jitree.regs.list import VmList
 
-        table = self._table
         word = (address - table.base) >> 3
         element_type, length = table.i32[2 * word + _ELEMENT_TYPE], table.i64[word + _LENGTH]
         slots = table.i64[word + _ADDRESS]
         made = VmList.over(self._slots[slots], element_type, length, table, address)
-        table.take_over(address, made)
-        self._words[_LIVE] -= 1
-        self._promised -= 1
-        del self._slots[slots]
-        made.hold()
+        try:
+            table.take_over(address, made)
+        finally:  # Ctrl-C may come where that returns
+            if table.i32[2 * word + _OWNER] != OWNER_CODE:
+                self._words[_LIVE] -= 1
+                self._promised -= 1
+                made.hold()
+                del self._slots[slots]
         return made
 
     def _make_fence(self, word: int) -> Fence:

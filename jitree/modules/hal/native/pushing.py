@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import load32, load64, store32
 from jitree.codegen.record import place_of
-from jitree.hal.command_enums import CommandCategory
-from jitree.hal.command_layout import BINDING_ALIGNMENT
+from jitree.hal.command_layout import BINDING_ALIGNMENT, EXECUTABLE
 from jitree.hal.enums import MAXIMUM_CONSTANTS, MAXIMUM_SET_BINDINGS
 from jitree.hal.pipeline_layout import PIPELINE
 from jitree.modules.hal.native.buffers import keeper, range_length
 from jitree.modules.hal.native.commands import recording_of
 from jitree.modules.hal.native.dispatches import (
+    COUNT_MASK,
+    DISPATCH,
     add_constant,
     append_dispatch,
     are_counts,
@@ -34,10 +35,7 @@ from jitree.modules.hal.native.records import (
 )
 from jitree.modules.hal.native.registers import REFUSED, argument_count, finish, is_kind, number, reference
 
-_DISPATCH = int(CommandCategory.DISPATCH)
-_COUNT_MASK = 0xFFFFFFFF
-_PIPELINES = 8
-"""Offset in the extension of an executable's entry."""
+_PIPELINES = EXECUTABLE["pipelines"]
 _BINDING_NUMBERS = PIPELINE.size
 _BINDING_SIZE = PUSHED_BINDING.size
 _BINDINGS = PUSHED["bindings"]
@@ -114,7 +112,7 @@ def binding_at(recording: Recording, binding: int) -> PushedBinding:
 def dispatch_pushed(state: State, values: int, refs: int, words: int) -> int:
     """What has been pushed, as the layout of the function declares it."""
     handle_pool = state.handle_pool
-    recording = recording_of(handle_pool, reference(refs, words, 0), _DISPATCH)
+    recording = recording_of(handle_pool, reference(refs, words, 0), DISPATCH)
     executable = reference(refs, words, 1)
     function = number(values, words, 2)
     entry = kernel_of(handle_pool, executable, function)
@@ -124,9 +122,9 @@ def dispatch_pushed(state: State, values: int, refs: int, words: int) -> int:
     if not pipeline or not has_pushed(recording, pipeline):
         return REFUSED
     bindings, constants = pipeline.binding_count, pipeline.constant_count
-    x = number(values, words, 3) & _COUNT_MASK
-    y = number(values, words, 4) & _COUNT_MASK
-    z = number(values, words, 5) & _COUNT_MASK
+    x = number(values, words, 3) & COUNT_MASK
+    y = number(values, words, 4) & COUNT_MASK
+    z = number(values, words, 5) & COUNT_MASK
     if not can_append(recording, entry, bindings, constants) or not are_counts(recording, x, y, z):
         return REFUSED
     for index in range(bindings):
@@ -157,8 +155,8 @@ def binding_number(pipeline: PipelineRecord, index: int) -> int:
 def has_pushed(recording: Recording, pipeline: PipelineRecord) -> bool:
     """Whether all that a layout declares is there."""
     for index in range(pipeline.binding_count):
-        number_of_it = binding_number(pipeline, index)
-        if number_of_it >= PUSHED_BINDINGS or (recording.pushed_bindings >> number_of_it) & 1 == 0:
+        place = binding_number(pipeline, index)
+        if place >= PUSHED_BINDINGS or (recording.pushed_bindings >> place) & 1 == 0:
             return False
     return True
 

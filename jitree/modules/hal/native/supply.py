@@ -51,9 +51,9 @@ class Supplier:
         """Whether fast paths can work with any of the devices."""
         self._handle_pool: HandlePool | None = None
         self._own: HandlePool | None = None
-        """The same if this context made them; one that shares its table did else."""
-        if table is not None:
-            table.make_pool = partial(_pool_of, ref(self))
+        """The same if this context made them, which is the first of those that share a table."""
+        if table is not None and table.make_pool is None:
+            table.make_pool = partial(_made_by, ref(self))
 
     @property
     def handle_pool(self) -> HandlePool | None:
@@ -81,12 +81,23 @@ class Supplier:
             return None
         from jitree.modules.hal.native.handle_pool import HandlePool
 
-        if table.handle_pool is None:
-            self._own = HandlePool(table, self._local, code)
-            table.connect(self._own)
+        if table.handle_pool is None and table.make_pool is not None:
+            table.make_pool()
+        if table.handle_pool is None:  # who shares the table is closed
+            self.make()
         assert isinstance(table.handle_pool, HandlePool)
         self._handle_pool = table.handle_pool
         return self._handle_pool
+
+    def make(self) -> None:
+        """Makes the pools, which are closed with this context."""
+        table, code = self._table, image.get(RECIPE)
+        if table is None or code is None or table.handle_pool is not None:
+            return
+        from jitree.modules.hal.native.handle_pool import HandlePool
+
+        self._own = HandlePool(table, self._local, code)
+        table.connect(self._own)
 
     def publish(self, arguments: Iterable[object]) -> None:
         """Tells fast paths of fences that are reached by now: without that, every operation after this one
@@ -110,10 +121,11 @@ class Supplier:
             self._own.close()
 
 
-def _pool_of(supplier: ref[Supplier]) -> object:
+def _made_by(supplier: ref[Supplier]) -> None:
     """The table does not own who owns it."""
     there = supplier()
-    return None if there is None else there.handle_pool
+    if there is not None:
+        there.make()
 
 
 IDLE: Final = Supplier(None, ())

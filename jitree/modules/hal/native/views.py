@@ -21,13 +21,16 @@ from jitree.modules.hal.native.registers import (
 )
 from jitree.regs.counting import retain
 from jitree.regs.layout import KIND_BUFFER, OWNER_CODE
-from jitree.types import ENCODING_DENSE
+from jitree.types import CLASS_INTEGER, ENCODING_DENSE
 
 _ACCESS = 8 * MAXIMUM_RANK
 _LARGEST_COUNT = (1 << 31) - 1
 """Elements: products of two such numbers do not wrap."""
 _BITS = 0xFF
 """The bits of an element type that have the size of one element."""
+_CLASS_SHIFT = 26
+_INTEGERS = CLASS_INTEGER >> 2
+"""The four classes of integers (``jitree.types``) differ in the two bits below."""
 
 
 def dimensions(handle_pool: HandlePoolRecord, view: Entry) -> int:
@@ -90,13 +93,15 @@ def view_create(state: State, values: int, refs: int, words: int) -> int:
 
 
 def view_assert(state: State, values: int, refs: int, words: int) -> int:
-    """Exact agreement; compatible types are Python's business."""
+    """What does not agree is Python's business."""
     handle_pool = state.handle_pool
     view = reference(refs, words, 0)
     if not known_view(handle_pool, view) or not is_kind(reference(refs, words, 1), KIND_BUFFER):
         return REFUSED
     rank = view.rank
-    if view.element_type != number(values, words, 2) or view.encoding != number(values, words, 3):
+    if not are_compatible(view.element_type, number(values, words, 2)):
+        return REFUSED
+    if view.encoding != number(values, words, 3):
         return REFUSED
     if rank != argument_count(words) - 4:
         return REFUSED
@@ -105,6 +110,14 @@ def view_assert(state: State, values: int, refs: int, words: int) -> int:
         if load64(place + 8 * index) != number(values, words, 4 + index):
             return REFUSED
     return finish(state, refs, words)
+
+
+def are_compatible(actual: int, expected: int) -> bool:
+    """Whether elements are of one type, or integers of one size: ``compatible_elements`` in Python."""
+    if actual == expected:
+        return True
+    are_integers = actual >> _CLASS_SHIFT == _INTEGERS and expected >> _CLASS_SHIFT == _INTEGERS
+    return are_integers and (actual ^ expected) & _BITS == 0
 
 
 def view_buffer(state: State, values: int, refs: int, words: int) -> int:
