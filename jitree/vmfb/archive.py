@@ -174,13 +174,16 @@ def _read_stream(file: BinaryIO | io.FileIO, most: int) -> bytearray:
     limit = _longest(file)
     wanted = limit + 1 if most < 0 else min(most, limit + 1)
     data = bytearray()
-    while (part := memoryview(file.read(min(_STREAM_PART, wanted - len(data))))).nbytes:
+    while (
+        len(data) < wanted and (part := memoryview(file.read(min(_STREAM_PART, wanted - len(data))))).nbytes
+    ):
         data += part
     if len(data) > limit:
         raise ResourceExhaustedError(
             f"the stream has more than {limit} bytes, the most that are read of one; copy it to a file and "
             "pass the path"
         )
+    del data[wanted:]  # some give more than they are asked for
     return data
 
 

@@ -356,6 +356,27 @@ def test_an_interrupt_where_python_makes_the_list(pooled: Session, keeping: Modu
         keeping.fail([numbers(6)], 0)
 
 
+@pytest.mark.parametrize("place", ["unpack_reference", "object", "release"])
+def test_an_interrupt_where_an_element_is_made(pooled: Session, place: str) -> None:
+    """It is that, and no error of the interpreter's."""
+    program = Assembler(f"echo_{place}").function("f", "0r_r", "return [%R0]", attrs=ECHOES)
+    echo = direct(pooled.load(program.build()).f, [1])
+    value = [VmBuffer.alias(b"abc"), [VmList("i32")]]
+
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_name == place:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.setprofile(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            echo(value)
+    finally:
+        sys.setprofile(None)
+    assert bytes(echo(value)[0]) == b"abc"
+
+
 def test_idle_lists_are_no_handles_of_a_limit() -> None:
     program = Assembler("m")
     for index in range(4):

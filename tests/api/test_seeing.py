@@ -215,7 +215,7 @@ def test_names_with_several_types() -> None:
 
 
 def test_a_process_of_its_own_shows_nothing() -> None:
-    with pytest.raises(UnimplementedError, match="stays in the process"):
+    with pytest.raises(UnimplementedError, match="is in the process of the sandbox"):
         Session(sandbox="process").tap()
 
 

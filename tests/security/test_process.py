@@ -371,6 +371,7 @@ def test_mutants_of_native_modules_never_harm_the_parent() -> None:
 
 def test_what_only_calls_in_this_process_can_do_is_a_status(session: Any) -> None:
     function = session.prepare("module.classify")
+    assert np.array_equal(function(IMAGE, out=None), function(IMAGE))
     for attempt in (
         lambda: function(IMAGE, out=np.zeros(10, np.float32)),
         lambda: function(IMAGE, workspace=np.zeros(10, np.uint8)),

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jitree import Limits, Session
 from jitree.errors import InvalidArgumentError, NotFoundError, ResourceExhaustedError, StatusError
 from jitree.vmfb.archive import Archive
 from tests.assembler import Assembler
@@ -123,6 +124,16 @@ class Endless(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         assert size >= 0
         return bytes(size)
+
+
+def test_a_stream_that_gives_more_than_it_is_asked_for() -> None:
+    class Generous(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            assert size is not None and size > 0
+            return bytes(1500)
+
+    with pytest.raises(StatusError), Session(sandbox=True, limits=Limits(load_size=1000)) as session:
+        session.load(Generous())
 
 
 def test_a_stream_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:

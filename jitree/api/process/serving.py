@@ -103,13 +103,14 @@ def _answer(session: Session, message: messages.Message, head: dict[str, Any]) -
         ]
         return []
     function, names = session.lookup(request["call"]), request["named"]
-    for name in (OUT, WORKSPACE):
-        if name in names and all(name != parameter.name for parameter in function.arguments):
+    count = len(given) - len(names)
+    named = dict(zip(names, given[count:], strict=True))
+    for name in {OUT, WORKSPACE}.difference(parameter.name for parameter in function.arguments):
+        if named.pop(name, None) is not None:
             raise UnimplementedError(
                 f"{name}: the process of the sandbox does not share memory with its parent"
             )
-    count = len(given) - len(names)
-    results = function(*given[:count], **dict(zip(names, given[count:], strict=True)))
+    results = function(*given[:count], **named)
     listed = () if results is None else results if isinstance(results, tuple) else (results,)
     return values.pack([_on_host(result) for result in listed], "results", head)
 

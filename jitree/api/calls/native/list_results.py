@@ -52,8 +52,8 @@ def take_list(python: Python, record: CallRecord, result: Result, handle: Entry,
             drop(python, values)
             values = 0
     release(record.state.handle_pool, handle, place_of(record.state) + STATE_RELEASED)
-    # Before Python makes further results.
-    if not drained(python, record, record.state) and values != 0:
+    # Before Python makes further results; with an exception set it does not run.
+    if values != 0 and not drained(python, record, record.state):
         drop(python, values)
         values = 0
     return values

@@ -99,7 +99,6 @@ class HandlePool:
             self._kinds["buffer"]: HandlePool._make_buffer,
             self._kinds["buffer_view"]: HandlePool._make_view,
             self._kinds["fence"]: HandlePool._make_fence,
-            self._kinds["command_buffer"]: HandlePool._make_command_buffer,
         }
         """Functions, not methods of this object: it must not refer to itself."""
         self._allocations: dict[int, ref[Allocation]] = {}
@@ -338,14 +337,26 @@ class HandlePool:
             return None
         if kind == KIND_LIST:
             return self._make_list(table, address)
+        if kind == self._kinds["command_buffer"]:
+            return self._make_command_buffer(table, address)
         parent = table.i64[word + _PARENT]
         obj = self._makers[kind](self, word)
-        table.adopt(address, obj)
-        self._words[_LIVE] -= 1
-        self._promised -= 1
+        self._hand_over(table, address, obj, table.adopt)
         if parent:
             table.release(parent)
         return obj
+
+    def _hand_over(
+        self, table: HandleTable, address: int, obj: object, take: Callable[[int, Any], None]
+    ) -> None:
+        """An entry becomes Python's. What it keeps is its own before, the object's after: Ctrl-C may come
+        where ``take`` begins or returns."""
+        try:
+            take(address, obj)
+        finally:
+            if table.i32[((address - table.base) >> 2) + _OWNER] != OWNER_CODE:
+                self._words[_LIVE] -= 1
+                self._promised -= 1
 
     def allocation_of(self, storage: int, memory_type: int, usage: int) -> Allocation:
         """The memory of storage that is in use; the object keeps the storage."""
@@ -418,14 +429,9 @@ class HandlePool:
         element_type, length = table.i32[2 * word + _ELEMENT_TYPE], table.i64[word + _LENGTH]
         slots = table.i64[word + _ADDRESS]
         made = VmList.over(self._slots[slots], element_type, length, table, address)
-        try:
-            table.take_over(address, made)
-        finally:  # Ctrl-C may come where that returns
-            if table.i32[2 * word + _OWNER] != OWNER_CODE:
-                self._words[_LIVE] -= 1
-                self._promised -= 1
-                made.hold()
-                del self._slots[slots]
+        self._hand_over(table, address, made, table.take_over)
+        made.hold()
+        del self._slots[slots]
         return made
 
     def _make_fence(self, word: int) -> Fence:
@@ -441,12 +447,16 @@ class HandlePool:
         device = cast("Device", self._table.object(self._table.i64[word + _PARENT]))
         return device.device_allocator
 
-    def _make_command_buffer(self, word: int) -> CommandBuffer:
-        from jitree.modules.hal.native.recordings import restore  # for what goes on in Python
+    def _make_command_buffer(self, table: HandleTable, address: int) -> CommandBuffer:
+        """The recording's handles are dropped when it is no more machine code's."""
+        from jitree.modules.hal.native.recordings import kept_handles, restore  # for what goes on in Python
 
-        recording = self._table.i64[word + _ADDRESS]
-        commands = restore(recording, self._table, self.memory_of, self._device)
+        recording = table.i64[((address - table.base) >> 3) + _ADDRESS]
+        handles = kept_handles(recording)
+        commands = restore(recording, handles, table, self.memory_of, self._device)
+        self._hand_over(table, address, commands, table.adopt)
         if commands.recording:
             self._arenas.enlarge(recording)
         self._arenas.give_back(recording)
+        table.release_all(handles)
         return commands

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
 from jitree.hal.allocator import HostMemory
@@ -22,11 +22,21 @@ if TYPE_CHECKING:
     from jitree.regs.handles import HandleTable
 
 
+def kept_handles(recording: int) -> array[int]:
+    """The handles that a recording keeps."""
+    fields = _fields(recording, RECORDING.offsets, RECORDING.size)
+    return array("q", _bytes(fields["kept"], fields["kept_count"] * 8))
+
+
 def restore(
-    recording: int, table: HandleTable, memory_of: Callable[[int], object], device: Device | None
+    recording: int,
+    handles: Sequence[int],
+    table: HandleTable,
+    memory_of: Callable[[int], object],
+    device: Device | None,
 ) -> ListCommandBuffer:
-    """The command buffer that has been recorded at an address so far. What it kept, it keeps; ``device``: of
-    those that work on private memory."""
+    """The command buffer that has been recorded at an address so far. What it kept by ``handles``, it keeps;
+    ``device``: of those that work on private memory. The recording stays as it is."""
     fields = _fields(recording, RECORDING.offsets, RECORDING.size)
     rows = _fields(fields["list"], LIST.offsets, LIST.size)
     arguments = fields["modes"], fields["categories"], fields["affinity"], fields["capacity"]
@@ -42,12 +52,10 @@ def restore(
     into.data += _bytes(rows["data"], fields["data_count"])
     into.patches.frombytes(_bytes(rows["patches"], rows["patch_count"] * PATCH.size))
     into.most_local_memory = rows["local_memory"]
-    handles = array("q", _bytes(fields["kept"], fields["kept_count"] * 8))
     for handle in handles:
         commands.keep_recorded(memory_of(handle))
     if fields["pushed_bindings"] or fields["pushed_constants"]:
         commands.pushed = _pushed(fields, HostMemory(table.bounds.limited_charge), memory_of)
-    table.release_all(handles)
     slots = array("i", _bytes(fields["slots"], fields["slot_count"] * SLOT.size))
     for slot in range(fields["slot_count"]):
         used, usage, access, _ = slots[4 * slot : 4 * slot + 4]
