@@ -64,7 +64,7 @@ def test_unsigned_integers(session: Session, bits: int, kind: str) -> None:
     name = f"unsigned_{bits}_{kind}"
     program = Assembler(name).function("f", "0r_r", "return [%R0]", attrs=attrs).build()
     plain = np.array([0, 1, 5, 2**bits - 1], f"u{bits // 8}")
-    value = {"numpy": plain, "strided": np.repeat(plain, 2)[::2], "foreign": FOREIGN(plain)}[kind]
+    value: Any = {"numpy": plain, "strided": np.repeat(plain, 2)[::2], "foreign": FOREIGN(plain)}[kind]
     signed = plain.astype(f"i{bits // 8}")
     function = direct(session.load(program).f, signed)
     for _ in range(CALLS + 1):
@@ -72,6 +72,24 @@ def test_unsigned_integers(session: Session, bits: int, kind: str) -> None:
         assert result.dtype == plain.dtype and np.array_equal(result, plain)
         assert function(signed).dtype == signed.dtype
     assert "_pack_other" not in python_calls(function, value), "machine code copies it"
+
+
+@pytest.mark.parametrize(("declared", "given"), [("i8", bool), ("i1", np.uint8), ("i1", np.int8)])
+def test_booleans_and_bytes(session: Session, declared: str, given: type) -> None:
+    """Parameters of either take the other; bytes that are no booleans are refused."""
+    text = f"tensor<?x{declared}>"
+    attrs = {"iree.abi.declaration": f"sync func @f(%x: {text}) -> (%y: {text})"}
+    name = f"{declared}_{given.__name__}"
+    program = Assembler(name).function("f", "0r_r", "return [%R0]", attrs=attrs).build()
+    value: Any = np.array([0, 1, 1, 0] * 5, given)
+    function = direct(session.load(program).f, value.astype(bool if declared == "i1" else np.int8))
+    for _ in range(CALLS + 1):
+        result = function(value)
+        assert result.dtype == bool and np.array_equal(result, value)
+    assert "_pack_other" not in python_calls(function, value), "machine code copies it"
+    for number in (0, 5, 8, 20) if declared == "i1" else ():
+        with pytest.raises(InvalidArgumentError, match="other elements than 0 and 1"):
+            function(np.array([0] * number + [2] + [1] * 3, given))
 
 
 @pytest.mark.parametrize(

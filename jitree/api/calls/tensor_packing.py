@@ -182,11 +182,14 @@ class TensorPacker:
 
     def _of_declared_type(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The same elements with the declared dtype itself, if theirs is equal: of one kind there are several
-        objects (after unpickling, with an order of bytes that is said)."""
+        objects (after unpickling, with an order of bytes that is said). Bytes of 0 and 1 are booleans."""
         dtype = self._dtype
-        if dtype is None or array.dtype is dtype or array.dtype != dtype:
+        if dtype is None or array.dtype is dtype:
             return array
-        return array.view(dtype)
+        if self._code == _I1.code and array.dtype != dtype:
+            row = native_row(array.dtype)
+            return array if row is None else self._as_booleans(array, row)
+        return array.view(dtype) if array.dtype == dtype else array
 
     def _import(self, array: npt.NDArray[Any], value: object) -> BufferView:
         row = native_row(array.dtype)

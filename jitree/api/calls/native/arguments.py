@@ -26,12 +26,17 @@ from jitree.api.calls.native.records import Argument, CallRecord, Ndarray, Pytho
 from jitree.api.calls.native.sequences import pass_numbers
 from jitree.api.calls.native.undeclared import pass_undeclared
 from jitree.api.calls.native.uploads import drop_joined, send_joined
-from jitree.api.calls.native.views import has_stream, mark_unsigned
+from jitree.api.calls.native.views import has_stream, mark, refuse
 from jitree.api.calls.native.workspaces import is_enough
-from jitree.codegen.primitives import apart, call, load64, store64, unlikely
+from jitree.codegen.primitives import apart, call, load8, load64, store64, unlikely
 from jitree.codegen.record import place_of
+from jitree.modules.hal.native.records import Entry
+from jitree.types import BY_NAME
 
 _ARGUMENT_SIZE = ARGUMENT.size
+_BOOLEAN = BY_NAME["i1"].code
+_NO_BOOLEANS = 0xFEFEFEFEFEFEFEFE - (1 << 64)
+"""The bits that bytes which are 0 or 1 do not have."""
 
 
 def pass_arguments(python: Python, record: CallRecord, arguments: int) -> bool:
@@ -108,8 +113,8 @@ def pass_host_array(python: Python, record: CallRecord, argument: Argument, valu
     """An array of another library, or what becomes one."""
     if is_expected(python, argument, value):
         return pass_ndarray(python, record, argument, Ndarray(value))
-    if cls == python.ndarray_type and Ndarray(value).dtype == argument.unsigned_dtype:
-        return pass_ndarray(python, record, argument, Ndarray(value)) and mark_unsigned(argument)
+    if cls == python.ndarray_type and is_alike(argument, Ndarray(value)):
+        return pass_alike(python, record, argument, Ndarray(value))
     exchange = exchange_of(python, cls)
     if exchange and has_stream(record):
         return pass_lent(python, record, argument, exchange, value)
@@ -127,6 +132,39 @@ def pass_host_array(python: Python, record: CallRecord, argument: Argument, valu
     )
     drop(python, place_of(converted))
     return is_passed
+
+
+def is_alike(argument: Argument, value: Ndarray) -> bool:
+    """Whether its elements are integers of the declared size, of another kind."""
+    return value.dtype == argument.unsigned_dtype or value.dtype == argument.boolean_dtype
+
+
+def pass_alike(python: Python, record: CallRecord, argument: Argument, value: Ndarray) -> bool:
+    if argument.element_type == _BOOLEAN:
+        return pass_bytes(python, record, argument, value)
+    element_type = argument.unsigned_type if value.dtype == argument.unsigned_dtype else _BOOLEAN
+    return pass_ndarray(python, record, argument, value) and mark(argument, element_type)
+
+
+def pass_bytes(python: Python, record: CallRecord, argument: Argument, value: Ndarray) -> bool:
+    """Bytes that are 0 or 1, where the host sees them, as booleans."""
+    if has_stream(record) or not pass_ndarray(python, record, argument, value):
+        return False
+    view = Entry(load64(argument.place))
+    if are_booleans(view.address, view.length):
+        return True
+    store64(argument.place, 0)
+    return refuse(record, view)
+
+
+def are_booleans(place: int, length: int) -> bool:
+    found = 0
+    words = length & -8
+    for index in range(0, words, 8):
+        found |= load64(place + index) & _NO_BOOLEANS
+    for index in range(words, length):
+        found |= load8(place + index) & _NO_BOOLEANS
+    return found == 0
 
 
 def is_expected(python: Python, argument: Argument, value: int) -> bool:

@@ -49,7 +49,7 @@ from jitree.hal.enums import NOTHING, READING
 from jitree.hal.heap import HeapAllocator
 from jitree.modules.hal.native.handle_pool import HandlePool
 from jitree.regs.layout import FRAME
-from jitree.types import BY_CODE, CLASS_INTEGER, CLASS_UNSIGNED, is_packed
+from jitree.types import BY_CODE, BY_NAME, CLASS_INTEGER, CLASS_UNSIGNED, is_packed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
 _KINDS: Final = {"i": PASS_I32, "I": PASS_I64, "f": PASS_F32, "F": PASS_F64, "r": PASS_ARRAY}
 _FRAME_VALUES: Final = FRAME.word("values")
 _FRAME_REFS: Final = FRAME.word("refs")
+_BOOLEAN: Final = BY_NAME["i1"]
 _FEWEST_SHARING: Final = 2
 """Arrays that a function takes, if they are to share an upload."""
 _NARROW: Final = {"f16": PASS_F16, "bf16": PASS_BF16}
@@ -347,19 +348,26 @@ class _Rows:
             "convert": self._keep(partial(_host_array, acceptance.packer, self._interface.producers)),
             "dtype": self._keep(row.dtype), "item_size": row.dtype.itemsize, "element_type": row.code,
             "tensor_type": tensor_type(row) or 0, "rank": len(shape), "is_written": int(is_written),
-            **numbers_of(row), **self._unsigned(row),
+            **numbers_of(row), **self._alike(row),
         }  # fmt: skip
 
-    def _unsigned(self, row: ElementType) -> Fields:
-        """What arrays of unsigned integers are, which parameters of integers without a sign take, too."""
+    def _alike(self, row: ElementType) -> Fields:
+        """Of what integers of other kinds there may be arrays: unsigned ones, and booleans as bytes, where no
+        sign is declared; bytes that are 0 or 1 for booleans."""
+        if row is _BOOLEAN:
+            return {"unsigned_dtype": self._keep(BY_NAME["ui8"].dtype)}
         if row.numerical_class != CLASS_INTEGER:
             return {}
         unsigned = BY_CODE[CLASS_UNSIGNED << 24 | row.bits]
-        self._interface.learn(unsigned)
-        return {
+        fields = {
             "unsigned_dtype": self._keep(unsigned.dtype), "unsigned_type": unsigned.code,
             "unsigned_tensor": tensor_type(unsigned) or 0,
         }  # fmt: skip
+        self._interface.learn(unsigned)
+        if row.bits == _BOOLEAN.bits:
+            self._interface.learn(_BOOLEAN)
+            fields["boolean_dtype"] = self._keep(_BOOLEAN.dtype)
+        return fields
 
     def _result(self, parameter: Parameter, item: Item, slot: RegisterSlot) -> dict[str, Any]:
         register = self._register(item, slot)

@@ -12,7 +12,7 @@ from jitree.api.calls.native.exchange import (
     is_of_argument,
     is_row_major,
     is_writable,
-    mark,
+    mark_tensor,
     pass_capsule,
     pass_tensor,
     tensor_of,
@@ -49,7 +49,7 @@ def pass_lent(python: Python, record: CallRecord, argument: Argument, exchange: 
         and is_here(record, tensor)
         and follows_producer(record, exchange, tensor)
         and lend(python, record, argument, tensor.shape, address_of(tensor), value)
-        and mark(argument, tensor)
+        and mark_tensor(argument, tensor)
     )
 
 
@@ -82,7 +82,7 @@ def pass_lent_capsule(
         and is_declared(argument, tensor)
         and is_here(record, tensor)
         and lend(python, record, argument, tensor.shape, address_of(tensor), capsule)
-        and mark(argument, tensor)
+        and mark_tensor(argument, tensor)
     )
     drop(python, capsule)
     return is_passed

@@ -110,9 +110,9 @@ def view_over(
     return view
 
 
-def mark_unsigned(argument: Argument) -> bool:
-    """The view that has just been passed says that its integers are unsigned, as the array does. True."""
-    Entry(load64(argument.place)).element_type = argument.unsigned_type
+def mark(argument: Argument, element_type: int) -> bool:
+    """The view that has just been passed says of its integers what the array does. True."""
+    Entry(load64(argument.place)).element_type = element_type
     return True
 
 
