@@ -60,6 +60,11 @@ module @arguments {
     return %0 : f32
   }
 
+  func.func @bytes(%x: tensor<16xi8>) -> tensor<16xi8> {
+    %0 = arith.addi %x, %x : tensor<16xi8>
+    return %0 : tensor<16xi8>
+  }
+
   func.func @half(%a: f16, %b: f16) -> f16 {
     return %b : f16
   }
