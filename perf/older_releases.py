@@ -5,8 +5,8 @@
 Modules of the first half of 2024 push the arguments of each dispatch by calls of their own (ABI 0.2). The
 figure is the median time of the module of 3.13 over that of the older one, both by jitree, alternately in one
 run. `--peer` names a Python that has `iree-runtime==20240129.785` and `numpy<2`, which cannot be installed
-beside a newer one: it times the older module in a process of its own, and its time is given over jitree's
-(above 1: jitree is faster).
+beside a newer one. That Python runs the older module in a process of its own. The second figure is its median
+time over that of jitree (above 1: jitree is faster).
 """
 
 from __future__ import annotations

@@ -43,6 +43,11 @@ def taken_entry(handle_pool: HandlePoolRecord, kind: int) -> Entry:
     """The first blank entry, with one reference."""
     entry = handle_pool.blank
     handle_pool.blank = entry.link
+    return begun(handle_pool, entry, kind)
+
+
+def begun(handle_pool: HandlePoolRecord, entry: Entry, kind: int) -> Entry:
+    """An entry of a pool as that of a new object, with one reference."""
     handle_pool.live += 1
     entry.kind = kind
     entry.count = 1

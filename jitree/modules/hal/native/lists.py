@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import below, unlikely
 from jitree.codegen.record import place_of
-from jitree.modules.hal.native.entries import sweep
-from jitree.modules.hal.native.records import Entry, State
+from jitree.modules.hal.native.entries import begun, sweep
+from jitree.modules.hal.native.records import State
 from jitree.regs.layout import KIND_LIST, LIST_CAPACITY
 
 
@@ -23,10 +23,5 @@ def new_list(state: State, element_type: int, capacity: int) -> int:
             return 0
     made = handle_pool.lists
     handle_pool.lists = made.link
-    handle_pool.live += 1
-    made.kind = KIND_LIST
-    made.count = 1
     made.element_type = element_type
-    made.parent = Entry(0)
-    made.link = Entry(0)
-    return place_of(made)
+    return place_of(begun(handle_pool, made, KIND_LIST))
