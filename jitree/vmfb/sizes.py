@@ -303,7 +303,8 @@ class _Flow:
         block, number = position
         start = block.starts[number]
         amounts = self._constants(ordinal, position, block.words[start + 2])
-        return any(amount is not None and amount >= _HALVES[block.words[start]] for amount in amounts)
+        half = _HALVES[block.words[start]]
+        return any(amount is not None and amount % (2 * half) >= half for amount in amounts)
 
     def _is_mask(self, ordinal: int, position: Position, register: int) -> bool:
         """Whether a register holds a constant that takes more away than the lowest bits, as rounding does."""

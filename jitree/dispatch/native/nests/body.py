@@ -150,11 +150,21 @@ class Body:
         if not step.terms:
             return NestOperand(total, 1)
         numbers = "<" + ", ".join(f"i64 {lane}" for lane in range(lanes)) + ">"
-        factor = str(step.number) if step.number is not None else self.invariant(*step.symbols())
+        factor = self._of_invariants(step)
         distances = writer.let(f"mul <{lanes} x i64> {writer.splat('i64', factor, lanes)}, {numbers}")
         return NestOperand(
             writer.let(f"add <{lanes} x i64> {writer.splat('i64', total, lanes)}, {distances}"), lanes
         )
+
+    def _of_invariants(self, polynomial: Polynomial) -> str:
+        """The value of a polynomial over values from outside."""
+        total = "0"
+        for monomial, number in polynomial.terms.items():
+            product = str(number)
+            for symbol in monomial:
+                product = self._writer.let(f"mul i64 {self.invariant(symbol)}, {product}")
+            total = self._writer.let(f"add i64 {total}, {product}")
+        return total
 
     def _choice(self, region: NestRegion, value: Value, offsets: Offsets) -> NestOperand:
         (chosen, holds), true, false = self._structure.choices[value]

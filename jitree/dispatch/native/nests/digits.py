@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import gcd
 from typing import Final, NamedTuple
 
-from jitree.dispatch.native.nests.guard import NARROW_BITS, SYMBOL_BITS
+from jitree.dispatch.native.nests.intervals import is_narrow
 from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.nests.reading import Level
 from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
@@ -49,7 +49,7 @@ def extent_of(level: Level) -> Polynomial | None:
 def read_digit(structure: Structure, access: ElementAccess, level: Level) -> Reading | None:
     """None if the counter of a loop is no digit of the access's index."""
     factor, extent = access.index.coefficient(level.counter), extent_of(level)
-    if extent is None or (factor.number or 1) <= 0 or not factor.terms or access.computed:
+    if extent is None or (factor.number or 1) <= 0 or not factor.terms or not _is_exact(structure, access):
         return None
     others = [
         (part, other)
@@ -71,10 +71,15 @@ def read_digit(structure: Structure, access: ElementAccess, level: Level) -> Rea
     rooms = (factor - lower, period - factor * extent + _ONE)
     if any(room.number is not None and room.number <= 0 for room in rooms):
         return None
-    if any(polynomial.bits(SYMBOL_BITS) > NARROW_BITS for polynomial in (*rooms, period)):
+    if not all(map(is_narrow, (*rooms, period))):
         return None
     base = access.index.without(structure.counters)
     return Reading(Digit(access.buffer, access.element, base, factor, extent), rooms)
+
+
+def _is_exact(structure: Structure, access: ElementAccess) -> bool:
+    """Whether factors times numbers of iterations do not wrap."""
+    return not access.computed and is_narrow(access.index - access.index.without(structure.counters))
 
 
 def _period(factor: Polynomial, extent: Polynomial, others: Sequence[Polynomial]) -> Polynomial:
@@ -95,7 +100,7 @@ def elements(structure: Structure, access: ElementAccess) -> tuple[Polynomial, l
     """Which elements an access touches in all iterations: the first one, and the strides from there, loops
     that go on where others end as one. Equal ones are the same elements; None if they are not known."""
     found: list[Stride] = []
-    if access.computed:
+    if not _is_exact(structure, access):
         return None
     for level in structure.levels:
         factor, extent = access.index.coefficient(level.counter), extent_of(level)

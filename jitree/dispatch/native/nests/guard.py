@@ -4,12 +4,12 @@ stored overlaps what other accesses touch. Also computes what the nest needs of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from jitree.dispatch.native.nests.body import Body
 from jitree.dispatch.native.nests.computed import BoundWriter, Extremes, separated
+from jitree.dispatch.native.nests.intervals import NARROW_BITS, SYMBOL_BITS, is_narrow, is_wide
 from jitree.dispatch.native.nests.memory import ELEMENT_LLVM
 from jitree.dispatch.native.nests.narrowing import narrowed
 from jitree.dispatch.native.nests.plan import Order, Plan
@@ -19,32 +19,22 @@ from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
 
-SYMBOL_BITS: Final = 31
-"""Magnitude that values from outside and numbers of iterations may have; one with more fails the guard."""
-NARROW_BITS: Final = 60
-"""What a sum of a few indices may have in i64 without overflow."""
-_WIDE_BITS: Final = 124
-
 
 def require_sizes(structure: Structure, reader: PolynomialReader) -> None:
     """NotANest if the guard could not compute ranges, or products of bounds, without overflow."""
-    if any(product.bits(SYMBOL_BITS) > _WIDE_BITS for product in reader.products):
+    if not all(map(is_wide, reader.products)):
         raise NotANest("a bound of many factors")
     parts = map(_parts, structure.loads.values())
-    if any(polynomial.bits(SYMBOL_BITS) > NARROW_BITS for polynomial in (*reader.inner, *parts)):
+    if not all(map(is_narrow, (*reader.inner, *parts))):
         raise NotANest("a computed index with large factors")
     for level in structure.levels:
-        for polynomial in (level.initial, level.bound):
-            if polynomial.bits(SYMBOL_BITS) > NARROW_BITS:
-                raise NotANest("a bound with large factors")
+        if not (is_narrow(level.initial) and is_narrow(level.bound)):
+            raise NotANest("a bound with large factors")
         if (level.extent or 0) > 1 << SYMBOL_BITS:
             raise NotANest("more than 2**31 iterations")
     for access in (*structure.loads.values(), *structure.stores):
-        without = narrowed(access, structure)
-        if any(polynomial.bits(SYMBOL_BITS) > _WIDE_BITS for polynomial in (access.index, without.highest)):
+        if not all(map(is_wide, (access.index, *narrowed(access, structure).polynomials))):
             raise NotANest("an index with large factors")
-        if any(limit.bits(SYMBOL_BITS) > NARROW_BITS for limit in without.limits):
-            raise NotANest("a condition with large factors")
 
 
 def _parts(access: ElementAccess) -> Polynomial:
@@ -92,6 +82,7 @@ class Guard:
         self._require_limits()
         self._require_products()
         self._extents()
+        self._require_proved()
         self._go_on_if_all(context.deopt)
         self._live_outs()
         for level in self._structure.levels:
@@ -112,6 +103,7 @@ class Guard:
         self._require_limits()
         self._require_products()
         self._extents()
+        self._require_proved()
         fits = self._taken()
         self._live_outs()
         for level in self._structure.levels:
@@ -174,10 +166,11 @@ class Guard:
 
     def _require_small(self, accesses: Iterable[ElementAccess]) -> None:
         polynomials = [access.index for access in accesses]
-        polynomials += [limit for access in accesses for limit in self._narrowed[access].limits]
+        polynomials += [item for access in accesses for item in self._narrowed[access].polynomials]
         levels = (self._structure.outermost, *self._structure.levels)
         polynomials += [polynomial for level in levels for polynomial in (level.initial, level.bound)]
         polynomials += self._reader.inner
+        polynomials += self._reader.products
         symbols = {symbol for item in polynomials for symbol in item.symbols()}
         symbols -= self._reader.computed.union(self._structure.counters)
         symbols |= self._reader.not_negative
@@ -196,9 +189,16 @@ class Guard:
     def _require_products(self) -> None:
         """Extremes of split loops are the products of what they are split into."""
         for product in self._reader.products:
-            if product.bits(SYMBOL_BITS) > NARROW_BITS:
+            if not is_narrow(product):
                 value = self._polynomial(product, "i128")
                 self._conditions.append(self._writer.let(f"icmp slt i128 {value}, {1 << NARROW_BITS}"))
+
+    def _require_proved(self) -> None:
+        """What orders have been concluded from does not wrap in any iteration."""
+        for polynomial in self._reader.proved:
+            bounds = self._reach_of(polynomial, Polynomial.constant(0), "i128", self._reader.levels.values())
+            self._require(self._writer.let(f"icmp sgt i128 {bounds.low}, {-1 << NARROW_BITS}"))
+            self._require(self._writer.let(f"icmp slt i128 {bounds.high}, {1 << NARROW_BITS}"))
 
     def _symbol(self, value: Value) -> str:
         return self._body.invariant(value)
@@ -240,9 +240,9 @@ class Guard:
     def _range(self, access: ElementAccess) -> Range:
         """Checks that it lies in the buffer."""
         writer = self._writer
-        polynomial, highest, _ = self._narrowed[access]
+        without = self._narrowed[access]
         kind = self._kind(access)
-        low, high = self._reach(polynomial, highest, kind)
+        low, high = self._reach(without.rest, without.highest, kind)
         if access.computed:
             parts = self._sum_of_parts(access.computed)
             self._bounds.require_small(parts)
@@ -263,10 +263,15 @@ class Guard:
 
     def _reach(self, polynomial: Polynomial, highest: Polynomial, kind: str) -> Extremes:
         """Least and greatest value over all iterations, where ``highest`` may be added or not."""
+        return self._reach_of(polynomial, highest, kind, self._structure.levels)
+
+    def _reach_of(
+        self, polynomial: Polynomial, highest: Polynomial, kind: str, levels: Collection[Level]
+    ) -> Extremes:
         writer = self._writer
-        base = polynomial.without(self._structure.counters)
-        low, high = self._polynomial(base, kind), self._polynomial(base + highest, kind)
-        for level in self._structure.levels:
+        base = polynomial.without(level.counter for level in levels)
+        low, high = self._polynomial(base, kind), self._polynomial(base.sum(highest), kind)
+        for level in levels:
             coefficient = polynomial.coefficient(level.counter)
             if not coefficient.terms:
                 continue
@@ -303,8 +308,9 @@ class Guard:
 
     def _kind(self, access: ElementAccess) -> str:
         """i64 where the numbers cannot overflow it, whatever the values from outside are."""
-        polynomials = (access.index, self._narrowed[access].highest, _parts(access))
-        return "i64" if all(item.bits(SYMBOL_BITS) <= NARROW_BITS for item in polynomials) else "i128"
+        without = self._narrowed[access]
+        polynomials = (access.index, without.rest, without.highest, _parts(access))
+        return "i64" if all(map(is_narrow, polynomials)) else "i128"
 
     def _widened(self, name: str, kind: str) -> str:
         return (

@@ -1,7 +1,7 @@
 """Polynomials over loop counters and values from outside a nest: what indices and bounds are read as.
 
-The arithmetic of the instructions wraps modulo 2**64, and so does that of the coefficients; a guard makes
-sure that the numbers it stands for do not.
+The arithmetic of the instructions wraps modulo 2**64, and so does that of the coefficients: a polynomial is
+congruent to the program's number. ``intervals.py`` says when it is that number.
 """
 
 from __future__ import annotations
@@ -47,6 +47,21 @@ class Polynomial:
             for left, a in self.terms.items()
             for right, b in other.terms.items()
         )
+
+    def sum(self, other: Polynomial) -> Polynomial:
+        """The sum in unbounded integers: its coefficients do not wrap, nor do those of the next two."""
+        terms = dict(self.terms)
+        for monomial, number in other.terms.items():
+            terms[monomial] = terms.get(monomial, 0) + number
+        return Polynomial({monomial: number for monomial, number in terms.items() if number})
+
+    def times(self, factor: int) -> Polynomial:
+        """So many times this, in unbounded integers."""
+        return Polynomial({monomial: number * factor for monomial, number in self.terms.items() if factor})
+
+    def distance(self, other: Polynomial) -> Polynomial:
+        """The difference in unbounded integers."""
+        return self.sum(other.times(-1))
 
     @property
     def number(self) -> int | None:

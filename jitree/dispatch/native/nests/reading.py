@@ -2,7 +2,8 @@
 compiler writes divisions by constants and clamps, where the ranges of the counters decide them.
 
 What is not known of values from outside is assumed where that helps: that they are not negative, as sizes and
-workgroup numbers are. The guard checks each assumption.
+workgroup numbers are. The guard checks each assumption. Nothing is concluded from what may wrap
+(``intervals.py``).
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from jitree.dispatch.native.nests.computed import DIVISIONS, is_bounded, separated
+from jitree.dispatch.native.nests.intervals import GREATEST_SYMBOL, Interval, interval_of, is_wide
 from jitree.dispatch.native.nests.operations import is_pure
 from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.ssa import PHI, SsaLoop, Value
 
 _ARITHMETIC: Final = ("add.i64", "sub.i64", "mul.i64", "fma.i64", "shl.i64")
-_UNBOUNDED: Final = 1 << 62
 
 
 class NotANest(Exception):
@@ -67,6 +68,8 @@ class PolynomialReader:
         """Conditions of loops that are split with a rest."""
         self.products: list[Polynomial] = []
         """Bounds of loops that are split without one: as numbers, not modulo 2**64."""
+        self.proved: list[Polynomial] = []
+        """What has been concluded from although it may wrap: the guard proves that it does not."""
         self._polynomials: dict[Value, Polynomial] = {}
         self.not_negative: set[Value] = set()
         """Values from outside that are assumed to be so."""
@@ -201,11 +204,11 @@ class PolynomialReader:
         """Whether a comparison always or never holds, None if neither is known."""
         operation, operands = condition.operation, condition.operands
         if operation == "cmp.lt.i64.s":
-            difference = self.read(operands[0]) - self.read(operands[1])
-            low, high = self._range(difference)
-            if high < 0 or low >= 0:
-                self._assume(difference)
-            return True if high < 0 else False if low >= 0 else None
+            less, than = map(self.read, operands)
+            interval = self._interval(less.distance(than))
+            if interval is None or interval.low < 0 <= interval.high or not self._assume(less, than):
+                return None
+            return interval.high < 0
         if operation == "cmp.nz.i32":
             return self._truth(operands[0])
         if operation == "and.i32":
@@ -219,41 +222,55 @@ class PolynomialReader:
             return None if number is None else (number != 0) == (operation == "cmp.ne.i64")
         return None
 
-    def _range(self, polynomial: Polynomial) -> tuple[int, int]:
-        """Least and greatest value if values from outside are not negative."""
-        low = high = 0
-        for monomial, number in polynomial.terms.items():
-            if self.computed.intersection(monomial):
-                return -_UNBOUNDED, _UNBOUNDED
-            greatest = 1
-            for symbol in monomial:
-                greatest *= self._greatest(symbol)
-            low += min(0, number * greatest) if monomial else number
-            high += max(0, number * greatest) if monomial else number
-        return low, high
-
-    def _assume(self, polynomial: Polynomial) -> None:
-        """Something has been concluded from the polynomial's range."""
-        self.not_negative |= polynomial.symbols() - set(self.levels)
+    def _interval(self, polynomial: Polynomial) -> Interval | None:
+        """If values from outside are not negative; None of what is computed for each element."""
+        if polynomial.symbols() & self.computed:
+            return None
+        return interval_of(polynomial, self._greatest)
 
     def _greatest(self, symbol: Value) -> int:
         level = self.levels.get(symbol)
         count = level.extent if level is not None else None
-        return _UNBOUNDED if count is None else max(count - 1, 0)
+        return GREATEST_SYMBOL if count is None else max(count - 1, 0)
+
+    def _assume(self, *polynomials: Polynomial) -> bool:
+        """Whether something may be concluded from the order of polynomials: they are the program's numbers.
+        The guard checks that their values from outside are not negative, and, where it depends on these or
+        on numbers of iterations, that nothing wraps."""
+        wrapping = []
+        for polynomial in polynomials:
+            interval = self._interval(polynomial)
+            if interval is None:
+                return False
+            if not interval.is_signed:
+                wrapping.append(polynomial)
+        if not all(self._is_left_to_guard(polynomial) for polynomial in wrapping):
+            return False
+        self.proved += wrapping
+        for polynomial in polynomials:
+            self.not_negative |= polynomial.symbols() - set(self.levels)
+        return True
+
+    def _is_left_to_guard(self, polynomial: Polynomial) -> bool:
+        """Whether the call decides if it wraps."""
+        levels = (self.levels.get(symbol) for symbol in polynomial.symbols())
+        return is_wide(polynomial) and any(level is None or level.extent is None for level in levels)
 
     def _division(self, operation: str, polynomial: Polynomial, divisor: Polynomial) -> Polynomial | None:
         """What a division gives of ``divisor * quotient + rest``, with a rest from 0 to the divisor and
         nothing negative."""
         quotient, rest = polynomial.divided(divisor)
-        if self._range(polynomial)[0] < 0 or not self._is_rest(rest, divisor):
+        interval = self._interval(polynomial)
+        if interval is None or interval.low < 0 or not self._is_rest(rest, divisor):
             return None
-        self._assume(polynomial)
+        if not self._assume(polynomial, divisor):
+            return None
         return quotient if operation.startswith("div") else rest
 
     def _is_rest(self, rest: Polynomial, divisor: Polynomial) -> bool:
         if divisor.number is not None:
-            low, high = self._range(rest)
-            return low >= 0 and high < divisor.number
+            interval = self._interval(rest)
+            return interval is not None and interval.low >= 0 and interval.high < divisor.number
         for level in self.levels.values():
             factor = rest.coefficient(level.counter)
             if factor * level.bound == divisor and level.initial.number == 0:

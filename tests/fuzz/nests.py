@@ -1,0 +1,253 @@
+"""Random loop nests with constants that wrap: all tiers leave the same memory and end the same way.
+
+``python -m tests.fuzz.nests --nests 10000 --inputs 34 --processes 16`` runs a long campaign, each nest in a
+process that may die of it. A nest is given by its number, and so is what it is called with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, Final
+
+import numpy as np
+
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.dispatch.context import Context
+from jitree.errors import StatusError
+from jitree.regs.buffer import VmBuffer
+from jitree.regs.ref_types import RefTypes
+from tests.dispatch.harness import compile_here
+from tests.dispatch.native.nests.programs import REFS, SIZES, Level, Text, argument, module
+
+TIERS: Final = ("plain", "fast", "native")
+KINDS: Final = ("i8", "i16", "i32", "i64", "f32", "f64")
+LENGTH: Final = 512
+"""Bytes of each buffer, which lie in one block with as many before, between and after them."""
+
+_NEAR: Final = (1, 2, 3, 7, 8, 63, 64, 2**31, 2**32, 2**61, 2**62, 2**63)
+_COMPARES: Final = ("cmp.lt.i64.s", "cmp.lt.i64.u", "cmp.lt.i64.s", "cmp.eq.i64", "cmp.ne.i64")
+_DIVISIONS: Final = ("div.i64.s", "div.i64.u", "rem.i64.s", "rem.i64.u")
+
+
+def _signed(number: int) -> int:
+    return (number + 2**63) % 2**64 - 2**63
+
+
+def extreme(source: random.Random) -> int:
+    """A number near one that some width or product does not hold."""
+    number = source.choice(_NEAR) + source.choice((0, 0, 0, 1, -1, 4, -8, 32, -32))
+    return _signed(source.choice((number, number, -number)))
+
+
+class NestWriter:
+    """Writes the body of one nest."""
+
+    def __init__(self, source: random.Random, text: Text, variables: Sequence[str]) -> None:
+        self._source = source
+        self._text = text
+        self._variables = variables
+        self._numbers: list[str] = list(variables)
+
+    def write(self) -> None:
+        kind = self._source.choice(KINDS)
+        for _ in range(self._source.randint(1, 4)):
+            self._numbers.append(self._number(2))
+        place = self._wrapped() if self._source.random() < 0.6 else self._place()
+        if self._source.random() < 0.4:
+            self._text.store(kind, 0, place, self._value(kind, place))
+            return
+        end, inside = self._text.label(), self._text.label()
+        limit = self._text.constant(self._source.choice((4, 8, 16, 64, LENGTH, extreme(self._source))))
+        compared = place if self._source.random() < 0.6 else self._source.choice(self._numbers)
+        condition = self._text.op(self._source.choice(_COMPARES[:2]), compared, limit)
+        if self._source.random() < 0.3:
+            other = self._text.op(self._source.choice(_COMPARES), *self._source.choices(self._numbers, k=2))
+            condition = self._text.op("and.i32", condition, other)
+        self._text.lines += [f"cond_br {condition}, {inside}, {end}", f"{inside}:"]
+        self._text.store(kind, 0, place, self._value(kind, place))
+        self._text.lines += [f"br {end}", f"{end}:"]
+
+    def _small(self) -> str:
+        """An index that buffers have, as compilers write them."""
+        terms = [(variable, self._source.choice((0, 1, 1, 2, 4, 8))) for variable in self._variables]
+        return self._text.index(self._source.choice((0, 0, 1, 5)), *terms)
+
+    def _product(self) -> str:
+        """A counter times a number that wraps in a few iterations."""
+        return self._text.op(
+            "mul.i64", self._source.choice(self._variables), self._text.constant(extreme(self._source))
+        )
+
+    def _wrapped(self) -> str:
+        """An index that lies in the buffer only if what wraps is taken for what it is."""
+        source, text, shape = self._source, self._text, self._source.random()
+        number = self._product()
+        if shape < 0.2:
+            return number
+        if shape < 0.4:
+            divisor = text.constant(_signed(abs(extreme(source)) or 2))
+            return text.op(source.choice(_DIVISIONS), number, divisor)
+        if shape < 0.7:
+            bound = text.constant(source.choice((0, 0, 1, extreme(source))))
+            if source.random() < 0.3:
+                bound = self._product()
+            condition = text.op(source.choice(_COMPARES), number, bound)
+            return text.op("select.i64", condition, self._small(), self._small())
+        self._numbers = [number]  # which the predicate compares
+        return text.index(source.choice((0, 1)), (number, source.choice((1, 2, 4, 8))))
+
+    def _place(self) -> str:
+        shape = self._source.random()
+        if shape < 0.25:
+            return self._small()
+        number = self._source.choice(self._numbers)
+        if shape < 0.5:
+            return self._text.op("add.i64", self._small(), number)
+        return number if shape < 0.8 else self._number(1)
+
+    def _value(self, kind: str, place: str) -> str:
+        own = place if self._source.random() < 0.5 else self._small()
+        narrow = kind in ("i8", "i16")
+        loads = f"{kind}.{self._source.choice('su')}" if narrow else kind
+        loaded = self._text.load(loads, self._source.choice((0, 1, 1)), own)
+        wide = "i32" if narrow else kind
+        if kind == "i64" and self._source.random() < 0.6:
+            return self._text.op("add.i64", loaded, self._source.choice(self._numbers))
+        one = self._text.constant(self._source.choice((1, 3)), wide)
+        return self._text.op(f"add.{wide}", loaded, one)
+
+    def _number(self, depth: int) -> str:
+        source, text = self._source, self._text
+        if depth == 0 or source.random() < 0.15:
+            choice = source.random()
+            if choice < 0.6:
+                return source.choice(self._numbers)
+            return argument(source.randrange(SIZES)) if choice < 0.8 else text.constant(extreme(source))
+        shape, left = source.random(), self._number(depth - 1)
+        if shape < 0.3:
+            return text.op("mul.i64", left, text.constant(extreme(source)))
+        if shape < 0.5:
+            return text.op(source.choice(("add.i64", "sub.i64")), left, self._number(depth - 1))
+        if shape < 0.6:
+            return text.op("shl.i64", left, text.constant(source.choice((1, 2, 31, 32, 60, 61, 62)), "i32"))
+        if shape < 0.8:
+            divisor = abs(extreme(source)) or 2
+            return text.op(source.choice(_DIVISIONS), left, text.constant(_signed(divisor)))
+        compared = text.constant(source.choice((0, 1, extreme(source))))
+        condition = text.op(source.choice(_COMPARES), left, compared)
+        return text.op("select.i64", condition, self._number(depth - 1), self._number(depth - 1))
+
+
+def nest(number: int) -> BytecodeModule:
+    """The module of a nest: ``f`` of four buffers and four numbers."""
+    source = random.Random(f"nest {number}")
+    levels = []
+    depth = source.randint(1, 3)
+    for position in range(depth):
+        count: int | str = source.choice((1, 2, 3, 4, 5, 8, 17)[: 9 - 2 * depth])
+        if source.random() < 0.3:
+            count = argument(position)
+        step, compare = source.choice((1, 1, 1, 2, 3)), source.choice(_COMPARES[:3])
+        start = source.choice((0, 0, 0, 1, 0 if compare.endswith("u") else -2))
+        levels.append(Level(count, start, step, compare))
+    built = module(levels, lambda text, at: NestWriter(source, text, at).write()).build()
+    return BytecodeModule.load(built)
+
+
+def inputs(number: int, count: int) -> Iterator[tuple[int, ...]]:
+    """Numbers to call a nest with: numbers of iterations that are usual, and others."""
+    source = random.Random(f"inputs {number}")
+    for _ in range(count):
+        usual = [source.choice((0, 1, 2, 3, 4, 7)) for _ in range(SIZES - 1)]
+        if source.random() < 0.3:  # none is negative: an unsigned loop would not end
+            usual[source.randrange(SIZES - 1)] = source.choice((16, 20, 33))
+        yield (*usual, source.choice((0, 1, 5, -1, extreme(source))))
+
+
+def outcome(loaded: BytecodeModule, tier: str, numbers: Sequence[int]) -> tuple[object, bytes]:
+    """How a call ends, and all memory around its buffers."""
+    block = np.zeros(LENGTH * (2 * REFS + 1), np.uint8)
+    block[:] = np.arange(block.size) % 5
+    buffers: list[Any] = [
+        VmBuffer.alias(block[LENGTH * (2 * ref + 1) : LENGTH * (2 * ref + 2)]) for ref in range(REFS)
+    ]
+    context = Context(RefTypes(), tier=tier)
+    context.register([loaded])
+    end: object = "done"
+    try:
+        context.invoke(context.lookup("m.f"), [*buffers, *numbers])
+    except StatusError as error:
+        end = (error.code.name, error.message)
+    finally:
+        context.close()
+    return end, block.tobytes()
+
+
+def differences(number: int, count: int) -> tuple[list[str], Counter[str]]:
+    """What tiers disagree on, and what was called. Natively, a nest that is refused is scalar code."""
+    loaded = nest(number)
+    native = compile_here(loaded)
+    counts: Counter[str] = Counter({"nests": 1, "functions that are not compiled": len(native.refusals)})
+    found: list[str] = []
+    for numbers in inputs(number, count):
+        ends = {tier: outcome(loaded, tier, numbers) for tier in TIERS}
+        counts["calls"] += len(TIERS)
+        counts["calls that end with a status"] += ends["plain"][0] != "done"
+        found += [
+            f"nest {number} of {numbers}: {ends['plain'][0]} on plain, {ends[tier][0]} on {tier}"
+            f"{'' if ends[tier][1] == ends['plain'][1] else ', other memory'}"
+            for tier in TIERS[1:]
+            if ends[tier] != ends["plain"]
+        ]
+    return found, counts
+
+
+def campaign(numbers: Sequence[int], count: int, processes: int) -> tuple[list[str], Counter[str]]:
+    """Runs nests in child processes; one that ends a process is a difference, too."""
+    found: list[str] = []
+    counts: Counter[str] = Counter()
+    waiting = list(numbers)
+    while waiting:
+        with ProcessPoolExecutor(processes, max_tasks_per_child=200) as pool:
+            running = {pool.submit(differences, number, count): number for number in waiting}
+            for future in as_completed(running):
+                try:
+                    more, counted = future.result()
+                except BrokenProcessPool:
+                    continue
+                waiting.remove(running[future])
+                found += more
+                counts += counted
+        if waiting and len(waiting) < len(running) + 1 and not _survives(waiting[0], count):
+            found.append(f"nest {waiting.pop(0)} ends the process")
+    return found, counts
+
+
+def _survives(number: int, count: int) -> bool:
+    with ProcessPoolExecutor(1) as pool:
+        return pool.submit(differences, number, count).exception() is None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.nests", description=__doc__)
+    parser.add_argument("--nests", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--inputs", type=int, default=34)
+    parser.add_argument("--processes", type=int, default=2)
+    arguments = parser.parse_args()
+    numbers = range(arguments.first, arguments.first + arguments.nests)
+    found, counts = campaign(numbers, arguments.inputs, arguments.processes)
+    for what, number in counts.items():
+        print(f"{number:9}  {what}")
+    print(*found[:50], f"{len(found)} differences", sep="\n")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
