@@ -100,17 +100,20 @@ def prepare_hal(tier: str) -> None:
 
 
 HAL: Final = "hal"
+CHECK: Final = "check"
 
 BUILTIN_MODULES: Final[Mapping[str, Callable[[Host], HostModule]]] = {
     HAL: _hal,
     "vmvx": _vmvx,
     "io_parameters": _io_parameters,
-    "check": _check,
+    CHECK: _check,
     "hal_inline": _hal_inline,
     "hal_loader": _hal_loader,
 }
 """By name. ``hal`` is there from the start, the others come with the first module that imports from them,
 unless a module of that name is registered then."""
+WITHOUT_CHECK: Final = tuple(name for name in BUILTIN_MODULES if name != CHECK)
+"""For command lines that run programs: there expectations are not imported, as in IREE's tools."""
 
 
 def chosen(names: Iterable[str] | None) -> tuple[str, ...]:

@@ -32,6 +32,14 @@ if TYPE_CHECKING:
     Start = Callable[[], tuple[list[Any], Fence]]
 
 
+_BENCHMARK: Final = "iree.benchmark"
+"""The attribute that says what a function which the compiler made for measuring measures."""
+_DISPATCH: Final = "dispatch"
+"""One dispatch, as often as the function's argument says."""
+_ENTRY: Final = "entry"
+"""A function of the program, with inputs that the compiler chose."""
+
+
 def dispatch_rows(
     function: Function, batch: Callable[[], object], calls: int, batch_size: int
 ) -> list[BenchmarkRow]:
@@ -102,7 +110,7 @@ def _run(program: OpenedProgram, plan: MeasuringPlan, flags: ParsedFlags, files:
         print(
             f"Failed to match any benchmarks against regex: {flags.text('benchmark_filter')}", file=sys.stderr
         )
-        return 0
+        return 1
     if flags.boolean("benchmark_list_tests"):
         sys.stdout.write("".join(f"{name}\n" for name in selected))
         return 0
@@ -127,11 +135,23 @@ def _run(program: OpenedProgram, plan: MeasuringPlan, flags: ParsedFlags, files:
 
 
 def _functions(program: OpenedProgram, name: str) -> list[Function]:
-    """The named function, or every export that takes nothing."""
+    """The named function; else every export that the compiler made to be measured or that takes nothing."""
     if name:
         return [find_function(program, name)]
-    functions = [program.module[name] for name in program.module.names if "$" not in name]
-    return [function for function in functions if not function.arguments]
+    functions = [program.module[name] for name in program.module.names]
+    return [function for function in functions if _is_measurable(function)]
+
+
+def _is_measurable(function: Function) -> bool:
+    if function.reflection.get(_BENCHMARK) in (_DISPATCH, _ENTRY):
+        return True
+    return "$" not in function.name and not function.arguments
+
+
+def _is_repeating(function: Function, flags: ParsedFlags) -> bool:
+    """Whether a function takes the size of the batch and makes all its calls itself. Named, it is measured as
+    any other, with the inputs that are given."""
+    return not flags.text("function") and function.reflection.get(_BENCHMARK) == _DISPATCH
 
 
 def _filtered(names: Sequence[str], pattern: str) -> list[str]:
@@ -223,15 +243,17 @@ def _measure(
 ) -> tuple[list[BenchmarkRow], errors.StatusError | None]:
     from jitree.tools.calling import PreparedCall, argument_kinds
 
+    is_repeating = _is_repeating(function, flags)
+    texts = [str(plan.batch_size)] if is_repeating else flags.texts("input")
     with errors.error_context(f"`{function.declaration}`"):
-        inputs = parse_values(flags.texts("input"), argument_kinds(function), files)
+        inputs = parse_values(texts, argument_kinds(function), files)
     try:
         prepared = PreparedCall(function, inputs)
     except errors.StatusError as error:
         return [BenchmarkRow(name, name, 0, 0.0, 0.0, error_message=error_line(error))], error
     call, start = (prepared.python_call(), prepared.start) if last is None else last.keep_from(prepared)
     concurrency = flags.integer("batch_concurrency") if function.signature.fences else 1
-    batch = _batch(call, start, plan.batch_size, concurrency)
+    batch = _batch(call, start, 1 if is_repeating else plan.batch_size, concurrency)
     is_settled = partial(getattr, function, "is_settled")
     rows, failure = measure(Benchmark(name, batch, is_settled), plan)
     if failure is None and flags.boolean("dispatch_statistics"):

@@ -40,6 +40,7 @@ def open_session(flags: ParsedFlags, stack: ExitStack, parameters: Mapping[str, 
 
     Archives are the host's to open: their paths stand on the command line. A compiler may write them while
     standard input is read."""
+    from jitree.api.builtin_modules import WITHOUT_CHECK
     from jitree.api.session import Session
     from jitree.params import Mode, open_providers
 
@@ -61,6 +62,8 @@ def open_session(flags: ParsedFlags, stack: ExitStack, parameters: Mapping[str, 
         executable_plugins=flags.texts("executable_plugin"),
         zero_memory=flags.boolean("zero_memory"),
         guard_pages=flags.boolean("guard_pages"),
+        # a separate process has all that there are
+        builtin_modules=None if _sandbox(flags) == "process" else WITHOUT_CHECK,
     )
     stack.enter_context(session)
     session.load(*modules)

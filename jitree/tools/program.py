@@ -78,6 +78,7 @@ def create_session(flags: ParsedFlags, devices: Sequence[Device], loaded: Sequen
 
     Archives are opened only for modules that read parameters: a compiler writes none for a program whose
     constants it keeps, and the flag that names it is there all the same."""
+    from jitree.api.builtin_modules import WITHOUT_CHECK
     from jitree.api.load_order import imported_modules
     from jitree.api.session import Session
     from jitree.dispatch.context import ContextFlags
@@ -94,6 +95,7 @@ def create_session(flags: ParsedFlags, devices: Sequence[Device], loaded: Sequen
         prefer=flags.text("prefer") or None,
         flags=ContextFlags.TRACE_EXECUTION if flags.boolean("trace_execution") else ContextFlags.NONE,
         executable_plugins=flags.texts("executable_plugin"),
+        builtin_modules=WITHOUT_CHECK,
     )
 
 

@@ -262,6 +262,25 @@ def test_binary64_within_a_unit(mnemonic: str) -> None:
             ), x
 
 
+@pytest.mark.parametrize("mnemonic", WIDE)
+def test_binary64_of_tiny_numbers_within_a_unit(mnemonic: str) -> None:
+    """Down to the least denormal number, where products keep no bits for what they lack."""
+    random = np.random.default_rng(13)
+    sizes = np.ldexp(random.uniform(1, 2, 1600), np.repeat(np.arange(-1074, -874), 8))
+    arguments = np.concatenate([sizes, [5e-324, 1e-310, 2.0**-1022, 2.0**-900] * 8])
+    if not mnemonic.startswith("log"):
+        arguments[::2] *= -1.0
+    plain = np.array([SEMANTICS[mnemonic].function(x) for x in arguments.tolist()])
+    for target in (None, plain_target()):
+        _assert_same_wide_bits(compiled(mnemonic, target)(arguments), plain)
+    function = getattr(exact_functions, mnemonic.removesuffix(".f64"))
+    near_zero = Fraction(2) ** -80
+    slope = function(near_zero) / near_zero
+    for x, result in zip(arguments.tolist(), plain.tolist(), strict=True):
+        exact = function(Fraction(x)) if mnemonic.startswith("log") else slope * Fraction(x)
+        assert abs(Fraction(result) - exact) <= Fraction(math.ulp(result)) * Fraction(4, 5), x
+
+
 @pytest.mark.parametrize("mnemonic", OF_THE_LIBRARY)
 def test_binary64_of_the_c_library_within_a_unit(mnemonic: str) -> None:
     """What docs/arithmetic.md says. The argument of a logarithm is its magnitude, as that of a power is."""

@@ -90,7 +90,7 @@ def test_equality_in_words(check: Check) -> None:
     lhs = check.view([[1, 2], [3, 4]], "i32")
     assert check.equal(lhs, check.view([[1, 2], [3, 4]], "i32")) == []
     assert check.equal(lhs, check.view([[1, 2], [5, 6]], "i32")) == [
-        "Expected equality of these values. Contents do not match. 2 of 4 elements are different, "
+        "Expected equality of these values. Contents does not match. 2 of 4 elements are different, "
         "the first at [1, 0]: lhs 3, rhs 5\n  lhs:\n    2x2xi32=[1 2][3 4]\n  rhs:\n    2x2xi32=[1 2][5 6]"
     ]
     assert check.equal(lhs, check.view([1, 2, 3, 4], "f32")) == [
@@ -139,8 +139,9 @@ def test_near_equality(
 
 def test_near_equality_in_words(check: Check) -> None:
     assert check.near(check.view([1, 2, 3], "f32"), check.view([1, 2.5, 4], "f32"), 0.25, 0.0) == [
-        "Expected near equality of these values with atol=0.25, rtol=0. Contents do not match. 2 of 3 "
-        "elements are different, the first at [1]: lhs 2, rhs 2.5 (difference 0.5).\n"
+        "Expected near equality of these values. Contents does not match to tolerance parameters atol=0.25, "
+        "rtol=0. The first failure occurs at index 1 as the lhs value 2 differs from the rhs value 2.5 by "
+        "5.000e-01.\n"
         "  lhs:\n    3xf32=1 2 3\n  rhs:\n    3xf32=1 2.5 4"
     ]
 

@@ -44,8 +44,54 @@ def test_without_a_name_functions_that_take_nothing_are_measured(capsys: pytest.
 @pytest.mark.parametrize(("pattern", "found"), [("t.o", True), ("zz", False), ("-two", False), ("-zz", True)])
 def test_filters(pattern: str, found: bool, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = outcome(capsys, *TWO, f"--benchmark_filter={pattern}", "--benchmark_list_tests")
-    assert code == 0 and (out == f"{NAME}\n") is found
+    assert code == (0 if found else 1) and (out == f"{NAME}\n") is found
     assert (f"Failed to match any benchmarks against regex: {pattern}\n" in err) is not found
+
+
+def measured_dispatches(path: Path) -> Path:
+    """A module as the compiler makes of an executable: ``dispatch`` passes only with batches of four."""
+    body = """
+        %i1 = const.i32 4
+        %i2 = cmp.eq.i32 %i0, %i1
+        cond_br %i2, ^right, ^wrong
+        ^right:
+        return
+        ^wrong:
+        %i3 = const.i32 9
+        fail %i3, "another size"
+    """
+    module = Assembler("m").function("dispatch$0", "0i_v", body, attrs={"iree.benchmark": "dispatch"})
+    module.function("entry$0", "0v_v", "return", attrs={"iree.benchmark": "entry"})
+    module.function("other", "0v_v", "return", attrs={"iree.benchmark": "whatever"})
+    module.function("hidden$0", "0v_v", "return").function("plain", "0v_v", "return")
+    module.function("number", "0i_v", "return")
+    path.write_bytes(module.build())
+    return path
+
+
+def test_functions_that_the_compiler_made_to_be_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--device=local-sync", "--tier=plain", str(measured_dispatches(tmp_path / "m.vmfb")))
+    assert benchmark.main([*flags, "--benchmark_list_tests"]) == 0
+    names = [line.split("/")[0] for line in capsys.readouterr().out.splitlines()]
+    assert names == ["BM_dispatch$0", "BM_entry$0", "BM_other", "BM_plain"]
+    calls = ("--benchmark_filter=dispatch", "--benchmark_min_time=8x", "--benchmark_format=json")
+    assert benchmark.main([*flags, *calls, "--batch_size=4"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["benchmarks"]
+    assert row["iterations"] == 8
+    assert benchmark.main([*flags, *calls, "--batch_size=3"]) == 1
+    assert "another size" in capsys.readouterr().err
+
+
+def test_a_named_dispatch_takes_the_inputs_that_are_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = measured_dispatches(tmp_path / "m.vmfb")
+    flags = ("--device=local-sync", "--tier=plain", str(path), "--benchmark_min_time=4x", "--batch_size=2")
+    assert benchmark.main([*flags, "--function=dispatch$0", "--input=4"]) == 0
+    assert benchmark.main([*flags, "--function=dispatch$0", "--input=2"]) == 1
+    capsys.readouterr()
 
 
 def test_json_and_aggregates(capsys: pytest.CaptureFixture[str]) -> None:

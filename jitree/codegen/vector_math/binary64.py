@@ -40,6 +40,9 @@ ERF_LIMIT: Final = 6.0
 """erf of more rounds to 1."""
 SLOPE_REST: Final = float.fromhex("0x1.1ae3a914fed80p-56")
 """What the slope of erf at 0, 2 / sqrt(pi), lacks in the table."""
+ERF_TINY: Final = 2.0**-900
+ERF_SCALE: Final = 2.0**512
+"""Below the first erf is a line; products of such numbers lose what they lack, scaled ones keep it."""
 
 
 def tanh_f64(x: float) -> float:
@@ -70,7 +73,8 @@ def tanh_f64(x: float) -> float:
 def erf_f64(x: float) -> float:
     """erf(c + h) with the nearest c of a table, by the derivatives: a second table times polynomials in c."""
     size = choose(x < 0.0, -x, x)
-    limited = choose(size > ERF_LIMIT, ERF_LIMIT, size)
+    scaled = choose(size < ERF_TINY, size * ERF_SCALE, size)
+    limited = choose(scaled > ERF_LIMIT, ERF_LIMIT, scaled)
     shifted = limited * (1.0 / ERF_STEP) + ROUNDING_F64
     c = (shifted - ROUNDING_F64) * ERF_STEP
     h = limited - c
@@ -79,6 +83,7 @@ def erf_f64(x: float) -> float:
     lacking = lacking + choose(c == 0.0, h * SLOPE_REST, 0.0)
     high, low = exact_sum(lookup(erf_values, index), step)
     result = high + (((lookup(erf_rests, index) + step * bend_of_erf(c, h)) + lacking) + low)
+    result = choose(size < ERF_TINY, result * (1.0 / ERF_SCALE), result)
     result = choose(x < 0.0, -result, result)
     return choose(x == 0.0, x, choose(x != x, x, result))
 

@@ -15,6 +15,8 @@ _COMPLEX: Final = 0x23
 _SMALL_TOLERANCE: Final = 1e-3
 _TOLERANCE: Final = 1e-4
 """Absolute, for types below 32 bits and the others: what compilers up to 3.2 left to the runtime."""
+_CONTENTS: Final = "Contents does not match"
+"""In the words of IREE's module, which programs and scripts look for."""
 
 
 def default_tolerance(code: int) -> float:
@@ -42,8 +44,9 @@ def equal(lhs: HostTensor, rhs: HostTensor) -> str | None:
         if not different.any():
             return None
         index = int(different.argmax())
-        first = _first(different, lhs.shape, lhs.element_text(index), rhs.element_text(index))
-        reasons = ["Contents do not match.", first]
+        first = f"lhs {lhs.element_text(index)}, rhs {rhs.element_text(index)}"
+        place = f"the first at {_position(different, lhs.shape)}"
+        reasons = [f"{_CONTENTS}.", f"{_how_many(different)} different, {place}: {first}"]
     return _comparison("Expected equality of these values.", reasons, lhs, rhs)
 
 
@@ -53,16 +56,20 @@ def almost_equal(lhs: HostTensor, rhs: HostTensor, atol: float, rtol: float) -> 
     INVALID_ARGUMENT for elements that are no floating-point numbers.
     """
     _require(is_float(lhs.element_type), "expect_almost_eq", lhs.element_type)
-    title = f"Expected near equality of these values with atol={float_text(atol)}, rtol={float_text(rtol)}."
     reasons = _mismatches(lhs, rhs)
     if not reasons:
         far = ~near(lhs.values, rhs.values, atol, rtol)
         if not far.any():
             return None
         left, right = (float(tensor.values[far.argmax()]) for tensor in (lhs, rhs))
-        first = _first(far, lhs.shape, float_text(left), float_text(right))
-        reasons = ["Contents do not match.", f"{first} (difference {float_text(abs(left - right))})."]
-    return _comparison(title, reasons, lhs, rhs)
+        with np.errstate(invalid="ignore"):
+            apart = float(np.subtract(right, left))
+        reasons = [
+            f"{_CONTENTS} to tolerance parameters atol={_number(atol)}, rtol={_number(rtol)}.",
+            f"The first failure occurs at index {int(far.argmax())} as the lhs value {_number(left)} differs "
+            f"from the rhs value {_number(right)} by {apart:.3e}.",
+        ]
+    return _comparison("Expected near equality of these values.", reasons, lhs, rhs)
 
 
 def _mismatches(lhs: HostTensor, rhs: HostTensor) -> list[str]:
@@ -74,8 +81,9 @@ def _mismatches(lhs: HostTensor, rhs: HostTensor) -> list[str]:
     return reasons
 
 
-def _first(mask: Mask, shape: tuple[int, ...], left: str, right: str) -> str:
-    return f"{_how_many(mask)} different, the first at {_position(mask, shape)}: lhs {left}, rhs {right}"
+def _number(value: float) -> str:
+    """As C++ streams write it: ``1e+10``, ``nan``, ``-inf``."""
+    return float_text(value).lower()
 
 
 def _how_many(mask: Mask) -> str:
