@@ -92,6 +92,67 @@ def test_booleans_and_bytes(session: Session, declared: str, given: type) -> Non
             function(np.array([0] * number + [2] + [1] * 3, given))
 
 
+_SCALARS = (
+    True, np.bool_(False), np.int8(-3), np.uint8(200), np.int16(-2), np.int32(7), np.int64(-9),
+    np.int64(2**40), np.int64(2**24 + 1), np.int64(-(2**63)), np.uint32(2**31), np.uint64(2**63),
+    np.float16(1.5), np.float32(0.1), np.float64(0.1), np.float64(-2.0), np.float64(1e300), np.float64("nan"),
+    np.float32("inf"), np.complex64(1),
+)  # fmt: skip
+_DECLARED = ("i1", "i8", "i16", "i32", "i64", "ui8", "f16", "bf16", "f32", "f64")
+
+
+def outcome(call: Any, value: object) -> object:
+    try:
+        result = np.asarray(call(value))
+    except InvalidArgumentError as error:
+        return str(error)
+    return result.dtype, result.tobytes()
+
+
+@pytest.mark.parametrize("shape", ["", "?x"])
+@pytest.mark.parametrize("declared", _DECLARED)
+def test_numbers_of_other_types(session: Session, declared: str, shape: str) -> None:
+    """Booleans and scalars of numpy, alone and in lists: machine code makes of them what Python does."""
+    text = f"tensor<{shape}{declared}>"
+    attrs = {"iree.abi.declaration": f"sync func @f(%x: {text}) -> (%y: {text})"}
+    name = f"scalar_{declared}_{len(shape)}"
+    program = Assembler(name).function("f", "0r_r", "return [%R0]", attrs=attrs).build()
+    function = session.load(program).f
+    first: Any = [True] if shape else True
+    direct(function, first)
+    for scalar in _SCALARS:
+        value: Any = [1, scalar, scalar] if shape else scalar
+        assert outcome(function, value) == outcome(lambda given: function.call_slowly((given,), {}), value), (
+            value
+        )
+
+
+@pytest.mark.parametrize(
+    ("declared", "values"),
+    [
+        ("f32", (np.float64(0.1), np.int64(3), True, np.bool_(False), np.float16(3))),
+        ("f64", (np.float32(3),)),
+        ("f16", (np.float64(0.1),)),
+        ("i32", (np.int64(3), np.bool_(True))),
+        ("i8", (np.int64(-3), False)),
+        ("i1", (True, np.bool_(True), 1)),
+        ("?xf32", ([np.float64(1), 2], [True, np.int64(5)])),
+        ("?xi1", ([True, False] * 20, [1, 0], [np.bool_(True)])),
+        ("?xi8", ((True, False), [np.bool_(True)])),
+        ("?xi32", ([np.uint32(3), True],)),
+    ],
+)
+def test_no_python_makes_numbers_of_other_types(
+    session: Session, declared: str, values: tuple[Any, ...]
+) -> None:
+    attrs = {"iree.abi.declaration": f"sync func @f(%x: tensor<{declared}>) -> (%y: tensor<{declared}>)"}
+    name = f"number_{declared.replace('?x', 'list_')}"
+    program = Assembler(name).function("f", "0r_r", "return [%R0]", attrs=attrs).build()
+    function = direct(session.load(program).f, values[0])
+    for value in values:
+        assert not python_calls(function, value), value
+
+
 @pytest.mark.parametrize(
     ("declared", "bits", "expected"),
     [

@@ -15,14 +15,18 @@ _FLOATS: Final = {
 
 
 def numbers_of(row: ElementType) -> dict[str, int]:
-    """Fields of an ARGUMENT of elements of a type. Types of numpy live as long as the process."""
-    scalar = id(row.dtype.type) if row.dtype.isbuiltin == 1 else 0
+    """Fields of an ARGUMENT and a DTYPE of elements of a type. Types of numpy live as long as the process."""
+    dtype = row.dtype
+    scalar = id(dtype.type) if dtype.isbuiltin == 1 else 0
     if row.name in _FLOATS:
         kind, exact = _FLOATS[row.name]
         return {"numbers": kind, "low": -exact, "high": exact, "scalar_type": scalar}
-    if row.numerical_class not in INTEGER_CLASSES or row.numerical_class == CLASS_BOOLEAN:
+    numerical_class = row.numerical_class
+    if numerical_class == CLASS_BOOLEAN:
+        return {"numbers": PASS_I64, "low": 0, "high": 1, "scalar_type": scalar}
+    if numerical_class not in INTEGER_CLASSES:
         return {}
-    is_unsigned = row.numerical_class == CLASS_UNSIGNED
+    is_unsigned = numerical_class == CLASS_UNSIGNED
     high = (1 << min(63, row.bits - (not is_unsigned))) - 1
     low = 0 if is_unsigned else -1 - high
     return {"numbers": PASS_I64, "low": low, "high": high, "scalar_type": scalar}

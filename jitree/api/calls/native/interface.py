@@ -7,6 +7,7 @@ from _thread import allocate_lock  # threading takes 0.6 ms to import
 from array import array
 from collections.abc import Callable
 from functools import cache, cached_property
+from itertools import repeat
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +16,7 @@ import numpy as np
 from jitree.api.array import WRITES, Array, replace_methods
 from jitree.api.calls.declaration import OUT
 from jitree.api.calls.native import RECIPE
+from jitree.api.calls.native.element_numbers import numbers_of
 from jitree.api.calls.native.layout import CONVERSION, DTYPE, MAXIMUM_DTYPES, PYTHON
 from jitree.api.calls.native.objects import c_function, is_known, new_capsule, slot_offsets
 from jitree.api.calls.native.producers import (
@@ -66,6 +68,9 @@ _ARRAY_SLOTS: Final = (
 _METHODS: Final = "array_method", "buffer_method", "function_method", "attempt_method", "submit_method"
 """Functions of the image that are methods, of four arguments and the PYTHON record."""
 _DESTRUCTORS: Final = "destroy_owner", "destroy_managed"
+_DTYPE_COUNT: Final = PYTHON.word("dtype_count")
+_NUMBERS: Final = "numbers", "low", "high", "scalar_type"
+"""The last fields of DTYPE, in their order."""
 _OWNER_NAME: Final = ctypes.c_char_p(b"jitree.owner")
 _VERSIONED_NAME: Final = ctypes.c_char_p(VERSIONED_NAME)
 _UNVERSIONED_NAME: Final = ctypes.c_char_p(NAME)
@@ -147,21 +152,23 @@ class Interface:
         return convert
 
     def _set(self, values: dict[str, int]) -> None:
+        offsets = PYTHON.offsets
         for field, value in values.items():
-            self._words[PYTHON[field] // 8] = value
+            self._words[offsets[field] // 8] = value
 
     def _c_function(self, symbol: str, result: Any, arguments: int) -> Callable[..., Any]:
         return ctypes.PYFUNCTYPE(result, *[ctypes.c_int64] * arguments)(self._code.addresses[symbol])
 
     def learn(self, row: ElementType) -> None:
         """From now on machine code makes numpy arrays of an element type whose elements are whole bytes."""
-        count, width = self._words[PYTHON.word("dtype_count")], DTYPE.size // 8
+        count, width = self._words[_DTYPE_COUNT], DTYPE.size // 8
         if row.bits % 8 or count == MAXIMUM_DTYPES or row.code in self._dtypes[: count * width : width]:
             return
         self._kept.append(dtype := row.dtype)
-        words = array("q", (row.code, id(dtype), tensor_type(row) or 0, dtype.itemsize))
+        numbers = map(numbers_of(row).get, _NUMBERS, repeat(0))
+        words = array("q", (row.code, id(dtype), tensor_type(row) or 0, dtype.itemsize, *numbers))
         self._dtypes[count * width : (count + 1) * width] = words
-        self._words[PYTHON.word("dtype_count")] = count + 1
+        self._words[_DTYPE_COUNT] = count + 1
 
     def require_complete(self) -> None:
         """INTERNAL if anything that machine code follows is missing."""

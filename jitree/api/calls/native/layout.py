@@ -103,9 +103,21 @@ PYTHON: Final = Record(
 )
 """What machine code needs of Python; one for the process."""
 
-DTYPE: Final = Record("dtype", "i64 code\ni64 dtype\ni64 tensor_type\ni64 item_size")
-"""An element type (:mod:`jitree.types`), the numpy dtype of its arrays, their TENSOR.type or 0. Of several
-with one dtype the first is that of numpy arrays."""
+DTYPE: Final = Record(
+    "dtype",
+    """
+    i64 code
+    i64 dtype
+    i64 tensor_type         # TENSOR.type of such arrays, or 0
+    i64 item_size           # bytes
+    i64 numbers             # what numpy's scalars of it are: PASS_I64 or PASS_F*; NO_NUMBERS = neither
+    i64 low                 # of integers: the least and the largest
+    i64 high
+    i64 scalar_type         # numpy's type of its scalars
+    """,
+)
+"""An element type (:mod:`jitree.types`), and numpy's dtype of its arrays. Of several with one dtype the first
+is that of numpy arrays."""
 MAXIMUM_DTYPES: Final = 64
 
 EXCHANGE: Final = Record(

@@ -5,9 +5,10 @@ Only numbers that every element type has a plain way for: others, and what does 
 
 from __future__ import annotations
 
+from jitree.api.calls.native.arrays import BY_SCALAR_TYPE, dtype_row
 from jitree.api.calls.native.copies import SCATTERED, new_copy
 from jitree.api.calls.native.layout import FLOAT_AT, MAXIMUM_RANK, NO_NUMBERS, PASS_F64, PASS_I64
-from jitree.api.calls.native.numbers import float_of, rounded
+from jitree.api.calls.native.numbers import float_of, rounded, widened
 from jitree.api.calls.native.python import type_of
 from jitree.api.calls.native.records import Argument, CallRecord, Python
 from jitree.api.calls.native.uploads import pass_uploaded
@@ -92,20 +93,52 @@ def store_number(python: Python, argument: Argument, value: int, place: int) -> 
     if cls == argument.scalar_type:
         call(python.take_scalar, value, place)
         return True
+    if cls == python.float_type:
+        return store_rounded(argument, load64(value + FLOAT_AT), place)
+    if cls == type_of(python.true):
+        return store_integer(argument, value == python.true, place)
+    if cls != python.int_type:
+        return store_scalar(python, argument, value, place)
+    overflow = stack(4)
+    number = call(python.long_value, value, overflow)
+    return load32(overflow) == 0 and store_integer(argument, number, place)
+
+
+def store_scalar(python: Python, argument: Argument, value: int, place: int) -> bool:
+    """Whether it was a scalar of numpy of another type, whose number fits. Of integers of the declared size
+    Python makes an array that keeps their sign."""
+    row = dtype_row(python, BY_SCALAR_TYPE, type_of(value))
+    if not row or row.numbers == NO_NUMBERS:
+        return False
+    given = stack(8)
+    store64(given, 0)
+    call(python.take_scalar, value, given)
+    bits = load64(given)
+    if row.numbers != PASS_I64:
+        return store_rounded(argument, bits if row.numbers == PASS_F64 else widened(row.numbers, bits), place)
+    if argument.numbers == PASS_I64 and argument.rank == 0 and argument.item_size == row.item_size:
+        return False
+    sign = row.high + 1
+    number = bits if row.low == 0 else (bits ^ sign) - sign
+    return number <= row.high and number >= row.low and store_integer(argument, number, place)
+
+
+def store_integer(argument: Argument, number: int, place: int) -> bool:
     kind = argument.numbers
-    if cls == python.int_type:
-        overflow = stack(4)
-        number = call(python.long_value, value, overflow)
-        if load32(overflow) != 0 or not argument.low <= number <= argument.high:
-            return False
-        store_bits(argument, place, number if kind == PASS_I64 else rounded(kind, float_of(number)))
-        return True
-    if cls != python.float_type or kind == PASS_I64:
+    if not argument.low <= number <= argument.high:
         return False
-    bits = rounded(kind, load64(value + FLOAT_AT))
-    if bits == -1 and kind != PASS_F64:
+    store_bits(argument, place, number if kind == PASS_I64 else rounded(kind, float_of(number)))
+    return True
+
+
+def store_rounded(argument: Argument, bits: int, place: int) -> bool:
+    kind = argument.numbers
+    if kind == PASS_I64:
         return False
-    store_bits(argument, place, bits)
+    number = rounded(kind, bits)
+    if number == -1 and kind != PASS_F64:
+        return False
+    store_bits(argument, place, number)
     return True
 
 
