@@ -130,6 +130,15 @@ def element_type_of(dtype: np.dtype[Any]) -> ElementType | None:
     return _NUMPY_PREFERENCE.get(dtype.name)
 
 
+def opaque_type_of(dtype: np.dtype[Any]) -> ElementType | None:
+    """The element type of bytes without a type, as which numpy writes numbers that it does not have; None for
+    other dtypes, and for more bytes than an element type has."""
+    is_plain = dtype.kind == "V" and dtype.names is None and dtype.subdtype is None
+    if not is_plain or not dtype.name.startswith("void") or not 0 < dtype.itemsize < 32:
+        return None
+    return element_type(dtype.itemsize * 8)
+
+
 def format_shaped_type(shape: tuple[int, ...], row: ElementType) -> str:
     """((4, 2), f32) → ``"4x2xf32"``."""
     return "".join(f"{d}x" for d in shape) + row.name

@@ -6,11 +6,13 @@ One copy by numpy may take seconds, in which neither Ctrl-C nor a deadline ends 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from jitree.base.scopes import require_going_on
+from jitree.errors import ResourceExhaustedError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -38,6 +40,17 @@ def copy_of(source: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     target = np.empty(source.shape, dtype)
     copy_into(target, source)
     return target
+
+
+@contextmanager
+def room_for(array: npt.NDArray[Any]) -> Iterator[None]:
+    """RESOURCE_EXHAUSTED where a copy of the elements gets no memory: an array may show a few bytes as many
+    elements."""
+    try:
+        yield
+    except MemoryError as error:
+        shaped = "x".join((*map(str, array.shape), array.dtype.name))
+        raise ResourceExhaustedError(f"no memory on the host for the elements of a {shaped} array") from error
 
 
 def parts_of(array: npt.NDArray[Any]) -> Iterator[tuple[Any, ...]]:

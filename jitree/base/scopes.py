@@ -251,7 +251,8 @@ def deadline(seconds: float | None) -> AbstractContextManager[object]:
     session, ends with DEADLINE_EXCEEDED once so many seconds have passed since it was entered, and so
     does what was submitted there. None and infinity are no limit, 0 has passed.
 
-    INVALID_ARGUMENT for what is no number of seconds.
+    INVALID_ARGUMENT for what is no number of seconds, and for negative ones, which are a mistake of the
+    caller.
     """
     if seconds is None:
         return nullcontext()
@@ -260,7 +261,7 @@ def deadline(seconds: float | None) -> AbstractContextManager[object]:
         limit = float(number)
     except OverflowError:
         limit = inf if number > 0 else -inf
-    if isnan(limit):
+    if isnan(limit) or limit < 0:
         raise InvalidArgumentError(f"timeout: expected a number of seconds but got {shown(seconds)}")
     return nullcontext() if limit == inf else Scope(limit)
 

@@ -98,6 +98,8 @@ def parse_uri(uri: str) -> DeviceUri:
         key, equals, value = pair.partition("=")
         if not key or not equals:
             raise InvalidArgumentError(f"device URI '{uri}': '{pair}' is not of the form <key>=<value>")
+        if _unquote(key) in parameters:
+            raise InvalidArgumentError(f"device URI '{uri}': '{_unquote(key)}' is given twice; give it once")
         parameters[_unquote(key)] = _unquote(value)
     return DeviceUri(driver, _unquote(path).strip("/"), parameters)
 

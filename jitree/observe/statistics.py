@@ -22,8 +22,8 @@ BINS: Final = 16
 
 
 class Statistics(NamedTuple):
-    """Statistics of the finite elements, but for what counts the others. Without any finite element numbers
-    are nan."""
+    """Statistics of the finite elements, but for what counts the others. Without any finite element ``min``,
+    ``max`` and ``absmax`` are of the infinite ones; numbers without any element are nan."""
 
     shape: tuple[int, ...]
     type: str
@@ -57,10 +57,12 @@ def statistics(parts: Parts, shape: tuple[int, ...], kind: str) -> Statistics:
     zeros = nans = infinities = count = 0
     total = squares = 0.0
     least, most = np.inf, -np.inf
+    signs = set[float]()
     for piece in _numbers(parts):
         finite, missing = piece, 0
         if not np.isfinite(piece).all():
             finite, missing = piece[np.isfinite(piece)], int(np.isnan(piece).sum())
+            signs.update(np.unique(piece[np.isinf(piece)]).tolist())
         nans, infinities = nans + missing, infinities + len(piece) - len(finite) - missing
         zeros += len(piece) - int(np.count_nonzero(piece))
         if len(finite):
@@ -71,7 +73,8 @@ def statistics(parts: Parts, shape: tuple[int, ...], kind: str) -> Statistics:
             count += len(finite)
     if not count:
         nothing = float("nan")
-        empty = nothing, nothing, nothing, nothing, nothing
+        ends = (min(signs), max(signs)) if signs else (nothing, nothing)
+        empty = *ends, nothing, abs(ends[0]), nothing
         return Statistics(shape, kind, *empty, zeros, nans, infinities, ())
     return Statistics(
         shape,

@@ -12,10 +12,11 @@ import numpy.typing as npt
 
 from jitree.base import dlpack
 from jitree.base.arguments import NO_MASKS, is_masked
+from jitree.base.copying import room_for
 from jitree.base.elements import pack_integers
 from jitree.errors import InvalidArgumentError, error_context
 from jitree.params.entry import ParameterEntry, Storage, TensorType
-from jitree.types import element_type_of, is_packed
+from jitree.types import element_type_of, is_packed, opaque_type_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +47,14 @@ def array_entry(key: str, value: Any) -> ParameterEntry:
             raise InvalidArgumentError(
                 f"programs have no elements of dtype {dtype}; convert the array to others"
             )
-        return ParameterEntry(key, *_bytes_of(array))
+        with room_for(array):
+            return ParameterEntry(key, *_bytes_of(array))
 
 
 def _bytes_of(array: npt.NDArray[Any]) -> tuple[int, Storage, bytes, TensorType | None]:
     if array.dtype.byteorder not in ("=", "|", "<" if sys.byteorder == "little" else ">"):
         array = array.astype(array.dtype.newbyteorder("="))
-    row = element_type_of(array.dtype)
+    row = element_type_of(array.dtype) or opaque_type_of(array.dtype)
     tensor = None if row is None else TensorType(tuple(array.shape), row)
     if row is not None and is_packed(row):
         data = pack_integers(array.reshape(-1), row)

@@ -13,7 +13,9 @@ import sys
 import threading
 import zipfile
 import zlib
+from lzma import LZMAError
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -27,13 +29,23 @@ from jitree.errors import (
 )
 from jitree.params.entry import ParameterEntry, Storage, TensorType
 from jitree.params.files import ParameterFile, check_range
-from jitree.types import element_type_of
+from jitree.types import element_type_of, opaque_type_of
 
 _HEADER_BYTES: Final = 1 << 16
 """Enough for any header that numpy itself reads."""
 _LOCAL_HEADER: Final = struct.Struct("<4s22xHH")
 """What begins a zip member: signature, length of the name, length of the extra field."""
 _SUFFIX: Final = ".npy"
+
+
+DAMAGE: Final = (
+    zipfile.BadZipFile, zlib.error, EOFError, struct.error, ValueError, OverflowError, OSError, LZMAError,
+    TokenError, SyntaxError,
+)  # fmt: skip
+"""What zipfile, its decompressors and numpy raise for damaged files: names that are no UTF-8 are ValueErrors,
+damaged bzip2 streams OSErrors, and headers are read as Python."""
+UNKNOWN: Final = (NotImplementedError, RuntimeError)
+"""What zipfile raises for compressions that it does not know, and for encryption."""
 
 
 class _Header(NamedTuple):
@@ -55,10 +67,10 @@ class _Header(NamedTuple):
         return not foreign and not column_major
 
     def tensor(self) -> TensorType | None:
-        """None for bytes without a type, as which numpy writes floats that it does not have."""
-        if self.dtype.kind == "V" and not self.dtype.names:
+        """None for bytes without a type that are more than an element has."""
+        row = element_type_of(self.dtype.newbyteorder("=")) or opaque_type_of(self.dtype)
+        if row is None and self.dtype.kind == "V" and not self.dtype.names:
             return None
-        row = element_type_of(self.dtype.newbyteorder("="))
         return TensorType(self.shape, self.dtype.name if row is None else row)
 
     def convert(self, data: memoryview) -> memoryview:
@@ -99,9 +111,9 @@ def read(file: ParameterFile) -> list[ParameterEntry]:
         return [_member(file, archive, member) for member in members]
     except StatusError:
         raise
-    except (zipfile.BadZipFile, zlib.error, EOFError, struct.error) as error:
+    except DAMAGE as error:
         raise InvalidArgumentError(f"no numpy archive: {error}") from None
-    except (NotImplementedError, RuntimeError) as error:  # of zipfile: unknown compression, encryption
+    except UNKNOWN as error:
         raise UnimplementedError(f"this numpy archive cannot be read: {error}") from None
 
 
@@ -121,7 +133,7 @@ def _member(file: ParameterFile, archive: zipfile.ZipFile, member: zipfile.ZipIn
     def decompress() -> memoryview:
         try:
             data = memoryview(archive.read(member))
-        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        except DAMAGE as error:
             raise InvalidArgumentError(f"parameter '{key}' of '{file.name}' is damaged: {error}") from None
         check_range(f"parameter '{key}' of '{file.name}'", header.data, header.length, len(data))
         return header.convert(data[header.data : header.data + header.length])

@@ -81,6 +81,13 @@ def parse_elements(tokens: list[str], row: ElementType) -> npt.NDArray[Any]:
     return _parser(row)(tokens, row)
 
 
+def spelling_of(row: ElementType) -> str:
+    """What a message about the number of elements adds where one element is not one plain number."""
+    if row.numerical_class == _COMPLEX_CLASS:
+        return f"; an element of type {row.name} is one word: `1+2j`, or the hex of its {row.bits // 8} bytes"
+    return ""
+
+
 def _parser(row: ElementType) -> Callable[[list[str], ElementType], npt.NDArray[Any]]:
     if elements.is_float(row):
         return _parse_floats

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -15,15 +13,12 @@ from numpy.lib.npyio import NpzFile
 
 from jitree import errors
 from jitree.base import elements
+from jitree.params.numpy_files import DAMAGE, UNKNOWN
 from jitree.tools import host_values as hv
 from jitree.types import BY_NAME, ElementType, element_type
 
 START: Final = "@"
 REMAINING: Final = "*"
-_DAMAGE: Final = (
-    ValueError, OverflowError, OSError, EOFError, BadZipFile, zlib.error, NotImplementedError, RuntimeError,
-)  # fmt: skip
-"""What numpy and zipfile raise for files that are damaged, encrypted or packed in unknown ways."""
 
 
 def is_numpy_file(path: str) -> bool:
@@ -114,7 +109,7 @@ def _reading(path: str, what: str) -> Iterator[None]:
             yield
     except errors.StatusError:
         raise
-    except _DAMAGE as error:
+    except (*DAMAGE, *UNKNOWN) as error:
         raise errors.InvalidArgumentError(f"`{path}` is not a numpy {what}: {error}") from None
     except MemoryError as error:
         raise errors.ResourceExhaustedError(f"`{path}` does not fit in memory: {error}") from None

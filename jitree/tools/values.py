@@ -141,18 +141,16 @@ def _is_element_type(name: str) -> bool:
 
 
 def parse_shaped_type(text: str) -> tuple[tuple[int, ...], ElementType]:
-    """``4x2xf32`` → ((4, 2), f32)."""
+    """``4x2xf32`` → ((4, 2), f32); ``f32`` and ``xf32`` have no dimensions."""
     text = text.strip()
     start = text.find("complex<")
-    if start < 0:
-        start = text.rfind("x") + 1
-    dimensions = text[:start].split("x")[:-1]
+    before, _, rest = text[: start if start >= 0 else None].rpartition("x")
     shape = []
-    for axis, dimension in enumerate(dimensions):
+    for axis, dimension in enumerate(before.split("x") if before else ()):
         if not (dimension.isascii() and dimension.isdigit()) or int(dimension) > _MAX_DIMENSION:
             raise InvalidArgumentError(f"shape[{axis}] invalid value '{dimension}' of '{text}'")
         shape.append(int(dimension))
-    return tuple(shape), element_parsing.find_element_type(text[start:])
+    return tuple(shape), element_parsing.find_element_type(rest + text[start:] if start >= 0 else rest)
 
 
 def parse_contents(contents: str, shape: tuple[int, ...], row: ElementType) -> elements.Bytes:
@@ -162,11 +160,16 @@ def parse_contents(contents: str, shape: tuple[int, ...], row: ElementType) -> e
     tokens = element_parsing.split_elements(contents)
     if not tokens:
         return _zeros(length)
-    if len(tokens) > count:
-        raise OutOfRangeError(f"output data overflow: element_capacity={count} < dst_i={len(tokens)}")
-    if 1 < len(tokens) < count:
-        raise OutOfRangeError(f"input data string underflow: dst_i={len(tokens)} < element_capacity={count}")
     items = element_parsing.parse_elements(tokens, row)
+    spelling = element_parsing.spelling_of(row)
+    if len(tokens) > count:
+        raise OutOfRangeError(
+            f"output data overflow: element_capacity={count} < dst_i={len(tokens)}{spelling}"
+        )
+    if 1 < len(tokens) < count:
+        raise OutOfRangeError(
+            f"input data string underflow: dst_i={len(tokens)} < element_capacity={count}{spelling}"
+        )
     with _memory_for(length):
         if len(items) < count:
             items = np.repeat(items, count)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from jitree import Array, Session
-from jitree.errors import InvalidArgumentError
+from jitree.errors import InvalidArgumentError, ResourceExhaustedError
 from jitree.types import BY_NAME
-from tests.api.programs import ECHO
+from tests.api.programs import ARITHMETIC, ECHO
 
 VALUES: dict[str, Any] = {
     "i1": np.array([True, False, True]),
@@ -117,3 +117,28 @@ def test_packed_elements_take_half_a_byte(session: Session) -> None:
     assert (array.size, array.nbytes, array.view.buffer.byte_length) == (3, 2, 2)
     assert bytes(array.view.buffer.host_view()) == b"\xe1\x03"
     assert array.to_host().tolist() == [1, -2, 3]
+
+
+@pytest.mark.parametrize(("dtype", "name"), [("V1", "f32"), ("V2", "i8"), ("V4", "i64"), ("V3", "f32")])
+def test_views_of_opaque_elements_of_another_width(session: Session, dtype: str, name: str) -> None:
+    """The command line passes views, which programs check by themselves."""
+    view = session.to_device(np.zeros(2, dtype)).view
+    with pytest.raises(InvalidArgumentError, match="element type mismatch"):
+        session[f"module.e1_{name}"](view)
+
+
+@pytest.mark.parametrize("order", ["<f4", ">f4"])
+@pytest.mark.parametrize("sandbox", [False, "process"])
+def test_a_view_of_more_elements_than_there_is_memory_for(order: str, sandbox: bool | str) -> None:
+    huge = np.broadcast_to(np.array(1, order), (1 << 45,))
+    with (
+        pytest.raises(ResourceExhaustedError, match="35184372088832xfloat32"),
+        Session("local-sync", parameters=[{"w": huge}], sandbox=sandbox) as one,
+    ):
+        one.load(ARITHMETIC)
+    if sandbox:
+        with (
+            Session("local-sync", sandbox=sandbox) as one,
+            pytest.raises(ResourceExhaustedError, match="35184"),
+        ):
+            one.load(ARITHMETIC).numbers(huge, 2, 3.0, 4.0, True, 6)

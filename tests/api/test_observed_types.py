@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from jitree.observe.export_names import parse
@@ -107,3 +108,17 @@ def test_the_part_of_a_block_of_constants(
     place_factors(inputs, outputs, operands, parsed, constants)
     assert inputs[0].extent[0] == 4608
     assert (inputs[1].extent[0], inputs[1].type, inputs[1].offset) == expected
+
+
+@pytest.mark.parametrize(
+    ("elements", "least", "most"),
+    [([np.inf] * 3, np.inf, np.inf), ([np.nan, -np.inf], -np.inf, -np.inf),
+     ([np.inf, -np.inf], -np.inf, np.inf), ([np.inf, 1, np.nan], 1, 1),
+     ([np.nan], np.nan, np.nan), ([], np.nan, np.nan)],
+)  # fmt: skip
+def test_least_and_greatest_without_finite_elements(elements: list[float], least: float, most: float) -> None:
+    from jitree.observe.statistics import statistics
+
+    array = np.array(elements, np.float32)
+    found = statistics(lambda: iter([array]), array.shape, "f32")
+    np.testing.assert_equal([found.min, found.max, found.absmax], [least, most, max(abs(least), abs(most))])

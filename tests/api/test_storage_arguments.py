@@ -232,3 +232,19 @@ def test_empty_arrays(session: Session) -> None:
     assert array.shape == (2, 3) and array.dtype == np.int16 and array.to_host().shape == (2, 3)
     with pytest.raises(InvalidArgumentError, match="empty: no device array can have dtype"):
         session.empty(3, "U5")
+
+
+def test_storage_that_says_other_things_of_itself(module: Module) -> None:
+    """A subclass of numpy's arrays may raise anything where it is asked; the memory is what counts."""
+
+    class Lying(np.ndarray[Any, Any]):
+        def __getattribute__(self, name: str) -> Any:
+            if name in ("flags", "dtype", "shape", "__array_interface__"):
+                raise AttributeError(name)
+            return super().__getattribute__(name)
+
+    target = aligned()
+    module.into(X, out=target.view(Lying))
+    assert np.array_equal(target, X + X)
+    with pytest.raises(InvalidArgumentError, match="a 16xf32 array cannot be written in place"):
+        module.into(X, out=aligned(4).view(Lying))

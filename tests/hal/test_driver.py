@@ -304,3 +304,9 @@ def test_executable_cache_order() -> None:
     broken = FakeLoader("x", FailedPreconditionError("damaged"))
     with pytest.raises(FailedPreconditionError, match="damaged"):
         ExecutableCache("", [broken, working]).prepare_executable(parameters)
+
+
+@pytest.mark.parametrize("query", ["threads=1&threads=2", "threads=1&threads=1", "threads=1&thre%61ds=2"])
+def test_a_parameter_is_given_once(query: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="'threads' is given twice"):
+        parse_uri(f"local-task://?{query}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from pathlib import Path
 from typing import Any
@@ -221,3 +222,32 @@ def test_bfloat16_through_numpy_files(tmp_path: Path) -> None:
     array = np.array([1, 2], ml_dtypes.bfloat16)
     np.save(tmp_path / "b.npy", array)
     assert content(load(tmp_path / "b.npy")["b"]) == array.tobytes()
+
+
+@pytest.mark.parametrize("compression", [0, 8, 12, 14])
+def test_archives_damaged_anywhere(tmp_path: Path, compression: int) -> None:
+    """zipfile and its decompressors raise errors of many classes; names may be no text."""
+    import io
+    import zipfile
+
+    path, array, held = tmp_path / "a.npz", io.BytesIO(), random.Random(compression)
+    np.save(array, np.arange(300))
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.writestr("\u00e9.npy", array.getvalue())
+    whole = path.read_bytes()
+    damaged = [whole.replace("\u00e9".encode(), b"\xff\xfe")]
+    for _ in range(100):
+        changed = bytearray(whole)
+        changed[held.choice((held.randrange(len(whole)), -held.randrange(1, 100)))] = held.randrange(256)
+        damaged.append(bytes(changed))
+    refusals = 0
+    for data in damaged:
+        path.write_bytes(data)
+        try:
+            for entry in load(path).values():
+                entry.contents()
+        except StatusError:
+            refusals += 1
+        else:
+            assert data is not damaged[0]
+    assert refusals > 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -302,3 +303,36 @@ def test_elision_prints_as_many_elements_as_the_budget_allows(shape: list[int], 
 
 def test_element_types_agree_with_ml_dtypes() -> None:
     assert BY_NAME["f8E8M0FNU"].dtype == np.dtype(ml_dtypes.float8_e8m0fnu)
+
+
+@pytest.mark.parametrize(
+    ("text", "same"), [("xf32=3", "f32=3"), ("xf32", "f32"), ("xcomplex<f32>=1+2j", "cf64=1+2j")]
+)
+def test_no_dimensions_in_the_spelling_of_the_reference_tool(text: str, same: str) -> None:
+    value = read_tensor(text)
+    assert value.shape == () and value_text(value) == value_text(read_tensor(same))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("4xf32=1,2,x", "'x' is not a number"), ("2xi32=1,2,x", "'x' is not an integer"),
+        ("2xcomplex<f32>=1 2 3 4", r"dst_i=4; an element of type cf64 is one word: `1\+2j`"),
+        ("3xcomplex<f64>=1 2", r"dst_i=2 < element_capacity=3; .* `1\+2j`.* 16 bytes"),
+        ("xxf32=1", "shape.0. invalid value ''"), ("x4xf32=1", "shape.0. invalid value ''"),
+        ("2complex<f32>=1", "unknown element type '2complex<f32>'"),
+    ],
+)  # fmt: skip
+def test_what_a_text_is_refused_for(text: str, says: str) -> None:
+    assert re.search(says, str(read_error(text)))
+
+
+@pytest.mark.parametrize("member", [b"\xff\xfe", b"\xc3("])
+def test_names_in_archives_that_are_no_text(tmp_path: Path, member: bytes) -> None:
+    path = tmp_path / "a.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        array = io.BytesIO()
+        np.save(array, np.arange(3))
+        archive.writestr("\u00e9.npy", array.getvalue())
+    path.write_bytes(path.read_bytes().replace("\u00e9".encode(), member))
+    assert read_error(f"@{path}").code == StatusCode.INVALID_ARGUMENT

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.api.calls.refusal import refused
-from jitree.base.copying import copy_into, parts_of, ranges
+from jitree.base.copying import copy_into, parts_of, ranges, room_for
 from jitree.modules.hal.buffer_view import compatible_elements
 from jitree.types import CLASS_BOOLEAN, CLASS_INTEGER, CLASS_OPAQUE, CLASS_SIGNED, CLASS_UNSIGNED
 
@@ -43,7 +43,8 @@ def convert_exactly(
         return given
     if given.dtype.kind == "c" and dtype.kind != "c":
         raise refused(name, expected, value)
-    converted = np.empty(given.shape, dtype)
+    with room_for(given):
+        converted = np.empty(given.shape, dtype)
     for place in parts_of(given):
         try:
             with np.errstate(all="ignore"):

@@ -24,7 +24,10 @@ def refused(parameter: str, expected: str, value: object, why: str = "") -> Inva
 def describe(value: object) -> str:
     """A value for messages: type and shape of arrays, text and class of everything else."""
     if isinstance(value, (np.ndarray, Array)):
-        row, kind = native_row(value.dtype), "masked array" if is_masked(value) else "array"
+        kind = "masked array" if is_masked(value) else "array"
+        if isinstance(value, np.ndarray):
+            value = np.asarray(value)  # a subclass may say anything of itself
+        row = native_row(value.dtype)
         if row is None:
             return f"an {kind} of dtype {value.dtype} and shape {value.shape}"
         return f"a {format_shaped_type(value.shape, row)} {kind}"

@@ -70,9 +70,10 @@ def _obstacle(array: npt.NDArray[Any] | None) -> str:
 
 
 def _over_memory(value: Any) -> npt.NDArray[Any] | None:
-    """A numpy array over the memory of an array of the host, None for anything else."""
+    """A numpy array over the memory of an array of the host, None for anything else. Of a subclass, which may
+    say anything of itself, it is one of numpy's own class."""
     if isinstance(value, np.ndarray):
-        return None if is_masked(value) else value
+        return None if is_masked(value) else np.asarray(value)
     if not hasattr(value, "__dlpack__"):
         return None
     from jitree.base.dlpack import import_array, is_importable  # few programs use other libraries

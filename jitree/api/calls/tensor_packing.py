@@ -272,9 +272,10 @@ def as_array(value: Any) -> npt.NDArray[Any] | None:
         return None
     if array.dtype.isnative:
         return array
-    from jitree.base.copying import copy_of
+    from jitree.base.copying import copy_of, room_for
 
-    return copy_of(array, array.dtype.newbyteorder("="))
+    with room_for(array):
+        return copy_of(array, array.dtype.newbyteorder("="))
 
 
 def _foreign_array(value: Any) -> npt.NDArray[Any] | None:

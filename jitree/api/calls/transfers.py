@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from jitree import types
-from jitree.errors import InternalError, ResourceExhaustedError, folded
+from jitree.errors import InternalError, folded
 from jitree.hal.buffer import PENDING, Buffer, BufferView
 from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.types import is_packed
@@ -110,9 +110,7 @@ def native_row(dtype: np.dtype[Any]) -> types.ElementType | None:
     kind = type(dtype)
     if kind in _rows:
         return _rows[kind]
-    if dtype.kind == "V" and dtype.names is None and dtype.subdtype is None and dtype.name.startswith("void"):
-        return types.element_type(dtype.itemsize * 8) if 0 < dtype.itemsize < 32 else None
-    row = types.element_type_of(dtype)
+    row = types.element_type_of(dtype) or types.opaque_type_of(dtype)
     if dtype.kind != "V":
         _rows[kind] = row
     return row
@@ -221,17 +219,15 @@ def _flat(array: npt.NDArray[Any]) -> Bytes:
 
 
 def _host_bytes(array: npt.NDArray[Any], row: types.ElementType) -> Bytes:
-    """The elements as they lie on a device. RESOURCE_EXHAUSTED where there is no room for them: an array may
-    show a few bytes as many elements."""
-    try:
+    """The elements as they lie on a device."""
+    from jitree.base.copying import room_for
+
+    with room_for(array):
         if is_packed(row):
             from jitree.base.elements import pack_integers
 
             return pack_integers(array.reshape(-1), row)
         return _flat(array)
-    except MemoryError as error:
-        shaped = types.format_shaped_type(array.shape, row)
-        raise ResourceExhaustedError(f"no memory on the host for the elements of a {shaped} array") from error
 
 
 def _upload(data: Bytes, device: Device) -> Buffer:

@@ -16,13 +16,13 @@ from jitree.api.calls.refusal import refused
 from jitree.api.calls.tensor_packing import as_array
 from jitree.api.calls.transfers import native_row
 from jitree.api.process.messages import aligned
-from jitree.base.copying import copy_of
+from jitree.base.copying import copy_of, room_for
 from jitree.errors import DataLossError
 from jitree.params.arrays import array_entry
-from jitree.params.entry import splat_entry
+from jitree.params.entry import TensorType, splat_entry
 from jitree.params.index import ParameterIndex
 from jitree.params.provider import ParameterProvider
-from jitree.types import BY_NAME
+from jitree.types import BY_NAME, ElementType, element_type
 
 _MOST_DIMENSIONS: Final = 64
 """The most dimensions that an array of numpy has."""
@@ -46,7 +46,8 @@ def pack(values: Any, names: str, head: dict[str, Any]) -> list[memoryview]:
         if array is None or row is None:
             raise refused(f"{names} {index}", "an array or a number", value)
         if not array.flags.c_contiguous:
-            array = copy_of(array, array.dtype)
+            with room_for(array):
+                array = copy_of(array, array.dtype)
         rows.append([row.name] if is_scalar else [row.name, list(array.shape)])
         parts.append(array.reshape(-1).view(np.uint8).data)
     head[names] = rows
@@ -87,7 +88,8 @@ def pack_parameters(providers: Iterable[ParameterProvider]) -> tuple[dict[str, A
     for provider in providers:
         for entry in provider.index:
             pattern = entry.pattern
-            rows.append([provider.scope, entry.key, entry.length, None if pattern is None else pattern.hex()])
+            text = None if pattern is None else pattern.hex()
+            rows.append([provider.scope, entry.key, entry.length, text, _tensor_row(entry.tensor)])
             if pattern is None:
                 parts.append(entry.contents())
     return {"parameters": rows}, parts
@@ -96,16 +98,30 @@ def pack_parameters(providers: Iterable[ParameterProvider]) -> tuple[dict[str, A
 def unpack_parameters(rows: Any, data: memoryview) -> tuple[ParameterProvider, ...]:
     """The parameters that the parent has sent."""
     position, indices = 0, dict[str, ParameterIndex]()
-    for scope, key, length, pattern in rows:
+    for scope, key, length, pattern, tensor_row in rows:
+        tensor = None if tensor_row is None else _tensor_of(*tensor_row)
         if pattern is not None:
-            entry = splat_entry(key, bytes.fromhex(pattern), length)
+            entry = splat_entry(key, bytes.fromhex(pattern), length, tensor=tensor)
         else:
             position = aligned(position)
             array = np.frombuffer(data, np.uint8, length, position) if length else np.empty(0, np.uint8)
-            entry = replace(array_entry(key, array), tensor=None)
+            entry = replace(array_entry(key, array), tensor=tensor)
             position += length
         indices.setdefault(scope, ParameterIndex()).add(entry)
     return tuple(ParameterProvider(scope, index) for scope, index in indices.items())
+
+
+def _tensor_row(tensor: TensorType | None) -> list[Any] | None:
+    """Shape, and the number of an element type or the name of another one: programs that were compiled for
+    others refuse the parameter in either process."""
+    if tensor is None:
+        return None
+    element = tensor.element
+    return [list(tensor.shape), element.code if isinstance(element, ElementType) else element]
+
+
+def _tensor_of(shape: list[int], element: int | str) -> TensorType:
+    return TensorType(tuple(shape), element_type(element) if isinstance(element, int) else element)
 
 
 def _is_number(value: object) -> bool:

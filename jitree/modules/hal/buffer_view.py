@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.modules.import_rows import text, unsigned32
-from jitree.types import INTEGER_CLASSES, element_type
+from jitree.types import CLASS_OPAQUE, INTEGER_CLASSES, element_type
 
 if TYPE_CHECKING:
     from jitree.modules.hal.module import HalState
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 MAXIMUM_RANK: Final = 128
 MAXIMUM_TRACED: Final = 128
+_BITS: Final = 0xFF
+"""The bits of an element type's code that have the size of an element."""
 
 
 def create(
@@ -53,7 +55,7 @@ def check_view(
 ) -> None:
     """INVALID_ARGUMENT unless the view can be used as a tensor of that type and shape.
 
-    Opaque encodings and element types pass, and integers of equal width. None is a dimension of any size.
+    Opaque encodings pass, and integers and opaque elements of equal width. None is a dimension of any size.
     """
     if view.encoding not in (encoding, 0):
         raise InvalidArgumentError(
@@ -69,11 +71,15 @@ def check_view(
 
 
 def compatible_elements(actual: int, expected: int) -> bool:
-    """Whether elements of one type can be read as another."""
-    if actual == expected or actual >> 24 == 0:
+    """Whether elements of one type can be read as another: integers as those of any sign, opaque ones as any,
+    all of the same width. 0 says nothing about elements."""
+    if actual in (expected, 0):
         return True
-    both_integers = actual >> 24 in INTEGER_CLASSES and expected >> 24 in INTEGER_CLASSES
-    return both_integers and actual & 0xFF == expected & 0xFF
+    if actual & _BITS != expected & _BITS:
+        return False
+    return actual >> 24 == CLASS_OPAQUE or (
+        actual >> 24 in INTEGER_CLASSES and expected >> 24 in INTEGER_CLASSES
+    )
 
 
 def check_shape(actual: Sequence[int], subject: str, expected: Sequence[int | None]) -> None:

@@ -207,13 +207,14 @@ def _declared_types(module: BytecodeModule) -> Iterable[ElementType]:
 
 
 def require_agreement(program: ReadingProgram, scope: str, requests: Iterable[ParameterRequest]) -> None:
-    """INVALID_ARGUMENT for a parameter of another length or element type than the program takes."""
+    """INVALID_ARGUMENT for a parameter of another length or element type than the program takes. Of bytes
+    without a type a program may take the first ones."""
     requests = [request for request in requests if request.length]
     in_parts = {request.parameter.key for request in requests if request.parameter_offset}
     for parameter, _, _, taken in in_turn(requests):
         has = f"parameter '{scope}::{parameter.key}' has {described(parameter)}"
         is_whole = taken == parameter.length or parameter.key in in_parts
-        if not is_whole and program.is_initialising:
+        if not is_whole and parameter.tensor is not None and program.is_initialising:
             raise InvalidArgumentError(
                 f"{has}, and the program takes {taken} bytes: it was compiled for another shape or element "
                 "type" + _hint(program, scope, parameter, taken)
