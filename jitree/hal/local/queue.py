@@ -28,6 +28,7 @@ from jitree.errors import (
     ResourceExhaustedError,
     StatusError,
     again,
+    is_interruption,
     see_to_overflow,
 )
 from jitree.hal import watchdog
@@ -107,18 +108,11 @@ class Operation:
                     raise again(self.interrupted)
                 CURRENT.set(self.limit)
                 self._work(work)
-            except StatusError as error:
-                failure = error if self.interrupted is None else again(self.interrupted)
-            except RecursionError as error:
-                see_to_overflow(error)
-                failure = ResourceExhaustedError(f"{self.name}: Python's stack was full")
-                failure.__cause__ = error
-            except Exception as error:
-                failure = InternalError(f"{self.name} failed: {type(error).__name__}: {error}")
-                failure.__cause__ = error
-            except BaseException:
-                self.fail(CancelledError(f"{self.name} was interrupted"))
-                raise
+            except BaseException as error:
+                if is_interruption(error):
+                    self.fail(CancelledError(f"{self.name} was interrupted"))
+                    raise
+                failure = self._failure(error)
             finally:
                 CURRENT.set(scope)
                 this_thread.operation = outer
@@ -126,6 +120,19 @@ class Operation:
             self.fail(failure)
         elif self.signal is not None:
             self.signal.signal()
+        return failure
+
+    def _failure(self, error: BaseException) -> StatusError:
+        """What the fence is told of an error of the work."""
+        if isinstance(error, StatusError):
+            return error if self.interrupted is None else again(self.interrupted)
+        failure: StatusError
+        if isinstance(error, RecursionError):
+            see_to_overflow(error)
+            failure = ResourceExhaustedError(f"{self.name}: Python's stack was full")
+        else:
+            failure = InternalError(f"{self.name} failed: {type(error).__name__}: {error}")
+        failure.__cause__ = error
         return failure
 
     def _work(self, work: Callable[[], None]) -> None:
