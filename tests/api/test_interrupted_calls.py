@@ -49,7 +49,7 @@ def host_module() -> CustomModule:
     return custom
 
 
-class Timeout(Exception):
+class Alarm(Exception):
     """As users raise it in a handler for ``signal.alarm``."""
 
 
@@ -142,7 +142,7 @@ CALLED: dict[Callable[[Session], Any], Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("raised", [KeyboardInterrupt, Timeout])
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, Alarm])
 @pytest.mark.parametrize("device", ["local-sync", "local-task"])
 @pytest.mark.parametrize("called", CALLED, ids=lambda called: called.__name__)
 def test_an_interrupt_anywhere_in_a_call(

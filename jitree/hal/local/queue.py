@@ -36,6 +36,7 @@ from jitree.hal.checks import check_fences
 from jitree.hal.fence import Fence
 from jitree.hal.local.interrupts import this_thread
 from jitree.hal.local.queue_record import CLOSED, WAITS, QueueRecord
+from jitree.hal.semaphore import after_failures
 from jitree.hal.waiting import WaitMode, describe_missing, pending_producers
 
 if TYPE_CHECKING:
@@ -410,9 +411,13 @@ def run_on_this_thread(operation: Operation) -> None:
     Its signal fence may start further ones: chains of any length take turns in one loop instead of nesting.
     """
     ready = _this_thread.ready
-    if ready is not None:
+    if ready is None:
+        after_failures(partial(_run_in_turn, operation))
+    else:
         ready.append(operation)
-        return
+
+
+def _run_in_turn(operation: Operation) -> None:
     ready = _this_thread.ready = deque((operation,))
     interruption: BaseException | None = None
     try:
