@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jitree.base.records import Enumeration
 
+if TYPE_CHECKING:
+    from types import FrameType
+
 Work = TypeVar("Work", bound=Callable[..., Any])
 
 AFTER_OVERFLOW: Final[list[Callable[[], None]]] = []
@@ -272,6 +275,40 @@ def see_to_overflow(error: BaseException) -> None:
             revive()
     if is_of_ctypes:
         raise RecursionError("maximum recursion depth exceeded in a call of a C function") from None
+
+
+_VARIADIC: Final = 4
+"""``inspect.CO_VARARGS``, of a module that takes long to import."""
+
+
+def is_interruption(error: BaseException) -> bool:
+    """Whether an exception comes from outside of what the thread does, and ends that, whatever it is: Ctrl-C,
+    or what a signal handler has raised, of whatever class. It says nothing about the work that it comes
+    in: whoever makes a failure of exceptions lets it through.
+
+    Python gives handlers, and functions that trace, the frame that it calls them in. No other function gets
+    that.
+    """
+    if not isinstance(error, Exception):
+        return True
+    place = error.__traceback__
+    while place is not None:
+        if _has_interrupted(place.tb_frame):
+            return True
+        place = place.tb_next
+    return False
+
+
+def _has_interrupted(frame: FrameType) -> bool:
+    caller, code = frame.f_back, frame.f_code
+    is_variadic = bool(code.co_flags & _VARIADIC)
+    if caller is None or not (code.co_argcount or is_variadic):
+        return False
+    values, others = frame.f_locals, ()
+    if is_variadic:
+        others = values.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount], ())
+    named = map(values.get, code.co_varnames[: code.co_argcount])
+    return any(value is caller for value in (*named, *others))
 
 
 def folded(work: Work) -> Work:

@@ -7,7 +7,7 @@ import sys
 from reprlib import Repr
 from typing import Any, Final
 
-from jitree.errors import InvalidArgumentError
+from jitree.errors import InvalidArgumentError, is_interruption
 
 _SHOWN: Final = 60
 _MOST_BITS: Final = 1024
@@ -25,6 +25,8 @@ def shown(value: object) -> str:
     try:
         text = _nested.repr(value) if type(value) in (list, tuple) else repr(value)
     except Exception as error:
+        if is_interruption(error):
+            raise
         text = f"({error})"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 

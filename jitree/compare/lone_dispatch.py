@@ -23,6 +23,7 @@ from jitree.errors import (
     UnavailableError,
     UnimplementedError,
     folded,
+    is_interruption,
 )
 from jitree.hal.command_buffer import BufferRange
 from jitree.hal.enums import CachingMode
@@ -212,8 +213,8 @@ class LoneDispatch:
         with function.session.looked_at(capture):
             try:
                 function(*inputs)
-            except Exception:  # the call may go on after the dispatch, and fail
-                if capture.facts is None:
+            except Exception as error:  # the call may go on after the dispatch, and fail
+                if capture.facts is None or is_interruption(error):
                     raise
         facts = capture.facts
         if facts is None:

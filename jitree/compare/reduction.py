@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 from jitree.compare.differences import diff
 from jitree.compare.lone_dispatch import LoneDispatch, require_folder, save_reproduction
 from jitree.compare.sides import FunctionSide, ModuleSide, SideLike, arguments_of, arrays_of, side_of
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, NonFiniteError, StatusError, folded
+from jitree.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NonFiniteError,
+    StatusError,
+    folded,
+    is_interruption,
+)
 from jitree.hal.observing import DISPATCH
 from jitree.observe.closeness import EXACT
 from jitree.observe.finite import DEFAULT, FiniteCheck
@@ -84,6 +91,8 @@ def _wrong(function: Function, inputs: Sequence[Any]) -> tuple[int, str]:
         with function.session.looked_at(check, progress):
             arrays_of(function(*inputs))
     except Exception as error:  # also what functions of the user's raise
+        if is_interruption(error):
+            raise
         if isinstance(error, NonFiniteError) and error.ordinal is not None:
             return error.ordinal, str(error)
         if isinstance(error, StatusError) and progress.begun not in (None, progress.done):

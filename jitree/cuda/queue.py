@@ -15,7 +15,14 @@ from jitree.cuda.api import Handle
 from jitree.cuda.deferred import Action, DeferredOperation, DeferredWork, Stepwise
 from jitree.cuda.semaphore import CudaSemaphore, SignallingStream
 from jitree.cuda.stream import Stream
-from jitree.errors import CancelledError, FailedPreconditionError, InternalError, StatusError, again
+from jitree.errors import (
+    CancelledError,
+    FailedPreconditionError,
+    InternalError,
+    StatusError,
+    again,
+    is_interruption,
+)
 from jitree.hal.checks import check_fences
 from jitree.hal.fence import Fence
 from jitree.hal.profiling import now
@@ -151,12 +158,12 @@ class CudaQueue:
 
 def _failure(name: str, signal: Fence | None, error: BaseException) -> StatusError:
     """What an exception in an operation means; raises those that end the thread's work."""
-    if isinstance(error, StatusError):
-        return error
-    if not isinstance(error, Exception):
+    if is_interruption(error):
         if signal is not None:
             signal.fail(CancelledError(f"{name} was interrupted"))
         raise error
+    if isinstance(error, StatusError):
+        return error
     failure = InternalError(f"{name} failed: {type(error).__name__}: {error}")
     failure.__cause__ = error
     return failure

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.base.endings import Unique
-from jitree.errors import InternalError, StatusError
+from jitree.errors import InternalError, StatusError, is_interruption
 
 if TYPE_CHECKING:
     from jitree.base.elements import Bytes
@@ -131,6 +131,8 @@ def _failing_as_itself(step: DeviceStep) -> Iterator[None]:
     except StatusError:
         raise
     except Exception as error:
+        if is_interruption(error):
+            raise
         failure = InternalError(f"what looks at {step.name} failed: {type(error).__name__}: {error}")
         failure.raised = error
         raise failure from error

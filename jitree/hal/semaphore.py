@@ -11,7 +11,8 @@ it.
 
 from __future__ import annotations
 
-from _thread import RLock
+from _thread import RLock, _local
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +27,20 @@ if TYPE_CHECKING:
 ReachedCallback = Callable[[StatusError | None], None]
 """Called once, with None when the value was reached and with the failure otherwise, on the thread that caused
 it. Must be short, must not block and must not raise."""
+
+Failure = tuple["Sequence[Timepoint]", StatusError]
+
+
+class _Telling(_local):
+    failures: deque[Failure] | None = None
+    """What the thread has still to tell, while it does."""
+
+    def __init__(self) -> None:
+        self.works: list[Callable[[], None]] = []
+        """What it does after that."""
+
+
+_this_thread: Final = _Telling()
 
 
 class Timepoint:
@@ -200,12 +215,59 @@ class Semaphore(Unique):
 
 
 def _call(due: Sequence[Timepoint], failure: StatusError | None) -> None:
-    """Calls all; a callback that raises is a bug, which is reported after the others have been called."""
+    """Calls all; a callback that raises is a bug or was interrupted; that is raised after the others have
+    been called.
+
+    Callbacks that fail further semaphores do not nest: those take turns in one loop, so that a chain of any
+    length fails in a flat stack.
+    """
+    if failure is None:
+        raised = _call_each(due, None)
+    else:
+        turns = _this_thread.failures
+        if turns is not None:
+            turns.append((due, failure))
+            return
+        raised = _tell(deque(((due, failure),)))
+    if raised is not None:
+        raise raised
+
+
+def _call_each(due: Sequence[Timepoint], failure: StatusError | None) -> BaseException | None:
     raised: BaseException | None = None
     for timepoint in due:
         try:
             timepoint._callback(failure)
         except BaseException as error:
             raised = raised or error
-    if raised is not None:
-        raise raised
+    return raised
+
+
+def _tell(turns: deque[Failure]) -> BaseException | None:
+    """Tells of failures and of those that come of them, and does then what was put off until that."""
+    raised: BaseException | None = None
+    _this_thread.failures = turns
+    try:
+        while turns:
+            try:
+                found = _call_each(*turns.popleft())
+                raised = raised or found
+            except BaseException as error:  # of a signal handler; the others wait for what they were promised
+                raised = raised or error
+    finally:
+        _this_thread.failures = None
+    works, _this_thread.works = _this_thread.works, []
+    for work in works:
+        try:
+            work()
+        except BaseException as error:
+            raised = raised or error
+    return raised
+
+
+def after_failures(work: Callable[[], None]) -> None:
+    """Does something that takes long: at once, or after the failures that this thread is telling of."""
+    if _this_thread.failures is None:
+        work()
+    else:
+        _this_thread.works.append(work)

@@ -14,7 +14,7 @@ from weakref import ref
 
 from jitree.base.callbacks import Callback, keep, revive
 from jitree.base.endings import Ended, object_at
-from jitree.errors import FailedPreconditionError, ResourceExhaustedError, StatusError
+from jitree.errors import FailedPreconditionError, ResourceExhaustedError, StatusError, is_interruption
 from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_POINT, ENTRY_SPAN
 from jitree.hal.local import interrupts
 from jitree.hal.local.executor import native_executor
@@ -100,7 +100,7 @@ class Workers(Ended):
     def fail(self, error: BaseException, label: str, dispatch: int, workgroup: int) -> int:
         """The number of an error in the workgroup whose id is in the workgroup state. What a signal handler
         raised is the thread's, whatever else fails."""
-        if not isinstance(error, Exception):
+        if is_interruption(error):
             keep(error)
             return _UNFINISHED
         if job_failure(dispatch).value:  # of another part

@@ -14,7 +14,7 @@ from jitree.base import dlpack
 from jitree.base.arguments import NO_MASKS, is_masked
 from jitree.base.copying import room_for
 from jitree.base.elements import pack_integers
-from jitree.errors import InvalidArgumentError, error_context
+from jitree.errors import InvalidArgumentError, error_context, is_interruption
 from jitree.params.entry import ParameterEntry, Storage, TensorType
 from jitree.types import element_type_of, is_packed, opaque_type_of
 
@@ -78,6 +78,8 @@ def _as_array(value: Any) -> npt.NDArray[Any]:
         try:
             return np.asarray(value)
         except Exception as error:
+            if is_interruption(error):
+                raise
             raise InvalidArgumentError(
                 f"the elements of a {type(value).__name__} cannot be had: {error}; copy it to the host first"
             ) from error

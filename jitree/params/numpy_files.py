@@ -26,6 +26,7 @@ from jitree.errors import (
     StatusError,
     UnimplementedError,
     error_context,
+    is_interruption,
 )
 from jitree.params.entry import ParameterEntry, Storage, TensorType
 from jitree.params.files import ParameterFile, check_range
@@ -175,6 +176,8 @@ def _read_header(start: bytes) -> _Header:
     except UnimplementedError:
         raise
     except Exception as error:  # numpy evaluates the header as a Python literal: any error may come of it
+        if is_interruption(error):
+            raise
         raise InvalidArgumentError(f"no numpy array: {error}") from None
     if dtype.hasobject:
         raise UnimplementedError(f"arrays of Python objects ({dtype}) are not read")

@@ -1,4 +1,5 @@
 """Ctrl-C at every place of a call where Python looks for it ends the call, and the session is as good as new.
+So does any other exception of a signal handler, which goes through as itself.
 
 Those places are the beginnings of functions and the ends of builtin ones, which a profiler is told of.
 """
@@ -48,11 +49,16 @@ def host_module() -> CustomModule:
     return custom
 
 
-class Interrupter:
-    """Raises KeyboardInterrupt at the n-th of these places, as a signal handler might."""
+class Alarm(Exception):
+    """As users raise it in a handler for ``signal.alarm``."""
 
-    def __init__(self, places: int) -> None:
+
+class Interrupter:
+    """Raises an exception at the n-th of these places, as a signal handler might."""
+
+    def __init__(self, places: int, raised: type[BaseException]) -> None:
         self.places = places
+        self.raised = raised
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
         if event not in ("call", "c_return") or "/jitree/" not in frame.f_code.co_filename:
@@ -63,7 +69,7 @@ class Interrupter:
             return  # no such place: it may just be closed
         self.places -= 1
         if self.places == 0:
-            raise KeyboardInterrupt
+            raise self.raised
 
 
 def arrays(session: Session) -> Any:
@@ -136,24 +142,27 @@ CALLED: dict[Callable[[Session], Any], Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, Alarm])
 @pytest.mark.parametrize("device", ["local-sync", "local-task"])
 @pytest.mark.parametrize("called", CALLED, ids=lambda called: called.__name__)
-def test_an_interrupt_anywhere_in_a_call(called: Callable[[Session], Any], device: str) -> None:
+def test_an_interrupt_anywhere_in_a_call(
+    called: Callable[[Session], Any], device: str, raised: type[BaseException]
+) -> None:
     """The next call is right and another thread can make it; the session can be closed."""
     with Session(device, tier="fast") as session, ThreadPoolExecutor(1) as other:
         session.load(ARITHMETIC, ASYNCHRONOUS, CALLS, OUTPUTS, REFERENCES, STATE)
         session.load(PROGRAM.build(), host_module())
         for _ in range(3):
             same(called(session), CALLED[called])
-        interrupted, interrupter = 0, Interrupter(0)
+        interrupted, interrupter = 0, Interrupter(0, raised)
         while interrupter.places <= 0:
             interrupted += 1
-            interrupter = Interrupter(interrupted)
+            interrupter = Interrupter(interrupted, raised)
             before = sys.getprofile()
             sys.setprofile(interrupter)
             try:
                 called(session)
-            except KeyboardInterrupt:
+            except raised:
                 pass
             finally:
                 sys.setprofile(before)

@@ -14,7 +14,8 @@ import os, signal, sys, threading
 import numpy as np
 import jitree
 
-path, device, tier = sys.argv[1:]
+path, device, tier, sent = sys.argv[1:]
+sent = signal.Signals[sent]
 session = jitree.Session(device, tier=tier)
 search = session.load(path).f
 two = np.int32(2)
@@ -23,12 +24,23 @@ for _ in range(3):
     assert (np.asarray(search(found, two)) == 2).all()
 
 
+class Alarm(Exception):
+    pass
+
+
+def ring(number, frame):
+    raise Alarm
+
+
+signal.signal(signal.SIGALRM, ring)
+
+
 def interrupted(call, seconds):
-    kill = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    kill = threading.Timer(seconds, os.kill, (os.getpid(), sent))
     try:
         kill.start()
         result = call()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt if sent == signal.SIGINT else Alarm):
         pass
     else:
         sys.exit(f"a result of a kernel that never ends: {np.asarray(result)}")
@@ -48,9 +60,11 @@ session.close()  # which waits for the threads
 
 @pytest.mark.parametrize("tier", ["plain", "fast", "auto", "native"])
 @pytest.mark.parametrize("device", ["local-sync", "local-task://?threads=2"])
-def test_an_endless_kernel_is_interrupted(device: str, tier: str) -> None:
-    """On every thread that takes part, whatever its caller waits for; what follows is as usual."""
-    program = [sys.executable, "-c", _SCRIPT, str(_PROGRAMS / "endless.vmfb"), device, tier]
+@pytest.mark.parametrize("sent", ["SIGINT", "SIGALRM"])
+def test_an_endless_kernel_is_interrupted(device: str, tier: str, sent: str) -> None:
+    """On every thread that takes part, whatever its caller waits for; what follows is as usual. What a
+    handler raises is the call's exception."""
+    program = [sys.executable, "-c", _SCRIPT, str(_PROGRAMS / "endless.vmfb"), device, tier, sent]
     done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr and "ignored" not in done.stderr

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from jitree import types
-from jitree.errors import InternalError, folded
+from jitree.errors import InternalError, folded, is_interruption
 from jitree.hal.buffer import PENDING, Buffer, BufferView
 from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.types import is_packed
@@ -81,7 +81,7 @@ CALLER: Final = 2
 def keep_interrupt(error: BaseException, caller: FrameType | None) -> None:
     """``__buffer__`` raises it. From Python 3.12 on numpy asks that first, drops whatever it raises (numpy's
     ``_array_from_array_like``) and asks ``__array__``."""
-    if caller is not None and not isinstance(error, Exception):
+    if caller is not None and is_interruption(error):
         _interrupts[:] = [(error, (id(caller), caller.f_lasti))]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from jitree.api.calls.refusal import describe
 from jitree.compare.peers.base import Peer, Show
 from jitree.compare.peers.onnx_graph import outputs_of, values_of, with_outputs
-from jitree.errors import InvalidArgumentError, NotFoundError, UnavailableError
+from jitree.errors import InvalidArgumentError, NotFoundError, UnavailableError, is_interruption
 
 SUFFIX: Final = ".onnx"
 _MOST_AT_ONCE: Final = 64
@@ -90,6 +90,8 @@ class OnnxPeer(Peer):
         try:
             return onnxruntime.InferenceSession(model, options, providers=providers)
         except Exception as error:
+            if is_interruption(error):
+                raise
             raise InvalidArgumentError(f"onnxruntime cannot load the ONNX model: {error}") from error
 
 
@@ -104,6 +106,8 @@ def _run(session: Any, names: Sequence[str] | None, given: dict[str, Any]) -> An
     try:
         return session.run(names, given)
     except Exception as error:
+        if is_interruption(error):
+            raise
         raise InvalidArgumentError(f"onnxruntime cannot run the ONNX model: {error}") from error
 
 

@@ -20,6 +20,7 @@ from jitree.compat.iree_runtime.enumerations import BufferUsage, MemoryType
 from jitree.compat.iree_runtime.hal import HalDevice
 from jitree.compat.iree_runtime.references import VmRef
 from jitree.compat.iree_runtime.variants import VmVariantList
+from jitree.errors import is_interruption
 
 IMPLICIT_BUFFER_ARG_MEMORY_TYPE: Final = MemoryType.DEVICE_LOCAL
 IMPLICIT_BUFFER_ARG_USAGE: Final = BufferUsage.DEFAULT
@@ -187,6 +188,8 @@ def _described(device: HalDevice, source: VmVariantList, index: int, description
     except ReturnError:
         raise
     except Exception as error:
+        if is_interruption(error):
+            raise
         raise ReturnError(
             "Error processing function return: exception converting from VM type to Python (while decoding "
             f"return {index}@{source!r} with description {description})"

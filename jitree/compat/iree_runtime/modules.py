@@ -19,6 +19,7 @@ from jitree.errors import (
     InvalidArgumentError,
     StatusError,
     UnknownError,
+    is_interruption,
 )
 from jitree.modules.hal import HalModule
 from jitree.modules.hal.module import write_to_stderr
@@ -51,6 +52,8 @@ class HalModuleDebugSink:
         except StatusError:
             raise
         except Exception as error:
+            if is_interruption(error):
+                raise
             raise UnknownError(f"in the callback of a trace: {type(error).__name__}: {error}") from error
 
 
@@ -167,6 +170,8 @@ def _translated(name: str, cconv: str, function: Callable[..., Any]) -> Callable
         except StatusError:
             raise
         except Exception as error:
+            if is_interruption(error):
+                raise
             raise UnknownError(f"in '{name}': {type(error).__name__}: {error}") from error
         return tuple(values)
 

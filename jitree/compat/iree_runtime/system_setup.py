@@ -8,6 +8,7 @@ from threading import RLock
 from typing import Final
 
 from jitree.compat.iree_runtime.hal import HalDevice, HalDriver, get_cached_hal_driver
+from jitree.errors import is_interruption
 
 DEFAULT_DRIVER_NAMES: Final = "local-task,cuda,vulkan"
 _LOCK = RLock()
@@ -31,6 +32,8 @@ def get_device(device_uri: str, cache: bool = True) -> HalDevice:
             try:
                 found = get_driver(device_uri).create_device_by_uri(device_uri)
             except Exception as error:
+                if is_interruption(error):
+                    raise
                 found = error
             if cache:
                 _devices[device_uri] = found
@@ -51,6 +54,8 @@ def get_first_device(device_uris: Sequence[str] | None = None, cache: bool = Tru
         except ValueError:  # there is no such driver or device
             continue
         except Exception as error:
+            if is_interruption(error):
+                raise
             failure = error
     if failure is None:
         raise ValueError(f"No device found from list {device_uris}")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Self
 
 from jitree.compat.iree_runtime.arguments import a, flag, i64, takes, text
-from jitree.errors import UnimplementedError
+from jitree.errors import UnimplementedError, is_interruption
 
 _SPECIAL: Final = ("bos", "eos", "unk", "pad", "sep", "cls", "mask")
 
@@ -63,6 +63,8 @@ class Tokenizer:
         except ImportError:
             raise
         except Exception as error:  # the package raises no narrower class
+            if is_interruption(error):
+                raise
             raise ValueError(f"{failure}: {error}") from None
         return made
 

@@ -35,6 +35,7 @@ from jitree.errors import (
     NotFoundError,
     StatusError,
     UnknownError,
+    is_interruption,
 )
 from jitree.modules.hal import HalModule
 from jitree.regs.objects import VmList
@@ -95,6 +96,8 @@ class PythonModule(HostModule):
         except StatusError:
             raise
         except Exception as error:
+            if is_interruption(error):
+                raise
             raise UnknownError(
                 f"in the constructor of module '{self.name}': {type(error).__name__}: {error}"
             ) from error

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from jitree.base import scopes
 from jitree.base.memory import once
 from jitree.base.scopes import CURRENT
-from jitree.errors import AFTER_OVERFLOW, CancelledError, DeadlineExceededError, StatusError
+from jitree.errors import AFTER_OVERFLOW, CancelledError, DeadlineExceededError, StatusError, is_interruption
 from jitree.hal.command_layout import FAILED_INTERRUPTED, JOB
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import (
@@ -68,7 +68,7 @@ def end_call(error: BaseException | None) -> None:
                     operation.finish()
             finally:
                 CURRENT.set(scope)
-        elif error is not None and not isinstance(error, Exception):
+        elif error is not None and is_interruption(error):
             _interrupt(operations, CancelledError("the call was interrupted"))
 
 

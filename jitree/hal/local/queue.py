@@ -28,6 +28,7 @@ from jitree.errors import (
     ResourceExhaustedError,
     StatusError,
     again,
+    is_interruption,
     see_to_overflow,
 )
 from jitree.hal import watchdog
@@ -35,6 +36,7 @@ from jitree.hal.checks import check_fences
 from jitree.hal.fence import Fence
 from jitree.hal.local.interrupts import this_thread
 from jitree.hal.local.queue_record import CLOSED, WAITS, QueueRecord
+from jitree.hal.semaphore import after_failures
 from jitree.hal.waiting import WaitMode, describe_missing, pending_producers
 
 if TYPE_CHECKING:
@@ -107,18 +109,11 @@ class Operation:
                     raise again(self.interrupted)
                 CURRENT.set(self.limit)
                 self._work(work)
-            except StatusError as error:
-                failure = error if self.interrupted is None else again(self.interrupted)
-            except RecursionError as error:
-                see_to_overflow(error)
-                failure = ResourceExhaustedError(f"{self.name}: Python's stack was full")
-                failure.__cause__ = error
-            except Exception as error:
-                failure = InternalError(f"{self.name} failed: {type(error).__name__}: {error}")
-                failure.__cause__ = error
-            except BaseException:
-                self.fail(CancelledError(f"{self.name} was interrupted"))
-                raise
+            except BaseException as error:
+                if is_interruption(error):
+                    self.fail(CancelledError(f"{self.name} was interrupted"))
+                    raise
+                failure = self._failure(error)
             finally:
                 CURRENT.set(scope)
                 this_thread.operation = outer
@@ -126,6 +121,19 @@ class Operation:
             self.fail(failure)
         elif self.signal is not None:
             self.signal.signal()
+        return failure
+
+    def _failure(self, error: BaseException) -> StatusError:
+        """What the fence is told of an error of the work."""
+        if isinstance(error, StatusError):
+            return error if self.interrupted is None else again(self.interrupted)
+        failure: StatusError
+        if isinstance(error, RecursionError):
+            see_to_overflow(error)
+            failure = ResourceExhaustedError(f"{self.name}: Python's stack was full")
+        else:
+            failure = InternalError(f"{self.name} failed: {type(error).__name__}: {error}")
+        failure.__cause__ = error
         return failure
 
     def _work(self, work: Callable[[], None]) -> None:
@@ -403,9 +411,13 @@ def run_on_this_thread(operation: Operation) -> None:
     Its signal fence may start further ones: chains of any length take turns in one loop instead of nesting.
     """
     ready = _this_thread.ready
-    if ready is not None:
+    if ready is None:
+        after_failures(partial(_run_in_turn, operation))
+    else:
         ready.append(operation)
-        return
+
+
+def _run_in_turn(operation: Operation) -> None:
     ready = _this_thread.ready = deque((operation,))
     interruption: BaseException | None = None
     try:

@@ -16,6 +16,7 @@ from jitree.base.callbacks import Callback, keep
 from jitree.errors import (
     OutOfRangeError,
     UnimplementedError,
+    is_interruption,
 )
 from jitree.hal.allocator import Allocator as BufferAllocator
 from jitree.hal.buffer import Buffer, BufferView
@@ -293,7 +294,7 @@ def _incompatible(error: BaseException, *_: int) -> int:
 
 
 def _keep_interrupt(error: BaseException) -> None:
-    if not isinstance(error, Exception):
+    if is_interruption(error):
         keep(error)
 
 

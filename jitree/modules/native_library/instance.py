@@ -10,7 +10,7 @@ from typing import Final
 
 from jitree.base.c_allocator import allocator_address
 from jitree.base.callbacks import Callback, keep
-from jitree.errors import FailedPreconditionError
+from jitree.errors import FailedPreconditionError, is_interruption
 from jitree.modules.native_library import layout
 from jitree.modules.native_library.status import read_memory
 
@@ -99,7 +99,7 @@ def destructor(destroy: Callable[..., None], count: int = 1) -> Callback:
 
     def failed(error: BaseException, *arguments: int) -> int:
         keep(error)
-        return 0 if isinstance(error, Exception) else end(*arguments)
+        return end(*arguments) if is_interruption(error) else 0
 
     return Callback(end, count, failed, 0)
 

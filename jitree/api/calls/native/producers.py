@@ -19,6 +19,7 @@ from jitree.api.array import Array
 from jitree.api.calls.native.layout import EXCHANGE, MAXIMUM_EXCHANGES
 from jitree.api.calls.tensor_packing import is_object
 from jitree.base.dlpack_names import LAZY_ATTRIBUTE, LAZY_COMPLEX, LAZY_METHOD
+from jitree.errors import is_interruption
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +85,9 @@ def _takes_version(value: Any) -> bool:
     """Whether ``__dlpack__`` takes what it takes from DLPack 1.0 on."""
     try:
         value.__dlpack__(max_version=VERSION)
-    except Exception:  # whatever its code raises
+    except Exception as error:  # whatever its code raises
+        if is_interruption(error):
+            raise
         return False
     return True
 

@@ -1,0 +1,130 @@
+"""Signal handlers that raise while operations are executed, and chains of operations that end early."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+
+import pytest
+
+from jitree.errors import CancelledError, StatusCode, StatusError
+from jitree.hal.fence import Fence
+from jitree.hal.local.queue import CallerExecutor, LocalQueue
+from jitree.hal.profiling import Profiler
+from jitree.hal.semaphore import Semaphore
+
+
+class Timeout(Exception):
+    """What a handler for ``signal.alarm`` usually raises."""
+
+
+class Handlers:
+    """Signal handlers of all forms."""
+
+    @staticmethod
+    def function(number: int, frame: object) -> None:
+        raise Timeout
+
+    @staticmethod
+    def variadic(*_: object) -> None:
+        raise Timeout
+
+    def method(self, number: int, frame: object) -> None:
+        self.deeper()
+
+    def deeper(self) -> None:
+        raise Timeout
+
+    def __call__(self, number: int, frame: object) -> None:
+        raise Timeout
+
+
+HANDLERS = [
+    Handlers.function, Handlers.variadic, Handlers().method, Handlers(), partial(Handlers().method)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("handler", HANDLERS, ids=["function", "variadic", "method", "object", "partial"])
+def test_what_a_signal_handler_raises_goes_through(handler: Callable[[int, object], None]) -> None:
+    """As itself, from operations that start at once and from those that another signals."""
+    queue = LocalQueue(CallerExecutor(), Profiler())
+    before = signal.signal(signal.SIGALRM, handler)
+    work = partial(signal.raise_signal, signal.SIGALRM)
+    wait, first, second = (Fence([(Semaphore(), 1)]) for _ in range(3))
+    try:
+        with pytest.raises(Timeout):
+            queue.submit("work", None, first, work)
+        queue.submit("work", wait, second, work)
+        with pytest.raises(Timeout):
+            wait.signal()
+        assert first.query() == second.query() == StatusCode.CANCELLED
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+LONG = 100_000
+
+
+def fail(fences: list[Fence], failure: CancelledError) -> None:
+    fences[0].fail(failure)
+
+
+def interrupt(fences: list[Fence], failure: CancelledError) -> None:
+    """As Ctrl-C does with what a call has submitted, from the first operation on."""
+    fences[1].interrupt(failure)
+
+
+@pytest.mark.parametrize("end", [fail, interrupt])
+def test_a_chain_of_any_length_ends_in_a_flat_stack(
+    end: Callable[[list[Fence], CancelledError], None],
+) -> None:
+    """Each operation fails the fence of the next one, but they do not call each other."""
+    queue = LocalQueue(CallerExecutor(), Profiler())
+    fences = [Fence([(Semaphore(), 1)]) for _ in range(LONG + 1)]
+    done: list[None] = []
+    for wait, reached in pairwise(fences):
+        queue.submit("work", wait, reached, partial(done.append, None))
+    end(fences, CancelledError("it is not wanted"))
+    assert {fence.query() for fence in fences[1:]} == {StatusCode.CANCELLED}
+    assert not done and not queue.waiting_count and not queue.announced
+
+
+def test_work_begins_after_the_failures_that_it_comes_after() -> None:
+    """It may wait for any of them, also for those of its own: nothing on its thread holds them back."""
+    queue = LocalQueue(CallerExecutor(), Profiler())
+    fences = [Fence([(Semaphore(), 1)]) for _ in range(4)]
+    others = [Fence([(Semaphore(), 1)]) for _ in range(2)]
+    for chain in (fences, others):
+        for wait, reached in pairwise(chain):
+            queue.submit("work", wait, reached, fences.clear)
+    found: list[StatusCode] = []
+
+    def work() -> None:
+        others[0].fail(CancelledError("another one"))
+        found.extend(fence.query() for fence in (*fences, *others))
+
+    turn, done = (Fence([(Semaphore(), 1)]) for _ in range(2))
+    queue.submit("work", turn, done, work)
+    fences[0].on_reached(lambda failure: turn.signal())
+    fences[0].fail(CancelledError("it is not wanted"))
+    assert found == [StatusCode.CANCELLED] * 6 and done.query() == StatusCode.OK
+
+
+def test_a_handler_that_raises_between_failures_keeps_none_back() -> None:
+    """Its exception is raised when all have been told."""
+    semaphores = [Semaphore() for _ in range(3)]
+    told: list[StatusError | None] = []
+
+    def interrupted(failure: StatusError | None) -> None:
+        semaphores[1].fail(CancelledError("it is not wanted"))
+        raise KeyboardInterrupt
+
+    semaphores[0].on_reached(1, interrupted)
+    semaphores[0].on_reached(1, told.append)
+    semaphores[1].on_reached(1, lambda failure: semaphores[2].fail(CancelledError("nor this")))
+    semaphores[2].on_reached(1, told.append)
+    with pytest.raises(KeyboardInterrupt):
+        semaphores[0].fail(CancelledError("it is not wanted"))
+    assert len(told) == 2 and None not in told
