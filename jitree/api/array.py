@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import math
 import sys
 from array import array as words
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 import numpy as np
 
 from jitree.api.calls.transfers import CALLER, ImplicitTransfer, keep_interrupt, to_numpy
+from jitree.base.endings import guard
 from jitree.errors import FailedPreconditionError, StatusCode, StatusError, folded
 from jitree.hal.buffer import PENDING, BufferView
 from jitree.hal.enums import WRITING
@@ -31,7 +31,7 @@ _REPR_ELEMENTS = 1000
 _LITTLE = 64 << 10
 """Bytes that machine code reads in 10 us; Python reads a part in 90."""
 _DONATED = "the array was donated to a call and cannot be used any more"
-_GIVING = _thread.allocate_lock()
+_GIVING = guard()
 
 
 class _ArrayExports:

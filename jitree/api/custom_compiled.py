@@ -7,11 +7,11 @@ again from Python, where the exception can be raised: such functions have no oth
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, Final
 
 from jitree.api.custom_types import FunctionType, ValueType
+from jitree.base.endings import guard
 from jitree.errors import InvalidArgumentError
 from jitree.regs.layout import COMPILED_DONE
 
@@ -29,7 +29,7 @@ class CompiledFunction:
         """``types`` are numbers only."""
         self._function = function
         self._types = types
-        self._lock = threading.Lock()
+        self._lock = guard()
         self._dispatcher: Any = None
         self._thunk: Any = None
 

@@ -7,13 +7,14 @@ part is a call by itself, from one wait to the next.
 
 from __future__ import annotations
 
-from _thread import RLock, get_ident
+from _thread import get_ident
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from sys import _getframe
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.api.function import Function, Watcher
+from jitree.base.endings import guard
 from jitree.base.folding import is_of_user
 from jitree.dispatch.backtrace import places_of
 from jitree.dispatch.engine import Engine, EngineEntry
@@ -42,7 +43,7 @@ _calling: Final = set[int]()
 """Threads that are in a call that is noted."""
 _recorders: Final[dict[int, list[ProfiledImport]]] = {}
 """By address of the handle table of a context that is profiled."""
-_lock: Final = RLock()
+_lock: Final = guard()
 """A forgotten session ends its profile wherever the garbage collector runs."""
 
 

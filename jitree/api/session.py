@@ -59,7 +59,7 @@ class Session(Observable, Ended, Remade):
     statement, or call :meth:`close`; else it is closed when nothing refers to it and its functions any more.
     """
 
-    _closed = True
+    _closed = _has_ended = True
     _devices: tuple[Device, ...] = ()
     """What is left of a session that garbage collection has ended, while others in its circle look on."""
     made_by: tuple[Any, Any]  # device and options, or a program and the names of its modules
@@ -157,7 +157,7 @@ class Session(Observable, Ended, Remade):
             self._context = self._sandbox.context(self._instance.ref_types, flags)
         self._context.invoker.watch_gate = watch_gate
         self._context.invoker.end_call = end_call
-        self._closed = False
+        self._closed = self._has_ended = False
         try:
             if HAL in self._builtins:
                 prepare_hal(self._context.tier)
@@ -418,32 +418,32 @@ class Session(Observable, Ended, Remade):
 
     @folded
     def close(self) -> None:
-        """Drops the modules with their state and ends the devices that the session created.
-
-        Arrays that programs returned stay valid; closing again does nothing. It waits for calls in progress.
+        """Drops the modules with their state and ends the devices that the session created; again, it does
+        what an interrupt has left. Arrays of programs stay valid. It waits for calls in progress.
         FAILED_PRECONDITION in a call of the session, by a host function: the session stays open then.
         """
-        if self._closed:
+        if self._has_ended:
             return
-        self._drop_blocks()
-        self._stop_looking()
         try:
+            self._drop_blocks()
+            self._stop_looking()
             self._context.close()
         finally:
-            if self._context.invoker.closed:
-                self._closed = True
-                for function in self._functions.values():
-                    function.close()
-                if self._direct_calls is not None:
-                    self._direct_calls.close()
-                self._direct_calls = None
-                self._modules = {}
-                self._functions = {}
-                for device in self._owned:
-                    device.close()
-                if self._sandbox is not None:
-                    self._sandbox.close()
-                give_back_much_free_memory()
+            self._closed = self._context.invoker.closed
+            if self._closed:
+                self._end_parts()
+
+    def _end_parts(self) -> None:
+        for function in self._functions.values():
+            function.close()
+        if self._direct_calls is not None:
+            self._direct_calls.close()
+            self._direct_calls = None
+        for part in (*self._owned, self._sandbox):
+            if part is not None:
+                part.close()
+        self._modules, self._functions, self._has_ended = {}, {}, True
+        give_back_much_free_memory()
 
     def _require_open(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if self._closed or is_finalizing():
@@ -458,8 +458,7 @@ class Session(Observable, Ended, Remade):
 
     def end(self) -> None:
         """Nothing refers to it any more."""
-        if not self._closed:
-            self.close()
+        self.close()
         self.__dict__.clear()  # the last that refers to modules and devices: functions refer to the session
 
     def __repr__(self) -> str:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Final, Protocol
 
+from jitree.base.endings import guard
 from jitree.errors import InvalidArgumentError, PermissionDeniedError
 
 _FOLDER: Final = "/tmp"  # where perf looks
@@ -82,7 +83,7 @@ class CodeListing:
                 raise InvalidArgumentError(
                     f"JITREE_PERF='{kinds}' asks for '{kind}'; give map, jitdump or both"
                 )
-        self._lock = threading.Lock()
+        self._lock = guard()
         self._written: dict[int, tuple[bytes, int]] = {}
         self._open()
         os.register_at_fork(after_in_child=self._write_again)
@@ -106,7 +107,7 @@ class CodeListing:
 
     def _write_again(self) -> None:
         """In a forked child, which has another number."""
-        self._lock = threading.Lock()
+        self._lock = guard()
         self._open()
         for address, (name, size) in list(self._written.items()):
             self._write(address, name, size)

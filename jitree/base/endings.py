@@ -6,6 +6,11 @@ object before it takes the first one apart, and what runs in between may use any
 code uses would be gone by then. And when they are interrupted (Ctrl-C), what they were to do is lost, and so
 is the interrupt: Python drops what they raise.
 
+What is forgotten ends wherever the garbage collector runs: in the middle of any function of Python, also one
+that has a lock. An end that takes others there makes an order of locks that nobody has chosen: two threads
+that each have the lock which the other one's end wants wait for ever. So such an end is put off while its
+thread has a lock that :func:`guard` made: a thread of its own, which has none, does it.
+
 An ending is an object that the garbage collector does not look at. It dies with what holds it: when nothing
 can use that any more.
 """
@@ -14,12 +19,16 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import os
+import signal
 import sys
-from _thread import interrupt_main
+from _thread import RLock, get_ident, start_new_thread
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from operator import attrgetter, call
+from operator import attrgetter
 from typing import Any, Final, NoReturn, SupportsIndex
+from weakref import ref
 
 from jitree.errors import FailedPreconditionError, UnimplementedError
 
@@ -60,6 +69,9 @@ class Remade(Unique):
 
 
 _untrack: Final = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("PyObject_GC_UnTrack", ctypes.pythonapi))
+_raise_in: Final = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.py_object)(
+    ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
+)
 
 
 class Ending:
@@ -94,6 +106,10 @@ def object_at(address: int) -> Any:
     return ctypes.cast(address, ctypes.py_object).value
 
 
+_MOST_ATTEMPTS: Final = 64
+"""Of an end that is interrupted: signals can come faster than any step of it."""
+
+
 class Borrowed:
     """Stands for the owner of what holds it, without keeping it: a weak reference may have been cleared while
     the owner is still used, by what a garbage collector runs. Only for what the owner alone uses."""
@@ -111,49 +127,143 @@ class Borrowed:
 
 
 def carefully(action: Callable[[], object]) -> Callable[[], object]:
-    """Makes an ending of an action in Python. An interrupt that comes as it begins is raised after it.
+    """Makes an ending of an action in Python. What a signal's handler raises, as Ctrl-C does, is raised after
+    it; if it comes as the action begins, the action is done before.
 
     The garbage collector does not see the generator in what this gives: in a circle it would close it before
     the object ends whose end it is."""
-    steps = _steps(action)
+    return _attempted(action, 1)
+
+
+def _attempted(action: Callable[[], object], attempts: int) -> Callable[[], object]:
+    steps = _steps(action, attempts)
     next(steps)
     step = partial(next, steps)
     _untrack(id(step))
     return step
 
 
+_locks: Final[set[ref[RLock]]] = set()
+_forget: Final = _locks.discard
+_put_off: Final[deque[Callable[[], object]]] = deque()
+
+
+def guard() -> RLock:
+    """A lock for what several threads change. It is reentrant: what is small ends where it is forgotten."""
+    lock = RLock()
+    _locks.add(ref(lock, _forget))
+    return lock
+
+
+def _renew() -> None:
+    """In a forked child no other thread is left that has one."""
+    for reference in _locks.copy():
+        lock = reference()
+        if lock is not None and not lock._is_owned():  # type: ignore[attr-defined]
+            lock._at_fork_reinit()  # type: ignore[attr-defined]
+
+
+os.register_at_fork(after_in_child=_renew)
+
+
+def has_guard() -> bool:
+    """Whether this thread has such a lock."""
+    for reference in _locks.copy():  # in one step
+        lock = reference()
+        if lock is not None and lock._is_owned():  # type: ignore[attr-defined]
+            return True
+    return False
+
+
+def without_guards(action: Callable[[], object]) -> None:
+    """Does it here, or on another thread if this one has a lock.
+
+    Where the system gives no thread the next one that is put off, or has no lock, takes it along."""
+    if has_guard():
+        _put_off.append(action)
+        try:
+            start_new_thread(_do_put_off, ())
+        except RuntimeError:
+            return
+    else:
+        action()
+        if _put_off:
+            _do_put_off()
+
+
+def _do_put_off() -> None:
+    while True:
+        try:
+            action = _put_off.popleft()
+        except IndexError:
+            return
+        action()
+
+
 class Ended:
-    """What has ``end``, which is called when it dies, before what it refers to does: Ctrl-C that comes
-    meanwhile is raised after it. It starts with :meth:`will_end`. At exit of the interpreter nothing ends."""
+    """What has ``end``, which is called when it dies, before what it refers to does; it starts with
+    :meth:`will_end`. At exit of the interpreter nothing ends.
+
+    What a signal's handler raises meanwhile is raised after it, and ``end`` called again until it is done:
+    each of its steps is marked as done after it, not before. A thread that has a lock leaves the end to
+    another one (:func:`guard`)."""
 
     __slots__ = ()
     _end: Callable[[], object] = bool
     __del__: Any = property(attrgetter("_end"))
 
     def will_end(self) -> None:
-        self._end = carefully(partial(_end, Borrowed(self)))
+        self._end = _attempted(partial(_end, Borrowed(self)), _MOST_ATTEMPTS)
 
     def end(self) -> None: ...
 
 
 def _end(owner: Borrowed, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
     if not is_finalizing():  # kept by the function: this module may have lost its names by now
-        owner().end()
+        without_guards(owner().end)
 
 
-def _steps(action: Callable[[], object]) -> Iterator[None]:
+def is_interruption(error: BaseException) -> bool:
+    """Whether a signal's handler raised it, on top of what the thread did, which has not failed."""
+    if isinstance(error, KeyboardInterrupt):
+        return True
+    handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()}
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code not in handlers:
+        trace = trace.tb_next
+    return trace is not None
+
+
+def _steps(action: Callable[[], object], attempts: int) -> Iterator[None]:
     """A generator: it begins inside of ``try``, while a function could be interrupted before that."""
+    interruption: BaseException | None = None
     try:
         yield
-    except KeyboardInterrupt:
-        action()
-        again = map(call, (interrupt_main,))
-        # Python looks for interrupts after calls and jumps, and would raise it here, where it is lost.
-        _ = [*again]
+    except GeneratorExit:
+        return
+    except BaseException as error:
+        interruption = error
+    for _ in range(attempts):
+        try:
+            action()
+            break
+        except BaseException as error:
+            if not is_interruption(error):
+                raise
+            interruption = interruption or error
+    if interruption is None:
         yield
-    else:
-        action()
-        yield
+        return
+    later = map(_raise_in, (get_ident(),), (_class_of(interruption),))
+    # Python looks for it after calls and jumps, and would raise it here, where it is lost.
+    _ = [*later]
+    yield
+
+
+def _class_of(error: BaseException) -> type[BaseException]:
+    """What gives that error when Python makes one of it: it takes no object to be raised in a thread."""
+    kind = type(error)
+    return type(kind.__name__, (kind,), {"__new__": lambda cls: error, "__module__": kind.__module__})
 
 
 def require_interpreter(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

@@ -11,7 +11,6 @@ the same thread: so they are only put on a list, which the next allocation works
 
 from __future__ import annotations
 
-from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,7 +19,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from jitree.base.endings import Ending, carefully
+from jitree.base.endings import Ending, carefully, guard
 from jitree.cuda.allocation import CudaAllocation, OrderedAllocation
 from jitree.cuda.regions import DeviceRegions, PinnedRegions
 from jitree.cuda.stream import Stream
@@ -106,7 +105,7 @@ class CudaAllocator(LendingAllocator):
         super().__init__()
         self._stream = stream
         self._context = stream.context
-        self._lock = allocate_lock()
+        self._lock = guard()
         self._accounting = Accounting()
         self._device = _Pool(self, DeviceRegions(stream.context), _DEVICE_REGION)
         self._pinned = _Pool(self, PinnedRegions(stream.context), _PINNED_REGION)

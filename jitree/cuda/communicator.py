@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from _thread import RLock, get_ident
+from _thread import get_ident
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from jitree.base.endings import guard
 from jitree.errors import StatusError
 from jitree.hal.groups.waiting import wait_looking
 
@@ -24,7 +25,7 @@ class Communicator:
         self.handle = handle
         self._library = library
         self._context = context
-        self._lock = RLock()
+        self._lock = guard()
         self._has_ended = False
         self._asking = 0
         """The thread that asks for the failure."""

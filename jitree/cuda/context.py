@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from jitree.base.endings import Ending, carefully
+from jitree.base.endings import Ending, carefully, guard
 from jitree.cuda.api import Api, Handle
 from jitree.cuda.errors import PEER_ACCESS_ALREADY_ENABLED
 
@@ -37,7 +36,7 @@ class CudaContext:
         self.handle: Handle = self.api.call("cuDevicePrimaryCtxRetain", self.device)
         # Everything made in it refers to it: this is the end of the last.
         self._ending = Ending(carefully(partial(_give_back, self.api, self.device)))
-        self._lock = allocate_lock()
+        self._lock = guard()
         self._discarded: deque[tuple[str, Handle, object, Callable[[], object] | None]] = deque()
         self._peers: set[int] = {ordinal}
 

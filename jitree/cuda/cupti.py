@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from _thread import RLock
 from functools import cache
 from typing import Any, Final
 
+from jitree.base.endings import guard
 from jitree.base.records import NamedTuple
 from jitree.hal.observing import DISPATCH
 from jitree.hal.profiling import now
@@ -120,7 +120,7 @@ class Tracer:
 
     def __init__(self, cupti: Any) -> None:
         self._cupti = cupti
-        self._lock = RLock()
+        self._lock = guard()
         """A session that is forgotten ends its profile where another begins or ends its own."""
         self._users = 0
         self._recording = 0

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import abc
 import warnings
-from _thread import RLock
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
 from jitree.base import scopes
+from jitree.base.endings import guard
 from jitree.cuda.inbox_thread import InboxThread
 from jitree.cuda.semaphore import CudaSemaphore
 from jitree.errors import CancelledError, FailedPreconditionError, StatusError, again
@@ -114,7 +114,7 @@ class DeferredWork:
     def __init__(self, name: str, submit: Callable[[DeferredOperation], None]) -> None:
         """``submit`` is called on the worker thread; it fails operations itself and raises nothing."""
         self._submit = submit
-        self._lock = RLock()  # a forgotten device closes it wherever the garbage collector runs
+        self._lock = guard()  # a forgotten device closes it wherever the garbage collector runs
         self._waiting: dict[DeferredOperation, None] = {}
         self._worker = InboxThread[_Ready](f"{name} deferred work", _run)
         self._closed = False

@@ -6,6 +6,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Final, Protocol
 
+from jitree.base.endings import guard
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import FailedPreconditionError
 from jitree.hal.local.queue_record import CLOSED
@@ -33,7 +34,7 @@ def watch(stream: Inherited) -> None:
 
 def _after_fork() -> None:
     for stream in _streams:
-        stream.lock = threading.RLock()  # a thread that the child does not have may hold it
+        stream.lock = guard()  # a thread that the child does not have may hold it
         stream.is_inherited = True
         stream.share.record.after_fork()
         stream.share.record.hold(CLOSED)

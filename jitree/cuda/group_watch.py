@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import threading
 import time
-from _thread import allocate_lock
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
+from jitree.base.endings import guard
 from jitree.errors import CancelledError, DeadlineExceededError, StatusError, again
 from jitree.hal.local.queue_record import LOST
 
@@ -53,7 +53,7 @@ class GroupWatch:
         """``seconds``: for which a member may be late."""
         self.seconds = seconds
         self._stream = stream
-        self._lock = allocate_lock()
+        self._lock = guard()
         self._communicators: WeakSet[Communicator] = WeakSet()
         self._flights: deque[_Flight] = deque()
         self._is_watching = False

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from _thread import RLock
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Generic, TypeVar
+
+from jitree.base.endings import guard
 
 Item = TypeVar("Item")
 
@@ -19,7 +20,7 @@ class InboxThread(Generic[Item]):
         forgotten device can be collected."""
         self._name = name
         self._run = run
-        self._lock = RLock()  # a forgotten device closes it wherever the garbage collector runs
+        self._lock = guard()  # a forgotten device closes it wherever the garbage collector runs
         self._inbox: SimpleQueue[Item | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 

@@ -8,7 +8,6 @@ what the program found then, the program would do the same again.
 
 from __future__ import annotations
 
-from _thread import allocate_lock
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
@@ -16,6 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from jitree.base.endings import guard
 from jitree.cuda.command_buffer import Bound
 from jitree.cuda.graph import SegmentRunner
 from jitree.cuda.plan import Launch, LaunchPlan, PlanSegment, describe
@@ -113,7 +113,7 @@ class CudaReplay:
         """Bytes of device and pinned memory that it keeps."""
         self.dropped = False
         """Whether it can no longer be made."""
-        self._lock = allocate_lock()
+        self._lock = guard()
 
     def run(self, arguments: Located, allocator: Allocator) -> list[Buffer] | None:
         """Submits the call and gives the buffers of its results, which the device still computes.

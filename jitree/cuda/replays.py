@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from _thread import allocate_lock
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from jitree.base.endings import guard
 from jitree.cuda.replay import CudaReplay, Located, make_replay
 from jitree.cuda.semaphore import CudaSemaphore
 from jitree.hal import recording
@@ -40,7 +40,7 @@ class CudaReplays:
         self.is_device_allocator = True
         """Whether the device allocates with that one."""
         self._memory = stream.context.info.memory
-        self._lock = allocate_lock()
+        self._lock = guard()
         self._made: list[weakref.ref[CudaReplay]] = []
         """The oldest first."""
 

@@ -7,7 +7,6 @@ streams by an event.
 
 from __future__ import annotations
 
-import threading
 import time
 from bisect import insort
 from collections import deque
@@ -17,6 +16,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from jitree.base.endings import guard
 from jitree.cuda import forks
 from jitree.cuda.allocation import CudaAllocation, OrderedAllocation
 from jitree.cuda.api import Handle
@@ -90,7 +90,7 @@ class Stream:
         self.measures = 0
         """The mode of a profile for which Python measures what is submitted."""
         self.sizes = KernelSizes()
-        self.lock = threading.RLock()
+        self.lock = guard()
         """Held by the thread that submits."""
         context.enter()
         self.handle: Handle = self.api.call("cuStreamCreate", _BLOCKING)

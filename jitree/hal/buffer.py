@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from _thread import allocate_lock
 from array import array
 from collections.abc import Callable
 from struct import Struct
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.base.arguments import integer
-from jitree.base.endings import Ending, Unique
+from jitree.base.endings import Ending, Unique, guard
 from jitree.errors import OutOfRangeError, PermissionDeniedError
 from jitree.hal.enums import NOTHING, WHOLE_BUFFER, BufferUsage, MemoryAccess, MemoryType, names
 from jitree.regs.layout import ENTRY, EXTENSION_SIZE, OWNER_PYTHON, PLACE_SHIFT
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 _HOST_VISIBLE: Final = int(MemoryType.HOST_VISIBLE)
 _WRITE: Final = int(MemoryAccess.WRITE)
-_owners_lock = allocate_lock()
+_owners_lock = guard()
 
 _ADDRESS: Final = ENTRY.word("address")
 _ACCESS: Final = ENTRY.word("access")

@@ -9,12 +9,11 @@ buffer; with None the buffer comes from the binding table of a submission, which
 from __future__ import annotations
 
 import abc
-from _thread import allocate_lock
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.arguments import integer, integers, items, object_of
-from jitree.base.endings import Unique
+from jitree.base.endings import Unique, guard
 from jitree.base.records import NamedTuple
 from jitree.errors import (
     FailedPreconditionError,
@@ -114,7 +113,7 @@ class CommandBuffer(Unique, abc.ABC):
         self._open_groups = 0
         self._slots: dict[int, tuple[int, int]] = {}
         self._copies: list[tuple[Reference, Reference]] = []
-        self._lock = allocate_lock()
+        self._lock = guard()
         self._submitted = False
 
     # Recording.

@@ -8,12 +8,11 @@ at Python's stack.
 from __future__ import annotations
 
 import sys
-from _thread import RLock
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import ref
 
-from jitree.base.endings import Unique
+from jitree.base.endings import Unique, guard
 from jitree.base.folding import caller
 from jitree.base.records import NamedTuple
 from jitree.dispatch.backtrace import describe
@@ -74,7 +73,7 @@ class DeviceMemory(Unique):
         self.tracked_peak = 0
         """The most that was used at one time of what was allocated in the ``with`` block."""
         self._tracked = 0
-        self._lock = RLock()
+        self._lock = guard()
         """Memory may go while a thread has it."""
         self._sums: dict[tuple[str, str], _Sums] = {}
         self._kept: dict[ref[Allocation], tuple[_Sums, int]] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import os
-from _thread import RLock
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
@@ -13,7 +12,7 @@ from typing import Final
 
 from jitree import errors
 from jitree.base.arguments import object_of
-from jitree.base.endings import Unique
+from jitree.base.endings import Unique, guard
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, NotFoundError
 from jitree.hal.device import Device
@@ -122,7 +121,7 @@ class DriverRegistry(Unique):
 
     def __init__(self, declared: Iterable[tuple[str, DriverRow]] = ()) -> None:
         """``declared``: rows by name, which are asked for as long as a name is not among those that came."""
-        self._lock = RLock()
+        self._lock = guard()
         self._declared = iter(declared)
         self._factories: dict[str, DriverRow] = {}
         self._drivers: dict[str, Driver] = {}

@@ -11,7 +11,6 @@ garbage collector may run there, and with it such an ending, which changes the l
 
 from __future__ import annotations
 
-from _thread import RLock
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,7 +20,7 @@ from weakref import WeakSet, WeakValueDictionary
 import numpy as np
 
 from jitree.base.arguments import integer, natural
-from jitree.base.endings import Ending, carefully
+from jitree.base.endings import Ending, carefully, guard
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
 from jitree.hal.allocator import (
     Accounting,
@@ -85,7 +84,7 @@ class HeapAllocator(LendingAllocator):
         are zero when they are handed out."""
         super().__init__()
         self.is_zeroed = is_zeroed
-        self._lock = RLock()
+        self._lock = guard()
         self._free: dict[int, list[HeapBlock]] = {}
         self._kept = 0
         self.reserved = 0

@@ -13,12 +13,12 @@ most programs machine code does it.
 from __future__ import annotations
 
 import abc
-from _thread import RLock
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Final, cast
 
 from jitree.base.arguments import object_of, shown
+from jitree.base.endings import guard
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.hal.buffer import Buffer
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     Order = tuple[int, Fence | None, Fence | None]
     """When an operation runs: its queue affinity, and the fences that it waits for and signals."""
 
-_listening: Final = RLock()
+_listening: Final = guard()
 """Forgotten listeners stop wherever the garbage collector runs."""
 
 

@@ -8,11 +8,12 @@ Only the results of a pending call raise its failure: a call after it just waits
 from __future__ import annotations
 
 import os
-from _thread import RLock, get_ident
+from _thread import get_ident
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 from weakref import ref
 
+from jitree.base.endings import guard
 from jitree.errors import StatusCode, StatusError
 from jitree.hal.buffer import PENDING, Buffer, BufferView
 from jitree.hal.enums import NOTHING, READING, WRITING
@@ -56,7 +57,7 @@ class Use:
 
 
 _uses: list[Use] = []
-_lock = RLock()
+_lock = guard()
 
 
 def begin(fence: Fence, read: Sequence[Extent], written: Sequence[Extent]) -> None:
@@ -142,7 +143,7 @@ class _Ends:
     def __init__(self, fences: Sequence[Fence], end: Fence) -> None:
         self._fences = fences
         self._missing = len(fences)
-        self._lock = RLock()
+        self._lock = guard()
         ((self._semaphore, self._value),) = end.timepoints
 
     def watch(self) -> None:
@@ -201,7 +202,7 @@ def _show() -> None:
 def _after_fork() -> None:
     """In a forked child nothing goes on that the parent has submitted."""
     global _lock
-    _lock = RLock()
+    _lock = guard()
     _uses.clear()
     PENDING[0] = NOTHING
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import abc
 import os
 import time
-from _thread import RLock, _local, get_ident
+from _thread import _local, get_ident
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from jitree.base.arguments import natural, object_of
+from jitree.base.endings import guard
 from jitree.base.records import Flags, NamedTuple
 from jitree.errors import FailedPreconditionError
 
@@ -105,7 +106,7 @@ class Profiler:
     """Collects measurements of one device; thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = RLock()  # a forgotten session ends its profile wherever the garbage collector runs
+        self._lock = guard()  # a forgotten session ends its profile wherever the garbage collector runs
         self._path: str | None = None
         self._measurements: list[Measurement] = []
         self._submissions: list[tuple[int, int]] = []
@@ -131,7 +132,7 @@ class Profiler:
 
     def after_fork(self) -> None:
         """In a forked child no thread holds the lock, whatever it says, nor works."""
-        self._lock = RLock()
+        self._lock = guard()
         if self.timings is not None:
             self.timings.after_fork()
 

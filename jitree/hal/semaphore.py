@@ -11,13 +11,13 @@ it.
 
 from __future__ import annotations
 
-from _thread import RLock, _local
+from _thread import _local
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.arguments import integer
-from jitree.base.endings import Unique
+from jitree.base.endings import Unique, guard
 from jitree.errors import InvalidArgumentError, StatusError, again
 from jitree.hal.enums import MAXIMUM_PAYLOAD
 
@@ -62,10 +62,11 @@ class Semaphore(Unique):
     """A timeline semaphore on the host."""
 
     VM_TYPE: Final = "hal.semaphore"
-    __slots__ = ("__weakref__", "_failure", "_lock", "_producers", "_timepoints", "_value")
+    _lock: Final = guard()
+    """One for all: each is held for a few steps, and semaphores are made for every call that is submitted."""
+    __slots__ = ("__weakref__", "_failure", "_producers", "_timepoints", "_value")
 
     def __init__(self, initial_value: int = 0) -> None:
-        self._lock = RLock()
         self._value = initial_value
         self._failure: StatusError | None = None
         self._timepoints: dict[Timepoint, None] | None = None

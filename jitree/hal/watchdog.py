@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from _thread import TIMEOUT_MAX, allocate_lock
+from _thread import TIMEOUT_MAX
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.arguments import shown
+from jitree.base.endings import guard
 from jitree.errors import InvalidArgumentError, printable
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ VARIABLE: Final = "JITREE_WATCHDOG"
 
 
 _reporters: weakref.WeakSet[Reporter] = weakref.WeakSet()
-_reporters_lock = allocate_lock()
+_reporters_lock = guard()
 
 
 def ask(reporter: Reporter) -> None:
@@ -111,7 +112,7 @@ def _write_to_stderr(text: str) -> None:
 def _after_fork() -> None:
     """In a forked child the thread does not exist."""
     global current, _reporters_lock
-    _reporters_lock = allocate_lock()
+    _reporters_lock = guard()
     if current is not None:
         current = type(current)(current.seconds, current.write, _asked)
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import time
-from _thread import allocate_lock
 from array import array
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Final
 
-from jitree.base.endings import Ended
+from jitree.base.endings import Ended, guard
 from jitree.base.memory import NAMES_CODE, name_code
 from jitree.codegen import image
 from jitree.dispatch.fast.engine import LOOP
@@ -70,7 +69,7 @@ class CompiledKernels(Ended):
         self._create_context = create_context
         self._copies = copies
         self._records: array[int] | None = None
-        self._adding, self._publishing = allocate_lock(), allocate_lock()
+        self._adding, self._publishing = guard(), guard()
         self._contexts: dict[int, WorkerContext] = {}
         self._table = array("q", bytes(CONTEXTS.size + 8 * (MAXIMUM_CONTEXTS - 1)))
         self._images: dict[int, image.Image] = {}

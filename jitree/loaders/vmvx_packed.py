@@ -8,7 +8,6 @@ a moment when no thread has it.
 
 from __future__ import annotations
 
-from _thread import allocate_lock
 from array import array
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from jitree.base import spare_memory
+from jitree.base.endings import guard
 from jitree.base.memory import READ, WRITE, MappedPages, Mapping
 from jitree.errors import ResourceExhaustedError
 from jitree.hal.local.executor import native_executor
@@ -39,7 +39,7 @@ _DUE: Final = CONTEXTS.word("due")
 _SIZE: Final = PACKED.word("size")
 _ROOM: Final = PACKED.word("room")
 _NEXT: Final = PACKED.word("next")
-_publishing: Final = allocate_lock()
+_publishing: Final = guard()
 _NOTHING: Final = memoryview(b"")
 """Constants of a file that may change: none."""
 

@@ -8,13 +8,12 @@ dispatch writes there can be told from what was left there; a program that reads
 from __future__ import annotations
 
 import abc
-from _thread import RLock
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary, ref
 
-from jitree.base.endings import Unique
+from jitree.base.endings import Unique, guard
 from jitree.errors import UnimplementedError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.command_list import CommandList
@@ -76,7 +75,7 @@ class Observation(Listener):
     def __init__(self, invoker: Invoker, devices: Sequence[Device]) -> None:
         self._devices = devices
         self._origins = Origins(invoker)
-        self._lock = RLock()  # forgotten onlookers are removed wherever the garbage collector runs
+        self._lock = guard()  # forgotten onlookers are removed wherever the garbage collector runs
         self._looking: tuple[ref[Onlooker], ...] = ()
         """One that nothing else refers to ends by itself; the next submission finds that it is gone."""
         self._regions = Regions()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import os
 import warnings
-from _thread import allocate_lock
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from fnmatch import fnmatchcase
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, overload
 
 from jitree.base.arguments import shown
 from jitree.base.available_memory import available_memory
-from jitree.base.endings import Unique
+from jitree.base.endings import Unique, guard
 from jitree.errors import (
     InvalidArgumentError,
     NotFoundError,
@@ -180,7 +179,7 @@ class Taps(Unique, Onlooker, Sequence[ObservedDispatch]):
         self._unused_types = dict(self._types)
         self._file = None if path is None else tensor_files.create(path)
         self._dispatches: list[ObservedDispatch] = []
-        self._lock = allocate_lock()
+        self._lock = guard()
         self._is_over = False
         observation.add(self)
 

@@ -10,7 +10,6 @@ import io
 import math
 import struct
 import sys
-import threading
 import zipfile
 import zlib
 from lzma import LZMAError
@@ -20,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from jitree.base.endings import guard
 from jitree.errors import (
     InvalidArgumentError,
     OutOfRangeError,
@@ -90,7 +90,7 @@ class _Converted(Storage):
     def __init__(self, make: Any) -> None:
         self._make = make
         self._bytes: memoryview | None = None
-        self._lock = threading.Lock()
+        self._lock = guard()
 
     def contents(self) -> memoryview:
         with self._lock:

@@ -7,12 +7,12 @@ instances (and those of subclasses) are references of a type says so in ``VM_TYP
 
 from __future__ import annotations
 
-from _thread import allocate_lock
 from collections.abc import Iterable
 from typing import Final
 
 from jitree import errors
 from jitree.base.arguments import object_of
+from jitree.base.endings import guard
 from jitree.errors import InvalidArgumentError, NotFoundError
 from jitree.regs.layout import (
     KIND_BUFFER,
@@ -36,7 +36,7 @@ class RefTypes:
     """Type numbers by name and by class."""
 
     def __init__(self) -> None:
-        self._lock = allocate_lock()
+        self._lock = guard()
         self._ids: dict[str, int] = {BUFFER_NAME: KIND_BUFFER, LIST_NAME: KIND_LIST}
         self._names: dict[int, str] = {KIND_BUFFER: BUFFER_NAME, KIND_LIST: LIST_NAME}
         self._classes: dict[type, int] = {}

@@ -7,12 +7,12 @@ measured.
 from __future__ import annotations
 
 import struct
-from _thread import allocate_lock
 from array import array
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from jitree.api.calls.native.layout import MAXIMUM_RANK, SIZES
+from jitree.base.endings import guard
 from jitree.hal.buffer import BufferView
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class KnownSizes:
         self._items = tuple(map(str, items))
         self._sizes: dict[tuple[object, ...], int] = {}
         self._width = _width(signature.arguments)
-        self._lock = allocate_lock()
+        self._lock = guard()
         self._rows = array("q")
         self._words = array("q", bytes(SIZES.size))
         self._words[SIZES.word("width")] = self._width or 0

@@ -198,9 +198,7 @@ class ProcessSession(StandIn):
     def _alive(self) -> Child:
         """The child; a new one with the modules that were loaded if the last one has ended."""
         if self._worker is None or not self._worker.is_alive:
-            last, self._worker = self._worker, None
-            if last is not None:
-                last.end()
+            self._end_worker()
             head, given = values.pack_parameters(self._parameters)
             size = sum(part.nbytes for part in given)
             worker = Child(self._device, self._limits, self._guard_pages, self._arithmetic, size)
@@ -216,9 +214,13 @@ class ProcessSession(StandIn):
         self.closed = True
         self._gate.cancel()
         with self._gate.lock:
-            worker, self._worker = self._worker, None
-            if worker is not None:
-                worker.end()
+            self._end_worker()
+
+    def _end_worker(self) -> None:
+        """It is forgotten when it has ended: what is interrupted goes on with the next call."""
+        if self._worker is not None:
+            self._worker.end()
+            self._worker = None
 
     def __enter__(self) -> ProcessSession:
         return self

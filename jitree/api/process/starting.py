@@ -9,9 +9,9 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from threading import Lock
 from typing import Final
 
+from jitree.base.endings import guard
 from jitree.codegen.image.packages import folders_of
 from jitree.errors import UnavailableError
 
@@ -49,14 +49,14 @@ class Starter:
 
 
 _started: Final[list[Starter]] = []
-_lock = Lock()
+_lock = guard()
 """Of a thread that asks: of two at once, one would end the process that the other has just asked."""
 
 
 def _unlock() -> None:
     """In a forked process, where no other thread goes on."""
     global _lock
-    _lock = Lock()
+    _lock = guard()
 
 
 os.register_at_fork(after_in_child=_unlock)
@@ -65,7 +65,8 @@ os.register_at_fork(after_in_child=_unlock)
 @atexit.register
 def _end() -> None:
     while _started:
-        _started.pop().end()
+        _started[-1].end()
+        _started.pop()
 
 
 def ask_for_child(options: bytes) -> tuple[socket.socket, socket.socket]:

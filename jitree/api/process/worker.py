@@ -11,14 +11,14 @@ import socket
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from threading import Lock
+from functools import partial
 from typing import Any, Final
 
 from jitree.api.limits import Limits
 from jitree.api.process import messages
 from jitree.api.process.starting import ask_for_child
 from jitree.base import scopes
-from jitree.base.endings import Ended
+from jitree.base.endings import Ended, Ending, guard
 from jitree.base.scopes import Scope
 from jitree.errors import (
     AbortedError,
@@ -43,6 +43,15 @@ _WAIT: Final = 10.0
 """Seconds that the system may take to end a process."""
 
 
+class _Process:
+    """A descriptor of a process."""
+
+    def __init__(self, pid: int) -> None:
+        """OSError if it has ended."""
+        self.descriptor = os.pidfd_open(pid)
+        self._ending = Ending(partial(os.close, self.descriptor))
+
+
 class Child(Ended):
     """A confined process with a session. Another process, its keeper, ends it when we let go of its life."""
 
@@ -60,7 +69,7 @@ class Child(Ended):
             "arithmetic": arithmetic, "given": given,
         }  # fmt: skip
         self._socket, self._life = ask_for_child(json.dumps(options).encode())
-        self._process: int | None = None
+        self._process: _Process | None = None
         self.will_end()
         try:
             with Scope(_START):
@@ -69,7 +78,7 @@ class Child(Ended):
             raise UnavailableError(f"no process can be confined here: {error.message}") from None
         self.pid: int = ready.head["ready"]
         try:
-            self._process = os.pidfd_open(self.pid)
+            self._process = _Process(self.pid)
         except OSError:
             raise self._ended("while it started") from None
         self._signal(signal.SIGSTOP)
@@ -102,7 +111,7 @@ class Child(Ended):
         """Its threads are stopped while it is not asked: native code goes on in none of them."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._process, number)
+                signal.pidfd_send_signal(self._process.descriptor, number)
 
     def _answer(self, file: int, doing: str) -> messages.Message:
         try:
@@ -130,10 +139,10 @@ class Child(Ended):
     @contextmanager
     def _ending_with(self, scope: Scope | None) -> Iterator[None]:
         """The child is killed when the scope ends."""
-        guard, is_over = Lock(), False
+        killing, is_over = guard(), False
 
         def kill(_: StatusError) -> None:
-            with guard:
+            with killing:
                 if not is_over:
                     self._kill()
 
@@ -142,7 +151,7 @@ class Child(Ended):
         try:
             yield
         finally:
-            with guard:
+            with killing:
                 is_over = True
             if scope is not None:
                 scope.unwatch(kill)
@@ -197,12 +206,10 @@ class Child(Ended):
 
     def end(self) -> None:
         """Ends the process."""
-        self._end = bool
         if self._parent == os.getpid() and not self._has_ended(0):
             self._kill()
             self._has_ended(_WAIT)
         self._socket.close()
         self._life.close()
-        process, self._process = self._process, None
-        if process is not None:
-            os.close(process)
+        self._process = None
+        self._end = bool

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
+from jitree.base.endings import guard
 from jitree.base.memory import NAMES_CODE, name_code
 from jitree.base.scopes import require_going_on
 from jitree.codegen.image import shipped
@@ -202,7 +203,7 @@ def _builders_at_work() -> int:
 
 _providers: Final[WeakValueDictionary[tuple[object, ...], Provider]] = WeakValueDictionary()
 _static: Final[dict[str, Provider]] = {}
-_providers_lock: Final = allocate_lock()
+_providers_lock: Final = guard()
 
 
 def provider(recipe: Recipe, builds: Builds | None = None) -> Provider:

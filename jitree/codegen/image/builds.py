@@ -5,10 +5,9 @@ from __future__ import annotations
 import resource
 from contextlib import suppress
 from math import ceil
-from threading import RLock
 from typing import Final, Protocol
 
-from jitree.base.endings import Unique
+from jitree.base.endings import Unique, guard
 
 SPARE_SECONDS: Final = 10
 """Seconds of a processor that each process of a builder may take beside the limit: to start takes one."""
@@ -38,7 +37,7 @@ class Builds(Unique):
             self._limits.append((resource.RLIMIT_CPU, ceil(seconds) + SPARE_SECONDS))
         if memory is not None:
             self._limits.append((resource.RLIMIT_AS, memory + SPARE_MEMORY))
-        self._lock = RLock()  # a forgotten sandbox ends wherever the garbage collector runs
+        self._lock = guard()  # a forgotten sandbox ends wherever the garbage collector runs
         self._building: set[Building] = set()
 
     def add(self, building: Building) -> None:

@@ -7,13 +7,13 @@ as exactly, so sessions with such a limit have none.
 
 from __future__ import annotations
 
-from _thread import allocate_lock
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from operator import length_hint
 from typing import Final
 
+from jitree.base.endings import guard
 from jitree.dispatch.engine import YIELD
 from jitree.dispatch.plain.handlers import HANDLERS
 from jitree.errors import ResourceExhaustedError
@@ -35,7 +35,7 @@ class CountingEngine:
         self._limit = limit
         self._left = iter(range(limit))  # a step of it is one operation for all threads
         self._calls = 0
-        self._lock = allocate_lock()
+        self._lock = guard()
 
     def beside(self) -> CountingEngine:
         """For what has run before: another thread's part of a kernel begins as the first one did. It has the

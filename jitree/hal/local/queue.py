@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from _thread import RLock, _local
+from _thread import _local
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base import scopes
+from jitree.base.endings import guard
 from jitree.base.scopes import CURRENT
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import (
@@ -300,7 +301,7 @@ class LocalQueue:
         self.executor = executor
         self.profiler = profiler
         self.record = record or QueueRecord()
-        self._lock = RLock()  # a forgotten device closes it wherever the garbage collector runs
+        self._lock = guard()  # a forgotten device closes it wherever the garbage collector runs
         self._waiting: dict[Operation, None] = {}
         self.charge: Callable[[int], object] | None = None
         """Counts memory of operations until what it gives dies."""
@@ -392,7 +393,7 @@ _queues: Final[SharedWeakSet[LocalQueue]] = SharedWeakSet()
 def _after_fork() -> None:
     """In a forked child no thread holds a lock, whatever it says. Waiting operations go on waiting there."""
     for queue in _queues:
-        queue._lock = RLock()
+        queue._lock = guard()
 
 
 os.register_at_fork(after_in_child=_after_fork)

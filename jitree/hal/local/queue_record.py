@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from _thread import RLock
 from array import array
 from typing import Final
 
+from jitree.base.endings import guard
 from jitree.base.layout import Record
 
 QUEUE: Final = Record(
@@ -51,7 +51,7 @@ class QueueRecord:
 
     def __init__(self, stream: int = 0) -> None:
         """Closed as UNSUPPORTED. ``stream``: of the STREAM record."""
-        self._lock = RLock()  # a forgotten device closes it wherever the garbage collector runs
+        self._lock = guard()  # a forgotten device closes it wherever the garbage collector runs
         self._reasons = {UNSUPPORTED}
         self._words = array("q", bytes(QUEUE.size))
         self._words[_IMMEDIATE] = self._words[_PATIENCE] = ANY_COST
@@ -83,7 +83,7 @@ class QueueRecord:
 
     def after_fork(self) -> None:
         """In a forked child no thread holds the lock, whatever it says."""
-        self._lock = RLock()
+        self._lock = guard()
 
     def limit_local_memory(self, size: int) -> None:
         self._words[_LOCAL_MEMORY] = size

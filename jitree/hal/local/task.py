@@ -7,10 +7,10 @@ thread that then waits for it does it itself if no worker has come for it yet.
 
 from __future__ import annotations
 
-from _thread import allocate_lock
 from array import array
 from typing import Final
 
+from jitree.base.endings import guard
 from jitree.errors import FailedPreconditionError, ResourceExhaustedError, StatusError
 from jitree.hal.command_list import BoundCommands, CommandList
 from jitree.hal.driver import DeviceOptions
@@ -86,7 +86,7 @@ class TaskDevice(LocalDevice):
         self.parameters: TaskParameters = parse_parameters(options.parameters)
         spin = self.parameters.spin_microseconds if available_processors() > 1 else 0
         limits = InlineLimits(INLINE_COST, PATIENCE)
-        self._resizing = allocate_lock()
+        self._resizing = guard()
         self._pools: list[WorkerPool] = []
         self._teams: list[Team] = []
         self._executors: dict[QueueRecord, WorkerExecutor] = {}

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from jitree.base.endings import Ending, carefully
+from jitree.base.endings import Ending, carefully, guard
 from jitree.base.records import NamedTuple
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.codegen.atomics import atomic_load, atomic_store
@@ -77,8 +77,7 @@ class _Helpers:
 
     def start(self) -> None:
         """Starts the threads, as many as the system gives. Those of an earlier time have been stopped."""
-        for thread in self._threads:
-            thread.join()
+        _join([self._threads])
         atomic_store(self._team.posted, 0)
         self._threads = []
         self._team.workers = self.thread_count - 1
@@ -141,7 +140,7 @@ class Team:
         self._limits = limits
         self._record = record or QueueRecord()
         self._record.hold(NO_TEAM)
-        self._lock = threading.RLock()  # a forgotten device closes it wherever the garbage collector runs
+        self._lock = guard()  # a forgotten device closes it wherever the garbage collector runs
         self._helpers: _Helpers | None = None
         self._all: dict[int, _Helpers] = {}
         """By number of threads. Machine code may still read a record that has been replaced, so they stay."""
@@ -192,16 +191,15 @@ class Team:
         with self._lock:
             self.topology = topology
             stopped = self._stop()
-        for thread in stopped:
-            thread.join()
+        _join(stopped)
 
     def close(self) -> None:
-        """Ends the helpers; lists are run by the submitting thread alone from now on."""
+        """Ends the helpers; lists are run by the submitting thread alone from now on. Again, it does what was
+        left when it was interrupted."""
         with self._lock:
             self._closed = True
             stopped = self._stop()
-        for thread in stopped:
-            thread.join()
+        _join(stopped)
 
     def report(self) -> list[str]:
         """As :meth:`watching.Reporter.report`."""
@@ -224,28 +222,41 @@ class Team:
             helpers = _Helpers(self.name, self.topology, self._spin_nanoseconds, native)
             self._all[count] = helpers
         self._ending = Ending(carefully(helpers.stop))
-        helpers.start()
+        try:
+            helpers.start()
+        except BaseException:  # it was interrupted, and nobody would stop them
+            helpers.stop()
+            raise
         immediate, patience = (int(limit * native.ticks_per_microsecond / 1000) for limit in self._limits)
         self._record.share(helpers.address, immediate, patience)
         self._record.release(NO_TEAM)
         return helpers
 
-    def _stop(self) -> list[threading.Thread]:
-        """Ends the helpers; the threads to join. The caller holds the lock."""
+    def _stop(self) -> list[list[threading.Thread]]:
+        """Ends the helpers; the threads to join, with those of earlier times, whose end may have been
+        interrupted. The caller holds the lock."""
         self._record.hold(NO_TEAM)
+        stopped = [helpers.stop() for helpers in self._all.values()]
+        self._helpers = None
         self._ending.cancel()
-        helpers, self._helpers = self._helpers, None
-        return [] if helpers is None else helpers.stop()
+        return stopped
 
     def _after_fork(self) -> None:
         """In a forked child the helpers do not exist: they start anew, with new records, when
         needed."""
-        self._lock = threading.RLock()
+        self._lock = guard()
         self._ending.cancel()
         self._helpers = None
         self._all = {}
         self._record.after_fork()
         self._record.hold(NO_TEAM)
+
+
+def _join(stopped: list[list[threading.Thread]]) -> None:
+    for threads in stopped:
+        for thread in threads:
+            if thread.ident is not None:  # its start was not interrupted
+                thread.join()
 
 
 def _masks(topology: Topology, processors: int) -> bytes:

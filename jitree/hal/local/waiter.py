@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 import threading
-from _thread import RLock
 from collections import deque
 from typing import Protocol
+
+from jitree.base.endings import guard
 
 
 class Waiting(Protocol):
@@ -19,7 +20,7 @@ class Waiter:
     there are any."""
 
     def __init__(self) -> None:
-        self._lock = RLock()  # endings add some wherever the garbage collector runs
+        self._lock = guard()  # endings add some wherever the garbage collector runs
         self._operations: deque[Waiting] = deque()
         self._is_at_work = False
         self.process = os.getpid()

@@ -11,14 +11,13 @@ import atexit
 import os
 import sys
 import threading
-from _thread import RLock
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
 from jitree import errors
-from jitree.base.endings import Ending, carefully
+from jitree.base.endings import Ending, carefully, guard, without_guards
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.hal import watchdog
 from jitree.hal.local.topology import Topology
@@ -56,7 +55,7 @@ class _Shared:
     def __init__(self, name: str, topology: Topology) -> None:
         self.name = name
         self.topology = topology
-        self.lock = RLock()
+        self.lock = guard()
         """A forgotten pool ends where the garbage collector runs: also where a thread of it makes another."""
         self.tasks: OrderedDict[Task, None] = OrderedDict()
         self.threads: dict[int, threading.Thread] = {}
@@ -123,17 +122,29 @@ class _Shared:
         for parking in woken:
             parking.wake()
 
-    def stop(self) -> list[Task]:
-        """Lets every thread end; the tasks that have not been started."""
+    def stop(self) -> None:
+        """Lets every thread end. What is interrupted can be done again: a thread may be woken twice."""
         with self.lock:
             self.stopping = True
-            left = list(self.tasks)
-            self.tasks.clear()
-            woken = list(self.parked.values())
-            self.parked.clear()
-        for parking in woken:
-            parking.wake()
-        return left
+            for place in [*self.parked]:
+                self.parked[place].wake()
+                self.parked.pop(place, None)
+
+    def cancel(self, failure: errors.StatusError) -> None:
+        """Cancels the tasks that no thread has, when it has been stopped."""
+        while self.tasks:
+            task: Task | None = None
+            try:
+                with self.lock:
+                    task = next(iter(self.tasks), None)
+                    if task is not None:
+                        del self.tasks[task]
+                if task is not None:
+                    task.cancel(failure)
+            except BaseException:
+                if task is not None:
+                    self.tasks[task] = None  # for who goes on with it
+                raise
 
     def _next_thread(self) -> Callable[[], None] | None:
         """What summons one more thread, to be called without the lock, which the caller holds."""
@@ -182,8 +193,7 @@ class WorkerPool:
 
     def __init__(self, name: str, topology: Topology) -> None:
         self._shared = _Shared(name, topology)
-        self._ending = Ending(carefully(partial(_drop, self._shared)))
-        self._closed = False
+        self._ending = Ending(carefully(partial(without_guards, partial(_drop, self._shared))))
         _pools.add(self)
         watchdog.ask(self)
 
@@ -234,17 +244,14 @@ class WorkerPool:
         ]
 
     def close(self) -> None:
-        """Cancels what has not been started, lets running tasks finish and joins the threads."""
-        if self._closed:
-            return
-        self._closed = True
-        self._ending.cancel()
-        left = self._shared.stop()
+        """Cancels what has not been started, lets running tasks finish and joins the threads. Again, it does
+        what was left when it was interrupted."""
+        self._shared.stop()
         for thread in tuple(self._shared.threads.values()):
             if thread is not threading.current_thread() and thread.ident is not None:
                 thread.join()
-        for task in left:
-            task.cancel(errors.CancelledError(f"{self.name} was closed before the work was started"))
+        self._shared.cancel(errors.CancelledError(f"{self.name} was closed before the work was started"))
+        self._ending.cancel()
 
     def _after_fork(self) -> None:
         """In the child no thread but the forking one exists: start over, with the tasks that were waiting."""
@@ -252,15 +259,15 @@ class WorkerPool:
         self._ending.cancel()
         self._shared = _Shared(self.name, self.topology)
         self._shared.stopping = stopping
-        self._ending = Ending(carefully(partial(_drop, self._shared)))
+        self._ending = Ending(carefully(partial(without_guards, partial(_drop, self._shared))))
         for task in left:
             task.cancel(errors.AbortedError("the process was forked before the work was started"))
 
 
 def _drop(shared: _Shared) -> None:
     """Nothing refers to the pool any more."""
-    for task in shared.stop():
-        task.cancel(errors.CancelledError("the device was dropped while work was queued"))
+    shared.stop()
+    shared.cancel(errors.CancelledError("the device was dropped while work was queued"))
 
 
 def _work(shared: _Shared, place: int, processor: int | None) -> None:

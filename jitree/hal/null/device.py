@@ -5,9 +5,9 @@ Buffers hold zeros unless the host writes to them. Fences behave as on ``local-s
 
 from __future__ import annotations
 
-from _thread import allocate_lock
 from array import array
 
+from jitree.base.endings import guard
 from jitree.errors import InvalidArgumentError, StatusError
 from jitree.hal.command_layout import ENTRY_POINT
 from jitree.hal.driver import DeviceOptions
@@ -24,7 +24,7 @@ class NullExecutable(LocalExecutable):
     """Has every function that is asked for; none states its counts."""
 
     def __init__(self) -> None:
-        self._lock = allocate_lock()
+        self._lock = guard()
         self._ordinals: dict[str, int] = {}
         self._entry = array("q", bytes(ENTRY_POINT.size))
 

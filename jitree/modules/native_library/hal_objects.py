@@ -7,12 +7,12 @@ to the structure. A buffer that code in a library made becomes a Python buffer, 
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable
 from typing import Any, Final
 
 from jitree.base.c_allocator import allocate, allocator_address, free
 from jitree.base.callbacks import Callback, keep
+from jitree.base.endings import guard
 from jitree.errors import (
     OutOfRangeError,
     UnimplementedError,
@@ -46,7 +46,7 @@ class HalObjects:
     type_names = frozenset(_NAMES.values())
 
     def __init__(self, add_type: Callable[[str, Callable[[int], None]], int]) -> None:
-        self._lock = threading.RLock()
+        self._lock = guard()
         self._objects: dict[int, Any] = {}
         self._addresses: dict[int, int] = {}
         """Addresses of objects that have one structure for all, by the identity of the Python object."""

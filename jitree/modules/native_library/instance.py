@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import threading
+from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from jitree.base.c_allocator import allocator_address
 from jitree.base.callbacks import Callback, keep
+from jitree.base.endings import guard
 from jitree.errors import FailedPreconditionError, is_interruption
 from jitree.modules.native_library import layout
 from jitree.modules.native_library.status import read_memory
@@ -26,9 +27,9 @@ class TypeInstance:
     """
 
     def __init__(self) -> None:
-        self.creating = threading.RLock()
+        self.creating = guard()
         """Held while a library creates a module, which puts types in."""
-        self._reading = threading.Lock()
+        self._reading = allocate_lock()
         self._due: deque[Callable[[], object]] = deque()
         size = ctypes.sizeof(layout.RegisteredType)
         self._block = ctypes.create_string_buffer(ctypes.sizeof(layout.CInstance) + _CAPACITY * size)

@@ -8,14 +8,13 @@ in libraries may start threads.
 from __future__ import annotations
 
 import ctypes
-import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, Final
 
 from jitree.base.c_allocator import allocate, allocator_address, free
-from jitree.base.endings import Ending, carefully
+from jitree.base.endings import Ending, carefully, guard
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.modules.hal.references import HAL_TYPES, type_name
 from jitree.modules.native_library import layout, library_buffers
@@ -60,7 +59,7 @@ class References:
     def __init__(self, ref_types: RefTypes) -> None:
         self.instance = TypeInstance()
         self._ref_types = ref_types
-        self._lock = threading.RLock()
+        self._lock = guard()
         self._classes: dict[str, type[LibraryObject]] = {}
         self._objects: dict[tuple[int, int], weakref.ref[LibraryObject]] = {}
         self._buffers: dict[int, VmBuffer] = {}
@@ -253,4 +252,4 @@ def _leave(address: int) -> None:
 
 
 _tables: weakref.WeakKeyDictionary[RefTypes, References] = weakref.WeakKeyDictionary()
-_tables_lock = threading.Lock()
+_tables_lock = guard()

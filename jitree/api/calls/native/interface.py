@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from _thread import allocate_lock  # threading takes 0.6 ms to import
 from array import array
 from collections.abc import Callable
 from functools import cache, cached_property
@@ -32,6 +31,7 @@ from jitree.api.calls.tensor_packing import Donation
 from jitree.api.function import Function
 from jitree.base.bound import STRIDE, bound_together, can_bind
 from jitree.base.dlpack_names import NAME, VERSIONED_NAME, tensor_type
+from jitree.base.endings import guard
 from jitree.base.scopes import ENDED
 from jitree.codegen import image
 from jitree.errors import CancelledError, InternalError
@@ -276,7 +276,7 @@ class _Loaded:
     """The one of this process."""
 
     interface: Interface | None = None
-    lock: Final = allocate_lock()
+    lock: Final = guard()
 
 
 def get(direct_class: type) -> Interface | None:

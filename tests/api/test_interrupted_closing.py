@@ -1,0 +1,207 @@
+"""Closing that is interrupted leaves nothing: the next one finishes it, or the end of what is forgotten."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from jitree import Session
+from jitree.base.endings import Ended
+from jitree.hal.local.task import TaskDevice
+from jitree.hal.local.topology import Topology
+from jitree.hal.local.workers import WorkerPool
+
+
+class Interruption:
+    """Raises KeyboardInterrupt once, as Ctrl-C may, at the place of that number: where a function of Python
+    begins, or after a call of a function in C."""
+
+    def __init__(self, place: int) -> None:
+        self.left = place
+
+    @property
+    def came(self) -> bool:
+        return self.left <= 0
+
+    def _look(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event not in ("call", "c_return"):
+            return
+        self.left -= 1
+        if self.left == 0:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    def during(self, action: Callable[[], object]) -> bool:
+        """Whether the interrupt came out of the action."""
+        try:
+            sys.setprofile(self._look)
+            try:
+                action()
+            finally:
+                sys.setprofile(None)
+        except KeyboardInterrupt:
+            return True
+        return False
+
+
+def _started() -> Session:
+    """A session whose threads all run."""
+    session = Session("local-task://?threads=3")
+    device = session.device
+    assert isinstance(device, TaskDevice)
+    for team in device._teams:
+        team.start()
+    done = threading.Event()
+
+    class Task:
+        def run(self) -> None:
+            done.set()
+
+        def cancel(self, failure: Exception) -> None: ...
+
+    device._pools[0].post(Task())
+    assert done.wait(60)
+    return session
+
+
+def _threads_since(before: set[threading.Thread]) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread not in before]
+
+
+def _close_again(holder: list[Session]) -> None:
+    holder[0].close()
+
+
+def _forget(holder: list[Session]) -> None:
+    holder.clear()
+    gc.collect()
+
+
+@pytest.mark.parametrize("finish", [_close_again, _forget])
+def test_closing_goes_on(finish: Callable[[list[Session]], None]) -> None:
+    before = set(threading.enumerate())
+    place = 0
+    while True:
+        holder = [_started()]
+        threads = _threads_since(before)
+        assert threads
+        place += 1 + place // 8
+        interruption = Interruption(place)
+        interruption.during(holder[0].close)
+        finish(holder)
+        for thread in threads:
+            thread.join(60)
+        assert not _threads_since(before), f"interrupted at place {place}"
+        if not interruption.came:
+            break
+    assert place > 20
+
+
+def test_the_end_of_a_forgotten_session_is_interrupted() -> None:
+    before = set(threading.enumerate())
+    place, came_out = 0, 0
+    while True:
+        holder = [_started()]
+        threads = _threads_since(before)
+        place += 1 + place // 8
+        interruption = Interruption(place)
+        came_out += interruption.during(holder.clear)
+        for thread in threads:
+            thread.join(60)
+        assert not _threads_since(before), f"interrupted at place {place}"
+        if not interruption.came:
+            break
+    assert came_out
+
+
+class _TooLate(Exception):
+    def __init__(self, seconds: int) -> None:
+        super().__init__(f"after {seconds} s")
+
+
+def test_what_a_handler_raises_comes_after_the_end() -> None:
+    """It is the same error, with what it was made of."""
+    error = _TooLate(3)
+    steps = list[str]()
+
+    def expire(number: int, frame: FrameType | None) -> None:
+        raise error
+
+    class Late(Ended):
+        def __init__(self) -> None:
+            self.will_end()
+
+        def end(self) -> None:
+            steps.append("begun")
+            if len(steps) == 1:
+                signal.raise_signal(signal.SIGUSR1)
+            steps.append("ended")
+
+    earlier = signal.signal(signal.SIGUSR1, expire)
+    try:
+        late = [Late()]
+        with pytest.raises(_TooLate) as raised:
+            late.clear()
+            steps.append("went on")  # at the next look of Python it is raised
+            for _ in range(2):
+                pass
+    finally:
+        signal.signal(signal.SIGUSR1, earlier)
+    assert raised.value is error
+    assert steps[:3] == ["begun", "begun", "ended"]
+
+
+def test_waiting_work_is_cancelled_by_the_second_closing() -> None:
+    cancelled = list[int]()
+
+    class Work:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def run(self) -> None: ...
+
+        def cancel(self, failure: Exception) -> None:
+            if self.number == 3 and 3 not in interrupted:
+                interrupted.append(3)
+                raise KeyboardInterrupt
+            cancelled.append(self.number)
+
+    interrupted = list[int]()
+    pool = WorkerPool("test-worker", Topology((None,)))
+    pool._shared.coming = True  # no thread comes for the tasks
+    pool.post(*map(Work, range(6)))
+    with pytest.raises(KeyboardInterrupt):
+        pool.close()
+    pool.close()
+    assert sorted(cancelled) == list(range(6))
+
+
+def test_a_process_ends_when_closing_was_interrupted() -> None:
+    """As many descriptors as before, and no process."""
+    session: Any = Session("local-sync", sandbox="process")
+    try:
+        session._alive()
+    except Exception as error:
+        pytest.skip(f"no sandbox here: {error}")
+    session.close()
+    before = len(os.listdir("/proc/self/fd"))
+    place = 0
+    while True:
+        session = Session("local-sync", sandbox="process")
+        session._alive()
+        place += 2 + place // 4
+        interruption = Interruption(place)
+        interruption.during(session.close)
+        session.close()
+        assert len(os.listdir("/proc/self/fd")) == before, f"interrupted at place {place}"
+        if not interruption.came:
+            break
+    assert place > 8

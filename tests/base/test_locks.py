@@ -1,0 +1,161 @@
+"""Endings and locks: what is forgotten ends where its thread has no lock that another one may wait for."""
+
+from __future__ import annotations
+
+import ast
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+import jitree
+from jitree import Session
+from jitree.base.endings import Ended, guard, has_guard, without_guards
+from jitree.hal.heap import HeapAllocator
+from jitree.hal.semaphore import Semaphore
+from tests.hal.helpers import wait_until
+
+TIMEOUT = 30.0
+PACKAGE = Path(jitree.__file__).parent
+OTHERS = {
+    "api/program.py": "held while a program is opened, around all else",
+    "base/endings.py": "makes those that are known",
+    "base/scopes.py": "nobody waits for it",
+    "codegen/image/__init__.py": "nobody waits for it",
+    "compat/iree_runtime/system_setup.py": "held while a device is made, around all else",
+    "dispatch/gate.py": "held by calls, around all else",
+    "hal/groups/channel.py": "held by collectives, around all else, and waited for with looks",
+    "hal/groups/known.py": "held while members find each other, around all else, and waited for with looks",
+    "hal/recording.py": "nobody waits for it",
+    "hal/waiting.py": "one wakes a thread; the other is held where Python makes no object",
+    "integrations/ray.py": "of asyncio",
+    "modules/native_library/instance.py": "nobody waits for it",
+    "observe/lockstep.py": "two threads of one comparison take turns, around all else",
+    "observe/sampling.py": "nobody waits for it",
+}
+"""Files that make other locks, and why these hold up no ending."""
+KINDS = ("RLock", "Lock", "allocate_lock", "Condition")
+
+
+def _makes_lock(path: Path) -> bool:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if name in KINDS:
+                return True
+    return False
+
+
+def test_every_lock_is_known() -> None:
+    assert {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if _makes_lock(path)} == set(
+        OTHERS
+    )
+
+
+class _Late(Ended):
+    def __init__(self, end: Callable[[], None]) -> None:
+        self._at_end = end
+        self.will_end()
+
+    def end(self) -> None:
+        self._at_end()
+
+
+def test_two_threads_that_want_the_lock_of_the_other_one() -> None:
+    """One by an ending."""
+    first, second = guard(), guard()
+    has_first, ended = threading.Event(), threading.Event()
+
+    def end() -> None:
+        with first:
+            ended.set()
+
+    def other() -> None:
+        with first:
+            has_first.set()
+            with second:
+                pass
+
+    def one() -> None:
+        late = [_Late(end)]
+        with second:
+            threads[1].start()
+            has_first.wait()
+            late.clear()
+
+    threads = [threading.Thread(target=target, daemon=True) for target in (one, other)]
+    threads[0].start()
+    for thread in threads:
+        if thread.ident is None:
+            assert has_first.wait(TIMEOUT)
+        thread.join(TIMEOUT)
+        assert not thread.is_alive()
+    assert ended.wait(TIMEOUT)
+
+
+def test_without_a_lock_it_is_done_at_once() -> None:
+    seen = list[int]()
+    late = [_Late(lambda: seen.append(threading.get_ident()))]
+    late.clear()
+    assert seen == [threading.get_ident()]
+    assert not has_guard()
+
+
+class _Noted(Session):
+    threads: ClassVar[list[int]] = []
+
+    def end(self) -> None:
+        self.threads.append(threading.get_ident())
+        super().end()
+
+
+@pytest.mark.parametrize(
+    "lock_of", [lambda session: session.device.device_allocator._lock, lambda _: Semaphore._lock]
+)
+def test_a_session_ends_on_another_thread(lock_of: Callable[[Session], threading.RLock]) -> None:
+    """As one does that a garbage collection ends while its device lends memory."""
+    with Session("local-sync") as owner:
+        assert isinstance(owner.device.device_allocator, HeapAllocator)
+        holder = [_Noted(device=owner.device)]
+        invoker = holder[0].context.invoker
+        _Noted.threads.clear()
+        with lock_of(owner):
+            holder.clear()
+        wait_until(lambda: invoker.closed)
+    assert len(_Noted.threads) == 1 and threading.get_ident() not in _Noted.threads
+
+
+def test_an_end_without_a_thread_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("jitree.base.endings.start_new_thread", refuse)
+    seen = list[str]()
+    with guard() as _:
+        without_guards(lambda: seen.append("put off"))
+    assert not seen
+    without_guards(lambda: seen.append("done"))
+    assert seen == ["done", "put off"]
+
+
+def test_a_forked_child_has_no_lock_of_other_threads() -> None:
+    lock = guard()
+    taken, done = threading.Event(), threading.Event()
+
+    def take() -> None:
+        with lock:
+            taken.set()
+            done.wait(TIMEOUT)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    assert taken.wait(TIMEOUT)
+    child = os.fork()
+    if not child:
+        os._exit(0 if lock.acquire(blocking=False) else 1)
+    done.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
