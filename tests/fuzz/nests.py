@@ -189,7 +189,12 @@ def outcome(loaded: BytecodeModule, tier: str, numbers: Sequence[int]) -> tuple[
     return end, block.tobytes()
 
 
-def differences(number: int, count: int) -> tuple[list[str], Counter[str]]:
+Result = tuple[list[str], Counter[str]]
+ROUND: Final = 400
+"""Nests that processes run before new ones take their place: they keep the code that they have compiled."""
+
+
+def differences(number: int, count: int) -> Result:
     """What tiers disagree on, and what was called. Natively, a nest that is refused is scalar code."""
     loaded = nest(number)
     native = compile_here(loaded)
@@ -208,30 +213,32 @@ def differences(number: int, count: int) -> tuple[list[str], Counter[str]]:
     return found, counts
 
 
-def campaign(numbers: Sequence[int], count: int, processes: int) -> tuple[list[str], Counter[str]]:
+def campaign(numbers: Sequence[int], count: int, processes: int) -> Result:
     """Runs nests in child processes; one that ends a process is a difference, too."""
     found: list[str] = []
     counts: Counter[str] = Counter()
-    waiting = list(numbers)
-    while waiting:
-        with ProcessPoolExecutor(processes, max_tasks_per_child=200) as pool:
-            running = {pool.submit(differences, number, count): number for number in waiting}
-            for future in as_completed(running):
-                try:
-                    more, counted = future.result()
-                except BrokenProcessPool:
-                    continue
-                waiting.remove(running[future])
-                found += more
-                counts += counted
-        if waiting and len(waiting) < len(running) + 1 and not _survives(waiting[0], count):
-            found.append(f"nest {waiting.pop(0)} ends the process")
+    for first in range(0, len(numbers), ROUND):
+        together = numbers[first : first + ROUND]
+        done = _results(together, count, processes)
+        for number in together:  # one by one where one has ended the pool
+            result = done.get(number) or _results([number], count, 1).get(number)
+            more, counted = result or ([f"nest {number} ends the process"], Counter({"nests": 1}))
+            found += more
+            counts += counted
     return found, counts
 
 
-def _survives(number: int, count: int) -> bool:
-    with ProcessPoolExecutor(1) as pool:
-        return pool.submit(differences, number, count).exception() is None
+def _results(numbers: Sequence[int], count: int, processes: int) -> dict[int, Result]:
+    """Without those that ended the process, or came after one that did."""
+    done: dict[int, Result] = {}
+    with ProcessPoolExecutor(processes) as pool:
+        running = {pool.submit(differences, number, count): number for number in numbers}
+        for future in as_completed(running):
+            try:
+                done[running[future]] = future.result()
+            except BrokenProcessPool:
+                continue
+    return done
 
 
 def main() -> int:

@@ -122,6 +122,10 @@ TESTS = {
     ],
     "Libraries:": ["loaders/test_bad_elf.py"],
     "The process of a sandbox:": ["security/test_process.py::test_a_confined_process_has_nothing"],
+    "Compiled loops took numbers that wrap": [
+        "dispatch/native/nests/test_wrapping.py::test_all_tiers_agree",
+        "fuzz/test_nests.py::test_nests_whose_constants_wrap_end_alike_on_all_tiers",
+    ],
     "The cache:": [
         "codegen/test_image.py::test_damaged_file_is_a_miss",
         "codegen/test_image.py::test_file_of_another_user_is_a_miss",
