@@ -299,12 +299,12 @@ class _Flow:
                 _add(sized, [source], self._arguments(callee)[slot])
 
     def _leaves_upper_half(self, ordinal: int, position: Position) -> bool:
-        """Whether a shift to the right is by half of the bits or more."""
+        """Whether a shift to the right is by half of the bits or more, from wherever it is reached."""
         block, number = position
         start = block.starts[number]
         amounts = self._constants(ordinal, position, block.words[start + 2])
         half = _HALVES[block.words[start]]
-        return any(amount is not None and amount % (2 * half) >= half for amount in amounts)
+        return all(amount is not None and amount % (2 * half) >= half for amount in amounts)
 
     def _is_mask(self, ordinal: int, position: Position, register: int) -> bool:
         """Whether a register holds a constant that takes more away than the lowest bits, as rounding does."""

@@ -117,6 +117,15 @@ def test_the_upper_half_is_what_hashes_are_made_of(amount: int, found: list[str]
     assert exact(HASH.format(amount=amount)) == found
 
 
+@pytest.mark.parametrize("other", ["%i6->%i10", "%i9->%i10"])
+def test_a_shift_that_leaves_the_upper_half_now_and_then(other: str) -> None:
+    """Where it is by one bit, or by an argument, the product is a size."""
+    text = HASH.format(amount=32).replace(
+        "br ^next\n", f"%i9 = const.i32 1\ncond_br %i4, ^next, ^next {{{other}}}\n"
+    )
+    assert exact(text) == ["mul.i64", "add.i64"]
+
+
 def test_alignment() -> None:
     assert exact(ALIGNED.format(mask=-64)) == ["mul.i64", "add.i64"]
 

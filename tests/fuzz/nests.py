@@ -27,6 +27,8 @@ TIERS: Final = ("plain", "fast", "native")
 KINDS: Final = ("i8", "i16", "i32", "i64", "f32", "f64")
 LENGTH: Final = 512
 """Bytes of each buffer, which lie in one block with as many before, between and after them."""
+APART: Final = tuple(LENGTH * (2 * ref + 1) for ref in range(REFS))
+"""Where in the block."""
 
 _NEAR: Final = (1, 2, 3, 7, 8, 63, 64, 2**31, 2**32, 2**61, 2**62, 2**63)
 _COMPARES: Final = ("cmp.lt.i64.s", "cmp.lt.i64.u", "cmp.lt.i64.s", "cmp.eq.i64", "cmp.ne.i64")
@@ -168,13 +170,13 @@ def inputs(number: int, count: int) -> Iterator[tuple[int, ...]]:
         yield (*usual, source.choice((0, 1, 5, -1, extreme(source))))
 
 
-def outcome(loaded: BytecodeModule, tier: str, numbers: Sequence[int]) -> tuple[object, bytes]:
+def outcome(
+    loaded: BytecodeModule, tier: str, numbers: Sequence[int], places: Sequence[int] = APART
+) -> tuple[object, bytes]:
     """How a call ends, and all memory around its buffers."""
     block = np.zeros(LENGTH * (2 * REFS + 1), np.uint8)
     block[:] = np.arange(block.size) % 5
-    buffers: list[Any] = [
-        VmBuffer.alias(block[LENGTH * (2 * ref + 1) : LENGTH * (2 * ref + 2)]) for ref in range(REFS)
-    ]
+    buffers: list[Any] = [VmBuffer.alias(block[place : place + LENGTH]) for place in places]
     context = Context(RefTypes(), tier=tier)
     context.register([loaded])
     end: object = "done"

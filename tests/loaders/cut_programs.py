@@ -62,11 +62,16 @@ class KernelText(Text):
         """The workgroup's x."""
         return self.op("ext.i32.i64.s", "%i0")
 
-    def loops(self, counts: Sequence[int | str], body: Callable[[list[str]], None]) -> None:
+    def loops(
+        self,
+        counts: Sequence[int | str],
+        body: Callable[[list[str]], None],
+        compare: str = "cmp.lt.i64.s",
+    ) -> None:
         """Loops around a body, from the outermost; a count is a number or a register."""
         bounds = [self.constant(count) if isinstance(count, int) else count for count in counts]
         zero, one = self.constant(0), self.constant(1)
-        self.nest([LoopText("cmp.lt.i64.s", zero, bound, one) for bound in bounds], body)
+        self.nest([LoopText(compare, zero, bound, one) for bound in bounds], body)
 
     def module(self, name: str = "kernels") -> Assembler:
         text = "\n".join([*self.lines, "return []"])

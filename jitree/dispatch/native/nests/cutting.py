@@ -182,6 +182,9 @@ class _Cutter:
         ]
         if not touching:
             return True
+        nests = {number: parts[number].nest for number, *_ in touching}.values()
+        if any(product.number is None for nest in nests for product in nest.reader.products):
+            return False  # the product of digits may wrap where a guard fails
         first, structure, fill = touching[0]
         if fill.instruction.results or fill.predicate or [number for number, *_ in touching].count(first) > 1:
             return False

@@ -32,6 +32,9 @@ class Dependence:
         for store in structure.stores:
             for value in (store.stored, *conditions(store.predicate)):
                 self.of(value)
+        for load in structure.loads:  # those that no store needs are in the guard, too
+            for value in self._inputs(load):
+                self.of(value)
         polynomials = [access.index for access in (*structure.loads.values(), *structure.stores)]
         for level in (structure.outermost, *structure.levels):
             polynomials += [level.initial, level.bound]

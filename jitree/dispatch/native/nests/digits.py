@@ -97,14 +97,15 @@ Stride = tuple[Polynomial, Polynomial]
 
 
 def elements(structure: Structure, access: ElementAccess) -> tuple[Polynomial, list[Stride]] | None:
-    """Which elements an access touches in all iterations: the first one, and the strides from there, loops
-    that go on where others end as one. Equal ones are the same elements; None if they are not known."""
+    """Which elements an access touches in all iterations: the first one, and the strides from there, constant
+    loops that go on where others end as one. Equal ones are the same elements, also on the interpreter, after
+    a guard has failed: whatever the numbers from outside are. None if they are not known."""
     found: list[Stride] = []
     if not _is_exact(structure, access):
         return None
     for level in structure.levels:
         factor, extent = access.index.coefficient(level.counter), extent_of(level)
-        if extent is None:
+        if extent is None or not _is_counted_alike(level):
             return None
         if factor.terms and level.extent != 1:
             found.append((factor, extent))
@@ -115,6 +116,11 @@ def elements(structure: Structure, access: ElementAccess) -> tuple[Polynomial, l
     return access.index.without(structure.counters), sorted(found, key=_order)
 
 
+def _is_counted_alike(level: Level) -> bool:
+    """Whether each loop of that number of iterations runs as often, also of one that is negative."""
+    return level.extent is not None or (level.initial.number == 0 and not level.unsigned)
+
+
 def _order(stride: Stride) -> list[tuple[tuple[int, ...], int]]:
     terms = (item for polynomial in stride for item in polynomial.terms.items())
     return [(tuple(value.number for value in monomial), number) for monomial, number in terms]
@@ -123,6 +129,7 @@ def _order(stride: Stride) -> list[tuple[tuple[int, ...], int]]:
 def _in_a_row(found: Sequence[Stride]) -> tuple[Stride, Stride] | None:
     for outer in found:
         for inner in found:
-            if outer[0] == inner[0] * inner[1]:
+            are_constant = None not in (outer[1].number, inner[1].number)
+            if are_constant and outer[0] == inner[0] * inner[1]:
                 return outer, inner
     return None

@@ -78,11 +78,7 @@ class Guard:
     def write(self) -> None:
         writer, context = self._writer, self._writer.context
         accesses = list(self._narrowed)
-        self._require_small(accesses)
-        self._require_limits()
-        self._require_products()
-        self._extents()
-        self._require_proved()
+        self._require_numbers(accesses)
         self._go_on_if_all(context.deopt)
         self._live_outs()
         for level in self._structure.levels:
@@ -99,11 +95,7 @@ class Guard:
 
     def gather(self) -> tuple[str, str]:
         """As :meth:`write`, in one block: whether the nest may run, and whether it has iterations."""
-        self._require_small(list(self._narrowed))
-        self._require_limits()
-        self._require_products()
-        self._extents()
-        self._require_proved()
+        self._require_numbers(list(self._narrowed))
         fits = self._taken()
         self._live_outs()
         for level in self._structure.levels:
@@ -128,9 +120,8 @@ class Guard:
         return self._writer.let(f"icmp sgt i64 {self._polynomial(polynomial, 'i64')}, 0")
 
     def write_empty(self) -> None:
-        """Writes a nest that a loop without iterations is in."""
-        self._require_small(())
-        self._extents()
+        """Writes a nest that a loop without iterations is in. Loops around that one run, and may divide."""
+        self._require_numbers(())
         self._go_on_if_all(self._writer.context.deopt)
         self._live_outs()
 
@@ -164,6 +155,14 @@ class Guard:
             result = self._writer.let(f"and i1 {result}, {condition}")
         return result
 
+    def _require_numbers(self, accesses: Collection[ElementAccess]) -> None:
+        """That polynomials are the program's numbers wherever something has been concluded from them."""
+        self._require_small(accesses)
+        self._require_limits(accesses)
+        self._require_products()
+        self._extents()
+        self._require_proved()
+
     def _require_small(self, accesses: Iterable[ElementAccess]) -> None:
         polynomials = [access.index for access in accesses]
         polynomials += [item for access in accesses for item in self._narrowed[access].polynomials]
@@ -180,9 +179,9 @@ class Guard:
                 name, limit = self._writer.let(f"add i64 {name}, {limit}"), 2 * limit
             self._conditions.append(self._writer.let(f"icmp ult i64 {name}, {limit}"))
 
-    def _require_limits(self) -> None:
+    def _require_limits(self, accesses: Iterable[ElementAccess]) -> None:
         """What predicates compare with is not negative: then what passes them lies between 0 and that."""
-        for limit in (limit for parts in self._narrowed.values() for limit in parts.limits):
+        for limit in (limit for access in accesses for limit in self._narrowed[access].limits):
             if limit.number is None:
                 self._conditions.append(self._writer.let(f"icmp sge i64 {self._polynomial(limit, 'i64')}, 0"))
 
@@ -191,14 +190,18 @@ class Guard:
         for product in self._reader.products:
             if not is_narrow(product):
                 value = self._polynomial(product, "i128")
-                self._conditions.append(self._writer.let(f"icmp slt i128 {value}, {1 << NARROW_BITS}"))
+                self._require_narrow(Extremes(value, value))
 
     def _require_proved(self) -> None:
         """What orders have been concluded from does not wrap in any iteration."""
         for polynomial in self._reader.proved:
-            bounds = self._reach_of(polynomial, Polynomial.constant(0), "i128", self._reader.levels.values())
-            self._require(self._writer.let(f"icmp sgt i128 {bounds.low}, {-1 << NARROW_BITS}"))
-            self._require(self._writer.let(f"icmp slt i128 {bounds.high}, {1 << NARROW_BITS}"))
+            levels = self._reader.levels.values()
+            self._require_narrow(self._reach_of(polynomial, Polynomial.constant(0), "i128", levels))
+
+    def _require_narrow(self, bounds: Extremes) -> None:
+        """That numbers of 128 bits between these have few."""
+        self._require(self._writer.let(f"icmp sgt i128 {bounds.low}, {-1 << NARROW_BITS}"))
+        self._require(self._writer.let(f"icmp slt i128 {bounds.high}, {1 << NARROW_BITS}"))
 
     def _symbol(self, value: Value) -> str:
         return self._body.invariant(value)
@@ -363,11 +366,13 @@ class Guard:
                     self._plan.in_order or (same_index and access.buffer is store.buffer)
                 ):
                     continue
-                left, right = ranges[access], ranges[store]
-                apart = are_apart(self._writer, left, right)
+                apart = are_apart(self._writer, ranges[access], ranges[store])
                 forwards = self._plan.forwards and access not in hoisted and access not in stores
                 if forwards and same_index and access.position < store.position:
-                    same = self._writer.let(f"icmp eq i64 {left.start}, {right.start}")
+                    # Not the starts of their ranges: what a predicate leaves of one may begin later.
+                    buffers = map(self._writer.context.buffer, (access.buffer, store.buffer))
+                    left, right = (buffer.address for buffer in buffers)
+                    same = self._writer.let(f"icmp eq ptr {left}, {right}")
                     apart = self._writer.let(f"or i1 {apart}, {same}")
                 self._conditions.append(apart)
 

@@ -280,6 +280,9 @@ class _Planner:
                 continue
             if not own or store.predicate or any(load.predicate for _, load in own):
                 return None
+            kinds = {load.instruction.mnemonic for _, load in own}
+            if len(kinds) > 1 or own[0][1].element != store.element:
+                return None  # there is one register for what all of them find
             found.update((value, store) for value, _ in own)
         return found
 

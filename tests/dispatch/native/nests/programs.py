@@ -202,6 +202,11 @@ def module(levels: Sequence[Level], body: Body) -> Assembler:
     ]
     text.nest(loops, lambda variables: body(text, variables))
     text.lines.append("return []")
+    return as_module(text)
+
+
+def as_module(text: Text) -> Assembler:
+    """A module of one function."""
     return Assembler("m").function("f", f"0{'r' * REFS}{'I' * SIZES}_v", "\n".join(text.lines))
 
 
