@@ -21,26 +21,34 @@ _FOLDER_MODE: Final = 0o700
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _NEVER_FOLLOW: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # opening a named pipe must not wait
 _CREATE: Final = os.O_CREAT | os.O_EXCL | _NEVER_FOLLOW
+LARGEST: Final = 256 << 20
+"""Bytes of a file. One that is longer was not written here: a sparse file of any length takes no room on a
+disk, and all memory when it is read."""
 
 
 def read(folder: str, name: str) -> bytes | None:
-    """What a file contains; None if there is none, or one that others can have written."""
+    """What a file contains; None if there is none, one that others can have written, or one that is too
+    long or cannot be read."""
     try:
         with opened(folder) as directory, open(existing(directory, name, os.O_RDONLY), "rb") as file:
-            return file.read()
-    except OSError:
+            size = os.fstat(file.fileno()).st_size
+            return file.read(size) if size <= LARGEST else None  # it may grow meanwhile
+    except (OSError, MemoryError):
         return None
 
 
 def write(folder: str, name: str, data: bytes) -> None:
     """Puts a file into a folder, which is made if need be; whole or not at all. OSError if the folder
-    refuses, or others can write in it."""
+    refuses, or others can write in it, or if :func:`read` would not read the file."""
+    if len(data) > LARGEST:
+        raise OSError(errno.EFBIG, f"{len(data)} bytes are more than a file may have ({LARGEST})", name)
     make_folder(folder)
     with opened(folder) as directory:
         temporary = f"{os.path.splitext(name)[0]}.{unique()}"
         try:
             with create(directory, temporary) as file:
                 file.write(data)
+            _move_folder_away(directory, name)
             os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
@@ -63,9 +71,17 @@ def create(directory: int, name: str) -> BinaryIO:
 
 def replace(directory: int, name: str) -> BinaryIO:
     """As :func:`create`, after removing what has the name: a link, not what it leads to."""
+    _move_folder_away(directory, name)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=directory)
     return create(directory, name)
+
+
+def _move_folder_away(directory: int, name: str) -> None:
+    """Gives a folder that has the name of a file another name. What is in it is not ours to remove."""
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+            os.rename(name, f"{name}.{unique()}", src_dir_fd=directory, dst_dir_fd=directory)
 
 
 def existing(directory: int, name: str, access: int) -> int:

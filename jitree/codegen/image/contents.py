@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from jitree.base.private_files import LARGEST
 from jitree.base.records import NamedTuple
 from jitree.codegen.image import cache
 from jitree.codegen.image.flat import SUFFIX, title_of
@@ -83,13 +84,14 @@ def clear() -> tuple[int, int]:
 
 
 def shrink(limit: int, kept: Path) -> None:
-    """Removes the images that were not used for longest until the rest is within ``limit`` bytes, and what
-    killed builders left. ``kept`` stays whatever its size."""
+    """Removes the images that were not used for longest until the rest is within ``limit`` bytes, what
+    killed builders left, and files that are too long to be images, instead of which all images would have to
+    go. ``kept`` stays whatever its size."""
     images = []
     for file in _files():
-        if file.suffix == SUFFIX:
+        if file.suffix == SUFFIX and file.size <= LARGEST:
             images.append(file)
-        elif _is_abandoned(file, _ABANDONED_SECONDS):
+        elif file.suffix == SUFFIX or _is_abandoned(file, _ABANDONED_SECONDS):
             _remove(file)
     excess = sum(file.size for file in images) - limit
     for file in sorted(images, key=lambda file: file.used):
