@@ -91,7 +91,7 @@ def existing(directory: int, name: str, access: int) -> int:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise PermissionError(errno.EPERM, f"'{name}' is not a file")
-        _require_private(status, f"file '{name}'")
+        _require_private(status, "file", name)
     except BaseException:
         os.close(descriptor)
         raise
@@ -140,10 +140,25 @@ def opened(folder: str) -> Iterator[int]:
     _check_path(folder)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _require_private(os.fstat(descriptor), f"folder '{folder}'")
+        _require_private(os.fstat(descriptor), "folder", folder)
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def require_writable(directory: int, folder: str) -> None:
+    """PermissionError, which says what to do about it, if this process may not make files in an open
+    folder."""
+    if os.access(".", os.W_OK | os.X_OK, dir_fd=directory, effective_ids=True):
+        return
+    what, status = f"folder '{folder}' cannot be written", os.fstat(directory)
+    if os.fstatvfs(directory).f_flag & os.ST_RDONLY:
+        text = f"{what}, since what it is on is mounted read-only: name a folder elsewhere"
+    else:
+        mode = f"{what} by user {os.geteuid()} (mode {stat.S_IMODE(status.st_mode):04o})"
+        remedy = _by_owner(status, "give that right", f"chmod u+wx '{folder}'")
+        text = f"{mode}: {remedy}"
+    raise PermissionError(errno.EACCES, text)
 
 
 def _check_path(path: str) -> None:
@@ -157,10 +172,25 @@ def _check_path(path: str) -> None:
         if stat.S_ISLNK(status.st_mode):
             _require_owner(status, f"symbolic link '{prefix}'")
             _check_path(os.path.realpath(prefix, strict=True))
+        elif not stat.S_ISDIR(status.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, f"'{prefix}' is {_kind(status)}: name a folder")
         elif not status.st_mode & stat.S_ISVTX and not _is_of_own_group(status):
-            _require_private(status, f"folder '{prefix}'")
+            _require_private(status, "folder", prefix)
         else:
             _require_owner(status, f"folder '{prefix}'")
+
+
+_KINDS: Final = {
+    stat.S_IFREG: "a file",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def _kind(status: os.stat_result) -> str:
+    return _KINDS.get(stat.S_IFMT(status.st_mode), "something else than a folder")
 
 
 def _is_of_own_group(status: os.stat_result) -> bool:
@@ -170,18 +200,34 @@ def _is_of_own_group(status: os.stat_result) -> bool:
     return status.st_uid == status.st_gid == user != 0 and not status.st_mode & stat.S_IWOTH
 
 
-def _require_private(status: os.stat_result, what: str) -> None:
+def _require_private(status: os.stat_result, kind: str, name: str) -> None:
+    what = f"{kind} '{name}'"
     _require_owner(status, what)
-    if status.st_mode & _OTHERS_WRITE:
-        raise PermissionError(
-            errno.EPERM,
-            f"{what} can be written by others (mode {stat.S_IMODE(status.st_mode):04o}), so what is in it "
-            "cannot be trusted: take that right away (chmod go-w)",
-        )
+    mode = status.st_mode
+    if not mode & _OTHERS_WRITE:
+        return
+    if stat.S_ISDIR(mode) and mode & stat.S_ISVTX:
+        remedy = "it is for files of all users; name a folder in it, for this user alone"
+    else:
+        remedy = _by_owner(status, "take that right away", f"chmod go-w '{name}'")
+    raise PermissionError(
+        errno.EPERM,
+        f"{what} can be written by others (mode {stat.S_IMODE(mode):04o}), so what is in it cannot be "
+        f"trusted: {remedy}",
+    )
+
+
+def _by_owner(status: os.stat_result, action: str, command: str) -> str:
+    """What is to be done by the owner of a folder, whom this process may be."""
+    if os.geteuid() in (status.st_uid, 0):
+        return f"{action} ({command}), or name another folder"
+    return f"name another folder, or have user {status.st_uid} {action} ({command})"
 
 
 def _require_owner(status: os.stat_result, what: str) -> None:
     if status.st_uid not in (os.geteuid(), 0) and status.st_uid != os.stat("/").st_uid:
         raise PermissionError(
-            errno.EPERM, f"{what} belongs to user {status.st_uid}, so what is in it cannot be trusted"
+            errno.EPERM,
+            f"{what} belongs to user {status.st_uid}, so what is in it cannot be trusted: name a folder of "
+            f"user {os.geteuid()}",
         )
