@@ -21,26 +21,34 @@ _FOLDER_MODE: Final = 0o700
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _NEVER_FOLLOW: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # opening a named pipe must not wait
 _CREATE: Final = os.O_CREAT | os.O_EXCL | _NEVER_FOLLOW
+LARGEST: Final = 256 << 20
+"""Bytes of a file. One that is longer was not written here: a sparse file of any length takes no room on a
+disk, and all memory when it is read."""
 
 
 def read(folder: str, name: str) -> bytes | None:
-    """What a file contains; None if there is none, or one that others can have written."""
+    """What a file contains; None if there is none, one that others can have written, or one that is too
+    long or cannot be read."""
     try:
         with opened(folder) as directory, open(existing(directory, name, os.O_RDONLY), "rb") as file:
-            return file.read()
-    except OSError:
+            size = os.fstat(file.fileno()).st_size
+            return file.read(size) if size <= LARGEST else None  # it may grow meanwhile
+    except (OSError, MemoryError):
         return None
 
 
 def write(folder: str, name: str, data: bytes) -> None:
     """Puts a file into a folder, which is made if need be; whole or not at all. OSError if the folder
-    refuses, or others can write in it."""
+    refuses, or others can write in it, or if :func:`read` would not read the file."""
+    if len(data) > LARGEST:
+        raise OSError(errno.EFBIG, f"{len(data)} bytes are more than a file may have ({LARGEST})", name)
     make_folder(folder)
     with opened(folder) as directory:
         temporary = f"{os.path.splitext(name)[0]}.{unique()}"
         try:
             with create(directory, temporary) as file:
                 file.write(data)
+            _move_folder_away(directory, name)
             os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
@@ -63,9 +71,17 @@ def create(directory: int, name: str) -> BinaryIO:
 
 def replace(directory: int, name: str) -> BinaryIO:
     """As :func:`create`, after removing what has the name: a link, not what it leads to."""
+    _move_folder_away(directory, name)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=directory)
     return create(directory, name)
+
+
+def _move_folder_away(directory: int, name: str) -> None:
+    """Gives a folder that has the name of a file another name. What is in it is not ours to remove."""
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+            os.rename(name, f"{name}.{unique()}", src_dir_fd=directory, dst_dir_fd=directory)
 
 
 def existing(directory: int, name: str, access: int) -> int:
@@ -75,7 +91,7 @@ def existing(directory: int, name: str, access: int) -> int:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise PermissionError(errno.EPERM, f"'{name}' is not a file")
-        _require_private(status, f"file '{name}'")
+        _require_private(status, "file", name)
     except BaseException:
         os.close(descriptor)
         raise
@@ -124,10 +140,25 @@ def opened(folder: str) -> Iterator[int]:
     _check_path(folder)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _require_private(os.fstat(descriptor), f"folder '{folder}'")
+        _require_private(os.fstat(descriptor), "folder", folder)
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def require_writable(directory: int, folder: str) -> None:
+    """PermissionError, which says what to do about it, if this process may not make files in an open
+    folder."""
+    if os.access(".", os.W_OK | os.X_OK, dir_fd=directory, effective_ids=True):
+        return
+    what, status = f"folder '{folder}' cannot be written", os.fstat(directory)
+    if os.fstatvfs(directory).f_flag & os.ST_RDONLY:
+        text = f"{what}, since what it is on is mounted read-only: name a folder elsewhere"
+    else:
+        mode = f"{what} by user {os.geteuid()} (mode {stat.S_IMODE(status.st_mode):04o})"
+        remedy = _by_owner(status, "give that right", f"chmod u+wx '{folder}'")
+        text = f"{mode}: {remedy}"
+    raise PermissionError(errno.EACCES, text)
 
 
 def _check_path(path: str) -> None:
@@ -141,10 +172,25 @@ def _check_path(path: str) -> None:
         if stat.S_ISLNK(status.st_mode):
             _require_owner(status, f"symbolic link '{prefix}'")
             _check_path(os.path.realpath(prefix, strict=True))
+        elif not stat.S_ISDIR(status.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, f"'{prefix}' is {_kind(status)}: name a folder")
         elif not status.st_mode & stat.S_ISVTX and not _is_of_own_group(status):
-            _require_private(status, f"folder '{prefix}'")
+            _require_private(status, "folder", prefix)
         else:
             _require_owner(status, f"folder '{prefix}'")
+
+
+_KINDS: Final = {
+    stat.S_IFREG: "a file",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def _kind(status: os.stat_result) -> str:
+    return _KINDS.get(stat.S_IFMT(status.st_mode), "something else than a folder")
 
 
 def _is_of_own_group(status: os.stat_result) -> bool:
@@ -154,18 +200,34 @@ def _is_of_own_group(status: os.stat_result) -> bool:
     return status.st_uid == status.st_gid == user != 0 and not status.st_mode & stat.S_IWOTH
 
 
-def _require_private(status: os.stat_result, what: str) -> None:
+def _require_private(status: os.stat_result, kind: str, name: str) -> None:
+    what = f"{kind} '{name}'"
     _require_owner(status, what)
-    if status.st_mode & _OTHERS_WRITE:
-        raise PermissionError(
-            errno.EPERM,
-            f"{what} can be written by others (mode {stat.S_IMODE(status.st_mode):04o}), so what is in it "
-            "cannot be trusted: take that right away (chmod go-w)",
-        )
+    mode = status.st_mode
+    if not mode & _OTHERS_WRITE:
+        return
+    if stat.S_ISDIR(mode) and mode & stat.S_ISVTX:
+        remedy = "it is for files of all users; name a folder in it, for this user alone"
+    else:
+        remedy = _by_owner(status, "take that right away", f"chmod go-w '{name}'")
+    raise PermissionError(
+        errno.EPERM,
+        f"{what} can be written by others (mode {stat.S_IMODE(mode):04o}), so what is in it cannot be "
+        f"trusted: {remedy}",
+    )
+
+
+def _by_owner(status: os.stat_result, action: str, command: str) -> str:
+    """What is to be done by the owner of a folder, whom this process may be."""
+    if os.geteuid() in (status.st_uid, 0):
+        return f"{action} ({command}), or name another folder"
+    return f"name another folder, or have user {status.st_uid} {action} ({command})"
 
 
 def _require_owner(status: os.stat_result, what: str) -> None:
     if status.st_uid not in (os.geteuid(), 0) and status.st_uid != os.stat("/").st_uid:
         raise PermissionError(
-            errno.EPERM, f"{what} belongs to user {status.st_uid}, so what is in it cannot be trusted"
+            errno.EPERM,
+            f"{what} belongs to user {status.st_uid}, so what is in it cannot be trusted: name a folder of "
+            f"user {os.geteuid()}",
         )

@@ -38,7 +38,7 @@ indented; after an empty line those of the calls after it, and of programs of ot
 _FIRST, _LATER = "start", "later"
 """How the names of the files begin."""
 _SUFFIX: Final = ".bin"
-_FORM: Final = b"3"
+_FORM: Final = b"4"
 """Changes with the fields of an :data:`Entry`."""
 _OWN: Final = "jitree."
 _MAKER: Final = "__getattr__"
@@ -217,24 +217,33 @@ def _file(name: str) -> str:
     return os.path.splitext(cache_from_source(os.path.join(_PACKAGE, "base", f"{name}.py")))[0] + _SUFFIX
 
 
-def _beginning() -> bytes:
-    """Of a file of this interpreter, form and place."""
-    return MAGIC_NUMBER + _FORM + os.fsencode(_PACKAGE) + b"\0"
+def _beginning(size: int) -> bytes:
+    """Of a file of this interpreter, form and place, with so many bytes after it: in a file that was cut off
+    no place is what it was."""
+    return MAGIC_NUMBER + _FORM + os.fsencode(_PACKAGE) + b"\0" + size.to_bytes(8, "little")
 
 
 def _read(file: str, kept: ExitStack) -> tuple[dict[str, Entry], memoryview]:
     """What the file has, and its bytes, which stay as long as ``kept`` is open. Nothing if it is another
     interpreter's, of another place, or not there."""
-    start = _beginning()
+    length = len(_beginning(0))
     try:
-        with open(file, "rb", buffering=0) as opened:
+        with open(file, "rb", buffering=0, opener=_at_once) as opened:
             content = kept.enter_context(_mapped(opened.fileno()))
-        if content[: len(start)] == start:
-            with content[len(start) :] as marshalled:
-                return marshal.loads(marshalled), content
-    except (OSError, EOFError, ValueError, TypeError):
+        size = len(content) - length
+        if size > 0 and content[:length] == _beginning(size):
+            with content[length:] as marshalled:
+                entries = marshal.loads(marshalled)
+            if isinstance(entries, dict):
+                return entries, content
+    except (OSError, EOFError, ValueError, TypeError, MemoryError):
         pass
     return {}, memoryview(b"")
+
+
+def _at_once(file: str, access: int) -> int:
+    """Opens a file; a named pipe, too, without waiting for who writes."""
+    return os.open(file, access | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 @contextmanager
@@ -305,7 +314,7 @@ def _write(file: str, content: bytes) -> None:
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)  # first: most of what can fail
     try:
         with open(descriptor, "wb") as opened:
-            opened.write(_beginning() + content)
+            opened.write(_beginning(len(content)) + content)
         os.replace(part, file)
     except BaseException:
         os.unlink(part)

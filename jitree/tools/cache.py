@@ -24,6 +24,7 @@ def main(arguments: Sequence[str]) -> int:
         lines = ["# jitree cache: lists, empties and fills the folder of machine code", "#"]
         lines += [f"#   {name:6} {summary}" for name, (_, _, summary) in COMMANDS.items()]
         lines += ["#", "# The folder is JITREE_CACHE_DIR, else ~/.cache/jitree; JITREE_CACHE_SIZE bounds it."]
+        lines += ["# Of one that cannot be used `list` says why, and which is taken instead."]
         print("\n".join(lines), file=sys.stdout if command else sys.stderr)
         return 0 if command else 1
     if command not in COMMANDS:

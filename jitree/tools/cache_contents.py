@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from jitree.codegen.image import cache, contents
+from jitree.codegen.image import contents
+from jitree.codegen.image.place import place
 from jitree.tools.flag_table import flag_set
 from jitree.tools.flags import ParsedFlags, command
 
@@ -19,8 +20,13 @@ _DAMAGED: Final = "(damaged, of another version of jitree, or others can write i
 @command(LIST_FLAGS)
 def list_main(flags: ParsedFlags) -> int:
     """Prints a line per image, the most recently used first. INVALID_ARGUMENT for a bad JITREE_CACHE_SIZE."""
-    limit = contents.maximum_size()
-    sys.stdout.writelines(line + "\n" for line in listing(contents.entries(), limit))
+    limit, found = contents.maximum_size(), place()
+    if found.refusal:
+        print(found.reason)
+    entries = contents.entries()
+    for folder in found.folders:
+        here = [entry for entry in entries if str(entry.path.parent) == folder]
+        sys.stdout.writelines(line + "\n" for line in listing(folder, here, limit))
     return 0
 
 
@@ -28,13 +34,13 @@ def list_main(flags: ParsedFlags) -> int:
 def clear_main(flags: ParsedFlags) -> int:
     """Empties the folder and says how much that was."""
     count, size = contents.clear()
-    print(f"removed {_images(count)}, {size_text(size)}, from {cache.directory()}")
+    print(f"removed {_images(count)}, {size_text(size)}, from {place().folder}")
     return 0
 
 
-def listing(entries: Sequence[contents.CacheFile], limit: int) -> Iterator[str]:
+def listing(folder: str, entries: Sequence[contents.CacheFile], limit: int) -> Iterator[str]:
     total = size_text(sum(entry.size for entry in entries))
-    yield f"{cache.directory()}: {_images(len(entries))}, {total} of {size_text(limit)}"
+    yield f"{folder}: {_images(len(entries))}, {total} of {size_text(limit)}"
     if not entries:
         return
     width = max(len("NAME"), *(len(entry.name) for entry in entries))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from jitree.codegen.image import Recipe
 from jitree.codegen.image.build import generate
+from jitree.codegen.image.place import place
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native import nests, tiering
 from jitree.dispatch.native.build import build
@@ -31,13 +32,16 @@ class _Count(NamedTuple):
 
 
 def tier_lines(module: BytecodeModule) -> Iterator[str]:
-    """A report of a module and of its VMVX executables."""
+    """A report of a module and of its VMVX executables, and where it is not kept as stated."""
     yield from _module_lines(f"module @{module.name}", module, tiering.recipe(module.program, module.name))
     for number, executable in enumerate(vmvx_images.executables(module.module)):
         yield ""
         yield from _module_lines(
             f"executable {number}, @{executable.name}", executable, vmvx_images.recipe(executable)
         )
+    if place().refusal:
+        yield ""
+        yield place().reason
 
 
 def _module_lines(title: str, module: BytecodeModule, recipe: Recipe) -> Iterator[str]:

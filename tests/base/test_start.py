@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,39 @@ def test_a_file_that_does_not_fit_is_not_used(copy: Path, damage: str) -> None:
     file_of(copy).write_bytes(damaged[damage])
     assert run(copy, LOADERS).split() == []
     assert "jitree.api.session" in run(copy, LOADERS).split(), "it was written anew"
+
+
+def _pipe(file: Path) -> None:
+    os.mkfifo(file)
+
+
+def _long(file: Path) -> None:
+    file.touch()
+    os.truncate(file, 64 << 30)
+
+
+def _loop(file: Path) -> None:
+    file.symlink_to(file)
+
+
+@pytest.mark.parametrize("plant", [_pipe, _long, _loop, Path.mkdir])
+@pytest.mark.parametrize("name", ["start", "later"])
+def test_what_is_no_file_is_not_used(copy: Path, name: str, plant: Callable[[Path], None]) -> None:
+    program = "import jitree; jitree.Session; from jitree.codegen.image import cache; print(cache.SUFFIX)"
+    run(copy, LOADERS)
+    file_of(copy, name).unlink()
+    plant(file_of(copy, name))
+    assert run(copy, program, PYTHONDONTWRITEBYTECODE="1") == ".image\n"
+
+
+@pytest.mark.parametrize("kept", [0.2, 0.5, 0.9, 0.999])
+def test_a_file_for_later_that_is_cut_off_is_not_used(copy: Path, kept: float) -> None:
+    """Each code is found by its distance from the end."""
+    run(copy, LOADERS)
+    later = file_of(copy, "later")
+    os.truncate(later, int(later.stat().st_size * kept))
+    program = "import jitree; jitree.Session; from jitree.codegen.image import cache, contents; print(1)"
+    assert run(copy, program, PYTHONDONTWRITEBYTECODE="1") == "1\n"
 
 
 def test_a_folder_that_may_not_be_written_to(copy: Path) -> None:

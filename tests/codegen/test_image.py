@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitree.codegen import image
-from jitree.codegen.image import background, cache, keys
+from jitree.codegen.image import background, cache, keys, place
 from jitree.codegen.image.flat import FlatImage, Recipe, decode, encode, from_json, map_image, to_json
 from jitree.codegen.image.keys import key_of
 from jitree.codegen.image.relocations import RELOCATIONS
@@ -257,8 +257,13 @@ def test_failed_build_is_reported_once(folder: Path) -> None:
 def test_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("JITREE_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "file"))
+    monkeypatch.setattr(place, "_TEMPORARY", (str(tmp_path / "file"),))
     monkeypatch.setattr(image, "_static", {})
-    with pytest.raises(UnavailableError, match="cannot be started"):
+    with (
+        pytest.warns(RuntimeWarning, match="so nothing is compiled"),
+        pytest.raises(UnavailableError, match="cannot be started"),
+    ):
         image.wait(recipe("texts"))
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
 
 import jitree
 from jitree.codegen import image
-from jitree.codegen.image import cache
+from jitree.codegen.image import cache, place
 from jitree.codegen.image.flat import FlatImage, Recipe
 from jitree.codegen.image.keys import key_of
 from jitree.errors import UnavailableError
+from tests.codegen.test_image import twice
 from tests.security.programs import VMVX
 
 KEY = bytes(range(32))
@@ -38,11 +41,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("JITREE_CACHE_DIR", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(cache, "_default_folder", cache._default_folder.__wrapped__)
     (tmp_path / "home").mkdir()
     (tmp_path / "temporary").mkdir()
     (tmp_path / "temporary").chmod(0o1777)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setattr(image, "_static", {})
+    monkeypatch.setattr(image, "_providers", WeakValueDictionary())
     return tmp_path / "home"
 
 
@@ -65,9 +69,9 @@ def test_no_cache_is_in_the_current_folder_where_no_other_can_be_written(
     monkeypatch.chdir(tmp_path)
     for temporary in ("/proc/nothing", ".", "temporary"):
         monkeypatch.setenv("TMPDIR", temporary)
-        monkeypatch.setattr(cache, "_TEMPORARY", ("/proc/not there",))
+        monkeypatch.setattr(place, "_TEMPORARY", ("/proc/not there",))
         assert cache.directory() == Path(f"/proc/not there/jitree-{os.geteuid()}")
-        monkeypatch.setattr(cache, "_TEMPORARY", ("/proc/not there", str(tmp_path / "temporary")))
+        monkeypatch.setattr(place, "_TEMPORARY", ("/proc/not there", str(tmp_path / "temporary")))
         assert cache.directory() == tmp_path / "temporary" / f"jitree-{os.geteuid()}"
     assert not [*tmp_path.glob("jitree*")]
 
@@ -75,7 +79,7 @@ def test_no_cache_is_in_the_current_folder_where_no_other_can_be_written(
 def test_programs_run_where_nothing_can_be_written(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home.chmod(0o777)
     monkeypatch.setenv("TMPDIR", "/proc/nothing")
-    monkeypatch.setattr(cache, "_TEMPORARY", ("/proc",))
+    monkeypatch.setattr(place, "_TEMPORARY", ("/proc",))
     with jitree.Session("local-sync") as session:
         assert session.load(VMVX).classify(np.zeros((8, 8), np.float32)).shape == (10,)
 
@@ -88,9 +92,11 @@ def test_a_current_folder_that_is_gone(folder: Path, tmp_path: Path, monkeypatch
     cache.write("name", b"data")
     assert cache.read("name") == b"data"
     monkeypatch.setenv("JITREE_CACHE_DIR", "relative")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     assert cache.read("name") is None
-    with pytest.raises(FileNotFoundError):
+    with pytest.warns(RuntimeWarning, match="'relative' is not used .*: name the whole path; it is kept in"):
         cache.write("name", b"data")
+    assert cache.directory() == tmp_path / f"jitree-{os.geteuid()}"
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
@@ -102,12 +108,20 @@ def test_an_image_that_others_can_write_is_a_miss(mode: int, folder: Path) -> No
     assert cache.load(recipe(), KEY) is None
 
 
-def test_a_folder_that_others_can_write_is_refused(folder: Path) -> None:
+def test_a_folder_that_others_can_write_is_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in it is not run, and nothing is written to it: the user's own one gets the image."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     sample = recipe()
-    cache.store(sample, key_of(sample), FlatImage(b"\xcc" * 64, b"", {"twice": 0}))
+    planted = cache.store(sample, key_of(sample), FlatImage(b"\xcc" * 64, b"", {"twice": 0}))
     folder.chmod(0o777)
-    with pytest.raises(UnavailableError, match=r"cache' can be written by others \(mode 0777\).*chmod go-w"):
-        image.wait(sample)
+    reason = r"cache' can be written by others \(mode 0777\).*chmod go-w '.*it is kept in '.*/jitree-"
+    with pytest.warns(RuntimeWarning, match=reason):
+        assert twice(image.wait(sample), 4) == 8
+    assert list(folder.iterdir()) == [planted]
+    assert cache.directory() == tmp_path / f"jitree-{os.geteuid()}"
+    assert cache.directory().stat().st_mode & 0o777 == 0o700
 
 
 def test_logs_and_locks_are_not_written_through_links(folder: Path, tmp_path: Path) -> None:
@@ -167,6 +181,12 @@ def test_a_temporary_folder_where_others_can_change_the_default_one(home: Path, 
     assert cache.read("name") == b"data"
 
 
+def require_new(folder: Path, above: Path) -> None:
+    """It has a name that nobody can have guessed, and is for its user alone."""
+    assert folder.parent == above and re.fullmatch(rf"jitree-{os.geteuid()}-[0-9a-f]{{16}}", folder.name)
+    assert folder.stat().st_mode & 0o777 == 0o700 and folder.stat().st_uid == os.geteuid()
+
+
 def test_a_temporary_folder_that_was_there_first(home: Path, tmp_path: Path) -> None:
     """A link of a user who guessed its name; without other users, one to a folder that others can write."""
     home.chmod(0o777)
@@ -174,10 +194,11 @@ def test_a_temporary_folder_that_was_there_first(home: Path, tmp_path: Path) -> 
     taken.mkdir()
     taken.chmod(0o777)
     (tmp_path / "temporary" / f"jitree-{os.geteuid()}").symlink_to(taken)
-    with pytest.raises(PermissionError, match="can be written by others"):
+    with pytest.warns(RuntimeWarning, match="can be written by others"):
         cache.write("name", b"data")
-    assert cache.read("name") is None
+    assert cache.read("name") == b"data"
     assert taken.stat().st_mode & 0o777 == 0o777 and not list(taken.iterdir())
+    require_new(cache.directory(), tmp_path / "temporary")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the administrator can give folders away")
@@ -190,5 +211,9 @@ def test_a_temporary_folder_of_another_user(kind: str, home: Path, tmp_path: Pat
     else:
         taken.symlink_to(home.parent)
     os.chown(taken, 12345, 12345, follow_symlinks=False)
-    with pytest.raises(PermissionError, match="belongs to user 12345"):
+    before = list(taken.iterdir())
+    with pytest.warns(RuntimeWarning, match="can be written by others"):
         cache.write("name", b"data")
+    assert cache.read("name") == b"data"
+    assert list(taken.iterdir()) == before
+    require_new(cache.directory(), tmp_path / "temporary")

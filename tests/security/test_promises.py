@@ -128,6 +128,7 @@ TESTS = {
     ],
     "The cache:": [
         "codegen/test_image.py::test_damaged_file_is_a_miss",
+        "codegen/test_image_damage.py::test_lying_lengths_are_a_miss",
         "codegen/test_image.py::test_file_of_another_user_is_a_miss",
     ],
 }

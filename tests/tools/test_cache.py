@@ -105,6 +105,18 @@ def test_leftovers_of_killed_builders_go(folder: Path) -> None:
     assert sorted(folder.iterdir()) == sorted([path, fresh])
 
 
+def test_a_file_that_is_too_long_goes_and_not_the_images(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = store("native", "a module", 1)
+    sparse = path.with_name(f"loop-{'0' * 32}.image")
+    sparse.touch(mode=0o600)
+    os.truncate(sparse, 64 << 30)
+    assert "64.0 GiB" in printed(capsys, "list") and sparse.exists()
+    contents.shrink(1 << 20, Path("none"))
+    assert list(folder.iterdir()) == [path]
+
+
 @pytest.mark.parametrize(("text", "size"), [("7", 7), ("2k", 2048), ("3M", 3 << 20), ("1G", 1 << 30)])
 def test_size_variable(text: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JITREE_CACHE_SIZE", text)

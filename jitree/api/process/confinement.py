@@ -152,13 +152,19 @@ def _limit(kind: int, value: int) -> None:
 
 def _threads_of_all() -> int:
     """How many threads the system has, of all users."""
-    with open("/proc/loadavg", "rb") as file:
-        return int(file.read().split()[3].split(b"/")[1])
+    return int(_read("/proc/loadavg").split()[3].split(b"/")[1])
 
 
 def _address_space() -> int:
-    with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[0]) * resource.getpagesize()
+    return int(_read("/proc/self/statm").split()[0]) * resource.getpagesize()
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise UnavailableError(f"no process can be confined where '{path}' cannot be read: {error}") from None
 
 
 def _require(result: int) -> None:

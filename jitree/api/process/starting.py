@@ -13,11 +13,10 @@ from typing import Final
 
 from jitree.base.endings import guard
 from jitree.codegen.image.packages import folders_of
+from jitree.codegen.image.place import VARIABLE, place
 from jitree.errors import UnavailableError
 
 _PROGRAM: Final = Path(__file__).with_name("starter.py")
-_VARIABLES: Final = ("HOME", "JITREE_CACHE_DIR")
-"""Where machine code is kept; the starter forgets them when it has it."""
 _PACKAGES: Final = ("jitree", "numpy", "ml_dtypes")
 
 
@@ -28,7 +27,6 @@ class Starter:
         self.control, theirs = _pair()
         self._parent = os.getpid()
         folders = {package: folders_of(package) for package in _PACKAGES}
-        variables = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(_PROGRAM), json.dumps(folders)],
@@ -36,7 +34,10 @@ class Starter:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
-                env=variables | {"OPENBLAS_NUM_THREADS": "1"},  # one that has threads does not fork well
+                env={
+                    VARIABLE: place().folder,  # the starter forgets it when it has its machine code
+                    "OPENBLAS_NUM_THREADS": "1",  # one that has threads does not fork well
+                },
                 start_new_session=True,
             )
 

@@ -173,10 +173,12 @@ class Provider:
         name_code({f"jitree.{self.recipe.name}.{name}": address for name, address in entries}, ready.end)
 
     def _start(self, niceness: int | None) -> None:
+        from jitree.codegen.image.place import settle
         from jitree.codegen.image.starting import Starting  # now: builders start in the middle of calls
 
         if niceness is None:
             return
+        settle()  # here, where the caller of the program sees the warning
         builder = Starting(self.recipe, self.key, niceness, self._builds)
         if self._builds is not None:
             self._builds.add(builder)

@@ -13,6 +13,7 @@ import os
 import sys
 from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
+from typing import Final
 
 
 class Given:
@@ -25,9 +26,19 @@ class Given:
         return PathFinder.find_spec(name, self._folders[name]) if name in self._folders else None
 
 
+_MOST: Final = 1 << 16
+"""Where the system does not say what is open, descriptors are looked for below this number."""
+
+
 def close_others(kept: int) -> None:
     """What the program lets its processes inherit would stay open as long as this one runs."""
-    for descriptor in map(int, os.listdir("/proc/self/fd")):
+    try:
+        found = [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:
+        os.closerange(3, kept)
+        os.closerange(kept + 2, max(_MOST, kept + 2))
+        return
+    for descriptor in found:
         if descriptor > 2 and descriptor not in (kept, kept + 1):
             with suppress(OSError):  # of listing them
                 os.close(descriptor)

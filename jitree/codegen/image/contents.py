@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from jitree.base import private_files
 from jitree.base.records import NamedTuple
 from jitree.codegen.image import cache
 from jitree.codegen.image.flat import SUFFIX, title_of
+from jitree.codegen.image.place import place
 from jitree.errors import InvalidArgumentError
 
 SIZE_VARIABLE: Final = "JITREE_CACHE_SIZE"
@@ -45,7 +47,7 @@ class CacheFile(NamedTuple):
     @property
     def title(self) -> str | None:
         """What an image is; None if it is damaged, of another version of jitree, or not to be trusted."""
-        return title_of(cache.read(self.path.name) or b"")
+        return title_of(private_files.read(str(self.path.parent), self.path.name) or b"")
 
 
 def maximum_size() -> int:
@@ -65,15 +67,15 @@ def maximum_size() -> int:
 
 
 def entries() -> list[CacheFile]:
-    """The images in the folder, the most recently used first."""
-    images = (file for file in _files() if file.suffix == SUFFIX)
+    """The images that are found, the most recently used first."""
+    images = (file for folder in place().folders for file in _files(folder) if file.suffix == SUFFIX)
     return sorted(images, key=lambda file: (-file.used, file.path.name))
 
 
 def clear() -> tuple[int, int]:
     """Removes everything that is not being built: (number of images, their bytes)."""
     count = size = 0
-    for file in _files():
+    for file in _files(place().folder):
         if file.suffix == SUFFIX:
             if _remove(file):
                 count, size = count + 1, size + file.size
@@ -83,13 +85,14 @@ def clear() -> tuple[int, int]:
 
 
 def shrink(limit: int, kept: Path) -> None:
-    """Removes the images that were not used for longest until the rest is within ``limit`` bytes, and what
-    killed builders left. ``kept`` stays whatever its size."""
+    """Removes the images that were not used for longest until the rest is within ``limit`` bytes, what
+    killed builders left, and files that are too long to be images, instead of which all images would have to
+    go. ``kept`` stays whatever its size."""
     images = []
-    for file in _files():
-        if file.suffix == SUFFIX:
+    for file in _files(place().folder):
+        if file.suffix == SUFFIX and file.size <= private_files.LARGEST:
             images.append(file)
-        elif _is_abandoned(file, _ABANDONED_SECONDS):
+        elif file.suffix == SUFFIX or _is_abandoned(file, _ABANDONED_SECONDS):
             _remove(file)
     excess = sum(file.size for file in images) - limit
     for file in sorted(images, key=lambda file: file.used):
@@ -99,9 +102,9 @@ def shrink(limit: int, kept: Path) -> None:
             excess -= file.size
 
 
-def _files() -> Iterator[CacheFile]:
+def _files(folder: str) -> Iterator[CacheFile]:
     try:
-        listed = sorted(os.scandir(cache.directory()), key=lambda entry: entry.name)
+        listed = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError:  # no folder yet
         return
     for entry in listed:

@@ -83,6 +83,8 @@ SUFFIX: Final = ".image"
 KEY_SIZE: Final = 32
 _HEADER: Final = struct.Struct(f"<8s{KEY_SIZE}s5I")
 _ENTRY: Final = struct.Struct("<IH")
+_WORD: Final = 4
+"""Bytes of an offset in :attr:`FlatImage.rebase`."""
 _START: Final = DIGEST_SIZE + _HEADER.size
 
 
@@ -120,9 +122,16 @@ def encode(image: FlatImage, key: bytes, title: str) -> bytes:
 
 
 def decode(data: bytes | memoryview, key: bytes) -> FlatImage | None:
-    """The image of a file made for ``key``; None for any other, damaged or short file."""
+    """The image of a file made for ``key``; None for any other, damaged or short file, and for one whose
+    parts name places outside of them."""
     parts = _parts(data)
-    return _image(parts) if parts is not None and parts.key == key and _is_whole(data) else None
+    if parts is None or parts.key != key or not _is_whole(data):
+        return None
+    try:
+        image = _image(parts)
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return image if _stays_inside(image) else None
 
 
 def decode_trusted(data: bytes | memoryview) -> FlatImage | None:
@@ -140,7 +149,7 @@ def key_of(data: bytes | memoryview) -> bytes | None:
 def title_of(data: bytes | memoryview) -> str | None:
     """What a file says it is; None for one that is damaged, short or of another format."""
     parts = _parts(data)
-    return parts.title.decode() if parts is not None and _is_whole(data) else None
+    return parts.title.decode(errors="replace") if parts is not None and _is_whole(data) else None
 
 
 def _parts(data: bytes | memoryview) -> _Parts | None:
@@ -162,6 +171,14 @@ def _image(parts: _Parts) -> FlatImage:
         position += _ENTRY.size + length
         entries[parts.names[position - length : position].decode()] = offset
     return FlatImage(parts.code, parts.rebase, entries, parts.notes)
+
+
+def _stays_inside(image: FlatImage) -> bool:
+    """Whether all places that an image names are in its code, or at the end of it."""
+    size = len(image.code)
+    if len(image.rebase) % _WORD or max(image.entries.values(), default=0) > size:
+        return False
+    return not image.rebase or max(memoryview(image.rebase).cast("I")) < size & ~7
 
 
 def _is_whole(data: bytes | memoryview) -> bool:
