@@ -132,4 +132,4 @@ class PairedFunction(Function):
 
     @property
     def _counterpart(self) -> Function:
-        return self._session.lookup(self.full_name + TORCH_ASYNC_SUFFIX)
+        return self._session.function_of(self._vm_function.module, self.name + TORCH_ASYNC_SUFFIX)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.api.calls.refusal import listed
+from jitree.api.load_order import imported_modules
 from jitree.codegen import image
 from jitree.dispatch.tiers import WAITING_TIERS
 from jitree.errors import NotFoundError
 from jitree.modules.hal import HalModule
 
 if TYPE_CHECKING:
+    from jitree.dispatch.context import ModuleLike
     from jitree.dispatch.host_module import HostModule
     from jitree.hal.device import Device
     from jitree.hal.executable import ExecutableLoader
@@ -114,6 +116,14 @@ BUILTIN_MODULES: Final[Mapping[str, Callable[[Host], HostModule]]] = {
 unless a module of that name is registered then."""
 WITHOUT_CHECK: Final = tuple(name for name in BUILTIN_MODULES if name != CHECK)
 """For command lines that run programs: there expectations are not imported, as in IREE's tools."""
+
+
+def builtins_for(
+    host: Host, names: Sequence[str], modules: Sequence[ModuleLike], present: Sequence[str]
+) -> list[HostModule]:
+    """Those of the builtin modules ``names`` that modules import from and that are not ``present``."""
+    wanted = set().union(*map(imported_modules, modules)).difference(present)
+    return [BUILTIN_MODULES[name](host) for name in names if name in wanted]
 
 
 def chosen(names: Iterable[str] | None) -> tuple[str, ...]:

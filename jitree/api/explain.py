@@ -328,9 +328,7 @@ def explain(session: Any, function: str | Function | None) -> Explanation | dict
     not: others may use the device before they end."""
     require("function", "a function or its name", function, Function, str, type(None))
     if function is None:
-        known = (
-            session.lookup(f"{module.name}.{name}") for module in session.modules.values() for name in module
-        )
+        known = (module[name] for module in session.modules.values() for name in module)
         return {
             item.full_name: item.watcher.explanation
             for item in known

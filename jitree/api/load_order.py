@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from jitree import errors
 from jitree.base.records import NamedTuple
-from jitree.errors import InvalidArgumentError
+from jitree.errors import AlreadyExistsError, InvalidArgumentError
 from jitree.hal.device import Device
 
 if TYPE_CHECKING:
@@ -65,32 +65,47 @@ def imported_modules(module: ModuleLike) -> set[str]:
 
 
 def load_order(modules: Sequence[ModuleLike]) -> list[ModuleLike]:
-    """The modules in the given order, but after those among them that they import from.
+    """The modules in the given order, but after those among them that they import from. One of each name
+    suffices, the first of those given: a second one is for what comes after it.
 
     INVALID_ARGUMENT, naming the modules, if they import from one another in a circle.
     """
-    by_name = {module.name: module for module in modules}
-    ordered: dict[str, ModuleLike] = {}
+    firsts: dict[str, ModuleLike] = {}
     for module in modules:
-        _place(module, by_name, ordered, [])
-    return list(ordered.values())
+        firsts.setdefault(module.name, module)
+    ordered: list[ModuleLike] = []
+    for module in modules:
+        _place(module, firsts, ordered, [])
+    return ordered
 
 
 def _place(
-    module: ModuleLike, by_name: Mapping[str, ModuleLike], ordered: dict[str, ModuleLike], path: list[str]
+    module: ModuleLike, firsts: Mapping[str, ModuleLike], ordered: list[ModuleLike], path: list[str]
 ) -> None:
     """Puts a module after what it needs; ``path`` are those that are waiting for it."""
-    if module.name in ordered:
+    if any(placed is module for placed in ordered):
         return
     if module.name in path:
         circle = [*path[path.index(module.name) :], module.name]
         raise InvalidArgumentError(
             f"modules import from one another in a circle: {' -> '.join(circle)}; none of them can be first"
         )
-    for needed in by_name.values():  # not the set of names: its order changes from run to run
-        if needed is not module and needed.name in imported_modules(module):
-            _place(needed, by_name, ordered, [*path, module.name])
-    ordered[module.name] = module
+    for needed in firsts.values():  # not the set of names: its order changes from run to run
+        if needed.name != module.name and needed.name in imported_modules(module):
+            _place(needed, firsts, ordered, [*path, module.name])
+    ordered.append(module)
+
+
+def require_new_names(modules: Sequence[ModuleLike], present: Sequence[ModuleLike]) -> None:
+    """ALREADY_EXISTS for a module whose name one of those ``present``, or another of them, has."""
+    names = {module.name for module in present}
+    for module in modules:
+        if module.name in names:
+            raise AlreadyExistsError(
+                f"a module '{module.name}' is registered already; use another session for the second one, or "
+                "session.link, after which the name means the second one"
+            )
+        names.add(module.name)
 
 
 _DEVICE_TARGET: Final = r'#hal\.device\.target<"([^"]+)"'

@@ -123,7 +123,7 @@ class Module(Remade):
                     f"no function '{name}' exported by module '{self.name}'; it exports "
                     f"{', '.join(self._names) or 'none'}"
                 )
-            function = self._functions[name] = self._session.lookup(f"{self.name}.{local}")
+            function = self._functions[name] = self._session.function_of(self._module, local)
         return function
 
     @folded
@@ -169,7 +169,7 @@ def create_function(session: Owner, vm_function: VmFunction) -> Function:
     if vm_function.name + TORCH_ASYNC_SUFFIX in vm_function.module.export_names():
         from jitree.api.asynchronous import PairedFunction
 
-        counterpart = session.context.lookup(vm_function.full_name + TORCH_ASYNC_SUFFIX)
+        counterpart = session.context.function_of(vm_function.module, vm_function.name + TORCH_ASYNC_SUFFIX)
         stated = {key: text for key, text in counterpart.attrs.items() if key.startswith(TRANSIENTS)}
         signature = signature_of(vm_function.name, vm_function.convention, {**stated, **vm_function.attrs})
         return PairedFunction(session, vm_function, signature)

@@ -326,6 +326,11 @@ def _described(session: Session) -> Program:
             raise UnimplementedError("a session on an instance that is not the default one cannot be pickled")
         device = made if made is None or isinstance(made, str) else _uris(made)
         parameters = _archives(options.pop("parameters", ()))
+    names = [module.name for module in session.context.modules]
+    if twins := {name for name in names if names.count(name) > 1}:
+        raise UnimplementedError(
+            f"several modules of the session are called '{min(twins)}', and a program has one of each name"
+        )
     files = tuple(map(_loaded, session.modules.values()))
     if not files:
         raise UnimplementedError("a session without modules cannot be pickled; load one first")

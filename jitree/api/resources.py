@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from jitree.api.array import Array, use_parts
 from jitree.api.calls.refusal import describe, listed
+from jitree.api.calls.transfers import copy_to_device
 from jitree.api.executables import Plugin, create_loaders
-from jitree.api.session_arguments import require, require_arithmetic, require_option
+from jitree.api.load_order import parse_reference
+from jitree.api.session_arguments import host_array, require, require_arithmetic, require_option
 from jitree.base.endings import Unique
+from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.host_module import HostModule
 from jitree.errors import InvalidArgumentError, StatusError, UnavailableError, UnimplementedError
 from jitree.hal.device import Device
@@ -23,7 +27,9 @@ from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
     from jitree.api.sandbox import Sandbox
+    from jitree.dispatch.context import ModuleLike
     from jitree.hal.allocator import Allocator
+    from jitree.vmfb.archive import Source
 
 
 DEFAULT_DEVICES = ("local-task", "cuda")
@@ -187,6 +193,34 @@ def default_loaders() -> tuple[ExecutableLoader, ...]:
     """One of each loader for executables that run on this machine's processors."""
 
     return create_loaders()
+
+
+def read_module(source: Source | ModuleLike, ref_types: RefTypes) -> ModuleLike:
+    """The module that a source is or has, for sessions of the instance that has ``ref_types``."""
+    if isinstance(source, (BytecodeModule, HostModule)):
+        return source
+    if isinstance(source, str):
+        if source == "-":  # standard input
+            return BytecodeModule.load(sys.stdin.buffer, "<standard input>")
+        reference = parse_reference(source)
+        if reference is not None:
+            from jitree.api.module_files import open_module_file
+
+            return open_module_file(reference, ref_types)
+    return BytecodeModule.load(source)
+
+
+def placed(value: Any, device: Device) -> Array:
+    """The elements of a value on a device. INVALID_ARGUMENT for types that programs cannot have."""
+    if isinstance(value, Array):
+        if value.device is device and not value.is_donated:
+            return value
+        value = value.to_host()
+    exchange = device.array_exchange
+    if exchange is not None and exchange.is_importable(value):
+        return Array(exchange.import_view(value), device)
+    array, row = host_array(value)
+    return Array(copy_to_device(array, row, device), device)
 
 
 def _read_part(array: Array, index: Any) -> Any:

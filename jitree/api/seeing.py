@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from jitree.api.function import Function
     from jitree.dispatch.context import Context
+    from jitree.dispatch.function import VmFunction
     from jitree.hal.device import Device
     from jitree.observe.finite import FiniteCheck
     from jitree.observe.observation import Observation, Onlooker
@@ -26,7 +27,7 @@ class Observable(abc.ABC):
 
     _context: Context
     _devices: tuple[Device, ...]
-    _functions: dict[str, Function]
+    _functions: dict[VmFunction, Function]
     _observation: Observation | None = None
     _profile: Profile | None = None
     _closed: bool

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from jitree import errors
 from jitree.api import session_arguments
 from jitree.api.array import Array
-from jitree.api.builtin_modules import BUILTIN_MODULES, HAL, chosen, prepare_hal, start_hal
-from jitree.api.calls.transfers import copy_to_device, empty
+from jitree.api.builtin_modules import BUILTIN_MODULES, HAL, builtins_for, chosen, prepare_hal, start_hal
+from jitree.api.calls.transfers import empty
 from jitree.api.function import Function
-from jitree.api.load_order import explained, imported_modules, load_order, parse_reference
+from jitree.api.load_order import explained, load_order, require_new_names
 from jitree.api.module import Module, create_function
-from jitree.api.resources import DeviceChoice, Resources, open_devices
+from jitree.api.resources import DeviceChoice, Resources, open_devices, placed, read_module
 from jitree.api.seeing import Observable
 from jitree.base.endings import Ended, Remade, require_interpreter
 from jitree.base.memory import give_back_free_memory, give_back_much_free_memory, once
@@ -136,7 +135,8 @@ class Session(Observable, Ended, Remade):
         self.will_end()
         self._instance = Instance.default() if instance is None else instance
         self._modules: dict[str, Module] = {}
-        self._functions: dict[str, Function] = {}
+        self._functions: dict[VmFunction, Function] = {}
+        self._named: dict[str, Function] = {}
         self._direct_calls: DirectCalls | None = None
         self.trace_sink: TraceSink | None = trace_sink
         session_arguments.require_memory(zero_memory, guard_pages)
@@ -243,8 +243,18 @@ class Session(Observable, Ended, Remade):
         if not sources:
             raise InvalidArgumentError("load: no module was given; pass a path, bytes or an open binary file")
         with session_arguments.loading(self._sandbox):
-            modules = self._register([self._read(source) for source in sources])
+            modules = self._register_new([self._read(source) for source in sources])
         return modules[0] if len(modules) == 1 else modules
+
+    @folded
+    @memory_errors("linking modules")
+    def link(self, *sources: Source | ModuleLike) -> tuple[Module, ...]:
+        """As :meth:`load`, of modules whose names others may have: from then on a name means the last module
+        that has it, here and in what is loaded later. The modules that this gives call their own functions.
+        """
+        self._require_open()
+        with session_arguments.loading(self._sandbox):
+            return self._register([self._read(source) for source in sources])
 
     @folded
     def append_module(self, module: ModuleLike) -> Module:
@@ -252,7 +262,7 @@ class Session(Observable, Ended, Remade):
         self._require_open()
         session_arguments.require("module", "a module that has been read", module, BytecodeModule, HostModule)
         with session_arguments.loading(self._sandbox):
-            return self._register([module])[0]
+            return self._register_new([module])[0]
 
     def load_native(self, path: str | os.PathLike[str], /, *, create: str = "", **parameters: str) -> Module:
         """Loads the C module that a shared library makes, by its function ``create`` (default
@@ -266,43 +276,29 @@ class Session(Observable, Ended, Remade):
             self._sandbox.refuse_code(path)
         from jitree.api.module_files import open_library_module
 
-        return self._register([open_library_module(path, create, parameters, self._instance.ref_types)])[0]
+        library = open_library_module(path, create, parameters, self._instance.ref_types)
+        return self._register_new([library])[0]
 
     def _read(self, source: Source | ModuleLike) -> ModuleLike:
         if self._sandbox is not None:
             return self._sandbox.read(source)
-        if isinstance(source, (BytecodeModule, HostModule)):
-            return source
-        if isinstance(source, str):
-            if source == "-":  # standard input
-                return BytecodeModule.load(sys.stdin.buffer, "<standard input>")
-            reference = parse_reference(source)
-            if reference is not None:
-                from jitree.api.module_files import open_module_file
+        return read_module(source, self._instance.ref_types)
 
-                return open_module_file(reference, self._instance.ref_types)
-        return BytecodeModule.load(source)
+    def _register_new(self, loaded: Sequence[ModuleLike]) -> tuple[Module, ...]:
+        require_new_names(loaded, self._context.modules)
+        return self._register(loaded)
 
     def _register(self, loaded: Sequence[ModuleLike]) -> tuple[Module, ...]:
         if self._preference is not None:
             loaded = [self._preference.chosen(self, module) for module in loaded]
-        names = [module.name for module in self._context.modules]
-        for module in loaded:
-            if module.name in names:
-                raise errors.AlreadyExistsError(
-                    f"a module '{module.name}' is registered already; use another session for the second one"
-                )
-            names.append(module.name)
+        names = [module.name for module in (*self._context.modules, *loaded)]
         with explained(self._devices) if self._sandbox is None else self._sandbox.registering(loaded):
-            self._context.register([*self._builtins_for(loaded, names), *load_order(loaded)])
+            builtins = builtins_for(self, self._builtins, loaded, names)
+            self._context.register([*builtins, *load_order(loaded)])
         modules = tuple(Module(self, module) for module in loaded)
         self._modules.update((module.name, module) for module in modules)
+        self._named.clear()
         return modules
-
-    def _builtins_for(self, loaded: Sequence[ModuleLike], present: Sequence[str]) -> list[HostModule]:
-        """The builtin modules that modules import from and that are not among those ``present``."""
-        wanted = set().union(*map(imported_modules, loaded)).difference(present)
-        return [BUILTIN_MODULES[name](self) for name in self._builtins if name in wanted]
 
     # -- calling -----------------------------------------------------------------------------------------
 
@@ -310,10 +306,21 @@ class Session(Observable, Ended, Remade):
         """The exported function ``module.function``. NOT_FOUND with what there is instead."""
         self._require_open()
         session_arguments.require_name(name)
-        function = self._functions.get(name)
+        function = self._named.get(name)
         if function is None:
-            function = create_function(self, self._context.lookup(name))
-            self._functions[name] = self._seen(function)
+            function = self._named[name] = self._function(self._context.lookup(name))
+        return function
+
+    def function_of(self, module: ModuleLike, name: str) -> Function:
+        """The exported function of this very module, whatever others are called. NOT_FOUND as
+        :meth:`lookup`."""
+        self._require_open()
+        return self._function(self._context.function_of(module, name))
+
+    def _function(self, vm_function: VmFunction) -> Function:
+        function = self._functions.get(vm_function)
+        if function is None:
+            function = self._functions[vm_function] = self._seen(create_function(self, vm_function))
         return function
 
     @folded
@@ -353,18 +360,10 @@ class Session(Observable, Ended, Remade):
         self._require_open()
         calls = self._direct_calls
         if calls is not None and type(value) is np.ndarray:
-            placed = calls.place(value)
-            if placed is not None:
-                return placed
-        if isinstance(value, Array):
-            if value.device is self.device and not value.is_donated:
-                return value
-            value = value.to_host()
-        exchange = self.device.array_exchange
-        if exchange is not None and exchange.is_importable(value):
-            return Array(exchange.import_view(value), self.device)
-        array, row = session_arguments.host_array(value)
-        return Array(copy_to_device(array, row, self.device), self.device)
+            found = calls.place(value)
+            if found is not None:
+                return found
+        return placed(value, self.device)
 
     @folded
     def empty(self, shape: session_arguments.Shape, dtype: npt.DTypeLike = np.float32) -> Array:
@@ -442,7 +441,7 @@ class Session(Observable, Ended, Remade):
         for part in (*self._owned, self._sandbox):
             if part is not None:
                 part.close()
-        self._modules, self._functions, self._has_ended = {}, {}, True
+        self._modules, self._functions, self._named, self._has_ended = {}, {}, {}, True
         give_back_much_free_memory()
 
     def _require_open(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

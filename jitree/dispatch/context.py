@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.arguments import items, object_of
 from jitree.base.endings import Unique
@@ -29,6 +29,9 @@ from jitree.regs.memory import UNBOUNDED, Bounds
 from jitree.regs.records import ModuleRecord
 from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.schema import Import
+
+if TYPE_CHECKING:
+    from jitree.dispatch.function import ExportingModule
 
 INIT: Final = "__init"
 DEINIT: Final = "__deinit"
@@ -180,6 +183,7 @@ class Context(Unique):
         )
 
     def _find_module(self, name: str) -> ModuleInstance | None:
+        """The last of that name: what a module is called means the latest one."""
         for instance in reversed(self._instances):
             if instance.module.name == name:
                 return instance
@@ -198,12 +202,14 @@ class Context(Unique):
         if instance is None:
             names = ", ".join(module.name for module in self.modules) or "none"
             raise NotFoundError(f"no module '{module_name}' is registered; registered are: {names}")
-        function = instance.function(name)
-        if function is None:
-            raise NotFoundError(
-                f"no function '{name}' exported by module '{module_name}'; it exports {_candidates(instance)}"
-            )
-        return function
+        return _exported(instance, name)
+
+    def function_of(self, module: ExportingModule, name: str) -> VmFunction:
+        """The exported function of this very module, whatever others are called; NOT_FOUND without one."""
+        for instance in reversed(self._instances):
+            if instance.module is module:
+                return _exported(instance, name)
+        raise NotFoundError(f"module '{module.name}' is not registered in this context")
 
     def invoke(self, function: VmFunction, arguments: Sequence[object] = ()) -> list[Any]:
         """Calls a function and waits for its results: integers, floats, objects (None for null).
@@ -291,6 +297,16 @@ def _engine(tier: str | Engine | None, flags: ContextFlags) -> Engine:
 
         return TraceEngine()
     return create_engine(tier) if tier is None or isinstance(tier, str) else tier
+
+
+def _exported(instance: ModuleInstance, name: str) -> VmFunction:
+    function = instance.function(name)
+    if function is None:
+        raise NotFoundError(
+            f"no function '{name}' exported by module '{instance.module.name}'; it exports "
+            f"{_candidates(instance)}"
+        )
+    return function
 
 
 def _candidates(instance: ModuleInstance) -> str:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from jitree.api.limits import Limits
+    from jitree.api.module import Module
     from jitree.api.session import Session
 
 
@@ -35,8 +36,11 @@ def _sandbox(flags: ParsedFlags) -> bool | str:
     return _KINDS.get(text, str(text))
 
 
-def open_session(flags: ParsedFlags, stack: ExitStack, parameters: Mapping[str, str]) -> Session:
-    """A session with the modules that the flags name; ``parameters`` are those of ``local-task``.
+def open_session(
+    flags: ParsedFlags, stack: ExitStack, parameters: Mapping[str, str]
+) -> tuple[Session, Module]:
+    """A session with the modules that the flags name, and the last of these.
+    ``parameters`` are those of ``local-task``.
 
     Archives are the host's to open: their paths stand on the command line. A compiler may write them while
     standard input is read."""
@@ -62,12 +66,10 @@ def open_session(flags: ParsedFlags, stack: ExitStack, parameters: Mapping[str, 
         executable_plugins=flags.texts("executable_plugin"),
         zero_memory=flags.boolean("zero_memory"),
         guard_pages=flags.boolean("guard_pages"),
-        # a separate process has all that there are
-        builtin_modules=None if _sandbox(flags) == "process" else WITHOUT_CHECK,
+        builtin_modules=WITHOUT_CHECK,
     )
     stack.enter_context(session)
-    session.load(*modules)
-    return session
+    return session, session.link(*modules)[-1]
 
 
 def _read_standard_input(limits: Limits | None) -> memoryview:

@@ -55,8 +55,8 @@ def open_program(flags: ParsedFlags) -> Iterator[OpenedProgram]:
 
 def _open(flags: ParsedFlags, stack: ExitStack) -> OpenedProgram:
     if is_confined(flags):
-        session = open_session(flags, stack, task_parameters(flags))
-        return OpenedProgram(session, list(session.modules.values())[-1], session.devices)
+        session, module = open_session(flags, stack, task_parameters(flags))
+        return OpenedProgram(session, module, session.devices)
     loaded = read_modules(flags)
     devices = open_devices(flags, stack)
     session = stack.enter_context(create_session(flags, devices, loaded))
@@ -100,9 +100,8 @@ def create_session(flags: ParsedFlags, devices: Sequence[Device], loaded: Sequen
 
 
 def load_modules(session: Session, loaded: Sequence[ModuleLike]) -> Module:
-    """Loads modules into a session and gives the last one."""
-    session.load(*loaded)
-    return session.modules[loaded[-1].name]
+    """Loads modules into a session and gives the last one, also where others have its name."""
+    return session.link(*loaded)[-1]
 
 
 def _read_module(path: str, mode: str) -> ModuleLike:

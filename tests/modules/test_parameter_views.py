@@ -70,3 +70,39 @@ def test_what_passes(name: str, value: Tensor) -> None:
     bits = MODEL | {name: value}
     for key, result in zip("ohidclm", found, strict=True):
         assert np.asarray(result).tobytes() == bits[key].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("o", np.arange(12)),
+        ("o", np.arange(10).reshape(2, 5)),
+        ("o", np.arange(12, dtype=np.uint64)),
+        ("h", np.arange(7, dtype=np.float16)),
+    ],
+)
+def test_callers_get_the_first_of_more_elements(name: str, value: Tensor) -> None:
+    """As in the reference, of just the elements that they are said to get."""
+    with Session("local-sync", parameters={"model": MODEL | {name: value}}) as session:
+        program = session.load(SHOWN)
+        found = dict(zip("ohi", [program.one(), *program.whole()], strict=False))
+    size = MODEL[name].size
+    assert np.asarray(found[name]).tobytes() == value.ravel()[:size].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("o", np.arange(12, dtype=np.float64)),
+        ("o", np.arange(12, dtype=np.int32)),
+        ("o", np.arange(12, dtype=np.complex64)),
+        ("h", np.arange(7, dtype=np.int16)),
+        ("a", np.arange(12, dtype=np.int16)),  # which a kernel takes
+    ],
+)
+def test_the_first_of_other_elements_are_refused(name: str, value: Tensor) -> None:
+    with (
+        Session("local-sync", parameters={"model": MODEL | {name: value}}) as session,
+        pytest.raises(InvalidArgumentError, match=rf"'model::{name}' has .* the program takes \d+ bytes"),
+    ):
+        session.load(SHOWN)

@@ -136,7 +136,7 @@ def test_in_a_process_of_its_own() -> None:
     assert outcome.code == 1 and "NOT_FOUND" in outcome.stderr
 
 
-@pytest.mark.parametrize("flags", [(), ("--sandbox",)])
+@pytest.mark.parametrize("flags", [(), ("--sandbox",), ("--sandbox=process",)])
 def test_run_has_no_expectations(flags: tuple[str, ...]) -> None:
     """As in IREE's tools: the import is optional and absent."""
     shared = ("--device=local-sync", *flags)

@@ -91,7 +91,7 @@ def _measured(function: MeasuredFunction, values: list[object]) -> int:
             f"'{function.name}' does not say how much memory it needs: it was compiled without "
             f"{TRANSIENTS}.size"
         )
-    measure = function.session.context.lookup(f"{function.vm_function.module.name}.{name}")
+    measure = function.session.context.function_of(function.vm_function.module, name)
     fences = [None] * (len(measure.convention.arguments) - len(values))
     return sum(function.invoker.invoke(measure, [*values, *fences]))
 

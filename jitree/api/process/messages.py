@@ -33,6 +33,8 @@ _TITLES: Final = {
     "modules": "names and declarations of functions",
 }
 """What users call parts of messages, where they do not have the name of the part."""
+LINK: Final = "link"
+"""The other of the two methods of sessions that load modules."""
 _MARK: Final = b"m"
 """What goes through the socket beside files."""
 _LENGTH: Final = struct.Struct("<Q")

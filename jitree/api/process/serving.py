@@ -6,6 +6,7 @@ import os
 import pkgutil
 import socket
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from jitree.api.calls.native import RECIPE as CALLS
 from jitree.api.executables import create_loaders
 from jitree.api.function import Function
 from jitree.api.limits import Limits
+from jitree.api.module import Module
 from jitree.api.process import messages, values
 from jitree.api.process.confinement import confine
 from jitree.api.sandbox import Charging, Sandbox
@@ -56,18 +58,20 @@ def serve(connection: socket.socket, options: dict[str, Any], keeper: int) -> No
     limits = Limits(**options["limits"])
     try:
         kind, spare = (GuardedSandbox, GUARDS) if options["guard_pages"] else (NativeSandbox, SPARE)
-        session = _session(options["device"], kind(limits, options["arithmetic"]))
+        sandbox = kind(limits, options["arithmetic"])
+        session = _session(options["device"], sandbox, options["builtins"])
         memory = None if limits.memory is None else limits.memory + spare + options["given"]
         confine(keeper, memory, options["most"])
     except BaseException as error:
         refuse(connection, error)
         return
+    modules: list[Module] = []
     while (received := messages.receive(connection)) is not None:
         message, file = received
         head: dict[str, Any] = {}
         parts: list[memoryview] = []
         try:
-            parts = _answer(session, message, head)
+            parts = _answer(session, modules, message, head)
         except Exception as error:
             head, parts = {"error": _described(error)}, []
         try:
@@ -86,7 +90,10 @@ def refuse(connection: socket.socket, error: BaseException) -> None:
         messages.answer(connection, received[1], {"error": _described(error)}, [])
 
 
-def _answer(session: Session, message: messages.Message, head: dict[str, Any]) -> list[memoryview]:
+def _answer(
+    session: Session, modules: list[Module], message: messages.Message, head: dict[str, Any]
+) -> list[memoryview]:
+    """``modules`` are those that the parent knows, by their places; what it loads comes after them."""
     request = message.head
     if "start" in request:
         head["ready"] = os.getpid()
@@ -96,13 +103,16 @@ def _answer(session: Session, message: messages.Message, head: dict[str, Any]) -
         return []
     given = values.unpack(request["arguments"], message.data)
     if "load" in request:
-        modules = session.load(*(array.data for array in given))
-        found = modules if isinstance(modules, tuple) else (modules,)
+        sources = [array.data for array in given]
+        loaded = session.link(*sources) if request["load"] == messages.LINK else session.load(*sources)
+        found = loaded if isinstance(loaded, tuple) else (loaded,)
         head["modules"] = [
             [module.name, {name: _described_function(module[name]) for name in module}] for module in found
         ]
+        modules += found
         return []
-    function, names = session.lookup(request["call"]), request["named"]
+    (place, name), names = request["call"], request["named"]
+    function = modules[place][name]
     count = len(given) - len(names)
     named = dict(zip(names, given[count:], strict=True))
     for name in {OUT, WORKSPACE}.difference(parameter.name for parameter in function.arguments):
@@ -158,15 +168,15 @@ def prepare() -> BaseException | None:
             image.wait(recipe)
         host_cpu_data()
         os.environ.clear()
-        _session("local-sync", NativeSandbox(Limits(), FUSED)).close()
+        _session("local-sync", NativeSandbox(Limits(), FUSED), None).close()
     except BaseException as error:
         return error
     return None
 
 
-def _session(device: str, sandbox: Sandbox) -> Session:
+def _session(device: str, sandbox: Sandbox, builtins: Sequence[str] | None) -> Session:
     """A session for which nothing will be read from a file any more."""
-    session = Session(device, sandbox=sandbox)
+    session = Session(device, sandbox=sandbox, builtin_modules=builtins)
     for make in BUILTIN_MODULES.values():
         make(session).export_names()
     attach_library(Machine(session.context.table, session.context.invoker.functions))

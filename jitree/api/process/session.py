@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from jitree.api.builtin_modules import chosen
 from jitree.api.calls.declaration import TIMEOUT
 from jitree.api.function import Function
 from jitree.api.limits import LOAD_TIME, TIME, Limits, check, limited_content
 from jitree.api.module import Module
-from jitree.api.process import values
+from jitree.api.process import messages, values
 from jitree.api.process.stand_in import StandIn
 from jitree.api.process.worker import Child
 from jitree.api.sandbox import WORD, require_local
@@ -64,6 +65,7 @@ class ProcessSession(StandIn):
         options.pop("zero_memory", None)  # it is, always
         self._arithmetic = options.pop("arithmetic", FUSED)
         require_arithmetic(self._arithmetic)
+        self._builtins = chosen(options.pop("builtin_modules", None))
         self._parameters = open_parameters(options.pop("parameters", ()), sandbox=True)
         given = [name for name, value in options.items() if isinstance(value, np.ndarray) or value]
         if given:
@@ -76,7 +78,8 @@ class ProcessSession(StandIn):
             raise UnimplementedError("limits: instructions of native code are not counted; limit the time")
         self._gate = _Gate(None)
         self._worker: Child | None = None
-        self._sources: list[list[memoryview]] = []
+        self._sources: list[tuple[str, list[memoryview]]] = []
+        self._count = 0
         self._loaded = 0
         self._modules: dict[str, ProcessModule] = {}
         self.closed = False
@@ -94,20 +97,31 @@ class ProcessSession(StandIn):
         """As :meth:`jitree.Session.load`, of compiled modules."""
         if not sources:
             raise InvalidArgumentError("load: no module was given; pass a path, bytes or an open file")
+        modules = self._loaded_by("load", sources)
+        return modules[0] if len(modules) == 1 else modules
+
+    def link(self, *sources: Source) -> tuple[ProcessModule, ...]:
+        """As :meth:`jitree.Session.link`, of compiled modules."""
+        return self._loaded_by(messages.LINK, sources)
+
+    def _loaded_by(self, method: str, sources: tuple[Source, ...]) -> tuple[ProcessModule, ...]:
         for source in sources:
             if isinstance(source, (BytecodeModule, HostModule)):
                 raise UnimplementedError(
-                    f"load: module '{source.name}' is an object of this process, and the process of the "
+                    f"{method}: module '{source.name}' is an object of this process, and the process of the "
                     "sandbox cannot call its functions; load files and bytes"
                 )
         with self._entered(None):
             parts = [self._read(source) for source in sources]
-            modules = [
-                ProcessModule(self, name, functions) for name, functions in self._load(self._alive(), parts)
-            ]
-            self._sources.append(parts)
+            loaded = self._load(self._alive(), method, parts)
+            modules = tuple(
+                ProcessModule(self, name, place, functions)
+                for place, (name, functions) in enumerate(loaded, self._count)
+            )
+            self._count += len(modules)
+            self._sources.append((method, parts))
             self._modules.update((module.name, module) for module in modules)
-        return modules[0] if len(modules) == 1 else tuple(modules)
+        return modules
 
     deadline = staticmethod(deadline)
 
@@ -137,8 +151,8 @@ class ProcessSession(StandIn):
         self._loaded += data.nbytes
         return data
 
-    def _load(self, worker: Child, parts: list[memoryview]) -> list[tuple[str, _Functions]]:
-        head: dict[str, Any] = {"load": True, "arguments": [["ui8", [part.nbytes]] for part in parts]}
+    def _load(self, worker: Child, method: str, parts: list[memoryview]) -> list[tuple[str, _Functions]]:
+        head: dict[str, Any] = {"load": method, "arguments": [["ui8", [part.nbytes]] for part in parts]}
         with Scope(self._limits.load_time, LOAD_TIME):
             answer = worker.ask(head, parts, "while modules were loaded")
         found: list[tuple[str, _Functions]] = []
@@ -154,13 +168,19 @@ class ProcessSession(StandIn):
         """Calls ``module.function``; see :class:`ProcessFunction`."""
         return self.lookup(name)(*arguments, **named)
 
-    def run(self, name: str, arguments: tuple[Any, ...], named: dict[str, Any], timeout: float | None) -> Any:
+    def run(
+        self,
+        function: ProcessFunction,
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
+        timeout: float | None,
+    ) -> Any:
         """What a function gives for arrays, numbers and None."""
-        head: dict[str, Any] = {"call": name, "named": [*named]}
+        head: dict[str, Any] = {"call": [function.module.place, function.name], "named": [*named]}
         parts = values.pack((*arguments, *named.values()), "arguments", head)
         with deadline(timeout), self._entered(self._limits.time):
             worker = self._alive()
-            answer = worker.ask(head, parts, f"while {name} ran")
+            answer = worker.ask(head, parts, f"while {function.full_name} ran")
             try:
                 results = values.unpack(answer.head.get("results"), answer.data)
             except DataLossError as error:
@@ -201,11 +221,12 @@ class ProcessSession(StandIn):
             self._end_worker()
             head, given = values.pack_parameters(self._parameters)
             size = sum(part.nbytes for part in given)
-            worker = Child(self._device, self._limits, self._guard_pages, self._arithmetic, size)
+            own = self._device, self._limits, self._guard_pages, self._arithmetic
+            worker = Child(*own, size, self._builtins)
             if self._parameters:
                 worker.ask(head, given, "while it was given parameters")
-            for parts in self._sources:
-                self._load(worker, parts)
+            for method, parts in self._sources:
+                self._load(worker, method, parts)
             self._worker = worker
         return self._worker
 
@@ -248,9 +269,11 @@ class ProcessModule(StandIn):
 
     _replaced = Module
 
-    def __init__(self, session: ProcessSession, name: str, functions: _Functions) -> None:
+    def __init__(self, session: ProcessSession, name: str, place: int, functions: _Functions) -> None:
         self.session = session
         self.name = name
+        self.place = place
+        """Among all that the child has loaded."""
         self._functions = functions
 
     @property
@@ -264,7 +287,7 @@ class ProcessModule(StandIn):
         if name not in self._functions:
             known = ", ".join(self._functions) or "none"
             raise NotFoundError(f"no function '{name}' exported by module '{self.name}'; there are: {known}")
-        return ProcessFunction(self.session, self.name, name, *self._functions[name])
+        return ProcessFunction(self, name, *self._functions[name])
 
     def __getattr__(self, name: str) -> ProcessFunction:
         if name.startswith("_") or (name not in self._functions and not hasattr(self._replaced, name)):
@@ -279,16 +302,16 @@ class ProcessFunction(StandIn):
 
     def __init__(
         self,
-        session: ProcessSession,
-        module: str,
+        module: ProcessModule,
         name: str,
         declaration: str,
         arguments: list[str],
         *passed: list[tuple[str, str]],
     ) -> None:
-        self.session = session
+        self.session = module.session
+        self.module = module
         self.name = name
-        self.full_name = f"{module}.{name}"
+        self.full_name = f"{module.name}.{name}"
         self.declaration = declaration
         self._arguments = arguments
         self.passed = passed
@@ -301,7 +324,7 @@ class ProcessFunction(StandIn):
 
         UNIMPLEMENTED for ``out`` and ``workspace``: memory of this process."""
         timeout = None if TIMEOUT in self._arguments else named.pop(TIMEOUT, None)
-        return self.session.run(self.full_name, arguments, named, timeout)
+        return self.session.run(self, arguments, named, timeout)
 
     async def async_(self, /, *arguments: Any, **named: Any) -> Any:
         """A call in a thread, which ends with the task that awaits it."""

@@ -55,8 +55,17 @@ class _Process:
 class Child(Ended):
     """A confined process with a session. Another process, its keeper, ends it when we let go of its life."""
 
-    def __init__(self, device: str, limits: Limits, guard_pages: bool, arithmetic: str, given: int) -> None:
-        """``given``: bytes of parameters, for which it has room beside its limits.
+    def __init__(
+        self,
+        device: str,
+        limits: Limits,
+        guard_pages: bool,
+        arithmetic: str,
+        given: int,
+        builtins: Sequence[str] | None = None,
+    ) -> None:
+        """``given``: bytes of parameters, for which it has room beside its limits. ``builtins``: names of the
+        modules that programs may import, None = all.
 
         UNAVAILABLE where the system cannot confine it, or it does not start."""
         sizes = [size for size in (limits.output, limits.memory) if size is not None]
@@ -66,7 +75,7 @@ class Child(Ended):
         rest = limits._replace(time=None, load_time=None, instructions=None)
         options = {
             "device": device, "limits": rest._asdict(), "most": self._most, "guard_pages": guard_pages,
-            "arithmetic": arithmetic, "given": given,
+            "arithmetic": arithmetic, "builtins": builtins, "given": given,
         }  # fmt: skip
         self._socket, self._life = ask_for_child(json.dumps(options).encode())
         self._process: _Process | None = None

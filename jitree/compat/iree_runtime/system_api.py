@@ -130,12 +130,13 @@ class SystemContext:
     def add_vm_modules(self, vm_modules: Sequence[VmModule]) -> None:
         """ValueError for a module whose name is there already."""
         assert self._is_dynamic, "Cannot 'add_module' on a static context"
+        bound = {}
         for module in map(a_module, vm_modules):
-            if module.name in self._modules:
+            if module.name in self._modules or module.name in bound:
                 raise ValueError(f"Attempt to register duplicate VmModule: '{module.name}'")
+            bound[module.name] = BoundModule(self, module)
         self._vm_context.register_modules(vm_modules)
-        for module in vm_modules:
-            self._modules[module.name] = BoundModule(self, module)
+        self._modules.update(bound)
 
     def add_vm_module(self, vm_module: VmModule) -> None:
         self.add_vm_modules((vm_module,))

@@ -58,14 +58,18 @@ class VmInstance:
 
 
 class VmFunction:
-    """A function of a module, in whatever context the module is. It does not keep the module."""
+    """A function of a module, in whatever context the module is."""
 
-    def __init__(self, module_name: str, name: str, ordinal: int, cconv: str, reflection: dict[str, str]):
-        self.module_name = module_name
+    def __init__(self, module: ModuleLike, name: str, ordinal: int, cconv: str, reflection: dict[str, str]):
+        self.module = module
         self.name = name
         self.ordinal = ordinal
         self.cconv = cconv
         self.reflection = reflection
+
+    @property
+    def module_name(self) -> str:
+        return self.module.name
 
     @property
     def linkage(self) -> int:
@@ -73,7 +77,7 @@ class VmFunction:
 
     @property
     def full_name(self) -> str:
-        return f"{self.module_name}.{self.name}"
+        return f"{self.module.name}.{self.name}"
 
     def __repr__(self) -> str:
         return f"<VmFunction {self.name}({self.cconv}), reflection = {self.reflection}>"
@@ -209,12 +213,12 @@ class VmModule:
             return self._exported(self.raw, name)
         exports = list(self.raw.find(name).values())
         ordinal = self.function_names.index(name)
-        return VmFunction(self.name, name, ordinal, exports[0].cconv, dict(exports[0].attrs))
+        return VmFunction(self.raw, name, ordinal, exports[0].cconv, dict(exports[0].attrs))
 
     def _exported(self, module: BytecodeModule, name: str) -> VmFunction:
         place = module.export_names().index(name)
         row = module.module.functions[module.module.exports[place].ordinal]
-        return VmFunction(self.name, name, place, row.cconv, dict(row.attrs))
+        return VmFunction(self.raw, name, place, row.cconv, dict(row.attrs))
 
     def __repr__(self) -> str:
         return f"<VmModule {self.name} : [{', '.join(self.function_names)}]>"
@@ -270,7 +274,7 @@ class VmContext:
             if isinstance(module.raw, HalModule) and self._session is None:
                 self._session = _session_of(self._instance, module.raw)
             else:
-                self.session.append_module(module.raw)
+                self.session.link(module.raw)
 
     @property
     def session(self) -> Session:
@@ -281,19 +285,19 @@ class VmContext:
 
     def function(self, vm_function: VmFunction) -> Function:
         """The function as jitree calls it. NOT_FOUND if its module is in another context."""
-        return self.session.lookup(vm_function.full_name)
+        return self.session.function_of(vm_function.module, vm_function.name)
 
     @takes(a(VmFunction), of(VmList), of(VmList))
     def invoke(self, vm_function: VmFunction, args: VmVariantList, rets: VmVariantList, /) -> None:
         """Calls a function with VM values. Its results take the place of what the list has. INVALID_ARGUMENT
         for an integer that an i32 has no room for."""
         session = self.session
-        function = session.context.lookup(vm_function.full_name)
         values = args.values()
-        for item, value in zip(function.convention.arguments, values, strict=False):
-            if item == "i" and isinstance(value, int) and not -(2**31) <= value < 2**32:
-                raise InvalidArgumentError(f"Error invoking function: {value} does not fit i32")
         try:
+            function = session.context.function_of(vm_function.module, vm_function.name)
+            for item, value in zip(function.convention.arguments, values, strict=False):
+                if item == "i" and isinstance(value, int) and not -(2**31) <= value < 2**32:
+                    raise InvalidArgumentError(f"{value} does not fit i32")
             results = session.context.invoke(function, values)
         except StatusError as error:
             raise error.with_context("Error invoking function") from error.__cause__

@@ -18,7 +18,9 @@ operations that have no names for their operands. A table of just as many bytes 
 parameter that the program casts by its bits, look like a mistake: their bytes pass without a type.
 
 What no kernel binds has the elements that callers get: those of the views that the program makes of it, or of
-the bytes that it is copied to. That is looked at where a function declares a tensor of just that size.
+the bytes that it is copied to. That is looked at where a function declares a tensor of just that size. Of a
+parameter that has more of just these elements a program may take the first ones: nothing computes with
+them as if they were others.
 """
 
 from __future__ import annotations
@@ -208,13 +210,13 @@ def _declared_types(module: BytecodeModule) -> Iterable[ElementType]:
 
 def require_agreement(program: ReadingProgram, scope: str, requests: Iterable[ParameterRequest]) -> None:
     """INVALID_ARGUMENT for a parameter of another length or element type than the program takes. Of bytes
-    without a type a program may take the first ones."""
+    without a type, and of elements that callers get as such, a program may take the first ones."""
     requests = [request for request in requests if request.length]
     in_parts = {request.parameter.key for request in requests if request.parameter_offset}
     for parameter, _, _, taken in in_turn(requests):
         has = f"parameter '{scope}::{parameter.key}' has {described(parameter)}"
         is_whole = taken == parameter.length or parameter.key in in_parts
-        if not is_whole and parameter.tensor is not None and program.is_initialising:
+        if not is_whole and program.is_initialising and not _has_more_of_them(program, scope, parameter):
             raise InvalidArgumentError(
                 f"{has}, and the program takes {taken} bytes: it was compiled for another shape or element "
                 "type" + _hint(program, scope, parameter, taken)
@@ -228,6 +230,19 @@ def require_agreement(program: ReadingProgram, scope: str, requests: Iterable[Pa
         if taken == parameter.length:
             _require_operand(program, scope, parameter, has)
             _require_view(program, scope, parameter, has)
+
+
+def _has_more_of_them(program: ReadingProgram, scope: str, parameter: StoredParameter) -> bool:
+    """Whether the first bytes of a parameter are what the program means, as far as anything says so."""
+    element = _element(parameter)
+    return parameter.tensor is None or (
+        element is not None
+        and _is_told(element)
+        and any(
+            _kind(row) == _kind(element) and row.bits == element.bits
+            for row in program.shown_as(scope, parameter)
+        )
+    )
 
 
 def _require_operand(program: ReadingProgram, scope: str, parameter: StoredParameter, has: str) -> None:
