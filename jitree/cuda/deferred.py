@@ -20,7 +20,7 @@ from jitree.errors import CancelledError, FailedPreconditionError, StatusError, 
 from jitree.hal.fence import Fence
 from jitree.hal.producer import Producer
 from jitree.hal.semaphore import ReachedCallback, Timepoint
-from jitree.hal.waiting import Countdown, WaitMode, pending_producers
+from jitree.hal.waiting import Countdown, WaitMode, are_held_up, pending_producers
 
 Action = Callable[[], object]
 """Submits device work to the stream; called with the stream's lock held and its context current."""
@@ -76,6 +76,9 @@ class DeferredOperation:
 
     def prerequisites(self) -> Sequence[Producer]:
         return pending_producers(self.wait.timepoints, WaitMode.ALL)
+
+    def is_held_up(self) -> bool:
+        return are_held_up(self.wait.timepoints)
 
     def interrupt(self, failure: StatusError) -> None:
         self.interrupted = failure

@@ -286,6 +286,15 @@ class QueueOperations(abc.ABC):
         else:
             self._submit_transfer(order, transfer)
 
+    def is_far_ahead(self, wait: Fence, size: int = 0) -> bool:
+        """Whether a call of this thread, which has submitted what waits for a fence and has got ``size``
+        bytes of memory, is to go on when that is reached: else it would have ever more memory in use."""
+        return False
+
+    def can_be_awaited(self, wait: Fence) -> bool:
+        """Whether submitted work reaches a fence, so that its submitter may wait for it."""
+        return False
+
     # What drivers implement.
 
     def _hear(self, is_heard: bool) -> None:

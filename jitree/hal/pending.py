@@ -172,6 +172,11 @@ class _Ends:
             for producer in pending_producers(fence.timepoints, WaitMode.ALL)
         ]
 
+    def is_held_up(self) -> bool:
+        from jitree.hal.waiting import are_held_up
+
+        return any(are_held_up(fence.timepoints) for fence in self._fences)
+
     def interrupt(self, failure: StatusError) -> None:
         """Whoever comes after it ends by itself."""
 

@@ -21,6 +21,9 @@ class Producer(Protocol):
     def prerequisites(self) -> Sequence[Producer]:
         """The work that it waits for."""
 
+    def is_held_up(self) -> bool:
+        """Whether it also waits for something that no submitted work brings about."""
+
     def interrupt(self, failure: StatusError) -> None:
         """No caller wants it any more: it fails as soon as it can, and with that."""
 

@@ -119,6 +119,14 @@ def pending_producers(points: Sequence[tuple[Timeline, int]], mode: WaitMode) ->
     return producers
 
 
+def are_held_up(points: Sequence[tuple[Timeline, int]]) -> bool:
+    """Whether any of the points has not been reached, and no submitted work will signal it."""
+    return any(
+        semaphore.producer(value) is None and not semaphore.is_reached(value) and semaphore.failure is None
+        for semaphore, value in points
+    )
+
+
 def describe_missing(points: Iterable[tuple[Timeline, int]]) -> str:
     """What a wait for the points still lacks, for reports."""
     missing = [

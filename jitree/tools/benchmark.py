@@ -24,12 +24,14 @@ from jitree.tools.value_files import ValueFiles
 from jitree.tools.values import parse_values
 
 if TYPE_CHECKING:
+    from jitree.api.array import Array
     from jitree.api.function import Function
     from jitree.hal.fence import Fence
     from jitree.tools.calling import PreparedCall
 
     Call = Callable[[], Any]
-    Start = Callable[[], tuple[list[Any], Fence]]
+    Start = Callable[[], tuple[Any, Array | Fence]]
+    """Begins a call: its results, and what is there when it is done."""
 
 
 _BENCHMARK: Final = "iree.benchmark"
@@ -208,16 +210,17 @@ class LastResults:
         programs get lists, which do not say what their elements are; those calls take longer."""
         self._prepared = prepared
         self._is_python = prepared.is_plain
-        call, start = prepared.python_call() if prepared.is_plain else prepared.call, prepared.start
+        call = prepared.python_call() if prepared.is_plain else prepared.call
+        start = _start(prepared)
 
         def kept_call() -> Any:
             self._results = None  # those of the call before die first, as without this
             self._results = call()
             return self._results
 
-        def kept_start() -> tuple[list[Any], Fence]:
+        def kept_start() -> tuple[Any, Array | Fence]:
             started = start()
-            self._results, self._is_python = started[0], False
+            self._results, self._is_python = started[0], prepared.shows_its_end
             return started
 
         return kept_call, kept_start
@@ -251,7 +254,9 @@ def _measure(
         prepared = PreparedCall(function, inputs)
     except errors.StatusError as error:
         return [BenchmarkRow(name, name, 0, 0.0, 0.0, error_message=error_line(error))], error
-    call, start = (prepared.python_call(), prepared.start) if last is None else last.keep_from(prepared)
+    call, start = prepared.python_call(), _start(prepared)
+    if last is not None:
+        call, start = last.keep_from(prepared)
     concurrency = flags.integer("batch_concurrency") if function.signature.fences else 1
     batch = _batch(call, start, 1 if is_repeating else plan.batch_size, concurrency)
     is_settled = partial(getattr, function, "is_settled")
@@ -259,6 +264,11 @@ def _measure(
     if failure is None and flags.boolean("dispatch_statistics"):
         rows += dispatch_rows(function, batch, sum(row.iterations for row in rows), plan.batch_size)
     return rows, failure
+
+
+def _start(prepared: PreparedCall) -> Start:
+    """How Python programs begin a call where they can wait for it, which takes less of the host."""
+    return prepared.python_start if prepared.shows_its_end else prepared.start
 
 
 def _batch(call: Callable[[], object], start: Start, size: int, concurrency: int) -> Callable[[], object]:

@@ -105,11 +105,24 @@ class PreparedCall:
             for item, result in zip(items, function.signature.results, strict=True)
         )
 
+    @property
+    def shows_its_end(self) -> bool:
+        """Whether Python programs see by its results when a call of an asynchronous function is done: all of
+        them are arrays and numbers, and one is an array."""
+        return self.is_plain and "r" in self._function.vm_function.convention.results
+
     def vm_results(self, returned: Any) -> list[Any]:
         """VM results of a call by Python, if :attr:`is_plain`."""
         items = self._function.vm_function.convention.results
         values = (returned,) if len(items) == 1 else returned or ()
         return [_vm_result(value, str(item)) for value, item in zip(values, items, strict=True)]
+
+    def python_start(self) -> tuple[Any, Array]:
+        """Submits the call of an asynchronous function as Python programs do, if :attr:`shows_its_end`: what
+        they get, and one of the arrays that are there when the call is done."""
+        results = self._function.submit(*self._values)
+        values = results if isinstance(results, tuple) else (results,)
+        return results, next(value for value in values if isinstance(value, Array))
 
     def start(self) -> tuple[list[Any], Fence]:
         """Begins a call of an asynchronous function: its results, and the fence they are computed at."""

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from jitree.dispatch.context import Context
+from jitree.dispatch.invocation import Invoker
 from jitree.errors import StatusError
 from jitree.tools import benchmark, benchmark_measure
 from tests.api.direct import needs_machine_code
 from tests.assembler import Assembler
-from tests.tools.command import ECHO
+from tests.tools.command import ECHO, PROGRAMS
 
+ASYNCHRONOUS = PROGRAMS / "asynchronous.vmfb"
 NAME = "BM_two/process_time/real_time"
 TWO = ("--function=two", "--input=4xf32=1", "--input=7", "--benchmark_min_time=3x")
 
@@ -139,6 +141,45 @@ def test_calls_are_made_as_python_programs_make_them(
     )
     assert code == 0 and out.splitlines()[3].split()[5] == "40"
     assert general.count("two") == 2
+
+
+OVERLAPPING = ("--benchmark_min_time=40x", "--batch_size=8", "--batch_concurrency=4")
+
+
+@needs_machine_code
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+def test_overlapping_calls_are_submitted_as_python_programs_do(
+    device: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By machine code, from the third one on. With fences of Python every operation would be Python's."""
+    general: list[str] = []
+    invoke = Invoker.invoke
+
+    def counted(invoker: Invoker, function: Any, *others: Any) -> list[Any]:
+        general.append(function.name)
+        return invoke(invoker, function, *others)
+
+    monkeypatch.setattr(Invoker, "invoke", counted)
+    flags = [f"--module={ASYNCHRONOUS}", f"--device={device}", "--tier=fast", "--function=add", *OVERLAPPING]
+    outputs = ["--enable_output_processing", "--expected_output=64xf32=3"]
+    for others in ([], outputs):
+        general.clear()
+        assert benchmark.main([*flags, "--input=64xf32=1", "--input=64xf32=2", *others]) == 0
+        assert capsys.readouterr().out.splitlines()[3].split()[5] == "40"
+        assert general.count("add") == 2
+
+
+def test_overlapping_calls_without_arrays_as_results(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Only their fence says when they are done."""
+    program = Assembler("m").import_function("hal.fence.signal", "0r_v")
+    attributes = {"iree.abi.model": "coarse-fences"}
+    program.function("f", "0rr_v", "call @hal.fence.signal [%r1]\nreturn", attrs=attributes)
+    (tmp_path / "m.vmfb").write_bytes(program.build())
+    flags = [f"--module={tmp_path / 'm.vmfb'}", "--device=local-sync", "--tier=plain", "--function=f"]
+    assert benchmark.main([*flags, *OVERLAPPING]) == 0
+    assert capsys.readouterr().out.splitlines()[3].split()[5] == "40"
 
 
 @needs_machine_code

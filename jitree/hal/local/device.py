@@ -253,6 +253,16 @@ class LocalDevice(Device):
         for queue in self._queues:
             queue.finish()
 
+    def is_far_ahead(self, wait: Fence, size: int = 0) -> bool:
+        from jitree.hal.local import pace
+
+        return pace.is_far_ahead(wait, size)
+
+    def can_be_awaited(self, wait: Fence) -> bool:
+        from jitree.hal.local import pace
+
+        return pace.comes_by_itself(wait)
+
     # Profiling and the end.
 
     @property

@@ -38,7 +38,7 @@ from jitree.hal.fence import Fence
 from jitree.hal.local.interrupts import this_thread
 from jitree.hal.local.queue_record import CLOSED, WAITS, QueueRecord
 from jitree.hal.semaphore import after_failures
-from jitree.hal.waiting import WaitMode, describe_missing, pending_producers
+from jitree.hal.waiting import WaitMode, are_held_up, describe_missing, pending_producers
 
 if TYPE_CHECKING:
     from jitree.hal.local.waiter import Waiter
@@ -221,6 +221,11 @@ class Operation:
         """As :meth:`Producer.prerequisites`."""
         wait = self.wait
         return () if wait is None else pending_producers(wait.timepoints, WaitMode.ALL)
+
+    def is_held_up(self) -> bool:
+        """As :meth:`Producer.is_held_up`: also by other members of a group."""
+        wait = self.wait
+        return self.cost == WAITS or (wait is not None and are_held_up(wait.timepoints))
 
     def describe(self) -> str:
         """What it is and what holds it up."""

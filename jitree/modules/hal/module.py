@@ -15,6 +15,7 @@ from jitree.modules.hal.native import address
 from jitree.modules.hal.native.supply import IDLE, Supplier, refill_of, supplied
 from jitree.modules.hal.references import HAL_TYPES, call_once, checked
 from jitree.modules.import_rows import ImportRow, named, rows
+from jitree.regs.ref_types import stated_type
 from jitree.types import element_type
 
 if TYPE_CHECKING:
@@ -23,8 +24,13 @@ if TYPE_CHECKING:
     from jitree.hal.buffer import BufferView
     from jitree.hal.device import Device
     from jitree.hal.executable import ExecutableCache
+    from jitree.hal.fence import Fence
     from jitree.regs.ref_types import RefTypes
 
+
+_WAIT: Final = "wait_fence: hal.fence?"
+"""A parameter of functions that submit an operation."""
+_FENCE: Final = "hal.fence"
 
 TraceSink = Callable[[str, Sequence["BufferView"]], None]
 """Gets the key and the tensors of ``hal.buffer_view.trace``, which the host can read until it returns."""
@@ -179,7 +185,23 @@ class CheckedExport(HostExport):
         return self._checked or self._supplied(partial(call_once, self._row))
 
     def _supplied(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return function if self.compiled is None else supplied(self._row.name, function)
+        if self.compiled is not None:
+            function = supplied(self._row.name, function)
+        is_submission = self._row.module == "hal" and _WAIT in self._row.parameters
+        return _submission(function) if is_submission else function
+
+
+def _submission(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that submits an operation. If that waits, the call may have to, too."""
+
+    def call(state: object, device: Device, affinity: int, wait: Fence | None, *arguments: Any) -> Any:
+        if wait is None or stated_type(wait) != _FENCE or wait.is_reached():
+            return function(state, device, affinity, wait, *arguments)
+        from jitree.modules.hal.pacing import submit  # few programs submit more than runs at once
+
+        return submit(partial(function, state, device, affinity, wait, *arguments), device, wait)
+
+    return call
 
 
 @cache

@@ -1,0 +1,54 @@
+"""Operations of queues that a program submits: it goes on when it is not too far ahead of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from jitree.dispatch.engine import Pending
+from jitree.errors import CancelledError, ResourceExhaustedError, StatusCode
+from jitree.hal.buffer import Buffer
+from jitree.hal.fence import Turn
+
+if TYPE_CHECKING:
+    from jitree.hal.device import Device
+    from jitree.hal.fence import Fence
+
+
+def submit(operation: Callable[[], object], device: Device, wait: Fence) -> object:
+    """What the function of an import gives that submits an operation, which waits for a fence. A call that is
+    far ahead of what it has submitted gets it when the fence is reached. Memory that there is not may be
+    there then."""
+    try:
+        result = operation()
+    except ResourceExhaustedError:
+        if not device.can_be_awaited(wait):
+            raise
+        return _after(wait, operation)
+    size = result.byte_length if isinstance(result, Buffer) else 0
+    return _after(wait, partial(_given, result)) if device.is_far_ahead(wait, size) else result
+
+
+def _given(result: object) -> object:
+    return result
+
+
+def _after(wait: Fence, resume: Callable[[], object]) -> Pending:
+    """What happens when a fence is reached or has failed, which is a matter of what waits for it."""
+    turn = Turn(wait.timepoints)
+    return Pending(partial(_is_there, turn), resume, partial(_await, turn))
+
+
+def _is_there(turn: Turn, timeout: float | None) -> bool:
+    return turn.wait(timeout) == StatusCode.OK
+
+
+async def _await(turn: Turn) -> None:
+    import asyncio
+
+    try:
+        await turn
+    except asyncio.CancelledError:
+        turn.interrupt(CancelledError("the wait for it was cancelled"))
+        raise
