@@ -56,6 +56,10 @@ class LateLoader(ExecutableLoader):
     def loader(self) -> ExecutableLoader:
         return self._create()
 
+    @property
+    def runs_in_python(self) -> bool:
+        return "loader" in self.__dict__ and self.loader.runs_in_python
+
     def query_support(self, format: str) -> bool:
         return format.startswith(self._prefix) and self.loader.query_support(format)
 

@@ -200,7 +200,9 @@ class ReplayingFunction(Function):
         with self.invoker.lock, replays.record(arguments) as made:
             results = self._invoke(packed)
             lasting = replay_state.lasting_memory(self._context, variables)
-            if lasting is not None and _overlap([*arguments, *lasting]):
+            if lasting is not None and (
+                _overlap([*arguments, *lasting]) or _is_seen(lasting, state, variables)
+            ):
                 lasting = None
             stores = None if made is None else variables.stores(state, made, len(own))
         if made is None:
@@ -365,6 +367,13 @@ def _overlap(buffers: Iterable[Buffer]) -> bool:
     """Whether two of them share memory, however they came by it."""
     ranges = sorted((b.address, b.address + b.byte_length) for b in buffers if b.byte_length)
     return any(start < end for (_, end), (start, _) in pairwise(ranges))
+
+
+def _is_seen(lasting: Iterable[Buffer], state: Iterable[object], variables: replay_state.Variables) -> bool:
+    """Whether a program keeps memory that the host sees. It looks there without waiting, when a call that has
+    waited is over; one that is made again goes on after its end."""
+    kept = (*lasting, *replay_state.buffers_of(state), *replay_state.buffers_of(variables.read()))
+    return any(buffer.host_address is not None for buffer in kept)
 
 
 def _buffers(packed: Iterable[object]) -> list[Buffer]:

@@ -272,6 +272,10 @@ class Charging(ExecutableLoader):
         self._count = 0
         self._ended = deque[None]()
 
+    @property
+    def runs_in_python(self) -> bool:
+        return self._loader.runs_in_python
+
     def query_support(self, format: str) -> bool:
         return self._loader.query_support(format)
 

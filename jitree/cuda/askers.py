@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Protocol
 
 _PATIENCE: Final = 1.0
@@ -49,5 +50,6 @@ class Askers:
         until = time.monotonic() + _PATIENCE
         while not self._here and self._asked.is_asked and time.monotonic() < until:
             time.sleep(0)
-        if not self._here and not self._asked.is_asked and self._destroy:
-            self._destroy.pop()()
+        if not self._here and not self._asked.is_asked:
+            with suppress(IndexError):  # another thread was quicker
+                self._destroy.pop()()

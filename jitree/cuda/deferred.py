@@ -164,12 +164,13 @@ class DeferredWork:
 
     def _schedule(self, operation: DeferredOperation, failure: StatusError | None) -> None:
         """The wait fence was reached, promised or failed, on whatever thread did that."""
-        if not self.claim(operation):
-            return
-        if failure is not None and operation.signal is None:
+        fails_here = failure is not None and operation.signal is None
+        with self._lock:  # what is no longer on the list is given to the worker before that is told to end
+            is_there = self.claim(operation)
+            if is_there and not fails_here:  # not here: fences of a long chain would call each other
+                self._worker.give((self._submit, operation))
+        if is_there and failure is not None and fails_here:
             operation.cancel(failure)
-        else:  # not here: fences of a long chain would call each other
-            self._worker.give((self._submit, operation))
 
 
 def _run(inbox: SimpleQueue[_Ready | None]) -> None:

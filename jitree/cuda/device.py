@@ -13,7 +13,7 @@ import numpy as np
 
 from jitree.base.arguments import object_of
 from jitree.base.elements import Bytes
-from jitree.base.endings import Ended
+from jitree.base.endings import Ended, guard
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.cuda import submissions
 from jitree.cuda.allocator import CudaAllocator
@@ -87,6 +87,7 @@ class CudaDevice(Ended, Device):
         self._channels: KnownChannels[Channel] = KnownChannels()
         self._timed: CudaTimings | None = None
         self._is_ended = False
+        self._ending = guard()
         _devices.add(self)
         self.will_end()
 
@@ -323,21 +324,24 @@ class CudaDevice(Ended, Device):
         self.host_allocator.trim()
 
     def end(self) -> None:
-        """Ends what the device consists of, once."""
-        if self._is_ended or self.stream.is_inherited:  # by a forked process: all of it is the parent's
+        """Ends what the device consists of, on one thread; others wait for that."""
+        if self.stream.is_inherited:  # by a forked process: all of it is the parent's
             return
-        self._is_ended = True
-        self._queue.close()
-        self._completion.close()
-        self._groups.leave()
-        self._channels.clear()
-        with suppress(StatusError):  # a driver that has gone has nothing left to give back
-            release_abandoned()
-            with self.stream.lock:
-                self.stream.context.enter()
-                self._batch.trim()
-            self.stream.close()
-            self._own_allocator.close()
+        with self._ending:
+            if self._is_ended:
+                return
+            self._queue.close()
+            self._groups.leave()
+            self._channels.clear()
+            with suppress(StatusError):  # a driver that has gone has nothing left to give back
+                release_abandoned()
+                with self.stream.lock:
+                    self.stream.context.enter()
+                    self._batch.trim()
+            with suppress(StatusError):
+                self.stream.close()
+                self._own_allocator.close()
+            self._is_ended = True
 
 
 _devices: Final[SharedWeakSet[CudaDevice]] = SharedWeakSet()

@@ -15,11 +15,18 @@ _DISABLE_TIMING: Final = 0x2
 class EventPool:
     """Events of one context; safe to use from several threads."""
 
-    __slots__ = ("_context", "_free")
+    __slots__ = ("_context", "_free", "_permanent")
 
     def __init__(self, context: CudaContext) -> None:
         self._context = context
         self._free: list[Handle] = []
+        self._permanent: list[Handle] = []
+
+    def permanent(self) -> Handle:
+        """An event for as long as the pool is open; the context must be current."""
+        event = self.acquire()
+        self._permanent.append(event)
+        return event
 
     def acquire(self) -> Handle:
         """An event; the context must be current."""
@@ -33,6 +40,7 @@ class EventPool:
         self._free.append(event)
 
     def close(self) -> None:
-        """Destroys the free ones."""
-        while self._free:
-            self._context.api.attempt("cuEventDestroy", self._free.pop())
+        """Destroys those that nobody has."""
+        for events in (self._free, self._permanent):
+            while events:
+                self._context.api.attempt("cuEventDestroy", events.pop())

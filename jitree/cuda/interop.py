@@ -140,11 +140,14 @@ class CudaExchange:
     def _take_by_method(self, value: Any) -> capsules.Taken:
         require_elements(value)
         self._require_here(int(value.__dlpack_device__()[1]))
-        stream = int(self._stream.handle)
-        try:
-            capsule = value.__dlpack__(stream=stream, max_version=capsules.VERSION)
-        except TypeError:  # made before DLPack 1.0
-            capsule = value.__dlpack__(stream=stream)
+        with self._stream.askers as may_ask:
+            if not may_ask:
+                self._stream.check_open()
+            stream = int(self._stream.handle)
+            try:
+                capsule = value.__dlpack__(stream=stream, max_version=capsules.VERSION)
+            except TypeError:  # made before DLPack 1.0
+                capsule = value.__dlpack__(stream=stream)
         return capsules.Taken.of_capsule(capsule)
 
     def _import_interface(self, value: Any) -> BufferView:
@@ -250,6 +253,7 @@ class CudaExchange:
         self._share(view)
         stream, buffer = self._stream, view.buffer
         with stream.lock:
+            stream.check_open()
             stream.context.enter()
             stream.flush()
             if view not in self._given:  # by the first reader

@@ -109,14 +109,17 @@ class CudaQueue:
             return error
         with stream.lock:
             try:
-                for other, event in marks:
-                    stream.wait_for(other, event)
+                for _, event in marks:
+                    stream.wait_for(event)
                 if action is not None:
                     self.perform(name, action)
                 else:
                     stream.api.check_alive()
             except BaseException as error:
                 return _failure(name, signal, error)
+            finally:
+                for other, event in marks:
+                    other.events.release(event)
             if signal is not None:
                 self._promise(wait if action is None else None, signal, action)
         return None

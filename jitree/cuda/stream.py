@@ -23,7 +23,7 @@ from jitree.cuda.api import Handle
 from jitree.cuda.askers import Askers
 from jitree.cuda.events import EventPool
 from jitree.cuda.plan_sizes import KernelSizes
-from jitree.cuda.semaphore import CudaSemaphore, SignallingStream, call_all
+from jitree.cuda.semaphore import CudaSemaphore, call_all
 from jitree.cuda.stream_share import StreamShare
 from jitree.errors import FailedPreconditionError, InternalError, PermissionDeniedError, StatusError, again
 from jitree.hal.enums import BufferUsage, MemoryType
@@ -71,6 +71,8 @@ class CompletionWatcher(Protocol):
     def watch(self, stream: Stream, tick: int, event: Handle) -> None:
         """When ``event`` is reached, everything up to ``tick`` is done. Takes over the event."""
 
+    def close(self) -> None: ...
+
 
 class StagingAllocator(Protocol):
     """Where memory for staging comes from."""
@@ -99,9 +101,9 @@ class Stream:
         """The allocator of staging memory, once there is one."""
         self.batch: HeldLaunches | None = None
         self._kernels: Kernels | None = None
-        self._event = self.events.acquire()
-        self.share = StreamShare(context, self.handle, self._event)
-        self._askers = Askers(self.share, partial(self.api.attempt, "cuStreamDestroy", self.handle))
+        self.share = StreamShare(context, self.handle, self.events.permanent())
+        self.askers = Askers(self.share, partial(self.api.attempt, "cuStreamDestroy", self.handle))
+        """Entered by who uses the stream without the lock."""
         self._failed = (0, 0, StatusError(""))
         """At the last failure: the newest submission that was done, the newest that failed, and why."""
         self._completion = completion
@@ -273,12 +275,12 @@ class Stream:
         """Names what has just been submitted, for the error of a lost device."""
         self._recent.append((self.tick, describe))
 
-    def wait_for(self, other: SignallingStream, event: Handle) -> None:
-        """What is submitted here from now on waits for an event of the other stream, where it goes back."""
+    def wait_for(self, event: Handle) -> None:
+        """What is submitted here from now on waits for an event of another stream."""
+        self.check_open()
         self.context.enter()
         self.flush()
         self.api.wait_for_event(self.handle, event)
-        other.events.release(event)
 
     # Memory that other libraries use on their streams.
 
@@ -345,7 +347,7 @@ class Stream:
         the device goes on then.
         """
         tick = self._before_wait()
-        if tick == self.completed or self._askers.are_over:
+        if tick == self.completed or self.askers.are_over:
             self.api.check_alive()
             self.retire(tick)  # machine code may have waited
             return
@@ -360,7 +362,7 @@ class Stream:
         what gives back memory that the device uses."""
         try:
             tick = self._before_wait()
-            with self._askers as may_ask:
+            with self.askers as may_ask:
                 if may_ask and tick != self.completed:
                     self.api.synchronize_stream(self.handle)
             self.api.check_alive()
@@ -414,22 +416,22 @@ class Stream:
         return again(error)
 
     def close(self) -> None:
-        """Waits for the device and ends the stream."""
+        """Waits for the device and ends the stream. Once more, where that was interrupted."""
         with self.lock:
             with suppress(StatusError):
                 self.reclaim()
             self._closed = True
             self.share.end()
         self.finish()
+        self._completion.close()  # which no thread gives events any more
         self._given_back.clear()
         self._recent.clear()
         self.context.enter()
         if self._kernels is not None:
             self._kernels.close()
         self.context.release_discarded()
-        self.events.release(self._event)
         self.events.close()
-        self._askers.end()
+        self.askers.end()
 
     def _explained(self, error: StatusError) -> StatusError:
         """The failure with what the device may have been doing; the one that is kept says so too."""
@@ -486,7 +488,7 @@ class Stream:
             tick = self._before_wait()
         finally:
             self.lock.release()
-        with self._askers as may_ask:
+        with self.askers as may_ask:
             is_done = may_ask and tick <= self.completed
             while may_ask and not is_done:
                 is_done = until > now and self.share.is_done_in_a_moment(tick)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet, finalize
 
+from jitree.base.endings import guard
 from jitree.cuda.kernels import BYTES_PER_BLOCK, MAXIMUM_BLOCKS
 from jitree.errors import InternalError, UnimplementedError
 from jitree.hal import watchdog
@@ -69,6 +70,9 @@ class StreamShare:
         self.address: int = self._words.buffer_info()[0]
         self.record = QueueRecord(self.address)
         """Open when machine code may submit."""
+        self._lock = guard()
+        """Of what groups change without the stream's."""
+        self._is_over = False
         number = next(_places)
         self.place = number if number <= _LAST_PLACE else UNTOLD
         """The number of the memory whose use the stream orders."""
@@ -138,7 +142,7 @@ class StreamShare:
     def connect(self, code: StreamCode, programs: Programs) -> None:
         """As :meth:`~jitree.hal.stream_record.SharedStream.connect`."""
         self._programs.add(programs)
-        if self._has_driver and self._code is None:
+        if self._has_driver and self._code is None and not self._is_over:
             self._code = code
             self.record.release(UNSUPPORTED)
 
@@ -159,7 +163,9 @@ class StreamShare:
         again."""
         self.close()
         self.record.hold(CLOSED)
-        self.refuse_waits()
+        with self._lock:
+            self._is_over = True
+            self.refuse_waits()
         self.take()
         self._code = None
 
@@ -174,8 +180,10 @@ class StreamShare:
         return bool(self._words[_ASKING])
 
     def allow_waits(self) -> None:
-        """Takes :meth:`refuse_waits` back."""
-        self._words[_QUERY] = self._driver["query"]
+        """Takes :meth:`refuse_waits` back, unless the stream has ended."""
+        with self._lock:
+            if not self._is_over:
+                self._words[_QUERY] = self._driver["query"]
 
     @property
     def launches_kernels(self) -> bool:

@@ -153,6 +153,12 @@ class ExecutableLoader(abc.ABC):
         """Why an executable that no loader takes is refused, if this loader knows."""
         return None
 
+    @property
+    def runs_in_python(self) -> bool:
+        """Whether Python interprets kernels that it has loaded, which takes seconds where machine code takes
+        milliseconds."""
+        return False
+
     def query_i64(self, category: str, key: str) -> int | None:
         """Answers device queries that only the loader can (``hal.cpu`` :: feature); None = not known."""
         return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.host_module import HostModule
-from jitree.dispatch.tiers import default_tier
+from jitree.dispatch.tiers import create_engine, default_tier
 from jitree.errors import InvalidArgumentError, error_context
 from jitree.hal.executable import ExecutableLoader, ExecutableParameters
 from jitree.loaders.library import LOCAL_MEMORY_PAGE, MAXIMUM_COUNT, EntryPoint
@@ -55,6 +55,14 @@ class VmvxLoader(ExecutableLoader):
         self._arithmetic = arithmetic
         self._modules = tuple(modules)
         self._tier = tier
+
+    @property
+    def runs_in_python(self) -> bool:
+        """``auto`` does until machine code is there."""
+        engine = (
+            create_engine(self._tier) if self._tier is None or isinstance(self._tier, str) else self._tier
+        )
+        return engine.entry is None
 
     def query_support(self, format: str) -> bool:
         return format == FORMAT

@@ -117,3 +117,11 @@ def test_another_call_writes_to_what_is_still_written(
         pinned.put(100 + number)
         filling.result()
         assert pinned.look() == 100 + number
+
+
+def test_a_call_that_is_made_again_is_over_at_its_end(fake: FakeDriver, pinned: Module) -> None:
+    """The program has waited, and looks in its next call at what it has filled."""
+    fake.be_lazy()
+    for number in (2, 3) * 4:
+        pinned.fill(number)
+        assert pinned.look() == number

@@ -318,6 +318,10 @@ class LocalDevice(Device):
         """Nanoseconds that a command buffer may take, as far as the device wants to know."""
         return 0
 
+    def _interprets(self) -> bool:
+        """Whether kernels may run in Python, which is what no event loop waits for."""
+        return any(loader.runs_in_python for loader in self.loaders)
+
     def _run(self, queue_affinity: int, bound: BoundCommands) -> None:
         """Runs a command list, which may have collectives."""
         if not bound.commands.collectives:
@@ -363,6 +367,9 @@ class SyncDevice(LocalDevice):
             )
         super().__init__("local-sync", (QueueRecord(),), options.loaders)
         self._let_machine_code_execute()
+
+    def _cost(self, queue_affinity: int, command_buffer: LocalCommandBuffer, lengths: array[int]) -> int:
+        return WAITS if self._interprets() else 0
 
     def _make_queue(self, record: QueueRecord) -> LocalQueue:
         from jitree.hal.local.queue import CallerExecutor, LocalQueue

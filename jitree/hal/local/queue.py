@@ -439,8 +439,8 @@ def _run_in_turn(operation: Operation) -> None:
 
 
 class CallerExecutor:
-    """Runs everything on the thread that submits it or that reaches its wait fence; but what waits for others
-    does not keep an event loop from its turns."""
+    """Runs everything on the thread that submits it or that reaches its wait fence; but what costs
+    WAITS does not keep an event loop from its turns."""
 
     def __init__(self) -> None:
         self._waiter: Waiter | None = None

@@ -26,7 +26,7 @@ it: a thread that reads ``team`` once and takes the number of threads from there
 ANY_COST: Final = -1
 UNKNOWN_COST: Final = -1
 WAITS: Final = 1 << 40
-"""What work costs that waits for other members of a group, in nanoseconds: not the time of its thread."""
+"""What work costs that no event loop waits for: it waits for other members of a group, or runs in Python."""
 
 UNSUPPORTED: Final = "unsupported"
 """The device does not execute lists as machine code would."""

@@ -40,7 +40,7 @@ PATIENCE: Final = 2_000_000
 longer goes through Python, which costs some 300 us."""
 INLINE_BYTES: Final = 16 * 1024
 """Operand bytes of a command buffer up to which its cost is taken to be small before it has been measured:
-what a kernel can do with so little takes microseconds."""
+what machine code can do with so little takes microseconds."""
 
 _ESTIMATE_INTERVAL: Final = 256
 """Submissions of a command buffer after which its cost is estimated anew; before that at powers of two."""
@@ -146,7 +146,7 @@ class TaskDevice(LocalDevice):
             return command_buffer.cost
         self._check_local_memory(command_buffer.commands)
         cost = self._team(queue_affinity).estimate(command_buffer.commands, lengths)
-        if cost == UNKNOWN_COST and sum(lengths) <= INLINE_BYTES:
+        if cost == UNKNOWN_COST and sum(lengths) <= INLINE_BYTES and not self._interprets():
             return 0
         command_buffer.cost = cost
         return cost

@@ -1,5 +1,5 @@
-"""A thread for operations that wait for other members of a group, where the submitter's thread has an event
-loop to serve."""
+"""A thread for operations that wait for other members of a group, or that Python interprets, where the
+submitter's thread has an event loop to serve."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Waiter:
             self._operations.append(operation)
             begins, self._is_at_work = not self._is_at_work, True
         if begins:
-            threading.Thread(target=self._run, name="jitree waits for others", daemon=True).start()
+            threading.Thread(target=self._run, name="jitree beside an event loop", daemon=True).start()
 
     def _run(self) -> None:
         while True:

@@ -23,6 +23,7 @@ from jitree.api.calls.native.owners import handle_of
 from jitree.api.calls.native.python import drop
 from jitree.api.calls.native.records import Argument, CallRecord, Exchange, Owners, Python, Tensor
 from jitree.api.calls.native.views import fits
+from jitree.codegen.atomics import atomic_add
 from jitree.codegen.primitives import call, call_int, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.hal.command_layout import BINDING_ALIGNMENT
@@ -63,16 +64,10 @@ def pass_lent_capsule(
         return pass_capsule(python, record, argument, exchange, value)
     if kind != TENSOR_ON_CUDA:
         return False
-    stream = call(python.new_long, record.state.handle_pool.queue.stream.handle)
-    if stream == 0:
-        return False
-    arguments = stack(32)
-    store64(arguments + 8, value)
-    store64(arguments + 16, stream)
-    store64(arguments + 24, python.dlpack_version)
-    names = python.stream_names if exchange.names != 0 else python.old_stream_names
-    capsule = call(python.call_method, python.dlpack_name, arguments + 8, 1 | OFFSET_FLAG, names)
-    drop(python, stream)
+    queue = record.state.handle_pool.queue
+    atomic_add(queue.stream.asking, 1)  # before it looks whether there is a stream to order
+    capsule = 0 if queue.open == 0 else ordered_capsule(python, queue.stream, exchange, value)
+    atomic_add(queue.stream.asking, -1)
     if capsule == 0:
         return False
     tensor = tensor_of(python, capsule)
@@ -86,6 +81,21 @@ def pass_lent_capsule(
     )
     drop(python, capsule)
     return is_passed
+
+
+def ordered_capsule(python: Python, stream: StreamRecord, exchange: Exchange, value: int) -> int:
+    """What ``__dlpack__`` gives for a stream; 0 with an exception."""
+    number = call(python.new_long, stream.handle)
+    if number == 0:
+        return 0
+    arguments = stack(32)
+    store64(arguments + 8, value)
+    store64(arguments + 16, number)
+    store64(arguments + 24, python.dlpack_version)
+    names = python.stream_names if exchange.names != 0 else python.old_stream_names
+    capsule = call(python.call_method, python.dlpack_name, arguments + 8, 1 | OFFSET_FLAG, names)
+    drop(python, number)
+    return capsule
 
 
 def pass_neighbours(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
@@ -111,12 +121,17 @@ def follows_neighbour(record: CallRecord, source: Entry) -> bool:
     place = source.access >> PLACE_SHIFT
     if queue.open == 0 or place >= MOST_NEIGHBOURS:
         return False
-    there = StreamRecord(load64(queue.stream.neighbours + 8 * place))
+    entry = queue.stream.neighbours + 8 * place
+    there = StreamRecord(load64(entry))
     if not there or there.ordinal != queue.stream.ordinal or there.batched != 0:
         return False
     if source.address == 0 or source.address & (BINDING_ALIGNMENT - 1) != 0:
         return False
-    return there.completed >= there.tick or order_after(queue.stream, there.handle)
+    atomic_add(there.asking, 1)  # before it looks whether the stream is still there
+    is_there = load64(entry) == place_of(there)
+    follows = is_there and (there.completed >= there.tick or order_after(queue.stream, there.handle))
+    atomic_add(there.asking, -1)
+    return follows
 
 
 def is_declared(argument: Argument, tensor: Tensor) -> bool:
