@@ -33,6 +33,7 @@ from jitree.hal.local.interrupts import end_call
 from jitree.hal.watchdog import start as start_watchdog
 from jitree.hal.watchdog import watch_gate, watcher_of_calls
 from jitree.modules.hal.module import write_to_stderr
+from jitree.vmfb.archive import Source, standard_input
 from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from jitree.modules.hal.module import TraceSink
     from jitree.params.provider import ParameterProvider
     from jitree.params.provider import Source as ParameterSource
-    from jitree.vmfb.archive import Source
 
 
 class Session(Observable, Ended, Remade):
@@ -275,7 +275,7 @@ class Session(Observable, Ended, Remade):
             return source
         if isinstance(source, str):
             if source == "-":  # standard input
-                return BytecodeModule.load(sys.stdin.buffer, "<standard input>")
+                return BytecodeModule.load(standard_input(), "<standard input>")
             reference = parse_reference(source)
             if reference is not None:
                 from jitree.api.module_files import open_module_file
