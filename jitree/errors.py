@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import ContextDecorator
+from contextlib import ContextDecorator, suppress
 from ctypes import ArgumentError
 from errno import ENOMEM
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from types import FrameType
 
 Work = TypeVar("Work", bound=Callable[..., Any])
+
+_ESCAPED_BYTES: Final = range(0xDC80, 0xDD00)
+"""What Python makes of bytes from 0x80 on in names of files and arguments that are no UTF-8."""
 
 AFTER_OVERFLOW: Final[list[Callable[[], None]]] = []
 """Functions to call after Python's stack was full. C code calls generators, and Python ends a generator that
@@ -52,14 +55,35 @@ class StatusCode(Enumeration):
 
 def printable(text: str) -> str:
     """A text that may have parts of a program's, as it is shown: what a terminal would take for a command
-    shows as its number."""
+    shows as its number, and a byte of a file's name that is no UTF-8 as ``\\xNN``."""
     if text.isprintable():
         return text
     return "\n".join(line if line.isprintable() else _shown(line) for line in text.split("\n"))
 
 
 def _shown(line: str) -> str:
-    return "".join(c if c.isprintable() or c == "\t" else f"\\{ord(c):02X}" for c in line)
+    return "".join(c if c.isprintable() or c == "\t" else _number(ord(c)) for c in line)
+
+
+def _number(character: int) -> str:
+    if character in _ESCAPED_BYTES:
+        return f"\\x{character - _ESCAPED_BYTES.start + 0x80:02x}"
+    return f"\\{character:02X}"
+
+
+def tell(text: str) -> None:
+    """Writes a message for people. Where it cannot be written nobody wants it: no call fails for it."""
+    with suppress(OSError, ValueError, AttributeError):  # it is full, closed, or None
+        sys.stderr.write(printable(text))
+        sys.stderr.flush()
+
+
+def not_installed(error: ImportError) -> str:
+    """What is missing, and how it is had."""
+    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+        return f"a Python package cannot be imported: {error}"
+    package = error.name.partition(".")[0]
+    return f"the Python package {package} is not installed; install it with pip install {package}"
 
 
 class StatusError(RuntimeError):

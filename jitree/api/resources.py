@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from jitree.hal.executable import ExecutableLoader
 from jitree.hal.heap import HeapAllocator
 from jitree.modules.hal.references import HAL_TYPES
 from jitree.regs.ref_types import RefTypes
+from jitree.vmfb.archive import standard_input
 from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def read_module(source: Source | ModuleLike, ref_types: RefTypes) -> ModuleLike:
         return source
     if isinstance(source, str):
         if source == "-":  # standard input
-            return BytecodeModule.load(sys.stdin.buffer, "<standard input>")
+            return BytecodeModule.load(standard_input(), "<standard input>")
         reference = parse_reference(source)
         if reference is not None:
             from jitree.api.module_files import open_module_file

@@ -32,6 +32,7 @@ from jitree.hal.local.interrupts import end_call
 from jitree.hal.watchdog import start as start_watchdog
 from jitree.hal.watchdog import watch_gate, watcher_of_calls
 from jitree.modules.hal.module import write_to_stderr
+from jitree.vmfb.archive import Source
 from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from jitree.modules.hal.module import TraceSink
     from jitree.params.provider import ParameterProvider
     from jitree.params.provider import Source as ParameterSource
-    from jitree.vmfb.archive import Source
 
 
 class Session(Observable, Ended, Remade):

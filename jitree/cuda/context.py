@@ -131,5 +131,5 @@ def format_uuid(data: bytes) -> str:
 
 
 def _text(value: bytes | str) -> str:
-    text = value.decode(errors="replace") if isinstance(value, bytes) else value
+    text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
     return text.partition("\0")[0]

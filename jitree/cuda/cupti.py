@@ -227,7 +227,7 @@ class Tracer:
                 launches[number] = DriverCall(begun, thread)
             elif kind == KERNEL:
                 *place_and_time, x, y, z, launch, name = fields
-                text = ctypes.string_at(name).decode(errors="replace")
+                text = ctypes.string_at(name).decode(errors="backslashreplace")
                 what = text, OWN_KERNELS.get(text, DISPATCH)
                 work.append(Work._make((*what, *place_and_time, launch, 0, (x, y, z))))
             else:

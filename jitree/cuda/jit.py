@@ -105,7 +105,7 @@ def _compile(context: CudaContext, text: bytes) -> bytes:
     except StatusError as error:
         if api.lost is not None:
             raise
-        message = log.split(b"\0")[0].decode(errors="replace").strip()
+        message = log.split(b"\0")[0].decode(errors="backslashreplace").strip()
         raise InvalidArgumentError(
             f"the driver's compiler refuses the executable's PTX: {error.message}; its log: "
             f"{message or 'empty'}; if it does not know the PTX version, a newer driver does"

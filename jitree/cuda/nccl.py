@@ -142,8 +142,8 @@ class Nccl:
         return None if result in (0, _IN_PROGRESS) else self._failure("a collective", result)
 
     def _failure(self, name: str, result: int) -> errors.StatusError:
-        explanation = (self._explain(result) or b"").decode(errors="replace")
-        last = (self._last(None) or b"").decode(errors="replace").strip()
+        explanation = (self._explain(result) or b"").decode(errors="backslashreplace")
+        last = (self._last(None) or b"").decode(errors="backslashreplace").strip()
         detail = f"; {last}" if last else ""
         return _ERRORS.get(result, errors.InternalError)(f"{name} of NCCL failed: {explanation}{detail}")
 

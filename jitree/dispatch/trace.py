@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cached_property
 from typing import Final
 
 from jitree.dispatch.plain.handlers import HANDLERS
-from jitree.errors import printable
+from jitree.errors import tell
 from jitree.regs.machine import Machine
 from jitree.regs.records import FunctionRecord
 from jitree.vmfb.disassemble import Disassembler, block_numbers
@@ -46,7 +45,7 @@ class TraceEngine:
         if printer is None or printer.function is not machine.function:
             printer = self._printers[machine.function.address] = _TracePrinter(machine.function)
         for line in printer.lines(machine, pc):
-            print(printable(line), file=sys.stderr)
+            tell(f"{line}\n")
 
 
 class _TracePrinter:

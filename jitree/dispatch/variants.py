@@ -111,7 +111,7 @@ class _Search:
         self._known: dict[tuple[Value, str], int | None] = {}
         for instruction in self._instructions():
             if self._called(instruction) == _QUERY and self._text(instruction.operands[1]) == _FORMATS:
-                wanted = (self._text(instruction.operands[2]) or b"").decode(errors="replace")
+                wanted = (self._text(instruction.operands[2]) or b"").decode(errors="backslashreplace")
                 self._replies[instruction.results[0]] = wanted, False
                 self._replies[instruction.results[1]] = wanted, True
             elif instruction.mnemonic == "global.store.i32":
@@ -258,7 +258,7 @@ class _Search:
                 place = self._place(instruction.operands[0])
                 name = self._text(instruction.operands[1])
                 if place is not None and name is not None:
-                    found.setdefault(place, set()).add(name.decode(errors="replace"))
+                    found.setdefault(place, set()).add(name.decode(errors="backslashreplace"))
         return found
 
     @staticmethod

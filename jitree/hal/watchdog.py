@@ -8,7 +8,6 @@ now and then. Devices made while it is on let Python start every operation, so t
 from __future__ import annotations
 
 import os
-import sys
 import weakref
 from _thread import TIMEOUT_MAX
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.base.arguments import shown
 from jitree.base.endings import guard
-from jitree.errors import InvalidArgumentError, printable
+from jitree.errors import InvalidArgumentError, tell
 
 if TYPE_CHECKING:
     import threading
@@ -105,8 +104,7 @@ def start_from_environment() -> None:
 
 
 def _write_to_stderr(text: str) -> None:
-    sys.stderr.write(printable(text))
-    sys.stderr.flush()
+    tell(text)
 
 
 def _after_fork() -> None:

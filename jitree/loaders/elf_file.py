@@ -268,7 +268,7 @@ def _string(text: bytes, start: int) -> str:
     end = text.find(b"\0", start)
     if start >= len(text) or end < 0:
         raise bad_elf(f"a symbol's name at {start} is outside the string table of {len(text)} bytes")
-    return text[start:end].decode("utf-8", "replace")
+    return text[start:end].decode("utf-8", "backslashreplace")
 
 
 def _relocation_tables(file: ElfFile, entries: dict[int, int]) -> tuple[RelocationTable, ...]:

@@ -131,7 +131,7 @@ class TabledExecutable(LocalExecutable):
         ordinals: dict[str, int] = {}
         for ordinal, name in enumerate(self._names):
             if name:
-                ordinals.setdefault(str(name, "utf-8", "replace"), ordinal)
+                ordinals.setdefault(str(name, "utf-8", "backslashreplace"), ordinal)
         return ordinals
 
     def _number(self, ordinal: int, word: int) -> int:
@@ -148,7 +148,7 @@ class TabledExecutable(LocalExecutable):
 
     def function_name(self, ordinal: int) -> str:
         """The symbol name, ``""`` when the executable has no names."""
-        return str(self._names[ordinal], "utf-8", "replace")
+        return str(self._names[ordinal], "utf-8", "backslashreplace")
 
     def function_label(self, ordinal: int) -> str:
         """A name for messages: the function's, or ``executable[ordinal]``."""
@@ -320,7 +320,7 @@ class Library:
             )
         if not name:
             return ""
-        return str(self._memory.read_string(name, "the names of the library"), "utf-8", "replace")
+        return str(self._memory.read_string(name, "the names of the library"), "utf-8", "backslashreplace")
 
     def _read_functions(self, environment: int) -> EntryTable:
         layout, count = self._layout, self._u32(_EXPORTS)
@@ -332,7 +332,7 @@ class Library:
         places = self._pointers(table, count, "the function names") if table else (0,) * count
         names = self._texts(places, "functions")
         if NAMES_CODE:
-            known = (str(name, "utf-8", "replace") or None for name in names)
+            known = (str(name, "utf-8", "backslashreplace") or None for name in names)
             name_code({f"{self.name}.{name}": code for name, code in zip(known, codes, strict=True)}, end)
         memory, constants, bindings, flags = self._read_attributes(count)
         wrong = np.flatnonzero((constants > MAXIMUM_COUNT) | (bindings > MAXIMUM_COUNT))
@@ -371,7 +371,7 @@ class Library:
         return SourceLocation(self._text(path, length), line)
 
     def _strings(self, places: Sequence[int], what: str) -> list[str]:
-        return [str(text, "utf-8", "replace") for text in self._texts(places, what)]
+        return [str(text, "utf-8", "backslashreplace") for text in self._texts(places, what)]
 
     def _texts(self, places: Sequence[int], what: str) -> list[bytes]:
         """The names at addresses, all of one segment; empty ones at null."""
@@ -390,7 +390,7 @@ class Library:
     def _text(self, address: int, length: int) -> str:
         if not length:
             return ""
-        return bytes(self._memory.read(address, length, "a path")).decode("utf-8", "replace")
+        return bytes(self._memory.read(address, length, "a path")).decode("utf-8", "backslashreplace")
 
     def _pointers(self, table: int, count: int, what: str) -> tuple[int, ...]:
         if not count:

@@ -111,7 +111,11 @@ class PluginLibrary(ImportProvider):
                 "the executable plugin was compiled for a sanitizer that this process does not run; compile "
                 "without sanitizer"
             )
-        return str(self._library.read_string(name, "the plugin's name"), "utf-8", "replace") if name else ""
+        return (
+            str(self._library.read_string(name, "the plugin's name"), "utf-8", "backslashreplace")
+            if name
+            else ""
+        )
 
 
 def _unload(unload: Callable[[int], None], plugin: ctypes.c_void_p, library: object) -> None:

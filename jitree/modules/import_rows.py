@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def text(buffer: VmBuffer) -> str:
     """A string that a program passes: UTF-8 without terminator."""
-    return str(buffer.view, "utf-8", "replace")
+    return str(buffer.view, "utf-8", "backslashreplace")
 
 
 def unsigned32(value: int) -> int:

@@ -278,9 +278,9 @@ class Taps(Unique, Onlooker, Sequence[ObservedDispatch]):
         """Looks at nothing more, and completes the file."""
         self._observation.remove(self)
         with self._lock:
-            if not self._is_over and self._file is not None:
+            was_over, self._is_over = self._is_over, True
+            if not was_over and self._file is not None:
                 self._file.close()
-            self._is_over = True
 
     def __del__(self) -> None:
         if not getattr(self, "_is_over", True):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 from zipfile import ZIP_STORED, ZipFile
 
@@ -36,10 +37,20 @@ class TensorFile(Protocol):
         """Completes the file."""
 
 
+@contextmanager
+def _writing(path: str) -> Iterator[None]:
+    """UNAVAILABLE for what the system refuses."""
+    try:
+        yield
+    except OSError as error:
+        raise UnavailableError(f"cannot write '{path}': {error.strerror}") from None
+
+
 class _NumpyArchive:
     """Types that numpy does not know are written as unsigned integers of their bits."""
 
     def __init__(self, path: str) -> None:
+        self._path = path
         self._file = ZipFile(path, "w", ZIP_STORED, allowZip64=True)
 
     def add(self, name: str, tensor: ObservedTensor) -> None:
@@ -47,13 +58,14 @@ class _NumpyArchive:
         if dtype.kind == "V" or dtype.name.startswith(("bfloat", "float8")):
             dtype = np.dtype(f"u{dtype.itemsize}")
         header = {"descr": dtype.str, "fortran_order": False, "shape": tensor.array_shape}
-        with self._file.open(f"{name}.npy", "w", force_zip64=True) as member:
+        with _writing(self._path), self._file.open(f"{name}.npy", "w", force_zip64=True) as member:
             np.lib.format.write_array_header_1_0(member, header)
             for piece in tensor.pieces():
                 member.write(piece.view(np.uint8).data)
 
     def close(self) -> None:
-        self._file.close()
+        with _writing(self._path):
+            self._file.close()
 
 
 class _SafeTensors:
@@ -67,8 +79,9 @@ class _SafeTensors:
 
     def add(self, name: str, tensor: ObservedTensor) -> None:
         end = self._length
-        for piece in tensor.pieces():
-            end += self._waiting.write(piece.view(np.uint8).data)
+        with _writing(self._path):
+            for piece in tensor.pieces():
+                end += self._waiting.write(piece.view(np.uint8).data)
         kind = _TYPES.get(tensor.dtype.name)
         shape = [*tensor.array_shape] if kind else [end - self._length]
         self._header[name] = {"dtype": kind or "U8", "shape": shape, "data_offsets": [self._length, end]}
@@ -77,11 +90,13 @@ class _SafeTensors:
     def close(self) -> None:
         header = json.dumps(self._header).encode()
         header += b" " * (-len(header) % _ALIGNMENT)
-        self._waiting.seek(0)
-        with self._waiting, open(self._path, "wb") as file:
-            file.write(len(header).to_bytes(8, "little") + header)
-            shutil.copyfileobj(self._waiting, file, 1 << 20)
-        os.unlink(f"{self._path}.part")
+        try:
+            with _writing(self._path), self._waiting, open(self._path, "wb") as file:
+                self._waiting.seek(0)
+                file.write(len(header).to_bytes(8, "little") + header)
+                shutil.copyfileobj(self._waiting, file, 1 << 20)
+        finally:
+            os.unlink(f"{self._path}.part")
 
 
 _KINDS: Final[dict[str, Callable[[str], TensorFile]]] = {"npz": _NumpyArchive, "safetensors": _SafeTensors}
@@ -92,8 +107,6 @@ def create(path: str | os.PathLike[str]) -> TensorFile:
     name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else repr(path)
     kind = _KINDS.get(name.rpartition(".")[2])
     if kind is not None:
-        try:
+        with _writing(name):
             return kind(name)
-        except OSError as error:
-            raise UnavailableError(f"cannot write '{name}': {error.strerror}") from None
     raise InvalidArgumentError(f"tensors go to files that end with .npz or .safetensors, not to '{name}'")

@@ -20,7 +20,7 @@ def tensor_type(metadata: bytes) -> TensorType | None:
     """What metadata says about the elements; None when it says nothing that can be read."""
     if not metadata:
         return None
-    prefix, separator, text = metadata.decode("utf-8", "replace").partition(":")
+    prefix, separator, text = metadata.decode("utf-8", "backslashreplace").partition(":")
     if not separator or prefix not in _PREFIXES:
         return None
     try:

@@ -11,7 +11,7 @@ from typing import Final
 
 from jitree.errors import InvalidArgumentError, StatusError
 from jitree.tools.benchmark_report import BenchmarkRow
-from jitree.tools.element_parsing import parse_float
+from jitree.tools.number_parsing import parse_float
 from jitree.tools.reporting import error_line
 
 MAX_ITERATIONS: Final = 1_000_000_000

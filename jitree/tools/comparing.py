@@ -10,6 +10,7 @@ from jitree.compare.peers.onnx_models import is_onnx
 from jitree.errors import InvalidArgumentError, error_context
 from jitree.tools import host_values as hv
 from jitree.tools.flags import ParsedFlags
+from jitree.tools.number_parsing import parse_float
 from jitree.tools.program import task_parameters
 from jitree.tools.value_files import ValueFiles
 from jitree.tools.values import parse_values
@@ -66,8 +67,8 @@ def allowed(flags: ParsedFlags) -> dict[str, Any]:
         text = flags.optional(name)
         if text is not None:
             try:
-                found[name] = float(text)
-            except ValueError:
+                found[name] = parse_float(text)
+            except InvalidArgumentError:
                 raise InvalidArgumentError(f"flag '{name}': expected a number but got '{text}'") from None
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
@@ -74,11 +73,11 @@ def open_session(
 
 def _read_standard_input(limits: Limits | None) -> memoryview:
     """A module; of one that is larger than the limit no more than shows that."""
-    from jitree.vmfb.archive import content, loading
+    from jitree.vmfb.archive import content, loading, standard_input
 
     most = None if limits is None else limits.load_size
     with loading("<standard input>"):
-        return content(sys.stdin.buffer, -1 if most is None else most + 1)
+        return content(standard_input(), -1 if most is None else most + 1)
 
 
 def _limits(texts: list[str]) -> Limits | None:

@@ -12,7 +12,7 @@ from jitree.tools.dump_metadata import metadata_lines
 from jitree.tools.dump_summary import summary_lines
 from jitree.tools.flag_table import flag_set
 from jitree.tools.flags import ParsedFlags, command
-from jitree.vmfb.archive import Archive
+from jitree.vmfb.archive import Archive, standard_input
 from jitree.vmfb.disassemble import (
     Disassembler,
     OffsetColumn,
@@ -36,7 +36,7 @@ def main(flags: ParsedFlags) -> int:
     if not path:
         print("Syntax: jitree dump [--output=...] module.vmfb", file=sys.stderr)
         return 1
-    archive = Archive.open(sys.stdin.buffer, "<stdin>") if path == _STANDARD_INPUT else Archive.open(path)
+    archive = Archive.open(standard_input(), "<stdin>") if path == _STANDARD_INPUT else Archive.open(path)
     if flags.text("output") == "flatbuffer-binary":
         sys.stdout.flush()
         sys.stdout.buffer.write(archive.flatbuffer)

@@ -86,7 +86,7 @@ def _needed_at(
         _KEY.iter_unpack(table), _SPAN.iter_unpack(spans), strict=False
     ):
         yield NeededParameter(
-            scope=scope.decode("utf-8", "replace") if scope is not None else None,
-            key=keys[offset : offset + length].decode("utf-8", "replace"),
+            scope=scope.decode("utf-8", "backslashreplace") if scope is not None else None,
+            key=keys[offset : offset + length].decode("utf-8", "backslashreplace"),
             extent=start + size,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from jitree.dispatch.native import nests, tiering
 from jitree.dispatch.native.build import build
 from jitree.dispatch.native.source import from_program
 from jitree.dispatch.native.ssa import Block, SsaLoop
+from jitree.errors import not_installed
 from jitree.loaders import vmvx_images
 
 
@@ -32,16 +34,25 @@ class _Count(NamedTuple):
 
 
 def tier_lines(module: BytecodeModule) -> Iterator[str]:
-    """A report of a module and of its VMVX executables, and where it is not kept as stated."""
+    """A report of a module and of its VMVX executables, and what keeps it from being made or kept."""
     yield from _module_lines(f"module @{module.name}", module, tiering.recipe(module.program, module.name))
     for number, executable in enumerate(vmvx_images.executables(module.module)):
         yield ""
         yield from _module_lines(
             f"executable {number}, @{executable.name}", executable, vmvx_images.recipe(executable)
         )
-    if place().refusal:
+    notes = [place().reason, *map(not_installed, _missing())]
+    if any(notes):
         yield ""
-        yield place().reason
+        yield from filter(None, notes)
+
+
+def _missing() -> Iterator[ImportError]:
+    """What machine code of programs is made with, if it is not there: then none of it is made."""
+    try:
+        importlib.import_module("llvmlite")
+    except ImportError as error:
+        yield error
 
 
 def _module_lines(title: str, module: BytecodeModule, recipe: Recipe) -> Iterator[str]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from jitree.base import elements
 from jitree.errors import InvalidArgumentError
+from jitree.tools.number_parsing import parse_floats
 from jitree.types import CLASS_BOOLEAN, ELEMENT_TYPES, ElementType, element_type
 
 _SEPARATORS: Final = str.maketrans("[],", "   ")
@@ -52,18 +53,6 @@ def parse_integer(text: str, low: int, high: int) -> int:
     if not low <= value <= high:
         raise InvalidArgumentError(f"{text} is out of range; must be between {low} and {high}")
     return value
-
-
-def parse_float(text: str) -> float:
-    """A number in any C form: ``1``, ``-1.5e3``, ``nan``, ``inf``, ``0x1.8p3``."""
-    try:
-        if "_" in text:
-            raise ValueError(text)
-        return float.fromhex(text) if "x" in text or "X" in text else float(text)
-    except OverflowError:
-        return float("-inf" if text.startswith("-") else "inf")
-    except ValueError:
-        raise InvalidArgumentError(f"'{text}' is not a number") from None
 
 
 def integer_range(row: ElementType) -> tuple[int, int]:
@@ -108,11 +97,10 @@ def _parse_integers(tokens: list[str], row: ElementType) -> npt.NDArray[Any]:
 
 
 def _parse_floats(tokens: list[str], row: ElementType) -> npt.NDArray[Any]:
-    values = np.array([parse_float(token) for token in tokens], np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):
-        if row.bits == 64:
-            return values
-        return values.astype(np.float32).astype(row.dtype)
+    if row.bits == 64:
+        return parse_floats(tokens, 64)
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        return parse_floats(tokens, 32).astype(row.dtype, copy=False)
 
 
 def _parse_booleans(tokens: list[str], row: ElementType) -> npt.NDArray[Any]:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from jitree.errors import InvalidArgumentError, NotFoundError, UnimplementedError
-from jitree.tools.element_parsing import parse_float, parse_integer
+from jitree.tools.element_parsing import parse_integer
+from jitree.tools.number_parsing import parse_float
 
 _MAX_FLAGFILE_DEPTH: Final = 16
 _INTEGER_BOUND: Final = 1 << 63

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from jitree import __version__
 from jitree.base.folding import keep_tracebacks
-from jitree.errors import printable
 from jitree.tools.reporting import report
+from jitree.tools.streams import Messages, Output, keep_standard_numbers
 
 COMMANDS: Final = {
     "run": ("jitree.tools.run", "call a function of a compiled module and print, store or check its results"),
@@ -28,24 +27,6 @@ COMMANDS: Final = {
 """Module of every command (its ``main`` takes the arguments and returns the exit code) and what it does."""
 
 
-class Shown:
-    """A stream of texts, none of which commands a terminal: programs have names and messages of any kind."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        written: int = self._stream.write(printable(text))
-        return written
-
-    def writelines(self, texts: Iterable[str]) -> None:
-        for text in texts:
-            self.write(text)
-
-
 EXIT_FAILURE: Final = 1
 EXIT_INTERRUPTED: Final = 130
 
@@ -58,7 +39,12 @@ def usage() -> str:
 
 
 def dispatch(arguments: Sequence[str]) -> int:
-    """Runs a command line; returns 0 or 1."""
+    """Runs a command line; returns the exit code. Errors become a line on stderr, a closed pipe ends it
+    quietly."""
+    return guarded(_dispatch, arguments)
+
+
+def _dispatch(arguments: Sequence[str]) -> int:
     command = arguments[0] if arguments else ""
     if command in ("--help", "-h", "help"):
         sys.stdout.write(usage())
@@ -72,13 +58,13 @@ def dispatch(arguments: Sequence[str]) -> int:
         return EXIT_FAILURE
     module = importlib.import_module(COMMANDS[command][0])
     keep_tracebacks()
-    code: int = guarded(module.main, arguments[1:])
+    code: int = module.main(arguments[1:])
     return code
 
 
 def guarded(function: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     """Runs a command; errors become a line on stderr and exit code 1, a closed pipe ends it quietly."""
-    with redirect_stdout(Shown(sys.stdout)), redirect_stderr(Shown(sys.stderr)):
+    with redirect_stdout(Output(sys.stdout)), redirect_stderr(Messages(sys.stderr)):
         return _guarded(function, arguments)
 
 
@@ -88,21 +74,17 @@ def _guarded(function: Callable[[Sequence[str]], int], arguments: Sequence[str])
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        discard_output()
         return EXIT_FAILURE
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception as error:
         report(error, verbose="--verbose" in arguments or "--verbose=true" in arguments)
         return EXIT_FAILURE
-
-
-def discard_output() -> None:
-    """Points stdout at nothing, so that the interpreter's own flush at exit meets no closed pipe."""
-    with open(os.devnull, "wb") as nothing:
-        os.dup2(nothing.fileno(), sys.stdout.fileno())
+    finally:
+        sys.stderr.flush()  # what cannot be written would else be noticed when the interpreter ends
 
 
 def main() -> NoReturn:
     """Entry point of the console script."""
+    keep_standard_numbers()
     sys.exit(dispatch(sys.argv[1:]))

@@ -73,7 +73,7 @@ def _write_file(values: Sequence[hv.HostValue], specification: str) -> None:
 def _write_archive(values: Sequence[hv.HostValue], path: str, replace: bool) -> None:
     """Arrays are named by their number in the archive, as numpy names those without a name."""
     contents = [_npy_bytes(value) for value in values]
-    if not replace and os.path.exists(path) and not zipfile.is_zipfile(path):
+    if not replace and os.path.exists(path) and not (os.path.isfile(path) and zipfile.is_zipfile(path)):
         raise InvalidArgumentError(f"`{path}` is not a numpy archive, so nothing can be appended to it")
     with zipfile.ZipFile(path, "w" if replace else "a") as archive:
         for content in contents:

@@ -114,9 +114,9 @@ def _read_module(path: str, mode: str) -> ModuleLike:
     if reference is not None:
         return open_module_file(reference, Instance.default().ref_types)
     if path == STANDARD_INPUT:
-        import sys
+        from jitree.vmfb.archive import standard_input
 
-        return BytecodeModule.load(sys.stdin.buffer, "<standard input>")
+        return BytecodeModule.load(standard_input(), "<standard input>")
     if mode == "preload" and Path(path).is_file():
         return BytecodeModule.load(Path(path).read_bytes(), path)
     return BytecodeModule.load(path)

@@ -8,18 +8,25 @@ from pathlib import Path
 from types import TracebackType
 
 from jitree.api.load_order import IMPORTED_NAME
-from jitree.errors import StatusError
+from jitree.errors import StatusError, not_installed
 
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
 
 
 def error_line(error: BaseException) -> str:
-    """``<where>: <CODE>; <message>; <context>; …``; a failure that is not a status is INTERNAL."""
+    """``<where>: <CODE>; <message>; <context>; …``; what the system refuses and what is not installed is
+    UNAVAILABLE, another failure that is not a status INTERNAL."""
     place = raised_by_custom_module(error.__traceback__)
     if place is not None and not isinstance(error, StatusError):
         return "; ".join([f"{place}: UNKNOWN", f"{type(error).__name__}: {error}", *_notes(error)])
     if isinstance(error, StatusError):
         text = "; ".join([str(error), *error.backtrace])
+    elif isinstance(error, ImportError):
+        text = f"UNAVAILABLE; {not_installed(error)}"
+    elif isinstance(error, OSError):
+        text = f"UNAVAILABLE; the system refuses it: {error}"
+    elif isinstance(error, MemoryError):
+        text = f"RESOURCE_EXHAUSTED; there is not enough memory: {str(error) or type(error).__name__}"
     else:
         text = f"INTERNAL; {type(error).__name__}: {error}; this is a defect of jitree (--verbose tells more)"
     where = raised_at(error.__traceback__)

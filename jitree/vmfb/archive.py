@@ -91,6 +91,13 @@ def name_of(source: Source) -> str:
     return file_name if isinstance(file_name, str) else f"<{type(source).__name__}>"
 
 
+def standard_input() -> BinaryIO:
+    """The stream of bytes. UNAVAILABLE where the process was started without it."""
+    if sys.stdin is None:
+        raise UnavailableError("standard input cannot be read: it is closed")
+    return sys.stdin.buffer
+
+
 def content(source: Source, most: int = -1) -> memoryview:
     """The bytes of a source; of what has no size by itself (a pipe) at most so many."""
     if isinstance(source, (str, os.PathLike)):

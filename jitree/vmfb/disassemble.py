@@ -114,7 +114,7 @@ def operand_register(value: int) -> str:
 def quoted(data: bytes) -> str:
     """A text between quotes, as it is: the reference tool escapes nothing. Only what would break the line or
     be taken for a command by a terminal shows as its number."""
-    text = data.decode("utf-8", "replace")
+    text = data.decode("utf-8", "backslashreplace")
     return '"' + "".join(c if c.isprintable() else f"\\{ord(c):02X}" for c in text) + '"'
 
 

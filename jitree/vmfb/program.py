@@ -151,7 +151,7 @@ class DecodedModule:
         """A message of ``fail``, ``trace`` or ``print``."""
         bytecode = self._module.bytecode
         (length,) = _ENTRY.unpack_from(bytecode, place)
-        return str(bytecode[place + 2 : place + 2 + length], "utf-8", "replace")
+        return str(bytecode[place + 2 : place + 2 + length], "utf-8", "backslashreplace")
 
     def _entries(self, place: int) -> tuple[int, ...]:
         bytecode = self._module.bytecode

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 import warnings
 from _thread import allocate_lock  # threading takes 0.6 ms to import
@@ -20,7 +19,7 @@ from jitree.base.memory import NAMES_CODE, name_code
 from jitree.base.scopes import require_going_on
 from jitree.codegen.image import shipped
 from jitree.codegen.image.flat import FlatImage, Image, Recipe, map_image
-from jitree.errors import StatusError, UnavailableError, printable
+from jitree.errors import StatusError, UnavailableError, printable, tell
 
 if TYPE_CHECKING:
     from jitree.codegen.image.builds import Builds
@@ -104,8 +103,7 @@ class Provider:
             recipe = self.recipe
             seconds = max(1, round(recipe.seconds))
             if not self._is_announced:
-                title = printable(recipe.title)
-                print(f"jitree: building {title} (about {seconds} s, once) …", file=sys.stderr)
+                tell(f"jitree: building {recipe.title} (about {seconds} s, once) …\n")
             self._is_announced = True
             deadline = time.monotonic() + _PATIENCE_SECONDS
             while not self.settled:

@@ -73,7 +73,7 @@ class Builder:
 
     def failure(self) -> str:
         """What went wrong; of a builder that has ended without leaving an image."""
-        lines = (cache.read(self._log.name) or b"").decode(errors="replace").strip().splitlines()
+        lines = (cache.read(self._log.name) or b"").decode(errors="backslashreplace").strip().splitlines()
         reason = lines[-1] if lines else "it printed nothing"
         limited = ", within the limits of its session on load time and memory" if self._is_limited else ""
         return (

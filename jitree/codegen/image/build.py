@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
+import traceback
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from jitree.codegen.image import cache, contents
 from jitree.codegen.image.flat import FlatImage, Recipe, from_json
 from jitree.codegen.image.generated import Generated
 from jitree.codegen.image.keys import key_of
+from jitree.errors import not_installed
 
 if TYPE_CHECKING:
     from jitree.codegen.image.compile import Target
@@ -39,7 +41,16 @@ def build(generated: Generated, target: Target) -> FlatImage:
 
 
 def main() -> None:
-    """The builder process. Argument 1 is the recipe as ``to_json`` wrote it, 2 the descriptor of a file with
+    """The builder process; what is not installed is the last line that it prints."""
+    try:
+        _main()
+    except ImportError as error:
+        traceback.print_exc()
+        sys.exit(not_installed(error))
+
+
+def _main() -> None:
+    """Argument 1 is the recipe as ``to_json`` wrote it, 2 the descriptor of a file with
     the recipe's data, 3 the key that is waited for, as hexadecimal number."""
     from jitree.codegen.image.compile import host_target
 

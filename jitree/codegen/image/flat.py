@@ -149,7 +149,7 @@ def key_of(data: bytes | memoryview) -> bytes | None:
 def title_of(data: bytes | memoryview) -> str | None:
     """What a file says it is; None for one that is damaged, short or of another format."""
     parts = _parts(data)
-    return parts.title.decode(errors="replace") if parts is not None and _is_whole(data) else None
+    return parts.title.decode(errors="backslashreplace") if parts is not None and _is_whole(data) else None
 
 
 def _parts(data: bytes | memoryview) -> _Parts | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jitree.dispatch.host_export import HostExport
 from jitree.dispatch.host_module import HostModule, Signal
 from jitree.dispatch.linking import TIERS_THAT_CALL_CODE
-from jitree.errors import NotFoundError, StatusError, printable
+from jitree.errors import NotFoundError, StatusError, tell
 from jitree.modules.hal.native import address
 from jitree.modules.hal.native.supply import IDLE, Supplier, refill_of, supplied
 from jitree.modules.hal.references import HAL_TYPES, call_once, checked
@@ -78,7 +77,7 @@ def write_to_stderr(key: str, views: Sequence[BufferView]) -> None:
     """What happens to traced tensors unless the host wants them: ``=== key ===``, one line per tensor, an
     empty line."""
     lines = [f"=== {key} ===", *map(view_text, views), "", ""]
-    sys.stderr.write(printable("\n".join(lines)))
+    tell("\n".join(lines))
 
 
 def view_text(view: BufferView) -> str:

@@ -99,4 +99,4 @@ def _rows(
 
 
 def _text(view: memoryview) -> str:
-    return str(view, "utf-8", "replace")
+    return str(view, "utf-8", "backslashreplace")

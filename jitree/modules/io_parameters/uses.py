@@ -230,14 +230,14 @@ class _ModuleUses:
         if scope is None or table is None or keys is None or spans is None:
             raise NotFollowedError
         rows = [NAME.unpack_from(table, number * NAME.size) for number in range(len(spans) // SPAN.size)]
-        return [(scope, str(keys[start : start + size], "utf-8", "replace")) for start, size in rows]
+        return [(scope, str(keys[start : start + size], "utf-8", "backslashreplace")) for start, size in rows]
 
     def _data(self, value: _Value) -> bytes | None:
         return bytes(self._module.rodata[value[1]].data) if value[0] == "rodata" else None
 
     def _text(self, value: _Value) -> str | None:
         data = b"" if value[0] == "null" else self._data(value)
-        return None if data is None else str(data, "utf-8", "replace")
+        return None if data is None else str(data, "utf-8", "backslashreplace")
 
     def _hide(self, values: _Values) -> None:
         for kind, value in values:

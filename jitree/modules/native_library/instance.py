@@ -113,7 +113,7 @@ def type_name(address: int) -> str:
     data = read_memory(name.data or 0, name.size) if 0 < name.size <= _PLAUSIBLE_NAME else None
     if data is None:
         raise _other_layout()
-    return data.decode("utf-8", "replace")
+    return data.decode("utf-8", "backslashreplace")
 
 
 def _other_layout() -> FailedPreconditionError:

@@ -149,4 +149,4 @@ def text(string: layout.String) -> str:
     data = read_memory(string.data or 0, string.size)
     if data is None:
         raise FailedPreconditionError("the library gave a text that is not in memory")
-    return data.decode("utf-8", "replace")
+    return data.decode("utf-8", "backslashreplace")

@@ -54,7 +54,7 @@ def _text(string: layout.String) -> str:
     if not string.data or string.size > _LONGEST_MESSAGE:
         return ""
     data = read_memory(string.data, string.size)
-    return "" if data is None else data.decode("utf-8", "replace")
+    return "" if data is None else data.decode("utf-8", "backslashreplace")
 
 
 def _copy(address: int, structure: ctypes.Structure) -> bool:

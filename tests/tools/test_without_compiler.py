@@ -1,0 +1,68 @@
+"""Where the packages that make machine code are not installed, commands say which they need."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jitree.errors import not_installed
+from tests.security.programs import VMVX
+
+_NEEDED = ("jitree", "numpy", "ml_dtypes", "elftools")
+_MISSING = re.compile(
+    r"the Python package (llvmlite|numba) is not installed; install it with pip install \1\b"
+)
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what programs take that run on shipped machine code."""
+    folder = tmp_path_factory.mktemp("packages")
+    for name in _NEEDED:
+        spec = importlib.util.find_spec(name)
+        assert spec is not None and spec.submodule_search_locations
+        place = Path(spec.submodule_search_locations[0])
+        for path in (place, *place.parent.glob(f"{name}.libs")):
+            (folder / path.name).symlink_to(path)
+    return folder
+
+
+def ended(packages: Path, cache: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PYTHONPATH": str(packages), "JITREE_CACHE_DIR": str(cache), "PATH": os.environ["PATH"]}
+    command = [sys.executable, "-S", "-m", "jitree", *arguments]
+    return subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["dump", "--llvm", "--function=0", str(VMVX)],
+        ["dump", "--asm", "--function=0", str(VMVX)],
+        ["cache", "warm", str(VMVX)],
+        ["run", f"--module={VMVX}", "--function=classify", "--input=8x8xf32=0.5", "--tier=native"],
+    ],
+    ids=" ".join,
+)
+def test_commands_that_need_it(arguments: list[str], packages: Path, tmp_path: Path) -> None:
+    done = ended(packages, tmp_path, *arguments)
+    *_, last = done.stderr.splitlines()
+    assert done.returncode == 1 and "UNAVAILABLE; " in last and _MISSING.search(last), done.stderr
+    assert "defect" not in done.stderr and "Traceback" not in done.stderr
+
+
+def test_what_is_said_to_be_compiled(packages: Path, tmp_path: Path) -> None:
+    done = ended(packages, tmp_path, "dump", "--tiers", str(VMVX))
+    *_, blank, last = done.stdout.splitlines()
+    assert done.returncode == 0 and blank == "" and _MISSING.fullmatch(last)
+
+
+def test_parts_of_packages() -> None:
+    for name in ("llvmlite", "llvmlite.binding.ffi"):
+        assert _MISSING.fullmatch(not_installed(ModuleNotFoundError("no", name=name)))
+    assert "libLLVM" in not_installed(ImportError("libLLVM.so is not there", name="llvmlite"))
