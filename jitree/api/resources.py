@@ -16,7 +16,8 @@ from jitree.base.endings import Unique
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.host_module import HostModule
 from jitree.errors import InvalidArgumentError, StatusError, UnavailableError, UnimplementedError
-from jitree.hal.device import Device
+from jitree.hal.buffer import BufferView
+from jitree.hal.device import Device, home_of
 from jitree.hal.driver import Driver, DriverRegistry, all_drivers
 from jitree.hal.executable import ExecutableLoader
 from jitree.hal.heap import HeapAllocator
@@ -212,6 +213,8 @@ def read_module(source: Source | ModuleLike, ref_types: RefTypes) -> ModuleLike:
 
 def placed(value: Any, device: Device) -> Array:
     """The elements of a value on a device. INVALID_ARGUMENT for types that programs cannot have."""
+    if isinstance(value, BufferView):
+        value = Array(value, home_of(value.buffer, (device,)))
     if isinstance(value, Array):
         if value.device is device and not value.is_donated:
             return value

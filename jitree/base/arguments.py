@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import operator
 import sys
+from math import inf, isnan
+from numbers import Real
 from reprlib import Repr
 from typing import Any, Final
 
@@ -72,6 +74,19 @@ def natural(name: str, value: Any) -> int:
     if number < 0:
         raise InvalidArgumentError(f"{name}: expected an integer that is not negative but got {number}")
     return number
+
+
+def seconds(name: str, value: Any) -> float:
+    """How long something may take; infinity where there is no limit. Negative numbers are a mistake of the
+    caller."""
+    number = object_of(name, value, Real)
+    try:
+        limit = float(number)
+    except OverflowError:
+        limit = inf if number > 0 else -inf
+    if isnan(limit) or limit < 0:
+        raise InvalidArgumentError(f"{name}: expected a number of seconds but got {shown(value)}")
+    return limit
 
 
 NO_MASKS: Final = (

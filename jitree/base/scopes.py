@@ -17,19 +17,16 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from itertools import count
-from math import inf, isnan
-from numbers import Real
+from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from jitree.base import due
-from jitree.base.arguments import object_of, shown
+from jitree.base import arguments, due
 from jitree.base.endings import Unique
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
-    InvalidArgumentError,
     StatusError,
     again,
 )
@@ -256,13 +253,7 @@ def deadline(seconds: float | None) -> AbstractContextManager[object]:
     """
     if seconds is None:
         return nullcontext()
-    number = object_of("timeout", seconds, Real)
-    try:
-        limit = float(number)
-    except OverflowError:
-        limit = inf if number > 0 else -inf
-    if isnan(limit) or limit < 0:
-        raise InvalidArgumentError(f"timeout: expected a number of seconds but got {shown(seconds)}")
+    limit = arguments.seconds("timeout", seconds)
     return nullcontext() if limit == inf else Scope(limit)
 
 

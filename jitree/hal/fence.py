@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from jitree.base.arguments import items, object_of
+from jitree.base.arguments import items, object_of, seconds
 from jitree.base.endings import Unique
 from jitree.base.scopes import CURRENT
 from jitree.errors import StatusCode, StatusError, again
@@ -102,7 +102,8 @@ class Fence(Unique):
     def wait(self, timeout: float | None = None) -> StatusCode:
         """Waits with the GIL released: OK, or DEADLINE_EXCEEDED when ``timeout`` seconds have passed.
 
-        None waits for ever, 0 looks only. Raises the failure of a failed fence.
+        None waits for ever, 0 looks only. Raises the failure of a failed fence; INVALID_ARGUMENT for what is
+        no number of seconds, and for negative ones.
         """
         return wait_fences((self,), timeout)
 
@@ -238,6 +239,8 @@ def _when_reached() -> WhenReached:
 
 def wait_fences(fences: Iterable[Fence | None], timeout: float | None = None) -> StatusCode:
     """Waits for all; None elements are skipped. Results and errors as :meth:`Fence.wait`."""
+    if timeout is not None:
+        seconds("timeout", timeout)
     points = [point for fence in fences if fence is not None for point in fence.timepoints]
     if all(semaphore.is_reached(value) for semaphore, value in points):
         return StatusCode.OK

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from jitree.base.arguments import integer
+from jitree.base.arguments import integer, seconds
 from jitree.base.endings import Unique, guard
 from jitree.errors import InvalidArgumentError, StatusError, again
 from jitree.hal.enums import MAXIMUM_PAYLOAD
@@ -193,6 +193,8 @@ class Semaphore(Unique):
         ``timeout`` in seconds, None = for ever, 0 = look only. False when the time ran out. Raises the
         failure of a failed semaphore.
         """
+        if timeout is not None:
+            seconds("timeout", timeout)
         if self._failure is None and self._value >= integer("value", value):
             return True
         from jitree.hal.waiting import WaitMode, wait_for

@@ -9,11 +9,11 @@ from _thread import LockType, allocate_lock
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from numbers import Real
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from jitree.base import scopes
-from jitree.base.arguments import object_of
+from jitree.base.arguments import seconds
 from jitree.base.records import Enumeration, Flags
 from jitree.errors import CancelledError, StatusError, again
 from jitree.hal import watchdog
@@ -150,9 +150,8 @@ def wait_for(points: Sequence[tuple[Timeline, int]], mode: WaitMode, timeout: fl
 
     Work that was submitted to signal them and has not been started is done here instead of waited for.
     """
-    if timeout is not None:
-        object_of("timeout", timeout, Real)
-    deadline = None if timeout is None else time.monotonic() + timeout
+    limit = inf if timeout is None else seconds("timeout", timeout)
+    deadline = None if limit == inf else time.monotonic() + limit
     dog = watchdog.current
     if dog is None:
         return _wait(points, mode, deadline)

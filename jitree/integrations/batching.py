@@ -16,6 +16,7 @@ from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 
+from jitree.base.arguments import seconds
 from jitree.base.endings import Unique
 from jitree.errors import (
     DeadlineExceededError,
@@ -50,10 +51,8 @@ class Admission(Unique, abc.ABC):
     def __init__(self, waiting: int, timeout: float | None) -> None:
         if waiting < 1:
             raise InvalidArgumentError(f"waiting: expected room for one request or more, not {waiting}")
-        if timeout is not None and not timeout >= 0:
-            raise InvalidArgumentError(f"timeout: expected seconds, not {timeout}")
         self._most = waiting
-        self._timeout = timeout
+        self._timeout = None if timeout is None else seconds("timeout", timeout)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
         self._has_room = asyncio.Event()
@@ -94,9 +93,7 @@ class Admission(Unique, abc.ABC):
     def _seconds(self, timeout: float | None) -> float | None:
         """How long a request may take. INVALID_ARGUMENT for what is no number: an event loop with a timer of
         no time holds up all others."""
-        if timeout is not None and timeout != timeout:
-            raise InvalidArgumentError(f"timeout: expected seconds, not {timeout}")
-        return self._timeout if timeout is None else timeout
+        return self._timeout if timeout is None else seconds("timeout", timeout)
 
     async def room(self) -> None:
         """Waits until a request would not be refused for others that wait."""

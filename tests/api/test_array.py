@@ -42,6 +42,14 @@ def address(array: Any) -> int:
     return pointer
 
 
+def test_a_view_is_an_argument_as_its_array_is(matrix: Array, session: Session) -> None:
+    placed = session.to_device(matrix.view)
+    assert placed.view is matrix.view and np.array_equal(placed, matrix)
+    with Session("local-sync", tier="plain") as own:
+        row, add = own.to_device(np.arange(4, dtype=np.float32)), own.load(ARITHMETIC).add
+        assert np.array_equal(add(row.view, row), add(row, row))
+
+
 def test_attributes(matrix: Array, session: Session) -> None:
     assert (matrix.shape, matrix.ndim, matrix.size, matrix.nbytes, len(matrix)) == ((2, 3), 2, 6, 24, 2)
     assert matrix.dtype == np.float32 and matrix.device is session.device and matrix.ready

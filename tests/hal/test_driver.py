@@ -154,6 +154,20 @@ def test_parameters_of_local_task() -> None:
     assert [topology.processors for topology in pinned] == [(processor,), (processor, processor)]
 
 
+@pytest.mark.parametrize(
+    ("uri", "names"),
+    [
+        ("threads=1&group_count=2", "'threads' and 'group_count'"),
+        ("group_count=1&threads=1", "'group_count' and 'threads'"),
+        ("threads=1&task_topology_group_count=2", "'threads' and 'task_topology_group_count'"),
+        ("spin_us=1&task_worker_spin_us=2", "'spin_us' and 'task_worker_spin_us'"),
+    ],
+)
+def test_two_names_of_one_parameter_are_refused(registry: DriverRegistry, uri: str, names: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"{names} are names of one parameter"):
+        registry.create_device(f"local-task://?{uri}")
+
+
 def test_parameters_of_the_caller_are_defaults(registry: DriverRegistry) -> None:
     with registry.create_device("local-task", parameters={"threads": "3"}) as device:
         assert device.query_i64("hal.dispatch", "concurrency") == (True, 3)

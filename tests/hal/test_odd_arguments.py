@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ import numpy as np
 import pytest
 
 from jitree import Session
+from jitree.base.scopes import deadline
 from jitree.dispatch.linking import split_name
-from jitree.errors import OutOfRangeError, StatusError
+from jitree.errors import InvalidArgumentError, OutOfRangeError, StatusError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.command_list import check_workgroups
 from jitree.hal.device import Device
-from jitree.hal.fence import Fence
+from jitree.hal.fence import Fence, wait_fences
+from jitree.hal.groups.rendezvous import EnvironmentProvider
+from jitree.hal.groups.stores import FolderStore
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.waiting import WaitMode
 from tests.hal.helpers import ANY, REUSABLE
@@ -216,3 +220,34 @@ def test_lists_inside_themselves() -> None:
     endless.append(endless)
     with pytest.raises(StatusError), Session("local-sync") as session:
         session.to_device(endless)
+
+
+@pytest.mark.parametrize("odd", [-1, -1e-9, float("-inf"), float("nan"), -(10**400), np.float32(-1), "1", 1j])
+@pytest.mark.parametrize("reached", [True, False])
+def test_times_that_are_none_are_refused(odd: Any, reached: bool) -> None:
+    """Whether there is anything to wait for or not."""
+    with Session("local-sync") as session:
+        device = session.device
+        semaphore = device.create_semaphore(5)
+        value = 5 if reached else 6
+        fence = Fence([(semaphore, value)])
+        waits = (
+            lambda: semaphore.wait(value, odd),
+            lambda: fence.wait(odd),
+            lambda: wait_fences([fence, None], odd),
+            lambda: device.wait_semaphores(WaitMode.ALL, [(semaphore, value)], odd),
+            lambda: deadline(odd),
+            lambda: FolderStore("nowhere", odd),
+            lambda: EnvironmentProvider({}, odd),
+        )
+        for wait in waits:
+            with pytest.raises(InvalidArgumentError, match="timeout: expected"):
+                wait()
+
+
+def test_times_without_end_are_no_limit() -> None:
+    with Session("local-sync") as session:
+        semaphore = session.device.create_semaphore(0)
+        threading.Timer(0.01, semaphore.advance, (1,)).start()
+        assert semaphore.wait(1, float("inf")) and semaphore.wait(1, 10**400)
+        assert not semaphore.wait(2, 0) and not semaphore.wait(2, -0.0)

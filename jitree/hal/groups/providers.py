@@ -8,6 +8,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from jitree.base.arguments import seconds
 from jitree.errors import StatusError, UnavailableError
 from jitree.hal.groups.rendezvous import environment_provider
 from jitree.hal.groups.transport import (
@@ -28,7 +29,7 @@ class MpiProvider(TransportProvider):
 
     def __init__(self, communicator: Any, timeout: float = TIMEOUT_SECONDS) -> None:
         self._communicator = communicator
-        self._timeout = timeout
+        self._timeout = seconds("timeout", timeout)
 
     def query_default_rank_and_count(self) -> tuple[int, int]:
         return self._communicator.Get_rank(), self._communicator.Get_size()
@@ -48,7 +49,7 @@ class TorchProvider(TransportProvider):
         import torch.distributed
 
         self._group = torch.distributed.group.WORLD if group is None else group
-        self._timeout = timeout
+        self._timeout = seconds("timeout", timeout)
 
     def query_default_rank_and_count(self) -> tuple[int, int]:
         return self._group.rank(), self._group.size()

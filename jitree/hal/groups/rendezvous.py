@@ -17,6 +17,7 @@ from functools import cache
 from typing import Final
 
 from jitree import errors
+from jitree.base.arguments import seconds
 from jitree.base.scopes import require_going_on
 from jitree.hal.objects import ChannelProvider
 
@@ -54,7 +55,7 @@ class EnvironmentProvider(ChannelProvider):
     ) -> None:
         """``timeout``: seconds that the others may take to come."""
         self._environment = os.environ if environment is None else environment
-        self._timeout = timeout
+        self._timeout = seconds("timeout", timeout)
         self._exchanges = 0
 
     def query_default_rank_and_count(self) -> tuple[int, int]:

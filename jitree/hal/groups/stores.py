@@ -8,10 +8,10 @@ import time
 from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
+from jitree.base.arguments import seconds
 from jitree.errors import (
     AlreadyExistsError,
     DeadlineExceededError,
-    InvalidArgumentError,
     StatusError,
     UnavailableError,
 )
@@ -91,9 +91,7 @@ class PolledStore(abc.ABC):
 
     def __init__(self, timeout: float) -> None:
         """INVALID_ARGUMENT for what is no time: a look that has no end."""
-        if not timeout >= 0:
-            raise InvalidArgumentError(f"timeout: expected seconds, not {timeout}")
-        self._timeout = timeout
+        self._timeout = seconds("timeout", timeout)
 
     @abc.abstractmethod
     def look(self, key: str) -> bytes | None:

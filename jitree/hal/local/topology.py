@@ -118,7 +118,7 @@ def parse_parameters(parameters: Mapping[str, str]) -> TaskParameters:
     ``threads`` (or ``group_count``): workers, at most 64; ``max_group_count``: upper bound of the automatic
     choice; ``cpu_ids=0,1;2,3``: one pinned worker per processor, one queue per ``;`` group; ``spin_us``;
     ``local_memory`` in bytes. The flag names of the reference work as well. INVALID_ARGUMENT for anything
-    else.
+    else, and for two names of one parameter.
     """
     values: dict[str, _Given] = {}
     for name, text in parameters.items():
@@ -127,7 +127,11 @@ def parse_parameters(parameters: Mapping[str, str]) -> TaskParameters:
             raise InvalidArgumentError(
                 f"local-task has no parameter '{name}'; it has: threads, {', '.join(_NAMES[1:])}"
             )
-        values[key] = _Given(name, text)
+        other = values.setdefault(key, _Given(name, text))
+        if other.name != name:
+            raise InvalidArgumentError(
+                f"local-task: '{other.name}' and '{name}' are names of one parameter; give it once"
+            )
     spin = _integer(values, "spin_us", DEFAULT_SPIN_MICROSECONDS, 0, 1_000_000)
     local_memory = _integer(values, "local_memory", 0, 0, 1 << 30)
     pinned = values.get("cpu_ids", _ABSENT)
