@@ -9,21 +9,31 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
+from jitree.dispatch.linking import BytecodeInstance
 from jitree.errors import StatusError
+from jitree.regs import machine
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.ref_types import RefTypes
+from tests.assembler import Assembler
 from tests.dispatch.harness import compile_here
 from tests.dispatch.native.nests.programs import REFS, SIZES, Level, Text, argument, module
 from tests.fuzz.numbered import Result, main
+from tests.hal.native_kernels import aligned
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 TIERS: Final = ("plain", "fast", "native")
+AUTO: Final = "auto"
 KINDS: Final = ("i8", "i16", "i32", "i64", "f32", "f64")
 LENGTH: Final = 512
 """Bytes of each buffer, which lie in one block with as many before, between and after them."""
@@ -144,7 +154,7 @@ class NestWriter:
         return text.op("select.i64", condition, self._number(depth - 1), self._number(depth - 1))
 
 
-def nest(number: int) -> BytecodeModule:
+def nest(number: int) -> Assembler:
     """The module of a nest: ``f`` of four buffers and four numbers."""
     source = random.Random(f"nest {number}")
     levels = []
@@ -156,8 +166,7 @@ def nest(number: int) -> BytecodeModule:
         step, compare = source.choice((1, 1, 1, 2, 3)), source.choice(_COMPARES[:3])
         start = source.choice((0, 0, 0, 1, 0 if compare.endswith("u") else -2))
         levels.append(Level(count, start, step, compare))
-    built = module(levels, lambda text, at: NestWriter(source, text, at).write()).build()
-    return BytecodeModule.load(built)
+    return module(levels, lambda text, at: NestWriter(source, text, at).write())
 
 
 def inputs(number: int, count: int) -> Iterator[tuple[int, ...]]:
@@ -170,42 +179,73 @@ def inputs(number: int, count: int) -> Iterator[tuple[int, ...]]:
         yield (*usual, source.choice((0, 1, 5, -1, extreme(source))))
 
 
+class Outcome(NamedTuple):
+    """Of a call."""
+
+    end: object
+    memory: bytes
+    """All memory around its buffers."""
+    is_native: bool = False
+    """Whether the module's functions have machine code."""
+
+
+def memory_of(blocks: int) -> npt.NDArray[np.uint8]:
+    """For so many buffers, with as many before, between and after them."""
+    return aligned(np.arange(LENGTH * (2 * blocks + 1), dtype=np.uint8) % 5)
+
+
+def called(
+    loaded: BytecodeModule, tier: str, numbers: Sequence[int], places: Sequence[int] = APART
+) -> Outcome:
+    """A call of ``f`` on a tier. On ``auto``, what runs in a loop is taken for what runs for long."""
+    block = memory_of(REFS)
+    buffers: list[Any] = [VmBuffer.alias(block[place : place + LENGTH]) for place in places]
+    end: object = "done"
+    with ExitStack() as stack:
+        for name, value in (("FUEL", 3), ("TIME", 0)) if tier == AUTO else ():
+            stack.enter_context(patch.object(machine, name, value))
+        context = stack.enter_context(Context(RefTypes(), tier=tier))
+        context.register([loaded])
+        try:
+            context.invoke(context.lookup("m.f"), [*buffers, *numbers])
+        except StatusError as error:
+            end = (error.code.name, error.message)
+        (instance,) = context._instances
+        is_native = isinstance(instance, BytecodeInstance) and instance.record.native is not None
+    return Outcome(end, block.tobytes(), is_native)
+
+
 def outcome(
     loaded: BytecodeModule, tier: str, numbers: Sequence[int], places: Sequence[int] = APART
 ) -> tuple[object, bytes]:
-    """How a call ends, and all memory around its buffers."""
-    block = np.zeros(LENGTH * (2 * REFS + 1), np.uint8)
-    block[:] = np.arange(block.size) % 5
-    buffers: list[Any] = [VmBuffer.alias(block[place : place + LENGTH]) for place in places]
-    context = Context(RefTypes(), tier=tier)
-    context.register([loaded])
-    end: object = "done"
-    try:
-        context.invoke(context.lookup("m.f"), [*buffers, *numbers])
-    except StatusError as error:
-        end = (error.code.name, error.message)
-    finally:
-        context.close()
-    return end, block.tobytes()
+    """How a call ends, and what it leaves."""
+    return called(loaded, tier, numbers, places)[:2]
 
 
 def differences(number: int, count: int) -> Result:
     """What tiers disagree on, and what was called. Natively, a nest that is refused is scalar code."""
-    loaded = nest(number)
+    loaded = BytecodeModule.load(nest(number).build())
     native = compile_here(loaded)
     counts: Counter[str] = Counter({"cases": 1, "functions that are not compiled": len(native.refusals)})
     found: list[str] = []
     for numbers in inputs(number, count):
-        ends = {tier: outcome(loaded, tier, numbers) for tier in TIERS}
-        counts["calls"] += len(TIERS)
-        counts["calls that end with a status"] += ends["plain"][0] != "done"
-        found += [
-            f"nest {number} of {numbers}: {ends['plain'][0]} on plain, {ends[tier][0]} on {tier}"
-            f"{'' if ends[tier][1] == ends['plain'][1] else ', other memory'}"
-            for tier in TIERS[1:]
-            if ends[tier] != ends["plain"]
-        ]
+        ends = {tier: called(loaded, tier, numbers) for tier in (*TIERS, AUTO)}
+        counts["calls"] += len(ends)
+        counts["calls on auto that go over to machine code"] += ends[AUTO].is_native
+        counts["calls that end with a status"] += ends["plain"].end != "done"
+        found += disagreements(f"nest {number} of {numbers}", ends)
     return found, counts
+
+
+def disagreements(what: str, ends: Mapping[str, Outcome]) -> Iterator[str]:
+    """A line for each way that does not end as the first one does."""
+    first, *others = ends
+    expected = ends[first]
+    for way in others:
+        end, memory, _ = ends[way]
+        if (end, memory) != expected[:2]:
+            other = "" if memory == expected.memory else ", other memory"
+            yield f"{what}: {expected.end} on {first}, {end} on {way}{other}"
 
 
 if __name__ == "__main__":

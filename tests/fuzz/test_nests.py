@@ -16,3 +16,4 @@ def test_nests_whose_constants_wrap_end_alike_on_all_tiers() -> None:
     assert not found, "\n".join(found)
     assert counts["cases"] == 49
     assert counts["calls"] > counts["calls that end with a status"] * 4 > 0, "they hit no buffer, or all do"
+    assert counts["calls on auto that go over to machine code"] * 8 > counts["calls"]
