@@ -323,10 +323,9 @@ class CudaDevice(Ended, Device):
         self.host_allocator.trim()
 
     def end(self) -> None:
-        """Ends what the device consists of, once."""
+        """Ends what the device consists of. Again, it does what was left when it was interrupted."""
         if self._is_ended or self.stream.is_inherited:  # by a forked process: all of it is the parent's
             return
-        self._is_ended = True
         self._queue.close()
         self._completion.close()
         self._channels.clear()
@@ -337,6 +336,7 @@ class CudaDevice(Ended, Device):
                 self._batch.trim()
             self.stream.close()
             self._own_allocator.close()
+        self._is_ended = True
 
 
 _devices: Final[SharedWeakSet[CudaDevice]] = SharedWeakSet()

@@ -414,7 +414,7 @@ class Stream:
         return again(error)
 
     def close(self) -> None:
-        """Waits for the device and ends the stream."""
+        """Waits for the device and ends the stream. Again, it does what was left when it was interrupted."""
         with self.lock:
             with suppress(StatusError):
                 self.reclaim()
@@ -427,8 +427,7 @@ class Stream:
         if self._kernels is not None:
             self._kernels.close()
         self.context.release_discarded()
-        self.events.release(self._event)
-        self.events.close()
+        self.events.close(self._event)
         self._askers.end()
 
     def _explained(self, error: StatusError) -> StatusError:
