@@ -20,17 +20,16 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
-import signal
 import sys
 from _thread import RLock, get_ident, start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final, NoReturn, SupportsIndex
+from typing import Any, Final, NoReturn, SupportsIndex, TypeVar
 from weakref import ref
 
-from jitree.errors import FailedPreconditionError, UnimplementedError
+from jitree.errors import FailedPreconditionError, UnimplementedError, is_interruption
 
 
 class Unique:
@@ -67,6 +66,8 @@ class Remade(Unique):
 
         return import_module("jitree.api.program").remade(self)  # by name: it is made of such objects
 
+
+Item = TypeVar("Item")
 
 _untrack: Final = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("PyObject_GC_UnTrack", ctypes.pythonapi))
 _raise_in: Final = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.py_object)(
@@ -175,6 +176,24 @@ def has_guard() -> bool:
     return False
 
 
+def end_each(left: dict[Item, None], lock: RLock, end: Callable[[Item], object]) -> None:
+    """Takes out of what is left one after the other and ends it, until nothing is left. What is being ended
+    when a signal's handler raises stays, for who does this again."""
+    while left:
+        item: Item | None = None
+        try:
+            with lock:
+                item = next(iter(left), None)
+                if item is not None:
+                    del left[item]
+            if item is not None:
+                end(item)
+        except BaseException:
+            if item is not None:
+                left[item] = None
+            raise
+
+
 def without_guards(action: Callable[[], object]) -> None:
     """Does it here, or on another thread if this one has a lock.
 
@@ -221,17 +240,6 @@ class Ended:
 def _end(owner: Borrowed, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
     if not is_finalizing():  # kept by the function: this module may have lost its names by now
         without_guards(owner().end)
-
-
-def is_interruption(error: BaseException) -> bool:
-    """Whether a signal's handler raised it, on top of what the thread did, which has not failed."""
-    if isinstance(error, KeyboardInterrupt):
-        return True
-    handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()}
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code not in handlers:
-        trace = trace.tb_next
-    return trace is not None
 
 
 def _steps(action: Callable[[], object], attempts: int) -> Iterator[None]:

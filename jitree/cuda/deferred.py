@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
 from jitree.base import scopes
-from jitree.base.endings import guard
+from jitree.base.endings import end_each, guard
 from jitree.cuda.inbox_thread import InboxThread
 from jitree.cuda.semaphore import CudaSemaphore
 from jitree.errors import CancelledError, FailedPreconditionError, StatusError, again
@@ -150,16 +150,11 @@ class DeferredWork:
         return is_there
 
     def close(self) -> None:
-        """Cancels what waits, submits what is ready, and ends the worker."""
-        nothing: dict[DeferredOperation, None] = {}
+        """Cancels what waits, submits what is ready, and ends the worker. Again, it does what was left when
+        it was interrupted."""
         with self._lock:
             self._closed = True
-            waiting, self._waiting = self._waiting, nothing
-        for operation in waiting:
-            operation.stop_waiting()
-            operation.cancel(
-                CancelledError(f"{operation.name}: the device was closed before its wait fence was reached")
-            )
+        end_each(self._waiting, self._lock, _cancel)
         self._worker.close()
 
     def _schedule(self, operation: DeferredOperation, failure: StatusError | None) -> None:
@@ -171,6 +166,13 @@ class DeferredWork:
                 self._worker.give((self._submit, operation))
         if is_there and failure is not None and fails_here:
             operation.cancel(failure)
+
+
+def _cancel(operation: DeferredOperation) -> None:
+    operation.stop_waiting()
+    operation.cancel(
+        CancelledError(f"{operation.name}: the device was closed before its wait fence was reached")
+    )
 
 
 def _run(inbox: SimpleQueue[_Ready | None]) -> None:
@@ -189,12 +191,11 @@ def when_scheduled(fence: Fence, callback: ReachedCallback) -> list[Timepoint]:
     Returns the timepoints that are still open.
     """
     points = fence.timepoints
-    if len(points) > 1:
-        callback = Countdown(len(points), callback)
+    countdown = Countdown(len(points), callback)
     registered = (
-        semaphore.on_scheduled(value, callback)
+        semaphore.on_scheduled(value, countdown.callback(index))
         if isinstance(semaphore, CudaSemaphore)
-        else semaphore.on_reached(value, callback)
-        for semaphore, value in points
+        else semaphore.on_reached(value, countdown.callback(index))
+        for index, (semaphore, value) in enumerate(points)
     )
     return [timepoint for timepoint in registered if timepoint is not None]

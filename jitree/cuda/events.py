@@ -19,7 +19,7 @@ class EventPool:
 
     def __init__(self, context: CudaContext) -> None:
         self._context = context
-        self._free: list[Handle] = []
+        self._free: dict[int, Handle] = {}
         self._permanent: list[Handle] = []
 
     def permanent(self) -> Handle:
@@ -31,16 +31,18 @@ class EventPool:
     def acquire(self) -> Handle:
         """An event; the context must be current."""
         try:
-            return self._free.pop()
-        except IndexError:
+            return self._free.popitem()[1]
+        except KeyError:
             return self._context.api.call("cuEventCreate", _BLOCKING_SYNC | _DISABLE_TIMING)
 
     def release(self, event: Handle) -> None:
-        """Takes an event back, also one that has not been reached: it may be recorded anew."""
-        self._free.append(event)
+        """Takes an event back, also one that has not been reached: it may be recorded anew. Twice is once."""
+        self._free[int(event)] = event
 
     def close(self) -> None:
-        """Destroys those that nobody has."""
-        for events in (self._free, self._permanent):
-            while events:
-                self._context.api.attempt("cuEventDestroy", events.pop())
+        """Destroys those that nobody has. Again, it does what was left when it was interrupted."""
+        while self._permanent:
+            self.release(self._permanent[-1])
+            self._permanent.pop()
+        while self._free:
+            self._context.api.attempt("cuEventDestroy", self._free.popitem()[1])

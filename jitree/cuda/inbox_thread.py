@@ -23,6 +23,8 @@ class InboxThread(Generic[Item]):
         self._lock = guard()  # a forgotten device closes it wherever the garbage collector runs
         self._inbox: SimpleQueue[Item | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._is_ending = False
+        """Whether the thread has been told to end."""
 
     def start(self) -> None:
         """Starts the thread unless there is one."""
@@ -39,10 +41,15 @@ class InboxThread(Generic[Item]):
         self._inbox.put(item)
 
     def close(self) -> None:
-        """Ends the thread after what it has been given."""
+        """Ends the thread after what it has been given. Again, it waits for that if it was interrupted."""
+        thread = self._thread
+        if thread is None:
+            return
+        if not self._is_ending:
+            self._inbox.put(None)  # twice does no harm: with the thread the inbox goes
+            self._is_ending = True
+        if thread.ident is not None and thread is not threading.current_thread():
+            thread.join()
         with self._lock:
-            thread, self._thread = self._thread, None
-        if thread is not None:
-            self._inbox.put(None)
-            if thread.ident is not None and thread is not threading.current_thread():
-                thread.join()
+            if self._thread is thread:
+                self._thread, self._inbox, self._is_ending = None, SimpleQueue(), False

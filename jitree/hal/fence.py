@@ -169,7 +169,7 @@ class Fence(Unique):
         future: asyncio.Future[None] = loop.create_future()
 
         def settle(failure: StatusError | None) -> None:
-            if future.cancelled():
+            if future.done():
                 return
             if failure is None:
                 future.set_result(None)

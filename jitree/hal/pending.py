@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from _thread import get_ident
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import ref
 
@@ -142,18 +143,18 @@ class _Ends:
 
     def __init__(self, fences: Sequence[Fence], end: Fence) -> None:
         self._fences = fences
-        self._missing = len(fences)
+        self._missing = set(range(len(fences)))
         self._lock = guard()
         ((self._semaphore, self._value),) = end.timepoints
 
     def watch(self) -> None:
         self._semaphore.expect(self._value, self)
-        for fence in self._fences:
-            fence.on_reached(self._has_ended)
+        for index, fence in enumerate(self._fences):
+            fence.on_reached(partial(self._has_ended, index))
 
-    def _has_ended(self, failure: StatusError | None) -> None:
+    def _has_ended(self, index: int, failure: StatusError | None) -> None:
         with self._lock:
-            self._missing -= 1
+            self._missing.discard(index)
             if self._missing:
                 return
         self._semaphore.settle(self._value, self)

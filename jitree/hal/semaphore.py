@@ -6,7 +6,8 @@ taken back, so reading either without the lock can only miss news, which the loc
 
 The end of a device signals or fails what waits for it, and may come from the garbage collector, wherever a
 thread makes an object. So the lock is reentrant, and whoever takes a timepoint out of the dictionary calls
-it.
+it. It is taken out right before that: when a signal's handler raises between two of them, the others are
+called by who signals or fails the semaphore again.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from __future__ import annotations
 from _thread import _local
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.arguments import integer, seconds
 from jitree.base.endings import Unique, guard
-from jitree.errors import InvalidArgumentError, StatusError, again
+from jitree.errors import InvalidArgumentError, StatusError, again, is_interruption
 from jitree.hal.enums import MAXIMUM_PAYLOAD
 
 if TYPE_CHECKING:
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 
 ReachedCallback = Callable[[StatusError | None], None]
 """Called once, with None when the value was reached and with the failure otherwise, on the thread that caused
-it. Must be short, must not block and must not raise."""
+it. Must be short, must not block and must not raise. One that a signal's handler interrupts is called
+again."""
 
 Failure = tuple["Sequence[Timepoint]", StatusError]
 
@@ -101,7 +104,7 @@ class Semaphore(Unique):
             present, failure = self._value, self._failure
             if failure is None and value > present:
                 self._value = value
-                due = self._take_due(value)
+                due = self._due(value)
         if failure is not None:
             raise again(failure)
         if value <= present:
@@ -111,28 +114,30 @@ class Semaphore(Unique):
         _call(due, None)
 
     def advance(self, value: int) -> None:
-        """Raises the payload to at least ``value``; no effect when it is there already or has failed."""
+        """Raises the payload to at least ``value``. When it is there already, or has failed, it only calls
+        what an interrupted one has left."""
         with self._lock:
-            if self._failure is not None or value <= self._value:
+            if self._failure is not None:
                 return
-            self._value = value
-            due = self._take_due(value)
+            if value > self._value:
+                self._value = value
+            due = self._due(value)
         if due:
             _call(due, None)
 
     def fail(self, error: StatusError) -> None:
         """Fails the semaphore for good; the first failure stays, without the frames of what has failed: these
-        may refer to the semaphore, and would keep the memory of the whole call until garbage is collected."""
+        may refer to the semaphore, and would keep the memory of the whole call until garbage is collected. A
+        later one only calls what an interrupted one has left."""
         from jitree.base.folding import fold_tracebacks
 
         fold_tracebacks(error)
         with self._lock:
-            if self._failure is not None:
-                return
-            self._failure = error
-            timepoints, self._timepoints = self._timepoints or {}, None
-            due = [point for point in list(timepoints) if timepoints.pop(point, point) is None]
-        _call(due, error)
+            if self._failure is None:
+                self._failure = error
+            failure, due = self._failure, list(self._timepoints or ())
+        if due:
+            _call(due, failure)
 
     def on_reached(self, value: int, callback: ReachedCallback) -> Timepoint | None:
         """Calls ``callback`` once when ``value`` is reached or the semaphore fails.
@@ -201,15 +206,11 @@ class Semaphore(Unique):
 
         return wait_for(((self, value),), WaitMode.ALL, timeout)
 
-    def _take_due(self, value: int) -> Sequence[Timepoint]:
+    def _due(self, value: int) -> Sequence[Timepoint]:
         timepoints = self._timepoints
         if not timepoints:
             return ()
-        due = []
-        for timepoint in list(timepoints):
-            if timepoint.value <= value and timepoints.pop(timepoint, timepoint) is None:
-                due.append(timepoint)
-        return due
+        return [timepoint for timepoint in list(timepoints) if timepoint.value <= value]
 
     def _forget(self, timepoint: Timepoint) -> bool:
         with self._lock:
@@ -240,9 +241,14 @@ def _call_each(due: Sequence[Timepoint], failure: StatusError | None) -> BaseExc
     raised: BaseException | None = None
     for timepoint in due:
         try:
-            timepoint._callback(failure)
+            if timepoint.cancel():
+                timepoint._callback(failure)
         except BaseException as error:
             raised = raised or error
+            if is_interruption(error):  # perhaps before the callback had begun
+                with suppress(BaseException):
+                    timepoint.cancel()
+                    timepoint._callback(failure)
     return raised
 
 
@@ -253,7 +259,9 @@ def _tell(turns: deque[Failure]) -> BaseException | None:
     try:
         while turns:
             try:
-                found = _call_each(*turns.popleft())
+                due, failure = turns[0]
+                del turns[0]  # which no interrupt comes before, as it could after a call
+                found = _call_each(due, failure)
                 raised = raised or found
             except BaseException as error:  # of a signal handler; the others wait for what they were promised
                 raised = raised or error

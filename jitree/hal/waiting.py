@@ -67,23 +67,31 @@ _LOOP_SECONDS: Final = 0.1
 class Countdown:
     """Makes one call of the callbacks of several timepoints: all or any reached, or the first failure."""
 
-    __slots__ = ("_done", "_lock", "_remaining", "failure")
+    __slots__ = ("_done", "_is_over", "_lock", "_missing", "failure")
 
-    def __init__(self, remaining: int, done: ReachedCallback) -> None:
+    def __init__(self, count: int, done: ReachedCallback) -> None:
         self._lock = allocate_lock()
-        self._remaining = remaining
+        self._missing = set(range(count))
         self._done = done
+        self._is_over = False
         self.failure: StatusError | None = None
 
-    def __call__(self, failure: StatusError | None) -> None:
-        with self._lock:
-            if self._remaining == 0:
-                return
-            self._remaining = 0 if failure is not None else self._remaining - 1
-            if self._remaining:
-                return
-            self.failure = failure
-        self._done(failure)
+    def callback(self, index: int) -> ReachedCallback:
+        """Of one of the timepoints, or of any of those that bring about the same."""
+        return partial(self._reached, index)
+
+    def _reached(self, index: int, failure: StatusError | None) -> None:
+        try:
+            with self._lock:
+                self._missing.discard(index)
+                if self._is_over or (self._missing and failure is None):
+                    return
+                self._is_over = True
+                self.failure = failure
+            self._done(failure)
+        except BaseException:
+            self._is_over = False  # an interrupted callback is called again
+            raise
 
 
 def when_reached(
@@ -97,9 +105,16 @@ def when_reached(
     if not points:
         callback(None)
         return []
-    if len(points) > 1:
-        callback = Countdown(len(points) if mode == WaitMode.ALL else 1, callback)
-    registered = (semaphore.on_reached(value, callback) for semaphore, value in points)
+    if len(points) == 1:
+        callbacks = [callback]
+    elif mode == WaitMode.ALL:
+        callbacks = list(map(Countdown(len(points), callback).callback, range(len(points))))
+    else:
+        callbacks = [Countdown(1, callback).callback(0)] * len(points)
+    registered = (
+        semaphore.on_reached(value, callback)
+        for (semaphore, value), callback in zip(points, callbacks, strict=True)
+    )
     return [timepoint for timepoint in registered if timepoint is not None]
 
 

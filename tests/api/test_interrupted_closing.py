@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -18,38 +17,7 @@ from jitree.base.endings import Ended
 from jitree.hal.local.task import TaskDevice
 from jitree.hal.local.topology import Topology
 from jitree.hal.local.workers import WorkerPool
-
-
-class Interruption:
-    """Raises KeyboardInterrupt once, as Ctrl-C may, at the place of that number: where a function of Python
-    begins, or after a call of a function in C."""
-
-    def __init__(self, place: int) -> None:
-        self.left = place
-
-    @property
-    def came(self) -> bool:
-        return self.left <= 0
-
-    def _look(self, frame: FrameType, event: str, argument: Any) -> None:
-        if event not in ("call", "c_return"):
-            return
-        self.left -= 1
-        if self.left == 0:
-            sys.setprofile(None)
-            raise KeyboardInterrupt
-
-    def during(self, action: Callable[[], object]) -> bool:
-        """Whether the interrupt came out of the action."""
-        try:
-            sys.setprofile(self._look)
-            try:
-                action()
-            finally:
-                sys.setprofile(None)
-        except KeyboardInterrupt:
-            return True
-        return False
+from tests.base.interruption import Interruption
 
 
 def _started() -> Session:

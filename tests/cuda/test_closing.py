@@ -13,6 +13,10 @@ import pytest
 from jitree import Session
 from jitree.cuda.askers import Askers
 from jitree.cuda.device import CudaDevice
+from jitree.errors import StatusCode
+from jitree.hal.fence import Fence
+from jitree.hal.semaphore import Semaphore
+from tests.base.interruption import interruptions
 from tests.cuda.fake import FakeDriver
 from tests.cuda.programs import LENDING, PROGRAM_KERNELS
 from tests.cuda.test_lending import warm
@@ -107,3 +111,33 @@ def test_what_machine_code_does_not_leave_is_not_destroyed(monkeypatch: pytest.M
     begun = time.monotonic()
     askers.end()
     assert time.monotonic() - begun < TIMEOUT and not ended
+
+
+def test_an_interrupted_closing_is_finished_by_the_next(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No thread is left, and no operation that waits; nothing is destroyed twice."""
+    before = set(threading.enumerate())
+    destroyed = list[int]()
+    destroy = fake.cuEventDestroy
+
+    def noted(event: int) -> object:
+        destroyed.append(int(event))
+        return destroy(event)
+
+    monkeypatch.setattr(fake, "cuEventDestroy", noted)
+    places = 0
+    for interruption in interruptions(16):
+        destroyed.clear()
+        device = CudaDevice(fake, 0)
+        wait, done = (Fence([(Semaphore(), 1)]) for _ in range(2))
+        device.queue_barrier(-1, wait, done)
+        device.write_buffer(device.device_allocator.allocate(0, 0, 64), np.zeros(64, np.uint8))
+        assert set(threading.enumerate()) - before
+        interruption.during(device.close)
+        device.close()
+        assert done.query() == StatusCode.CANCELLED
+        assert not set(threading.enumerate()) - before, f"interrupted at place {places}"
+        assert len(set(destroyed)) == len(destroyed)
+        places += 1
+    assert places > 20 and destroyed and int(device.stream.handle) not in fake.streams

@@ -258,10 +258,17 @@ def test_they_are_files_of_the_cache_of_machine_code(
     assert fake.count("cuLinkCreate") == 3
 
 
-def test_a_folder_that_refuses_is_no_error(fake: FakeDriver, device: CudaDevice, cubins: Path) -> None:
+def test_a_folder_that_refuses_is_replaced(
+    fake: FakeDriver, device: CudaDevice, cubins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cubins.write_text("in the way")
-    load(device, executable_bytes(ONE, [EXPORT]))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    with pytest.warns(RuntimeWarning, match=f"'{cubins}' is not used for machine code"):
+        load(device, executable_bytes(ONE, [EXPORT]))
     assert fake.count("cuLinkCreate") == 1
+    assert list(temporary.glob("jitree-*/cubins-*"))
 
 
 def test_modules_are_unloaded(fake: FakeDriver, device: CudaDevice) -> None:

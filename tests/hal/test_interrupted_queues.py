@@ -14,6 +14,7 @@ from jitree.hal.fence import Fence
 from jitree.hal.local.queue import CallerExecutor, LocalQueue
 from jitree.hal.profiling import Profiler
 from jitree.hal.semaphore import Semaphore
+from tests.base.interruption import interruptions
 
 
 class Timeout(Exception):
@@ -128,3 +129,55 @@ def test_a_handler_that_raises_between_failures_keeps_none_back() -> None:
     with pytest.raises(KeyboardInterrupt):
         semaphores[0].fail(CancelledError("it is not wanted"))
     assert len(told) == 2 and None not in told
+
+
+class Chain:
+    """Operations that come after each other, and what is told of the ends of each."""
+
+    def __init__(self) -> None:
+        self.queue = LocalQueue(CallerExecutor(), Profiler())
+        self.fences = [Fence([(Semaphore(), 1), (Semaphore(), 2)]) for _ in range(4)]
+        self.done: list[None] = []
+        self.told: list[list[StatusError | None]] = []
+        for wait, reached in pairwise(self.fences):
+            self.queue.submit("work", wait, reached, partial(self.done.append, None))
+        for fence in self.fences[1:]:
+            self.told.append([])
+            fence.on_reached(self.told[-1].append)
+
+    def codes(self) -> list[StatusCode]:
+        assert all(self.told) and not self.queue.waiting_count and not self.queue.announced
+        return [fence.query() for fence in self.fences[1:]]
+
+
+def test_an_interrupted_closing_is_finished_by_the_next() -> None:
+    """Every operation that waited has failed, and whoever comes after it is told."""
+    places = 0
+    for interruption in interruptions(0):
+        chain = Chain()
+        interruption.during(chain.queue.close)
+        chain.queue.close()
+        assert chain.codes() == [StatusCode.CANCELLED] * 3 and not chain.done
+        places += 1
+    assert places > 50
+
+
+@pytest.mark.parametrize("failure", [None, CancelledError("it is not wanted")])
+def test_an_interrupted_signal_loses_no_operation(failure: CancelledError | None) -> None:
+    """Each has ended when the fence of the first is signalled again, or failed. One that was interrupted is
+    cancelled, with those that come after it."""
+    places = 0
+    found = set()
+    for interruption in interruptions(0):
+        chain = Chain()
+        first = chain.fences[0]
+        tell = first.signal if failure is None else partial(first.fail, failure)
+        interruption.during(tell)
+        tell()
+        codes = chain.codes()
+        assert codes == sorted(codes) and set(codes) <= {StatusCode.OK, StatusCode.CANCELLED}
+        assert len(chain.done) >= codes.count(StatusCode.OK)
+        found.add(codes[-1])
+        places += 1
+    assert places > 50
+    assert found == ({StatusCode.OK, StatusCode.CANCELLED} if failure is None else {StatusCode.CANCELLED})

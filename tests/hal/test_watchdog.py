@@ -23,7 +23,7 @@ from jitree.hal.driver import DriverRegistry
 from jitree.hal.fence import Fence
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.executor import require_native_executor
-from jitree.hal.local.queue import Operation
+from jitree.hal.local.operation import Operation
 from jitree.hal.semaphore import Semaphore
 from tests.hal.helpers import TIMEOUT, allocate, finish
 from tests.hal.native_kernels import BUSY, aligned, dispatch

@@ -3,300 +3,37 @@
 An operation whose waits are met when it is submitted starts before the call returns. Any other is registered
 with its wait fence and started by the thread that reaches it; nothing ever blocks for a wait fence, so that a
 thread may submit work and signal its wait fence afterwards. Where an operation then runs is the business of
-the :class:`Executor`.
+the executor (:mod:`jitree.hal.local.operation`).
 """
 
 from __future__ import annotations
 
 import os
-import time
-import warnings
 from _thread import _local
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from jitree.base import scopes
-from jitree.base.endings import guard
-from jitree.base.scopes import CURRENT
+from jitree.base.endings import end_each, guard
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import (
     CancelledError,
     FailedPreconditionError,
-    InternalError,
-    ResourceExhaustedError,
     StatusError,
     again,
-    is_interruption,
-    see_to_overflow,
 )
-from jitree.hal import watchdog
 from jitree.hal.checks import check_fences
 from jitree.hal.fence import Fence
-from jitree.hal.local.interrupts import this_thread
+from jitree.hal.local.operation import Operation
 from jitree.hal.local.queue_record import CLOSED, WAITS, QueueRecord
 from jitree.hal.semaphore import after_failures
-from jitree.hal.waiting import WaitMode, are_held_up, describe_missing, pending_producers
 
 if TYPE_CHECKING:
+    from jitree.hal.local.operation import Executor
     from jitree.hal.local.waiter import Waiter
-    from jitree.hal.producer import Producer
     from jitree.hal.profiling import Profiler
-    from jitree.hal.waiting import Registered
-    from jitree.hal.watching import Watchdog
-
-    class Executor(Protocol):
-        """Decides on which thread operations run."""
-
-        def start(self, operation: Operation) -> StatusError | None:
-            """Called on the submitter's thread; returns the failure when the operation has run and failed."""
-
-        def start_deferred(self, operation: Operation) -> None:
-            """Called on the thread that reached the wait fence, which is not to be held up."""
-
-    class Post(Protocol):
-        """A place where operations wait for a thread."""
-
-        def withdraw(self, task: Operation) -> bool:
-            """Takes a task back; True for the one caller that may run it then."""
-
-
-class Operation:
-    """One queue operation: work to do, the fence to signal, and what it is expected to cost.
-
-    It is a :class:`~jitree.hal.producer.Producer` while it waits for its wait fence or for a thread.
-    """
-
-    __slots__ = (
-        "__weakref__", "charge", "cost", "interrupted", "limit", "name", "post", "queue", "signal",
-        "submitted", "timepoints", "wait", "work",
-    )  # fmt: skip
-
-    def __init__(
-        self, queue: LocalQueue, name: str, signal: Fence | None, work: Callable[[], None] | None, cost: int
-    ) -> None:
-        """``work`` None: the fences are all there is. ``cost`` in nanoseconds, or UNKNOWN_COST."""
-        self.queue = queue
-        self.name = name
-        self.signal = signal
-        self.work = work
-        self.cost = cost
-        self.wait: Fence | None = None
-        """What it waits for, while it does."""
-        self.timepoints: Sequence[Registered] = ()
-        self.post: Post | None = None
-        """Where it waits for a thread, while it does."""
-        self.interrupted: StatusError | None = None
-        """Why it is to end early: no call waits for it any more."""
-        self.charge: object = None
-        """Counts its memory while its submitter has gone on."""
-        self.submitted = this_thread.submitted
-        self.limit = scopes.limit()
-        """The deadline of the block that it was submitted in; no other ends it, such as one of the thread
-        that happens to execute it."""
-
-    def execute(self) -> StatusError | None:
-        """Does the work on this thread and signals or fails the fence; the failure is also returned."""
-        failure: StatusError | None = None
-        work, self.work = self.work, None
-        if work is not None:
-            outer, this_thread.operation = this_thread.operation, self
-            scope = CURRENT.get()
-            try:
-                scopes.require_uncancelled()
-                if self.interrupted is not None:
-                    raise again(self.interrupted)
-                CURRENT.set(self.limit)
-                self._work(work)
-            except BaseException as error:
-                if is_interruption(error):
-                    self.fail(CancelledError(f"{self.name} was interrupted"))
-                    raise
-                failure = self._failure(error)
-            finally:
-                CURRENT.set(scope)
-                this_thread.operation = outer
-        if failure is not None:
-            self.fail(failure)
-        elif self.signal is not None:
-            self.signal.signal()
-        return failure
-
-    def _failure(self, error: BaseException) -> StatusError:
-        """What the fence is told of an error of the work."""
-        if isinstance(error, StatusError):
-            return error if self.interrupted is None else again(self.interrupted)
-        failure: StatusError
-        if isinstance(error, RecursionError):
-            see_to_overflow(error)
-            failure = ResourceExhaustedError(f"{self.name}: Python's stack was full")
-        else:
-            failure = InternalError(f"{self.name} failed: {type(error).__name__}: {error}")
-        failure.__cause__ = error
-        return failure
-
-    def _work(self, work: Callable[[], None]) -> None:
-        if self.queue.profiler.mode or watchdog.current is not None:
-            self._watched(work)
-        else:
-            work()
-
-    def fail(self, failure: StatusError) -> None:
-        """Ends the operation without doing its work."""
-        self.work = None
-        if self.signal is not None:
-            self.signal.fail(failure)
-
-    def run(self) -> None:
-        """As :meth:`execute`, when the submitter has gone on: a failure that no fence carries becomes a
-        warning."""
-        self.post = None
-        try:
-            failure = self.execute()
-        finally:
-            self.settle()
-        if failure is not None:
-            self._report(failure)
-
-    def cancel(self, failure: StatusError) -> None:
-        """As :meth:`fail`, when the submitter has gone on."""
-        self.post = None
-        self.settle()
-        self.fail(failure)
-        self._report(failure)
-
-    def announce(self) -> None:
-        """Makes it known to threads that wait for the signal fence: the submitter goes on before it has run.
-
-        RESOURCE_EXHAUSTED for more of them than the memory of a sandbox has room for."""
-        if self.queue.charge is not None:
-            points = sum(len(fence.timepoints) for fence in (self.wait, self.signal) if fence is not None)
-            if len(self.queue.announced) >= _FEW or points > _FEW_POINTS:
-                self.charge = self.queue.charge(_MEMORY + _POINT * points)
-        self.submitted[self] = None
-        self.queue.announced[self] = None
-        if self.limit is not None:
-            self.limit.watch(self.interrupt)
-        if self.signal is not None:
-            for semaphore, value in self.signal.timepoints:
-                semaphore.expect(value, self)
-
-    def run_here(self, deadline: float | None) -> bool:
-        """As :meth:`Producer.run_here`. What a deadline leaves no time for, or may not, stays where it is; so
-        does what a deadline of this thread would not end."""
-        if deadline is not None and not 0 <= self.cost * 1e-9 < deadline - time.monotonic():
-            return False
-        limit = scopes.limit()
-        if limit is not None and limit is not self.limit:
-            return False
-        post = self.post
-        if post is None or not post.withdraw(self):
-            return False
-        self.run()
-        return True
-
-    def interrupt(self, failure: StatusError) -> None:
-        """As :meth:`Producer.interrupt`."""
-        self.interrupted = failure
-        scopes.ring()
-        post = self.post
-        if self.queue._claim(self):
-            for timepoint in self.timepoints:
-                timepoint.cancel()
-            self.timepoints = ()
-            self.wait = None
-            self.cancel(again(failure))
-        elif post is not None and post.withdraw(self):
-            self.cancel(again(failure))
-
-    def finish(self) -> None:
-        """Waits until it has ended, however."""
-        if self.signal is not None:
-            with suppress(StatusError):
-                self.signal.wait()
-
-    def prerequisites(self) -> Sequence[Producer]:
-        """As :meth:`Producer.prerequisites`."""
-        wait = self.wait
-        return () if wait is None else pending_producers(wait.timepoints, WaitMode.ALL)
-
-    def is_held_up(self) -> bool:
-        """As :meth:`Producer.is_held_up`: also by other members of a group."""
-        wait = self.wait
-        return self.cost == WAITS or (wait is not None and are_held_up(wait.timepoints))
-
-    def describe(self) -> str:
-        """What it is and what holds it up."""
-        if self.wait is None:
-            return f"{self.name}, which {'has been started' if self.post is None else 'waits for a thread'}"
-        first: Producer = self
-        seen: set[Producer] = {self}
-        while isinstance(first, Operation) and first.wait is not None:
-            earlier = first.prerequisites()
-            if not earlier or earlier[0] in seen:
-                points = describe_missing(first.wait.timepoints)
-                return f"{self.name}, after {len(seen) - 1} others, of which the first waits for {points}"
-            first = earlier[0]
-            seen.add(first)
-        return f"{self.name}, after {len(seen) - 1} others, of which the first is {first.describe()}"
-
-    def _watched(self, work: Callable[[], None]) -> None:
-        profiler, dog = self.queue.profiler, watchdog.current
-        task = work if dog is None else partial(self._reported, work, dog)
-        if profiler.mode:
-            profiler.measure(self.name, self, task)
-        else:
-            task()
-
-    def _reported(self, work: Callable[[], None], dog: Watchdog) -> None:
-        self.announce()  # also if the submitter waits: reports of others say who signals what they wait for
-        from jitree.hal.local.describe import describe_work
-
-        activity = dog.enter("working", partial(describe_work, self.name, work))
-        try:
-            work()
-        finally:
-            activity.end()
-            self.settle()
-
-    def settle(self) -> None:
-        """Takes :meth:`announce` back."""
-        self.charge = None
-        self.submitted.pop(self, None)
-        self.queue.announced.pop(self, None)
-        if self.limit is not None:
-            self.limit.unwatch(self.interrupt)
-        if self.signal is not None:
-            for semaphore, value in self.signal.timepoints:
-                semaphore.settle(value, self)
-
-    def _report(self, failure: StatusError) -> None:
-        if self.signal is None:
-            warnings.warn(
-                f"{self.name} without a signal fence failed: {failure}", RuntimeWarning, stacklevel=2
-            )
-
-    def _reached(self, failure: StatusError | None) -> None:
-        """The wait fence was reached or failed, on whatever thread did that."""
-        if not self.queue._claim(self):
-            return
-        self.timepoints = ()
-        self.wait = None
-        if failure is not None:
-            self.cancel(failure)
-        else:
-            self.queue.executor.start_deferred(self)
-
-
-_MEMORY: Final = 2048
-"""Bytes that an operation has which waits, with its work."""
-_POINT: Final = 192
-"""Bytes for each point of a timeline that it waits for or signals."""
-_FEW_POINTS: Final = 16
-_FEW: Final = 64
-"""Operations that may wait without being counted: how many do depends on the speed of threads."""
 
 
 class LocalQueue:
@@ -309,9 +46,7 @@ class LocalQueue:
         self._lock = guard()  # a forgotten device closes it wherever the garbage collector runs
         self._waiting: dict[Operation, None] = {}
         self.charge: Callable[[int], object] | None = None
-        """Counts memory of operations until what it gives dies."""
         self.announced: dict[Operation, None] = {}
-        """Operations that have not ended, and whose submitters have gone on."""
         self._closed = False
         _queues.add(self)
 
@@ -334,7 +69,11 @@ class LocalQueue:
         if self.profiler.mode:
             self.profiler.submit(operation)
         if wait is None or wait.is_reached():
-            failure = self.executor.start(operation)
+            try:
+                failure = self.executor.start(operation)
+            except BaseException as error:
+                operation.stop(error)
+                raise
         else:
             failure = wait.failure
             if failure is None:
@@ -356,18 +95,12 @@ class LocalQueue:
             operation.finish()
 
     def close(self) -> None:
-        """Refuses new operations and cancels those that wait."""
+        """Refuses new operations and cancels those that wait. Again, it does what was left when it was
+        interrupted."""
         self.record.hold(CLOSED)
-        nothing: dict[Operation, None] = {}
         with self._lock:
             self._closed = True
-            waiting, self._waiting = self._waiting, nothing
-        for operation in waiting:
-            for timepoint in operation.timepoints:
-                timepoint.cancel()
-            operation.cancel(
-                CancelledError(f"{operation.name}: the device was closed before its wait fence was reached")
-            )
+        end_each(self._waiting, self._lock, _cancel)
 
     def _defer(self, operation: Operation, wait: Fence) -> None:
         operation.wait = wait
@@ -383,13 +116,20 @@ class LocalQueue:
         if operation.interrupted is not None:
             operation.interrupt(operation.interrupted)
 
-    def _claim(self, operation: Operation) -> bool:
-        """True for the one caller that may start or end a waiting operation."""
+    def claim(self, operation: Operation) -> bool:
+        """As :meth:`OperationQueue.claim`."""
         with self._lock:
             if operation not in self._waiting:
                 return False
             del self._waiting[operation]
             return True
+
+
+def _cancel(operation: Operation) -> None:
+    operation.forget_wait()
+    operation.cancel(
+        CancelledError(f"{operation.name}: the device was closed before its wait fence was reached")
+    )
 
 
 _queues: Final[SharedWeakSet[LocalQueue]] = SharedWeakSet()
@@ -429,9 +169,13 @@ def _run_in_turn(operation: Operation) -> None:
     try:
         while ready:
             try:
-                ready.popleft().run()
+                while ready:
+                    operation = ready[0]
+                    del ready[0]  # which no interrupt comes before, as it could after a call
+                    operation.run()
             except BaseException as error:  # raised when the others have run: they have been promised
                 interruption = interruption or error
+                operation.stop(error)
     finally:
         _this_thread.ready = None
     if interruption is not None:

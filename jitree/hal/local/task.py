@@ -17,7 +17,8 @@ from jitree.hal.driver import DeviceOptions
 from jitree.hal.executable import ExecutableCache
 from jitree.hal.local.command_buffer import LocalCommandBuffer
 from jitree.hal.local.device import LocalDevice, LocalDriver
-from jitree.hal.local.queue import LocalQueue, Operation, run_on_this_thread
+from jitree.hal.local.operation import Operation
+from jitree.hal.local.queue import LocalQueue, run_on_this_thread
 from jitree.hal.local.queue_record import UNKNOWN_COST, QueueRecord
 from jitree.hal.local.thread_team import InlineLimits, Team
 from jitree.hal.local.topology import (

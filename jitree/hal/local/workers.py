@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from jitree import errors
-from jitree.base.endings import Ending, carefully, guard, without_guards
+from jitree.base.endings import Ending, carefully, end_each, guard, without_guards
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.hal import watchdog
 from jitree.hal.local.topology import Topology
@@ -132,19 +132,7 @@ class _Shared:
 
     def cancel(self, failure: errors.StatusError) -> None:
         """Cancels the tasks that no thread has, when it has been stopped."""
-        while self.tasks:
-            task: Task | None = None
-            try:
-                with self.lock:
-                    task = next(iter(self.tasks), None)
-                    if task is not None:
-                        del self.tasks[task]
-                if task is not None:
-                    task.cancel(failure)
-            except BaseException:
-                if task is not None:
-                    self.tasks[task] = None  # for who goes on with it
-                raise
+        end_each(self.tasks, self.lock, lambda task: task.cancel(failure))
 
     def _next_thread(self) -> Callable[[], None] | None:
         """What summons one more thread, to be called without the lock, which the caller holds."""

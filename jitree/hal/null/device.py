@@ -14,7 +14,8 @@ from jitree.hal.driver import DeviceOptions
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters, LocalExecutable
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local.device import LocalDevice, LocalDriver
-from jitree.hal.local.queue import CallerExecutor, LocalQueue, Operation
+from jitree.hal.local.operation import Operation
+from jitree.hal.local.queue import CallerExecutor, LocalQueue
 from jitree.hal.local.queue_record import QueueRecord
 
 _FUNCTION_LIMIT = 1 << 16

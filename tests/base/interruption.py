@@ -1,0 +1,52 @@
+"""Ctrl-C at any step of an action."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+
+class Interruption:
+    """Raises KeyboardInterrupt once, as Ctrl-C may, at the place of that number: where a function of Python
+    begins, or after a call of a function in C."""
+
+    def __init__(self, place: int) -> None:
+        self.left = place
+
+    @property
+    def came(self) -> bool:
+        return self.left <= 0
+
+    def _look(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event not in ("call", "c_return"):
+            return
+        self.left -= 1
+        if self.left == 0:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    def during(self, action: Callable[[], object]) -> bool:
+        """Whether the interrupt came out of the action."""
+        try:
+            sys.setprofile(self._look)
+            try:
+                action()
+            finally:
+                sys.setprofile(None)
+        except KeyboardInterrupt:
+            return True
+        return False
+
+
+def interruptions(spread: int) -> Iterator[Interruption]:
+    """One for each place of an action that the caller has done by it, up to the first that does not come;
+    later ones further apart, as ``spread`` says, 0 = all of them."""
+    place = 0
+    while True:
+        place += 1 + (place // spread if spread else 0)
+        interruption = Interruption(place)
+        yield interruption
+        if not interruption.came:
+            return
