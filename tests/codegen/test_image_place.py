@@ -206,6 +206,18 @@ def test_names_that_no_folder_can_have(
     assert cache.directory() == own
 
 
+def test_warnings_that_are_errors(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A call in which something is built does not fail for it."""
+    monkeypatch.setenv(place.VARIABLE, "/dev/null")
+    monkeypatch.setattr(place, "_told", set())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert place.settle().folder == place.settle().folder == str(own)
+    assert capsys.readouterr().err.count("'/dev/null' is a device: name a folder; it is kept in") == 1
+
+
 def test_a_folder_that_becomes_unusable(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "cache"
     monkeypatch.setenv(place.VARIABLE, str(folder))
