@@ -12,7 +12,7 @@ from typing import Final
 
 from jitree.base.endings import Ending, carefully
 from jitree.base.records import NamedTuple
-from jitree.errors import FailedPreconditionError, IncompatibleError, NotFoundError
+from jitree.errors import FailedPreconditionError, IncompatibleError, NotFoundError, UnavailableError
 from jitree.loaders.elf_file import read_elf
 from jitree.loaders.elf_format import host_architecture
 
@@ -20,6 +20,8 @@ PRESERVE_VARIABLE: Final = "IREE_PRESERVE_DYLIB_TEMP_FILES"
 """``1`` keeps the temporary files of libraries, another value is the folder to keep them in."""
 Buffer = bytes | memoryview
 
+_DESCRIPTORS: Final = "/proc/self/fd"
+_MAPS: Final = "/proc/self/maps"
 _MFD_CLOEXEC: Final = 1
 _MFD_EXEC: Final = 16
 """Linux 6.3 and newer want to be told that the file will be executed; older kernels refuse the flag."""
@@ -72,11 +74,11 @@ class SharedObject:
         preserve = os.environ.get(PRESERVE_VARIABLE, "")
         if preserve:
             return SharedObject(_preserved_file(data, None if preserve == "1" else preserve), data)
-        descriptor = _memory_file(data)
+        descriptor = _memory_file(data) if os.path.isdir(_DESCRIPTORS) else None
         if descriptor is not None:
             # The linker knows libraries by name: the descriptor, and with it the name, stays taken while the
             # library is open. A second library under the same name would silently be the first.
-            return SharedObject(f"/proc/self/fd/{descriptor}", data, _Descriptor(descriptor))
+            return SharedObject(f"{_DESCRIPTORS}/{descriptor}", data, _Descriptor(descriptor))
         with tempfile.NamedTemporaryFile(prefix="jitree_", suffix=".so") as file:
             file.write(data)
             file.flush()
@@ -166,7 +168,11 @@ def _mapped_ranges(device: int, inode: int) -> tuple[_AddressRange, ...]:
     """Where a file is mapped in this process; neighbouring ranges of one kind as one."""
     wanted = f"{os.major(device):02x}:{os.minor(device):02x}", str(inode)
     ranges: list[_AddressRange] = []
-    for line in Path("/proc/self/maps").read_text().splitlines():
+    try:
+        lines = Path(_MAPS).read_text().splitlines()
+    except OSError as error:
+        raise UnavailableError(f"libraries of the system cannot be used without '{_MAPS}': {error}") from None
+    for line in lines:
         place, rights, _, file_device, file_inode, *_ = line.split(maxsplit=5)
         if (file_device, file_inode) != wanted or "r" not in rights:
             continue

@@ -17,6 +17,8 @@ from jitree.types import CLASS_BOOLEAN, ELEMENT_TYPES, ElementType, element_type
 _SEPARATORS: Final = str.maketrans("[],", "   ")
 _INTEGER: Final = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]+|[0-9]+)")
 _OPAQUE_TYPE: Final = re.compile(r"\*([0-9]+)")
+_NOT_IN_COMPLEX: Final = re.compile(r"[^\x00-\x7f]|_")
+"""What Python takes in numbers, and C does not."""
 _BOOLEANS: Final = {"0": 0, "1": 1, "true": 1, "false": 0}
 _COMPLEX_CLASS: Final = 0x23
 _BY_NAME: Final = {row.name: row for row in ELEMENT_TYPES} | {
@@ -116,6 +118,8 @@ def _parse_complex(tokens: list[str], row: ElementType) -> npt.NDArray[Any]:
             parts.append(bytes.fromhex(token))
             continue
         try:
+            if _NOT_IN_COMPLEX.search(token):
+                raise ValueError(token)
             parts.append(np.array(complex(token)).astype(row.dtype).tobytes())
         except ValueError:
             raise InvalidArgumentError(

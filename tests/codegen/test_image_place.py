@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from jitree.api import session_arguments
+from jitree.api.process import starting
 from jitree.base import private_files
 from jitree.codegen import image
 from jitree.codegen.image import cache, place
@@ -205,6 +206,18 @@ def test_names_that_no_folder_can_have(
     assert cache.directory() == own
 
 
+def test_warnings_that_are_errors(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A call in which something is built does not fail for it."""
+    monkeypatch.setenv(place.VARIABLE, "/dev/null")
+    monkeypatch.setattr(place, "_told", set())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert place.settle().folder == place.settle().folder == str(own)
+    assert capsys.readouterr().err.count("'/dev/null' is a device: name a folder; it is kept in") == 1
+
+
 def test_a_folder_that_becomes_unusable(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "cache"
     monkeypatch.setenv(place.VARIABLE, str(folder))
@@ -277,6 +290,23 @@ def test_programs_are_compiled(sandbox: str, own: Path, tmp_path: Path) -> None:
     if not sandbox:
         assert done.stderr.count("RuntimeWarning") == 1 and f"chmod go-w '{folder}'" in done.stderr
         assert any(file.suffix == ".image" for file in own.iterdir())
+
+
+@pytest.mark.parametrize("is_usable", [True, False])
+def test_the_process_of_a_sandbox_takes_the_same_folder(
+    is_usable: bool, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, str] = {}
+
+    def start(command: object, **options: Any) -> None:
+        given.update(options["env"])
+        raise OSError("none is started")
+
+    session_arguments.choose_cache(tmp_path / "chosen" if is_usable else "/dev/null")
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with pytest.raises(OSError, match="none is started"):
+        starting.Starter()
+    assert given[place.VARIABLE] == str(tmp_path / "chosen" if is_usable else own)
 
 
 def test_the_name_that_was_taken_is_removed_at_the_end(own: Path, tmp_path: Path) -> None:

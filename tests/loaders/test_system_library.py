@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jitree.errors import FailedPreconditionError, NotFoundError
+from jitree.errors import FailedPreconditionError, NotFoundError, UnavailableError
 from jitree.hal.command_list import CommandList
 from jitree.hal.executable import ExecutableParameters
 from jitree.hal.local import executor
+from jitree.loaders import shared_object
 from jitree.loaders.embedded_elf import EmbeddedElfLoader
 from jitree.loaders.library import NativeExecutable
 from jitree.loaders.shared_object import PRESERVE_VARIABLE, SharedObject
@@ -75,6 +76,15 @@ def test_libraries_are_not_taken_for_each_other() -> None:
         del mul, math
     both = [load(sample(MUL)) for _ in range(4)]
     assert len({executable.function_address(0) for executable in both}) == 4
+
+
+def test_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is by way of a file, and without a list of what is mapped nothing is read of a library."""
+    monkeypatch.setattr(shared_object, "_DESCRIPTORS", "/nothing/fd")
+    assert product_is_right(load(sample(MUL)))
+    monkeypatch.setattr(shared_object, "_MAPS", "/nothing/maps")
+    with pytest.raises(UnavailableError, match="'/nothing/maps'"):
+        load(sample(MUL))
 
 
 def test_nothing_stays_open() -> None:

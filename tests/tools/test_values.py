@@ -81,6 +81,8 @@ def test_text_of_a_parsed_value_is_the_one_of_the_reference_tool(golden: dict[st
         ("4xui8=-1", "INVALID_ARGUMENT", "between 0 and 255"),
         ("4xi1=2", "INVALID_ARGUMENT", "'2'"),
         ("1xcf64=zz", "INVALID_ARGUMENT", "neither a complex number"),
+        ("1xcf64=1_0+2j", "INVALID_ARGUMENT", "neither a complex number"),
+        ("1xcf64=\u0661+2j", "INVALID_ARGUMENT", "neither a complex number"),
         ("1x*32=0102", "INVALID_ARGUMENT", "has 4 digits, expected 8"),
         ("99999999999x99999999999xf32", "OUT_OF_RANGE", "overflows 64 bits"),
         ("99999999999x99999999999xf32=1", "OUT_OF_RANGE", "overflows 64 bits"),

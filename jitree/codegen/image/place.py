@@ -17,7 +17,7 @@ from typing import Final
 
 from jitree.base import private_files
 from jitree.base.records import NamedTuple
-from jitree.errors import printable
+from jitree.errors import printable, tell
 
 VARIABLE: Final = "JITREE_CACHE_DIR"
 _ARGUMENT: Final = "cache_dir"
@@ -105,7 +105,10 @@ def _tell(found: CacheFolder) -> None:
     text = printable(f"jitree: {found.reason}")
     if text not in _told:
         _told.add(text)
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
+        try:
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
+        except RuntimeWarning:  # where warnings are errors: it is none of the call that comes by
+            tell(f"{text}\n")
 
 
 def _stated() -> _Stated:
