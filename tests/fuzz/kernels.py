@@ -290,7 +290,8 @@ class KernelWriter:
             loaded = self._load(kind, other, other_place)
         if shape < 0.7:
             return loaded
-        operations = _FLOATS if wide == "f32" else _FLOATS[:2]
+        is_same = (other, other_place) == (reference, place)  # the greater of equal denormals is either or 0
+        operations = _FLOATS if wide == "f32" and not is_same else _FLOATS[:2]
         return text.op(f"{source.choice(operations)}.{wide}", own, loaded)
 
     def _load(self, kind: str, reference: int, place: str) -> str:
