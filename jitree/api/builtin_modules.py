@@ -58,7 +58,12 @@ def _check(session: Host) -> HostModule:
 def _hal_inline(session: Host) -> HostModule:
     from jitree.modules.hal_inline import HalInlineModule
 
-    return HalInlineModule(session.device.host_allocator, session.loaders, trace_sink=session.trace_sink)
+    return HalInlineModule(
+        session.device.host_allocator,
+        session.loaders,
+        trace_sink=session.trace_sink,
+        devices=session.devices,
+    )
 
 
 def _hal_loader(session: Host) -> HostModule:

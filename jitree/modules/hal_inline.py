@@ -13,12 +13,14 @@ from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Allocation, Buffer
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.hal.executable import ExecutableLoader
-from jitree.modules.hal.module import RowModule, TraceSink, write_to_stderr
+from jitree.modules.hal.module import RowModule, TraceSink, supplier_of, write_to_stderr
 from jitree.modules.import_rows import text
 from jitree.regs.objects import VmBuffer
 
 if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext
+    from jitree.hal.device import Device
+    from jitree.modules.hal.native.supply import Supplier
 
 _MEMORY_TYPE: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
 _USAGE: Final = int(BufferUsage.TRANSFER | BufferUsage.DISPATCH_STORAGE | BufferUsage.MAPPING)
@@ -26,7 +28,8 @@ _PROCESSOR: Final = "hal.cpu"
 
 
 class HalInlineModule(RowModule):
-    """``allocator`` provides host memory; ``loaders`` know the processor's features."""
+    """``allocator`` provides host memory, ``devices`` that of machine code; ``loaders`` know the processor's
+    features."""
 
     name = "hal_inline"
     version = 0
@@ -37,32 +40,49 @@ class HalInlineModule(RowModule):
         loaders: Sequence[ExecutableLoader] = (),
         *,
         trace_sink: TraceSink | None = write_to_stderr,
+        devices: Sequence[Device] = (),
     ) -> None:
         self.allocator = allocator
         self.loaders = tuple(loaders)
         self.trace_sink = trace_sink
+        self.devices = tuple(devices)
 
-    def create_state(self, context: ModuleContext) -> HalInlineModule:
-        """The module itself: it keeps nothing."""
-        return self
+    def create_state(self, context: ModuleContext) -> InlineState:
+        return InlineState(self, supplier_of(context, self.devices))
+
+    def free_state(self, state: object) -> None:
+        assert isinstance(state, InlineState)
+        state.supplier.close()
 
 
-def allocate(module: HalInlineModule, alignment: int, size: int) -> tuple[Buffer, VmBuffer]:
-    allocated = module.allocator.allocate(_MEMORY_TYPE, _USAGE, size, alignment=alignment)
-    return allocated, storage(module, allocated)
+class InlineState:
+    """State of the module in one context."""
+
+    __slots__ = ("allocator", "loaders", "supplier", "trace_sink")
+
+    def __init__(self, module: HalInlineModule, supplier: Supplier) -> None:
+        self.allocator = module.allocator
+        self.loaders = module.loaders
+        self.trace_sink = module.trace_sink
+        self.supplier = supplier
+
+
+def allocate(state: InlineState, alignment: int, size: int) -> tuple[Buffer, VmBuffer]:
+    allocated = state.allocator.allocate(_MEMORY_TYPE, _USAGE, size, alignment=alignment)
+    return allocated, storage(state, allocated)
 
 
 def allocate_initialized(
-    module: HalInlineModule, alignment: int, source: VmBuffer, offset: int, length: int
+    state: InlineState, alignment: int, source: VmBuffer, offset: int, length: int
 ) -> tuple[Buffer, VmBuffer]:
     """A copy of a range of a VM buffer."""
     _check_range(source, offset, length)
-    allocated, target = allocate(module, alignment, length)
+    allocated, target = allocate(state, alignment, length)
     target.view[:] = source.view[offset : offset + length]
     return allocated, target
 
 
-def wrap(module: HalInlineModule, source: VmBuffer, offset: int, length: int) -> Buffer:
+def wrap(state: InlineState, source: VmBuffer, offset: int, length: int) -> Buffer:
     """A range of a VM buffer as a HAL buffer that shares its memory and keeps it."""
     _check_range(source, offset, length)
     address = source.address + offset
@@ -73,15 +93,15 @@ def wrap(module: HalInlineModule, source: VmBuffer, offset: int, length: int) ->
     return Buffer(allocation)
 
 
-def storage(module: HalInlineModule, source: Buffer) -> VmBuffer:
+def storage(state: InlineState, source: Buffer) -> VmBuffer:
     """The memory of a buffer, shared and kept. PERMISSION_DENIED for memory that the host cannot see."""
     return VmBuffer.alias(source.host_array())
 
 
-def device_query_i64(module: HalInlineModule, category: VmBuffer, key: VmBuffer) -> tuple[int, int]:
+def device_query_i64(state: InlineState, category: VmBuffer, key: VmBuffer) -> tuple[int, int]:
     """(1, value) of a feature of the processor, (0, 0) for anything else."""
     if text(category) == _PROCESSOR:
-        for loader in module.loaders:
+        for loader in state.loaders:
             value = loader.query_i64(_PROCESSOR, text(key))
             if value is not None:
                 return 1, value

@@ -10,12 +10,13 @@ from jitree.hal.command_list import DIRECT, BoundCommands, CommandList
 from jitree.hal.executable import Executable, ExecutableCache, ExecutableLoader, LocalExecutable
 from jitree.hal.local import executor
 from jitree.modules.hal.executable import parameters_of
-from jitree.modules.hal.module import RowModule
+from jitree.modules.hal.module import RowModule, supplier_of
 from jitree.regs.objects import VmBuffer
 
 if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext
     from jitree.hal.device import Device
+    from jitree.modules.hal.native.supply import Supplier
 
 MAXIMUM_BINDINGS: Final = 32
 """The most bindings of one dispatch."""
@@ -32,13 +33,18 @@ class HalLoaderModule(RowModule):
         self.device = device
 
     def create_state(self, context: ModuleContext) -> LoaderState:
-        return LoaderState(self)
+        return LoaderState(self, supplier_of(context, (self.device,)))
+
+    def free_state(self, state: object) -> None:
+        assert isinstance(state, LoaderState)
+        state.supplier.close()
 
 
 class LoaderState(ExecutableCache):
-    def __init__(self, module: HalLoaderModule) -> None:
+    def __init__(self, module: HalLoaderModule, supplier: Supplier) -> None:
         super().__init__(module.name, module.loaders)
         self.device = module.device
+        self.supplier = supplier
 
 
 def load(
@@ -76,6 +82,7 @@ def dispatch(
     commands = CommandList()
     grid = (x & 0xFFFFFFFF, y & 0xFFFFFFFF, z & 0xFFFFFFFF)
     commands.dispatch(executable, function, grid, constants, ranges)
+    cache.supplier.learn_dispatch(commands)
     observers = cache.device.observers_of(commands)
     if observers:
         from jitree.hal.local.observed import execute_observed

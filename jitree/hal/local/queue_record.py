@@ -18,6 +18,7 @@ QUEUE: Final = Record(
     i64 local_memory      # bytes of local memory that a workgroup may have, 0 = as many as it needs
     i64 stream            # address of the STREAM record (hal/stream_record.py) for lists; 0 = they run here
     i64 log               # address of the LOG record that is told of rows; 0 = none
+    i64 alone             # 1 = open, but for a team: a thread may execute what it does alone
     """,
 )
 """Only Python writes it. A team's record stays valid as long as the device, also when another has replaced
@@ -32,6 +33,7 @@ UNSUPPORTED: Final = "unsupported"
 """The device does not execute lists as machine code would."""
 NO_TEAM: Final = "no team"
 """The threads of the team have not been started."""
+_LONE: Final = {NO_TEAM}
 PROFILED: Final = "profiled"
 WATCHED: Final = "watched"
 HEARD: Final = "heard"
@@ -39,7 +41,7 @@ RECORDED: Final = "recorded"
 LOST: Final = "lost"
 CLOSED: Final = "closed"
 
-_OPEN, _TEAM, _IMMEDIATE, _PATIENCE, _LOCAL_MEMORY, _STREAM, _LOG = (
+_OPEN, _TEAM, _IMMEDIATE, _PATIENCE, _LOCAL_MEMORY, _STREAM, _LOG, _ALONE = (
     QUEUE.word(field) for field in QUEUE.offsets
 )
 
@@ -67,12 +69,14 @@ class QueueRecord:
         with self._lock:
             self._reasons.add(reason)
             self._words[_OPEN] = 0
+            self._words[_ALONE] = self._reasons == _LONE
 
     def release(self, reason: str) -> None:
         """Takes back a reason to be closed."""
         with self._lock:
             self._reasons.discard(reason)
             self._words[_OPEN] = not self._reasons  # no call between: a reason may come meanwhile
+            self._words[_ALONE] = not self._reasons - _LONE
 
     def hear(self, is_heard: bool) -> None:
         """Closes the record while what is submitted is listened to."""

@@ -92,6 +92,11 @@ def view_text(view: BufferView) -> str:
         return f"{shape}{row.name}=<{error}>"
 
 
+def supplier_of(context: ModuleContext, devices: Sequence[Device]) -> Supplier:
+    """What fast paths of a module get in a context."""
+    return Supplier(context.table, devices) if context.tier in TIERS_THAT_CALL_CODE else IDLE
+
+
 _found: Final[dict[tuple[type, str], dict[str, HostExport]]] = {}
 """By class and name: all modules of a class have the same functions."""
 
@@ -139,7 +144,7 @@ class HalModule(RowModule):
         self.placement = placement
 
     def create_state(self, context: ModuleContext) -> HalState:
-        supplier = Supplier(context.table, self.devices) if context.tier in TIERS_THAT_CALL_CODE else IDLE
+        supplier = supplier_of(context, self.devices)
         return HalState(self.devices, self.trace_sink, self.placement, supplier)
 
     def free_state(self, state: object) -> None:

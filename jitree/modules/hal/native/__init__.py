@@ -1,4 +1,5 @@
-"""Machine code for imports of ``hal``, see the README; which imports have it, and its image."""
+"""Machine code for imports of ``hal``, also of programs without a device, see the README; which imports have
+it, and its image."""
 
 from __future__ import annotations
 
@@ -12,13 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+_MODULES: Final = ("hal", "hal_inline", "hal_loader")
+
+
 def fast_paths() -> tuple[ImportRow, ...]:
     """The imports that have one."""
-    return tuple(row for row in rows("hal") if row.fast_path)
+    return tuple(row for module in _MODULES for row in rows(module) if row.fast_path)
 
 
 def symbol_of(row: ImportRow) -> str:
-    return f"hal.{row.name}.{row.cconv}"
+    return f"{row.full_name}.{row.cconv}"
 
 
 SWEEP: Final = "sweep"

@@ -164,22 +164,33 @@ def queue_alloca(state: State, values: int, refs: int, words: int) -> int:
     if not follows(handle_pool, queue, wait) or not can_signal(handle_pool, fence):
         return REFUSED
     wanted = number(values, words, 5)
-    memory_type = granted_type(queue, wanted)
     size = number(values, words, 7)
     if not 0 <= size <= LARGEST_POOLED or wanted >> PLACE_SHIFT != 0:
         return REFUSED
+    buffer = new_buffer(state, handle_pool, queue, wanted, number(values, words, 6), size)
+    if not buffer:
+        return REFUSED
+    promise(fence, tick_of(handle_pool, wait))
+    return give(state, refs, words, buffer)
+
+
+def new_buffer(
+    state: State, handle_pool: HandlePoolRecord, queue: Queue, wanted: int, usage: int, size: int
+) -> Entry:
+    """A buffer of what the pools have for a request, 0 without that. ``wanted`` is a type of memory."""
+    memory_type = granted_type(queue, wanted)
     account = 1 if memory_type & _HOST_LOCAL == _HOST_LOCAL else 0
     storage = take_storage(state, handle_pool, size, account, POOL_COUNT if is_pinned(queue, wanted) else 0)
     if not storage:
-        return REFUSED
+        return Entry(0)
     buffer = new_entry(state, handle_pool, handle_pool.buffer)
     if unlikely(not buffer):
         give_back(handle_pool, storage)
-        return REFUSED
+        return Entry(0)
     if unlikely(handle_pool.zeroed != 0):
         call(handle_pool.functions.memset, storage.address, 0, size)
     storage.element_type = memory_type
-    storage.encoding = granted_usage(queue, wanted, number(values, words, 6))
+    storage.encoding = granted_usage(queue, wanted, usage)
     buffer.address = storage.address
     buffer.length = size
     buffer.access = memory_type | place_number(queue) << PLACE_SHIFT
@@ -187,8 +198,7 @@ def queue_alloca(state: State, values: int, refs: int, words: int) -> int:
     buffer.encoding = _ALL
     buffer.parent = storage
     buffer.link = Entry(LINK_POOLED)
-    promise(fence, tick_of(handle_pool, wait))
-    return give(state, refs, words, buffer)
+    return buffer
 
 
 def place_number(queue: Queue) -> int:

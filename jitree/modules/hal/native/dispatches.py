@@ -107,11 +107,16 @@ def agrees(stated: int, count: int) -> bool:
     return stated < 0 or stated == count
 
 
-def are_counts(recording: Recording, x: int, y: int, z: int) -> bool:
-    """Whether so many workgroups can be run."""
+def are_workgroups(x: int, y: int, z: int) -> bool:
+    """Whether processors can run so many."""
     if z > MAXIMUM_COUNT_Z or not below(x * y, MAXIMUM_WORKGROUPS + 1):
         return False
-    if not below(x * y * z, MAXIMUM_WORKGROUPS + 1):
+    return below(x * y * z, MAXIMUM_WORKGROUPS + 1)
+
+
+def are_counts(recording: Recording, x: int, y: int, z: int) -> bool:
+    """Whether so many workgroups can be run."""
+    if not are_workgroups(x, y, z):
         return False
     return recording.place == 0 or (x <= _MAXIMUM_BLOCKS_X and y <= MAXIMUM_COUNT_Z)
 

@@ -7,7 +7,15 @@ from jitree.codegen.primitives import apart, call, load64, stack, store64, unlik
 from jitree.codegen.record import place_of
 from jitree.hal.command_enums import CommandBufferMode
 from jitree.hal.command_layout import JOB, KIND_COPY, LIST, PATCH, SLOT
-from jitree.hal.local.executor.records import SHARE_SIZE, Job, List, Log, Share, next_row
+from jitree.hal.local.executor.records import (
+    SHARE_SIZE,
+    Job,
+    List,
+    Log,
+    Share,
+    ThreadTeam,
+    next_row,
+)
 from jitree.modules.hal.native.buffers import is_reachable, place_number, range_length
 from jitree.modules.hal.native.fences import can_signal, follows, promise
 from jitree.modules.hal.native.layout import (
@@ -194,7 +202,7 @@ def run(
     if unlikely(operands > MOST_OPERANDS or rows > MOST_ROWS):
         return REFUSED
     job = Job(stack(JOB_SIZE))
-    threads = prepare(handle_pool, queue, job, table)
+    threads = prepare(handle_pool, queue.team, Log(queue.log), job, table)
     if table.patch_count != 0:
         addresses = stack(16 * operands)
         lengths = addresses + 8 * operands
@@ -210,12 +218,17 @@ def run(
         return REFUSED
     if job.team:
         job.shares = Share(stack((rows + 1) * SHARE_SIZE))
-    local = (table.local_memory + 63) & -64
-    if local == 0:
-        return execute(handle_pool, job)
     limit = queue.local_memory
     if limit != 0 and table.local_memory > limit:
         return REFUSED
+    return execute_with_memory(handle_pool, job, threads)
+
+
+def execute_with_memory(handle_pool: HandlePoolRecord, job: Job, threads: int) -> int:
+    """Executes a list that may need local memory, on so many threads."""
+    local = (job.list.local_memory + 63) & -64
+    if local == 0:
+        return execute(handle_pool, job)
     if handle_pool.busy or local * threads > handle_pool.local_size:
         return REFUSED
     handle_pool.busy = 1
@@ -231,23 +244,29 @@ def run_transfer(state: State, handle_pool: HandlePoolRecord, queue: Queue, tabl
     if queue.stream:
         return submit(state, handle_pool, queue.stream, table, table.addresses, table.lengths)
     job = Job(stack(JOB_SIZE))
-    prepare(handle_pool, queue, job, table)
+    prepare(handle_pool, queue.team, Log(queue.log), job, table)
     if handle_pool.execute == 0 or not is_short(state, handle_pool, queue, job):
         return REFUSED
     job.shares = Share(stack(2 * SHARE_SIZE))
     return execute(handle_pool, job)
 
 
-def prepare(handle_pool: HandlePoolRecord, queue: Queue, job: Job, table: List) -> int:
+def run_alone(handle_pool: HandlePoolRecord, table: List) -> int:
+    """Executes a list on this thread alone, without telling a profile of it."""
+    job = Job(stack(JOB_SIZE))
+    threads = prepare(handle_pool, ThreadTeam(0), Log(0), job, table)
+    return execute_with_memory(handle_pool, job, threads)
+
+
+def prepare(handle_pool: HandlePoolRecord, team: ThreadTeam, log: Log, job: Job, table: List) -> int:
     """Fills in a job without local memory and shares; the number of threads that may work on it."""
-    team = queue.team
     threads = team.workers + 1 if team else 1
     job.list = table
     job.addresses = table.addresses
     job.lengths = table.lengths
     job.functions = handle_pool.functions
     job.team = team
-    job.log = Log(queue.log)
+    job.log = log
     job.origin = 0
     job.concurrency = threads if threads < MOST_THREADS else MOST_THREADS
     job.local_memory = 0

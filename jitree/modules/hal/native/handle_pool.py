@@ -19,8 +19,10 @@ from jitree.hal.local.executor.calling import FUNCTION_TABLE, FUNCTION_TABLE_ADD
 from jitree.modules.hal.native import FREE, HAND_OVER, IS_DONE, NEW_LIST, SWEEP, TAKE_OVER
 from jitree.modules.hal.native.layout import HANDLE_POOL, LARGEST_POOLED, PROMISED, STAGED
 from jitree.modules.hal.native.pools import ArenaPool, StoragePool
+from jitree.regs.buffer import VmBuffer
 from jitree.regs.layout import (
     ENTRY,
+    KIND_BUFFER,
     KIND_FREE,
     KIND_LIST,
     KIND_STORAGE,
@@ -99,6 +101,7 @@ class HandlePool:
             self._kinds["buffer"]: HandlePool._make_buffer,
             self._kinds["buffer_view"]: HandlePool._make_view,
             self._kinds["fence"]: HandlePool._make_fence,
+            KIND_BUFFER: HandlePool._make_memory,
         }
         """Functions, not methods of this object: it must not refer to itself."""
         self._allocations: dict[int, ref[Allocation]] = {}
@@ -408,6 +411,10 @@ class HandlePool:
         if isinstance(obj, BufferView):
             obj = obj.buffer
         return obj.allocation if isinstance(obj, Buffer) else obj
+
+    def _make_memory(self, word: int) -> VmBuffer:
+        source = cast(Buffer, self._table.object(self._table.i64[word + _PARENT]))
+        return VmBuffer.alias(source.host_array())
 
     def _make_view(self, word: int) -> BufferView:
         table = self._table

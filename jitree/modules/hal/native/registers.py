@@ -84,6 +84,18 @@ def give(state: State, refs: int, words: int, entry: Entry) -> int:
     return finished(state, dropped(old, dead, place_of(state) + STATE_RELEASED))
 
 
+def give_two(state: State, refs: int, words: int, first: Entry, second: Entry) -> int:
+    """As :func:`give`, of two references."""
+    dead = given_up(state, refs, words)
+    place = refs + 8 * _result(words, 0)
+    dead = dropped(Entry(load64(place)), dead, place_of(state) + STATE_RELEASED)
+    store64(place, place_of(first))
+    place = refs + 8 * _result(words, 1)
+    dead = dropped(Entry(load64(place)), dead, place_of(state) + STATE_RELEASED)
+    store64(place, place_of(second))
+    return finished(state, dead)
+
+
 def is_kind(entry: Entry, kind: int) -> bool:
     """Whether a handle is of a type; null is of none."""
     return bool(entry) and entry.kind == kind

@@ -10,6 +10,7 @@ from weakref import ref
 
 from jitree.codegen import image
 from jitree.dispatch.sites import register_index
+from jitree.hal.enums import MemoryType
 from jitree.modules.hal.native import RECIPE
 from jitree.modules.hal.native.layout import STAGED
 from jitree.regs.buffer import VmBuffer
@@ -17,6 +18,7 @@ from jitree.regs.ref_types import stated_type
 
 if TYPE_CHECKING:
     from jitree.hal.command_buffer import CommandBuffer
+    from jitree.hal.command_list import CommandList
     from jitree.hal.device import Device
     from jitree.hal.fence import Fence
     from jitree.modules.hal.native.handle_pool import HandlePool
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 
 _FEW: Final = 8
+_ON_HOST: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
+_INLINE_SIZE: Final = 1
+"""What programs without a device allocate, and the position of the size."""
 _FENCE: Final = "hal.fence"
 _MEMORY_TYPE: Final = 5
 _SIZE: Final = 7
@@ -99,6 +104,17 @@ class Supplier:
         self._own = HandlePool(table, self._local, code)
         table.connect(self._own)
 
+    def learn_dispatch(self, commands: CommandList) -> None:
+        """A dispatch without a device is Python's: raises what it has failed with, if machine code has made
+        it, and gives what the next ones need."""
+        handle_pool = self.handle_pool if self.is_local else None
+        if handle_pool is not None:
+            failure = handle_pool.take_failure()
+            if failure is not None:
+                failure.raise_error(commands)
+            self.refill()
+            handle_pool.supply_local_memory(commands.most_local_memory, 1)
+
     def publish(self, arguments: Iterable[object]) -> None:
         """Tells fast paths of fences that are reached by now: without that, every operation after this one
         would be Python's too."""
@@ -141,6 +157,7 @@ _OF_ANY_DEVICE: Final = frozenset((
 
 _TRANSFERS: Final = frozenset(("device.queue.fill", "device.queue.copy", "device.queue.update"))
 _EXECUTE: Final = "device.queue.execute"
+_DISPATCH: Final = "executable.dispatch"
 
 Refill = Callable[[Any, "Machine", "CallSite"], bool]
 """See :attr:`HostExport.refill`."""
@@ -149,10 +166,12 @@ Refill = Callable[[Any, "Machine", "CallSite"], bool]
 def refill_of(name: str) -> Refill | None:
     """What refills pools for the fast path of an import. Of transfers and executions Python makes the first
     ones: from those it learns what else they need."""
-    if name in _TRANSFERS or name.startswith(_EXECUTE):
+    if name in _TRANSFERS or name.startswith((_EXECUTE, _DISPATCH)):
         return None
     if name == "device.queue.alloca":
         return _refill_storage
+    if name == "buffer.allocate":
+        return _refill_memory
     return _refill if name in _OF_ANY_DEVICE else _refill_locally
 
 
@@ -172,6 +191,15 @@ def _refill_storage(state: Supplied, machine: Machine, site: CallSite) -> bool:
     size = machine.i64[register_index(site.arguments[_SIZE])]
     memory_type = machine.i32[register_index(site.arguments[_MEMORY_TYPE])]
     return handle_pool.supply_storage(size, memory_type) or is_refilled
+
+
+def _refill_memory(state: Supplied, machine: Machine, site: CallSite) -> bool:
+    is_refilled = _refill_locally(state, machine, site)
+    handle_pool = state.supplier.handle_pool if state.supplier.is_local else None
+    if handle_pool is None or handle_pool.has_stream:
+        return False
+    size = machine.i64[register_index(site.arguments[_INLINE_SIZE])]
+    return handle_pool.supply_storage(size, _ON_HOST) or is_refilled
 
 
 def supplied(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
