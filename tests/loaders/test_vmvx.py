@@ -191,7 +191,10 @@ LARGER = """
     %i17 = select.f32 %i16, %i15, %i14
     buffer.store.f32 %r3, %i12:13, %i17
 """
-LARGER_IN_A_LOOP = f"""
+
+
+def in_a_loop(body: str) -> str:
+    return f"""
     %i20 = const.i64 64
     %i22 = const.i64 1
     %i12 = const.i64 0
@@ -200,14 +203,14 @@ LARGER_IN_A_LOOP = f"""
     %i24 = cmp.lt.i64.s %i12:13, %i20:21
     cond_br %i24, ^body, ^end
     ^body:
-    {LARGER}
+    {body}
     %i12 = add.i64 %i12:13, %i22:23
     br ^head
     ^end:
 """
 
 
-@pytest.mark.parametrize("text,groups", [(LARGER, 64), (LARGER_IN_A_LOOP, 1)], ids=["workgroups", "loop"])
+@pytest.mark.parametrize("text,groups", [(LARGER, 64), (in_a_loop(LARGER), 1)], ids=["workgroups", "loop"])
 def test_choices_do_not_flush_denormals(execute: Execute, tier: str, text: str, groups: int) -> None:
     """Only arithmetic does; what looks like a maximum is no instruction of the processor."""
     module = kernels().function("larger", ENTRY_CONVENTION, f"{NUMBER}{text}\n    return []")
@@ -219,6 +222,43 @@ def test_choices_do_not_flush_denormals(execute: Execute, tier: str, text: str, 
     expected = np.where(left < right, others, values)
     run(execute, executable, executable.lookup("larger"), (groups, 1, 1), [], values, others)
     assert (values.view(np.int32) == expected.view(np.int32)).all()
+
+
+def of_two(instruction: str) -> str:
+    return f"""
+    %i16 = const.i32 1
+    %r4 = list.get.ref %r2, %i16, !vm.buffer
+    %i14 = buffer.load.f32 %r3, %i12:13
+    %i15 = buffer.load.f32 %r4, %i12:13
+    {instruction}
+    buffer.store.f32 %r3, %i12:13, %i17
+"""
+
+
+@pytest.mark.parametrize("in_vectors", [False, True], ids=["workgroups", "loop"])
+@pytest.mark.parametrize("instruction", ["%i17 = log1p.f32 %i14", "%i17 = pow.f32 %i14, %i15"])
+def test_functions_take_denormals_for_zeros(
+    execute: Execute, tier: str, instruction: str, in_vectors: bool
+) -> None:
+    """All alike, those as well that give their argument back or look at its sign."""
+    text = of_two(instruction)
+    text, groups = (in_a_loop(text), 1) if in_vectors else (text, 64)
+    module = kernels().function("function", ENTRY_CONVENTION, f"{NUMBER}{text}\n    return []")
+    executable = load(module, tier)
+    tiny = np.array([1e-45, -1e-45, 1e-40, -1e-40, 1.17e-38, -1.17e-38, 2, -0.5], np.float32)
+    values, others = (
+        np.tile(tiny, 8),
+        np.repeat(np.array([2e-38, -2e-38, 1.5, -1.5, 3, -3, 2, 1e-40], "f4"), 8),
+    )
+    results = []
+    for flush in (False, True):
+        given = [
+            aligned(np.where(flush & (abs(x) < 1.1754944e-38), np.copysign(0, x), x))
+            for x in (values, others)
+        ]
+        run(execute, executable, executable.lookup("function"), (groups, 1, 1), [], *given)
+        results.append(given[0].view(np.int32))
+    assert (results[0] == results[1]).all()
 
 
 @pytest.mark.parametrize("workgroup", [(0, 0, 0), (3, 4, 2), (6, 4, 2)])

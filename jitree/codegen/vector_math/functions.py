@@ -178,7 +178,7 @@ def log1p_f32(x: float) -> float:
     # The sum has lost digits of a small argument.
     f = choose(exponent == 0.0, argument, f)
     value = multiply_add(exponent, LN2[0], _short_log1p(f))
-    result = choose(x == 0.0, x, _rounded(value, log1p_exact, x))
+    result = choose(x == 0.0, _as_arithmetic_takes(x), _rounded(value, log1p_exact, x))
     return defined_from(-1.0, x, result, INVALID_NAN)
 
 
@@ -257,6 +257,7 @@ def atan2_f32(y: float, x: float) -> float:
 def pow_f32(x: float, y: float) -> float:
     """As C's ``powf``: 1 for y = 0 and for x = 1, NaN or not. Of two NaNs the first one; an odd power of a
     negative NaN is positive."""
+    x = _as_arithmetic_takes(x)
     size, wide = magnitude(x), f64(y)
     exponent, f = split(f64(size))
     logarithm = multiply_add(log1p_reduced(f), LOG2_E[0], exponent)
@@ -279,6 +280,12 @@ def pow_f32(x: float, y: float) -> float:
     result = choose(y != y, y, result)
     result = choose(x != x, choose(turned, -x, x), result)
     return choose((x == 1.0) | (y == 0.0), 1.0, result)
+
+
+def _as_arithmetic_takes(x: float) -> float:
+    """The number; in kernels, where subnormal ones count as zeros, a zero of its sign for one of these. What
+    chooses it, or looks at its bits, would see the number itself, unlike what computes with it."""
+    return choose(x == 0.0, f32_of_bits(f32_to_bits(x) & SIGN), x)
 
 
 def _nearly_between(value: float) -> bool:
