@@ -136,31 +136,36 @@ class KernelWriter:
         rows: int | str = source.choice((1, 3, 8))
         if source.random() < 0.7:
             rows = source.choice([*self._sizes, *self._outside[-2:]])
-        kind, compare = source.choice(("i32", "f32")), "cmp.lt.i64.s"
-        for step in range(source.choice((2, 3))):
+        kind, compare = source.choice(("i32", "i32", "f32")), "cmp.lt.i64.s"
+        last = source.choice((1, 2))
+        for step in range(last + 1):
             loops: list[int | str] = [rows, columns]
-            if source.random() < 0.2:
-                compare = source.choice(("cmp.lt.i64.s", "cmp.lt.i64.u"))
+            if step == last and source.random() < 0.3:
+                compare = "cmp.lt.i64.u"
             if source.random() < 0.3:
                 count = text.constant(rows) if isinstance(rows, int) else rows
                 loops = [text.op("mul.i64", count, text.constant(columns))]
             factors = [(columns, 1), (1, source.choice((4, 8)))][source.random() < 0.2]
-            if step and source.random() < 0.4:
+            if 0 < step < last and source.random() < 0.4:
                 loops.append(source.choice((2, 3)))
-            text.loops(loops, partial(self._link, step, kind, scratch, factors), compare)
+            write = self._clear if step == 0 else self._give if step == last else self._add
+            text.loops(loops, partial(write, kind, scratch, factors), compare)
 
-    def _link(self, step: int, kind: str, scratch: int, factors: tuple[int, int], at: list[str]) -> None:
-        """The body of such a nest."""
-        text = self._text
-        place = text.index(0, *zip(at, factors if len(at) > 1 else (1,), strict=False))
-        other = self._source.choice(self._references[:BINDINGS])
-        if step == 0:
-            text.store(kind, scratch, place, text.constant(self._source.choice((0, 7)), kind))
-        elif self._source.random() < 0.5:
-            text.store(kind, other, place, text.load(kind, scratch, place))
-        else:
-            loaded = text.op(f"add.{kind}", text.load(kind, scratch, place), text.load(kind, other, place))
-            text.store(kind, scratch, place, loaded)
+    def _clear(self, kind: str, scratch: int, factors: tuple[int, int], at: list[str]) -> None:
+        number = self._text.constant(self._source.choice((0, 7, 7)), kind)
+        self._text.store(kind, scratch, self._linear(factors, at), number)
+
+    def _add(self, kind: str, scratch: int, factors: tuple[int, int], at: list[str]) -> None:
+        text, place = self._text, self._linear(factors, at)
+        loaded = text.load(kind, self._source.choice(self._references[:BINDINGS]), place)
+        text.store(kind, scratch, place, text.op(f"add.{kind}", text.load(kind, scratch, place), loaded))
+
+    def _give(self, kind: str, scratch: int, factors: tuple[int, int], at: list[str]) -> None:
+        text, place = self._text, self._linear(factors, at)
+        text.store(kind, FIRST_BINDING, place, text.load(kind, scratch, place))
+
+    def _linear(self, factors: tuple[int, int], at: list[str]) -> str:
+        return self._text.index(0, *zip(at, factors if len(at) > 1 else (1,), strict=False))
 
     def _body(self, at: list[str], wild: list[str]) -> None:
         source, text = self._source, self._text
@@ -310,7 +315,7 @@ def kernel(number: int) -> KernelText:
 def inputs(number: int, count: int) -> Iterator[Inputs]:
     source = random.Random(f"inputs {number}")
     for _ in range(count):
-        words = [source.choice((0, 1, 2, 3, 4, 7, 16, 33, -1)) for _ in SIZES]
+        words = [source.choice((0, 1, 2, 3, 4, 7, 16, 33, -1, -1)) for _ in SIZES]
         words += [source.choice((2, 5, -3, 2**31 - 1, -(2**31), extreme(source))) for _ in BOUNDS]
         wide = [source.choice((0, 1, 4, -1, extreme(source))) for _ in DATA]
         words += [wide[0], wide[0] >> 32, *wide[1:3]]
