@@ -12,8 +12,9 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from io import FileIO
 from typing import Any, Final
 
 from jitree.base.arguments import shown
@@ -49,17 +50,21 @@ def aligned(size: int) -> int:
     return size + ALIGNMENT - 1 & -ALIGNMENT
 
 
+def owned(make: Callable[..., int], *arguments: object) -> FileIO:
+    """What a function of the system opens, with its owner: all of it in C, so that no Ctrl-C comes before
+    that, and leaves a descriptor which nothing closes."""
+    return next(map(FileIO, map(make, *((argument,) for argument in arguments)), ("rb",)))
+
+
 @contextmanager
 def new_file() -> Iterator[int]:
     """An empty one. RESOURCE_EXHAUSTED where the process may not have one more open."""
     try:
-        file = os.memfd_create("jitree-message", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        file = owned(os.memfd_create, "jitree-message", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError as error:
         raise ResourceExhaustedError(f"no file can be made for a message: {error}") from None
-    try:
-        yield file
-    finally:
-        os.close(file)
+    with file:
+        yield file.fileno()
 
 
 def send(to: socket.socket, head: dict[str, Any], parts: Sequence[memoryview | bytes], answer: int) -> None:

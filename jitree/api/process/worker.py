@@ -11,7 +11,6 @@ import socket
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Final
 
 from jitree.api.limits import Limits
@@ -48,8 +47,9 @@ class _Process:
 
     def __init__(self, pid: int) -> None:
         """OSError if it has ended."""
-        self.descriptor = os.pidfd_open(pid)
-        self._ending = Ending(partial(os.close, self.descriptor))
+        self._file = messages.owned(os.pidfd_open, pid)
+        self._ending = Ending(self._file.close)
+        self.descriptor = self._file.fileno()
 
 
 class Child(Ended):
