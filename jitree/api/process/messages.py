@@ -21,7 +21,7 @@ from jitree.base.arguments import shown
 from jitree.base.copying import PART, ranges
 from jitree.base.memory import mapped_file
 from jitree.base.records import NamedTuple
-from jitree.errors import DataLossError, ResourceExhaustedError
+from jitree.errors import DataLossError, ResourceExhaustedError, pass_interruption
 
 ALIGNMENT: Final = 64
 MOST: Final = 1 << 40
@@ -75,6 +75,7 @@ def send(to: socket.socket, head: dict[str, Any], parts: Sequence[memoryview | b
             write(file, head, parts)
             _seal(file)
         except OSError as error:
+            pass_interruption(error)
             raise ResourceExhaustedError(f"a message to the process cannot be written: {error}") from None
         socket.send_fds(to, [_MARK], [file, answer])
 
@@ -159,12 +160,14 @@ def receive_answer(source: socket.socket, file: int, most: int) -> Message | Non
     try:
         if source.recv(1) != _MARK:
             return None
-    except ConnectionError:
+    except ConnectionError as error:
+        pass_interruption(error)
         return None
     try:
         _seal(file)
         return read(file, most)
     except (OSError, ValueError, RecursionError, ResourceExhaustedError) as error:
+        pass_interruption(error)
         raise DataLossError(f"a message that cannot be read: {error}") from None
 
 

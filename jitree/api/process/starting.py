@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from jitree.base.endings import guard
 from jitree.codegen.image.packages import folders_of
-from jitree.errors import UnavailableError
+from jitree.errors import UnavailableError, pass_interruption
 
 _PROGRAM: Final = Path(__file__).with_name("starter.py")
 _VARIABLES: Final = ("HOME", "JITREE_CACHE_DIR")
@@ -117,6 +117,7 @@ def ask_for_child(options: bytes) -> tuple[socket.socket, socket.socket]:
         with _lock:
             return _asked(options)
     except OSError as error:
+        pass_interruption(error)
         raise UnavailableError(f"no process can be started here: {error}") from None
 
 
@@ -132,7 +133,8 @@ def _asked(options: bytes) -> tuple[socket.socket, socket.socket]:
             starter.start()
             try:
                 socket.send_fds(starter.control, [options], [theirs.fileno(), its.fileno()])
-            except OSError:  # it has ended
+            except OSError as error:  # it has ended
+                pass_interruption(error)
                 continue
             return connection, life
     raise UnavailableError("no process can be started here")

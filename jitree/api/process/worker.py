@@ -26,6 +26,7 @@ from jitree.errors import (
     StatusError,
     UnavailableError,
     again,
+    is_interruption,
     status_error,
 )
 
@@ -97,7 +98,10 @@ class Child(Ended):
                 self._signal(signal.SIGCONT)
                 with self._ending_with(scopes.current()):  # the child may read nothing
                     messages.send(self._socket, head, parts, file)
-            except OSError:
+            except OSError as error:
+                if is_interruption(error):
+                    self.end()
+                    raise
                 raise self._ended(doing) from None
             except ResourceExhaustedError:  # nothing was sent
                 self._signal(signal.SIGSTOP)
