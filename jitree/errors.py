@@ -323,6 +323,13 @@ def is_interruption(error: BaseException) -> bool:
     return False
 
 
+def pass_interruption(error: BaseException) -> None:
+    """Raises an exception that a signal's handler has raised, which may be of the class that is caught where
+    the work fails: ``TimeoutError`` is an ``OSError``."""
+    if is_interruption(error):
+        raise error
+
+
 def _has_interrupted(frame: FrameType) -> bool:
     caller, code = frame.f_back, frame.f_code
     is_variadic = bool(code.co_flags & _VARIADIC)

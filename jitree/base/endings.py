@@ -7,9 +7,9 @@ code uses would be gone by then. And when they are interrupted (Ctrl-C), what th
 is the interrupt: Python drops what they raise.
 
 What is forgotten ends wherever the garbage collector runs: in the middle of any function of Python, also one
-that has a lock. An end that takes others there makes an order of locks that nobody has chosen: two threads
-that each have the lock which the other one's end wants wait for ever. So such an end is put off while its
-thread has a lock that :func:`guard` made: a thread of its own, which has none, does it.
+that has a lock. An end that takes another lock there can wait for ever: two threads may each have the lock
+that the end on the other one wants. So while its thread has a lock that :func:`guard` made, an end is put
+off, and a new thread, which has no lock, does it.
 
 An ending is an object that the garbage collector does not look at. It dies with what holds it: when nothing
 can use that any more.

@@ -60,6 +60,7 @@ class ParameterFile:
                     self._map(file.fileno(), size) if mode is Mode.FILE else _read(file.fileno(), size)
                 )
         except ValueError as error:  # a name with a zero in it
+            errors.pass_interruption(error)
             raise errors.InvalidArgumentError(f"{self.name!r} is no file name: {error}") from None
         except FileNotFoundError:
             raise errors.NotFoundError(f"no file '{self.name}'") from None
@@ -68,6 +69,7 @@ class ParameterFile:
                 f"file '{self.name}' cannot be opened: {error.strerror}"
             ) from None
         except OSError as error:
+            errors.pass_interruption(error)
             raise errors.UnavailableError(f"file '{self.name}' cannot be opened: {error.strerror}") from None
 
     @property

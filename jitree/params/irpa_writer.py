@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from jitree.base.private_files import unique
-from jitree.errors import InvalidArgumentError, UnavailableError, error_context
+from jitree.errors import InvalidArgumentError, UnavailableError, error_context, pass_interruption
 from jitree.params import irpa
 from jitree.params.entry import ParameterEntry
 
@@ -122,6 +122,7 @@ def write(path: str | os.PathLike[str], layout: ArchiveLayout, start: int = 0) -
             finally:
                 unfinished.unlink(missing_ok=True)
         except OSError as error:
+            pass_interruption(error)
             raise UnavailableError(f"cannot write: {error.strerror or error}") from None
 
 

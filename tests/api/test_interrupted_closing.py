@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -13,11 +14,12 @@ from typing import Any
 import pytest
 
 from jitree import Session
+from jitree.api.process import starting
 from jitree.base.endings import Ended
 from jitree.hal.local.task import TaskDevice
 from jitree.hal.local.topology import Topology
 from jitree.hal.local.workers import WorkerPool
-from tests.base.interruption import Interruption
+from tests.base.interruption import Interruption, interruptions
 
 
 def _started() -> Session:
@@ -173,3 +175,61 @@ def test_a_process_ends_when_closing_was_interrupted() -> None:
         if not interruption.came:
             break
     assert place > 8
+
+
+def test_nothing_is_left_of_a_process_whose_start_was_interrupted() -> None:
+    """No descriptor; the process ends with the last one that leads to it."""
+    session: Any = Session("local-sync", sandbox="process")
+    try:
+        session._alive()
+    except Exception as error:
+        pytest.skip(f"no sandbox here: {error}")
+    session.close()
+    before = len(os.listdir("/proc/self/fd"))
+    places = 0
+
+    def start() -> None:
+        opened.append(Session("local-sync", sandbox="process"))
+        opened[0]._alive()
+
+    for interruption in interruptions(32):
+        opened = list[Any]()
+        interruption.during(start)
+        while opened:
+            opened.pop().close()
+        gc.collect()
+        assert len(os.listdir("/proc/self/fd")) == before, f"interrupted at place {interruption.place}"
+        places += 1
+    assert places > 40
+
+
+def test_what_starts_processes_is_started_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt leaves no process that nothing waits for, wherever it comes; the next start goes on."""
+    made = list[Any]()
+
+    class Made:
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            made.append(self)
+            self.ended = list[str]()
+
+        def kill(self) -> None:
+            self.ended.append("killed")
+
+        def wait(self) -> None:
+            self.ended.append("awaited")
+
+    monkeypatch.setattr(subprocess, "Popen", Made)
+    before = len(os.listdir("/proc/self/fd"))
+    for interruption in interruptions(0):
+        made.clear()
+        starter = starting.Starter()
+        interruption.during(starter.start)
+        starter.start()
+        interruption.during(starter.end)
+        starter.end()
+        assert [one.ended[-2:] for one in made] == [["killed", "awaited"]]
+        assert len(os.listdir("/proc/self/fd")) == before
+    starter = starting.Starter()
+    starter.end()
+    starter.start()
+    assert len(made) == 1, "one that has ended starts nothing"

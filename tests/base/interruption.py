@@ -13,6 +13,7 @@ class Interruption:
     begins, or after a call of a function in C."""
 
     def __init__(self, place: int) -> None:
+        self.place = place
         self.left = place
 
     @property

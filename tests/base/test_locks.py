@@ -21,20 +21,21 @@ from tests.hal.helpers import wait_until
 TIMEOUT = 30.0
 PACKAGE = Path(jitree.__file__).parent
 OTHERS = {
+    "api/process/starting.py": "wakes the thread that made it",
     "api/program.py": "held while a program is opened, around all else",
     "base/endings.py": "makes those that are known",
-    "base/scopes.py": "nobody waits for it",
-    "codegen/image/__init__.py": "nobody waits for it",
+    "base/scopes.py": "no thread blocks for it",
+    "codegen/image/__init__.py": "no thread blocks for it",
     "compat/iree_runtime/system_setup.py": "held while a device is made, around all else",
     "dispatch/gate.py": "held by calls, around all else",
     "hal/groups/channel.py": "held by collectives, around all else, and waited for with looks",
     "hal/groups/known.py": "held while members find each other, around all else, and waited for with looks",
-    "hal/recording.py": "nobody waits for it",
+    "hal/recording.py": "no thread blocks for it",
     "hal/waiting.py": "one wakes a thread; the other is held where Python makes no object",
     "integrations/ray.py": "of asyncio",
-    "modules/native_library/instance.py": "nobody waits for it",
+    "modules/native_library/instance.py": "no thread blocks for it",
     "observe/lockstep.py": "two threads of one comparison take turns, around all else",
-    "observe/sampling.py": "nobody waits for it",
+    "observe/sampling.py": "no thread blocks for it",
 }
 """Files that make other locks, and why these hold up no ending."""
 KINDS = ("RLock", "Lock", "allocate_lock", "Condition")

@@ -377,6 +377,7 @@ def test_starters_that_end_are_replaced(session: Any) -> None:
     session.call("state.add", 0)
     child = session.pid
     (starter,) = starting._started
+    assert starter._process is not None
     os.kill(starter._process.pid, signal.SIGKILL)
     starter._process.wait()
     session.call("state.add", 0)

@@ -12,7 +12,7 @@ from jitree.api.calls.transfers import copy_to_device, copy_view, native_row
 from jitree.base.arguments import is_masked
 from jitree.base.endings import Unique
 from jitree.base.records import NamedTuple
-from jitree.errors import FailedPreconditionError, InvalidArgumentError
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, pass_interruption
 from jitree.hal.buffer import BufferView
 from jitree.modules.hal.references import type_name
 from jitree.regs.ref_types import BUFFER_NAME, LIST_NAME, stated_type
@@ -247,6 +247,7 @@ class TensorPacker:
         try:
             given = numbers_of(value)
         except (ValueError, OverflowError) as error:
+            pass_interruption(error)
             raise refused(self._name, str(self._tensor), value, f"; {error}") from None
         if self._dtype is None:
             return given

@@ -12,15 +12,16 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from io import FileIO
 from typing import Any, Final
 
 from jitree.base.arguments import shown
 from jitree.base.copying import PART, ranges
 from jitree.base.memory import mapped_file
 from jitree.base.records import NamedTuple
-from jitree.errors import DataLossError, ResourceExhaustedError
+from jitree.errors import DataLossError, ResourceExhaustedError, pass_interruption
 
 ALIGNMENT: Final = 64
 MOST: Final = 1 << 40
@@ -51,17 +52,21 @@ def aligned(size: int) -> int:
     return size + ALIGNMENT - 1 & -ALIGNMENT
 
 
+def owned(make: Callable[..., int], *arguments: object) -> FileIO:
+    """What a function of the system opens, with its owner: all of it in C, so that no Ctrl-C comes before
+    that, and leaves a descriptor which nothing closes."""
+    return next(map(FileIO, map(make, *((argument,) for argument in arguments)), ("rb",)))
+
+
 @contextmanager
 def new_file() -> Iterator[int]:
     """An empty one. RESOURCE_EXHAUSTED where the process may not have one more open."""
     try:
-        file = os.memfd_create("jitree-message", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        file = owned(os.memfd_create, "jitree-message", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError as error:
         raise ResourceExhaustedError(f"no file can be made for a message: {error}") from None
-    try:
-        yield file
-    finally:
-        os.close(file)
+    with file:
+        yield file.fileno()
 
 
 def send(to: socket.socket, head: dict[str, Any], parts: Sequence[memoryview | bytes], answer: int) -> None:
@@ -72,6 +77,7 @@ def send(to: socket.socket, head: dict[str, Any], parts: Sequence[memoryview | b
             write(file, head, parts)
             _seal(file)
         except OSError as error:
+            pass_interruption(error)
             raise ResourceExhaustedError(f"a message to the process cannot be written: {error}") from None
         socket.send_fds(to, [_MARK], [file, answer])
 
@@ -156,12 +162,14 @@ def receive_answer(source: socket.socket, file: int, most: int) -> Message | Non
     try:
         if source.recv(1) != _MARK:
             return None
-    except ConnectionError:
+    except ConnectionError as error:
+        pass_interruption(error)
         return None
     try:
         _seal(file)
         return read(file, most)
     except (OSError, ValueError, RecursionError, ResourceExhaustedError) as error:
+        pass_interruption(error)
         raise DataLossError(f"a message that cannot be read: {error}") from None
 
 

@@ -2,51 +2,91 @@
 
 from __future__ import annotations
 
+import _socket
 import atexit
 import json
 import os
 import socket
 import subprocess
 import sys
+from _thread import LockType, allocate_lock, start_new_thread
+from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from jitree.base.endings import guard
 from jitree.codegen.image.packages import folders_of
 from jitree.codegen.image.place import VARIABLE, place
-from jitree.errors import UnavailableError
+from jitree.errors import UnavailableError, pass_interruption
 
 _PROGRAM: Final = Path(__file__).with_name("starter.py")
 _PACKAGES: Final = ("jitree", "numpy", "ml_dtypes")
 
 
 class Starter:
-    """The process that starts children. It ends when no process has ``control`` any more."""
+    """The process that starts children. It ends when no process has ``control`` any more.
+
+    A thread starts it: signals are handled on the main one, and what their handlers raise while a process is
+    started leaves one that nothing waits for.
+    """
 
     def __init__(self) -> None:
-        self.control, theirs = _pair()
+        self.control, self._theirs = _pair()
         self._parent = os.getpid()
+        self._lock = guard()
+        self._is_over = False
+        """Whether a thread has begun to start it, or none is to."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._failure: OSError | None = None
+
+    def start(self) -> None:
+        """Starts it unless it has been started. OSError where that is not possible."""
+        if not self._is_over:
+            done = allocate_lock()
+            done.acquire()
+            start_new_thread(self._start, (done,))
+            with done:
+                pass
+        if self._failure is not None:
+            raise self._failure
+
+    def _start(self, done: LockType) -> None:
+        try:
+            with self._lock:
+                if not self._is_over:
+                    self._is_over = True
+                    self._process = self._started()
+        except OSError as error:
+            self._failure = error
+        finally:
+            self._theirs.close()
+            done.release()
+
+    def _started(self) -> subprocess.Popen[bytes]:
         folders = {package: folders_of(package) for package in _PACKAGES}
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_PROGRAM), json.dumps(folders)],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                env={
-                    VARIABLE: place().folder,  # the starter forgets it when it has its machine code
-                    "OPENBLAS_NUM_THREADS": "1",  # one that has threads does not fork well
-                },
-                start_new_session=True,
-            )
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_PROGRAM), json.dumps(folders)],
+            stdin=self._theirs.fileno(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env={
+                VARIABLE: place().folder,  # the starter forgets it when it has its machine code
+                "OPENBLAS_NUM_THREADS": "1",  # one that has threads does not fork well
+            },
+            start_new_session=True,
+        )
 
     def end(self) -> None:
-        """Children go on."""
+        """Children go on. Again, it does what was left when it was interrupted."""
         self.control.close()
         if self._parent == os.getpid():
-            self._process.kill()
-            self._process.wait()
+            with self._lock:  # what has begun to start it has done so then, and nothing begins
+                self._is_over = True
+            self._theirs.close()
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
 
 
 _started: Final[list[Starter]] = []
@@ -78,25 +118,32 @@ def ask_for_child(options: bytes) -> tuple[socket.socket, socket.socket]:
         with _lock:
             return _asked(options)
     except OSError as error:
+        pass_interruption(error)
         raise UnavailableError(f"no process can be started here: {error}") from None
 
 
 def _asked(options: bytes) -> tuple[socket.socket, socket.socket]:
     (connection, theirs), (life, its) = _pair(), _pair()
     theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # few messages can wait unread
-    with theirs, its:
+    with closing(theirs), closing(its):
         for starter in (*_started[-1:], None):
             if starter is None:
                 _end()
                 starter = Starter()
                 _started.append(starter)
+            starter.start()
             try:
                 socket.send_fds(starter.control, [options], [theirs.fileno(), its.fileno()])
-            except OSError:  # it has ended
+            except OSError as error:  # it has ended
+                pass_interruption(error)
                 continue
             return connection, life
     raise UnavailableError("no process can be started here")
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    """As they come from C: the function of `socket` takes them apart to make its own of them, and Ctrl-C in
+    between would leave descriptors which nothing closes."""
+    pair: Any = _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    first, second = pair
+    return first, second

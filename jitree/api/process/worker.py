@@ -11,7 +11,6 @@ import socket
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Final
 
 from jitree.api.limits import Limits
@@ -27,6 +26,7 @@ from jitree.errors import (
     StatusError,
     UnavailableError,
     again,
+    is_interruption,
     status_error,
 )
 
@@ -48,8 +48,9 @@ class _Process:
 
     def __init__(self, pid: int) -> None:
         """OSError if it has ended."""
-        self.descriptor = os.pidfd_open(pid)
-        self._ending = Ending(partial(os.close, self.descriptor))
+        self._file = messages.owned(os.pidfd_open, pid)
+        self._ending = Ending(self._file.close)
+        self.descriptor = self._file.fileno()
 
 
 class Child(Ended):
@@ -106,7 +107,10 @@ class Child(Ended):
                 self._signal(signal.SIGCONT)
                 with self._ending_with(scopes.current()):  # the child may read nothing
                     messages.send(self._socket, head, parts, file)
-            except OSError:
+            except OSError as error:
+                if is_interruption(error):
+                    self.end()
+                    raise
                 raise self._ended(doing) from None
             except ResourceExhaustedError:  # nothing was sent
                 self._signal(signal.SIGSTOP)

@@ -12,7 +12,6 @@ import struct
 import time
 import zlib
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cache
 from typing import Final
 
@@ -153,14 +152,17 @@ def _serve(address: tuple[str, int], number: int, count: int, identifier: bytes,
             server.settimeout(min(left, _RETRY_SECONDS))
             try:
                 connection, _ = server.accept()
-            except TimeoutError:
+            except TimeoutError as error:
+                errors.pass_interruption(error)
                 continue
             with connection:
                 rank = _greet(connection, number)
                 if rank in missing:
-                    with suppress(OSError):  # it went away and will come again
+                    try:
                         connection.sendall(struct.pack("<I", len(identifier)) + identifier)
                         missing.discard(rank)
+                    except OSError as error:  # it went away and will come again
+                        errors.pass_interruption(error)
 
 
 def _greet(connection: socket.socket, number: int) -> int:
@@ -168,7 +170,8 @@ def _greet(connection: socket.socket, number: int) -> int:
     connection.settimeout(5.0)
     try:
         magic, found, rank = _GREETING.unpack(_receive(connection, _GREETING.size))
-    except (OSError, EOFError):
+    except (OSError, EOFError) as error:
+        errors.pass_interruption(error)
         return -1
     return rank if magic == _MAGIC and found == number else -1
 
@@ -181,7 +184,8 @@ def _fetch(address: tuple[str, int], number: int, rank: int, deadline: float) ->
                 connection.sendall(_GREETING.pack(_MAGIC, number, rank))
                 (size,) = struct.unpack("<I", _receive(connection, 4))
                 return _receive(connection, size)
-        except (OSError, EOFError):  # not there yet, or at another exchange
+        except (OSError, EOFError) as error:  # not there yet, or at another exchange
+            errors.pass_interruption(error)
             time.sleep(_RETRY_SECONDS)
 
 

@@ -14,6 +14,7 @@ from jitree.errors import (
     DeadlineExceededError,
     StatusError,
     UnavailableError,
+    pass_interruption,
 )
 from jitree.hal.groups.waiting import wait_looking
 from jitree.hal.objects import ChannelProvider
@@ -81,6 +82,7 @@ class StoreProvider(ChannelProvider):
         except StatusError as error:
             raise error.with_context(f"exchanging the id of a channel: {failure}") from None
         except (RuntimeError, OSError) as error:  # torch's class for it differs from release to release
+            pass_interruption(error)
             raise UnavailableError(
                 f"exchanging the id of a channel: {failure}; the store says: {error}"
             ) from error

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.errors import DeadlineExceededError, UnavailableError
+from jitree.errors import DeadlineExceededError, UnavailableError, pass_interruption
 from jitree.hal.groups.waiting import wait_looking
 from jitree.hal.local.interrupts import require_going_on
 from jitree.hal.objects import ChannelProvider
@@ -110,6 +110,7 @@ class TorchTransport(Transport):
             for work in works:
                 work.wait(datetime.timedelta(seconds=max(0.001, end - time.monotonic())))
         except RuntimeError as error:
+            pass_interruption(error)
             if time.monotonic() >= end:
                 raise late(self._timeout) from error
             raise UnavailableError(f"a member of the group has ended; torch says: {error}") from error

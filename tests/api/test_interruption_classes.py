@@ -1,0 +1,83 @@
+"""What a signal's handler raises goes through as itself, also where its class is one that work fails with."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jitree import Session
+from jitree.api.calls import conversion
+from jitree.api.process import messages
+from jitree.hal.groups import rendezvous
+from jitree.params import files
+from tests.tools.command import ECHO
+
+
+class Late(TimeoutError, ValueError):
+    """A ``TimeoutError``, as handlers of alarms raise it, is an ``OSError``."""
+
+
+@pytest.fixture
+def alarm() -> Iterator[Callable[..., Any]]:
+    """Has the alarm's handler raise."""
+
+    def expire(number: int, frame: FrameType | None) -> None:
+        raise Late("too late")
+
+    before = signal.signal(signal.SIGALRM, expire)
+    yield lambda *_, **__: signal.raise_signal(signal.SIGALRM)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_where_a_process_is_asked(alarm: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends, since nobody takes its answer; the next call starts another one."""
+    session: Any = Session("local-sync", sandbox="process")
+    try:
+        session._alive()
+    except Exception as error:
+        pytest.skip(f"no sandbox here: {error}")
+    with session:
+        echo = session.load(ECHO)
+        for place in ((socket, "send_fds"), (os, "pwrite"), (messages, "read")):
+            with monkeypatch.context() as patch:
+                patch.setattr(*place, alarm)
+                with pytest.raises(Late):
+                    echo.two(np.ones(4, np.float32), 7)
+            first, second = echo.two(np.ones(4, np.float32), 7)
+            assert second == 7 and list(np.asarray(first)) == [2.0] * 4
+
+
+def test_where_an_argument_is_converted(alarm: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversion, "numbers_of", alarm)
+    with Session("local-sync", tier="plain") as session:
+        two = session.load(ECHO).two
+        with pytest.raises(Late):
+            two([1.5] * 4, 7)
+
+
+def test_where_a_file_is_read(
+    alarm: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "weights.npz"
+    np.savez(path, a=np.ones(3))
+    monkeypatch.setattr(files.ParameterFile, "_map", alarm)
+    with pytest.raises(Late):
+        files.ParameterFile(path)
+
+
+def test_where_members_find_each_other(alarm: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "_receive", alarm)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        with pytest.raises(Late):
+            rendezvous._fetch(address, 1, 1, 1e300)
+        with socket.create_connection(address) as connection, pytest.raises(Late):
+            rendezvous._greet(connection, 1)
