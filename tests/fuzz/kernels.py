@@ -43,7 +43,8 @@ _WIDE: Final = ("add.i64", "sub.i64", "mul.i64", "min.i64.s", "max.i64.s", "and.
 _NARROW: Final = ("add.i32", "sub.i32", "mul.i32", "and.i32", "xor.i32")
 _DIVISIONS: Final = ("div.{}.s", "div.{}.u", "rem.{}.s", "rem.{}.u")
 _COMPARES: Final = ("cmp.lt.{}.s", "cmp.lt.{}.u", "cmp.eq.{}", "cmp.ne.{}")
-_FLOATS: Final = ("add", "mul", "max")
+_FLOATS: Final = ("add", "mul", "sub")
+"""No minimum or maximum: of denormal numbers tiers do not all give zeros."""
 _EXTENSIONS: Final = ("ext.i32.i64.s", "ext.i32.i64.u")
 
 
