@@ -272,6 +272,19 @@ def test_looking_takes_no_longer_than_submitting(monkeypatch: pytest.MonkeyPatch
     assert 5 <= len(looks) <= 20
 
 
+def test_what_one_call_could_not_wait_for_holds_up_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Awaited calls share the thread of their event loop, and none of them ends what it knows."""
+    state = State()
+    monkeypatch.setattr(pace, "this_thread", state)
+    state.submitted = dict.fromkeys(range(100_000))
+    held_up, reached = Fence([(Semaphore(), 1)]), Fence()
+    assert not pace.is_far_ahead(held_up, 0) and not pace.is_far_ahead(reached, 0)
+    state.submitted = dict.fromkeys(range(pace.MOST_AHEAD - 1))
+    assert not pace.is_far_ahead(reached, 0)
+    state.submitted[-1] = None
+    assert pace.is_far_ahead(reached, 0)
+
+
 class State:
     """What is known of a thread."""
 

@@ -32,6 +32,7 @@ def is_far_ahead(wait: Fence, size: int) -> bool:
     memory that its last operation has got."""
     count = len(this_thread.submitted)
     if count <= _FEW or (count < MOST_AHEAD and count * size < _MOST_BYTES):
+        this_thread.next_look = 0
         return False
     if count < this_thread.next_look:
         return False
