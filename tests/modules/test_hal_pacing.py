@@ -17,6 +17,7 @@ from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local import pace
 from jitree.hal.local.device import LocalDevice
+from jitree.hal.local.operation import Operation
 from jitree.hal.local.queue import CallerExecutor, LocalQueue
 from jitree.hal.local.queue_record import WAITS
 from jitree.hal.local.task import TaskDevice
@@ -229,6 +230,36 @@ def test_only_what_submitted_work_reaches_is_waited_for() -> None:
     assert pace.comes_by_itself(joined)
 
 
+@pytest.mark.parametrize("tier", TIERS)
+def test_a_call_that_an_operation_makes_may_come_after_it(tier: str) -> None:
+    """A callback that submits: its thread reaches what the chain waits for when it returns."""
+    with Session("local-task://?threads=1", tier=tier) as session:
+        session.load(program(awaits=False))
+        done = Fence.create(session.device)
+        calls: list[list[Any]] = []
+        pool = session.device._pools[0]  # type: ignore[attr-defined]
+        first = Operation(
+            session.device._queue(-1),  # type: ignore[attr-defined]
+            "callback",
+            done,
+            lambda: calls.append(session.call_direct("m.f", *arguments(session, done))),
+            0,
+        )
+        first.announce()
+        pool.post(Posted(first))
+        assert done.wait(TIMEOUT) == StatusCode.OK
+        assert calls[0][-2].wait(TIMEOUT) == StatusCode.OK
+        assert last_byte(calls[0]) == TURNS - 1
+
+
+class Posted:
+    """A task of a pool that is an operation."""
+
+    def __init__(self, operation: Operation) -> None:
+        self.run = operation.run
+        self.cancel = operation.cancel
+
+
 class Maker:
     """Makes semaphores."""
 
@@ -272,8 +303,23 @@ def test_looking_takes_no_longer_than_submitting(monkeypatch: pytest.MonkeyPatch
     assert 5 <= len(looks) <= 20
 
 
+def test_what_one_call_could_not_wait_for_holds_up_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Awaited calls share the thread of their event loop, and none of them ends what it knows."""
+    state = State()
+    monkeypatch.setattr(pace, "this_thread", state)
+    state.submitted = dict.fromkeys(range(100_000))
+    held_up, reached = Fence([(Semaphore(), 1)]), Fence()
+    assert not pace.is_far_ahead(held_up, 0) and not pace.is_far_ahead(reached, 0)
+    state.submitted = dict.fromkeys(range(pace.MOST_AHEAD - 1))
+    assert not pace.is_far_ahead(reached, 0)
+    state.submitted[-1] = None
+    assert pace.is_far_ahead(reached, 0)
+
+
 class State:
     """What is known of a thread."""
+
+    operation = None
 
     def __init__(self) -> None:
         self.submitted: dict[int, None] = {}

@@ -21,7 +21,6 @@ import struct
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from threading import Event, Thread
 from typing import Any, Final
@@ -38,6 +37,10 @@ _ALL_SECONDS: Final = 5.0
 _STRANGER_SECONDS: Final = 5.0
 _STRANGER_BYTES: Final = 4096
 """That member 0 hears from one that does not say that it is a member."""
+_MOST_STRANGERS: Final = 64
+"""Connections that have not said so yet. Of more, the oldest end: members say it at once."""
+_RETRY_SECONDS: Final = 0.05
+"""After which member 0 looks again whether the process has room for one more connection."""
 _KEEP_ALIVE: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
@@ -281,8 +284,11 @@ class Presence:
         Thread(target=self._listen, name="jitree members of a group", daemon=True).start()
 
     def _listen(self) -> None:
-        while self._selector.get_map():
-            for key, _ in self._selector.select():
+        while True:
+            strangers = self._strangers()
+            if not self._selector.get_map():
+                break
+            for key, _ in self._selector.select(_STRANGER_SECONDS if strangers else None):
                 if key.data is None:
                     self._accept()
                 elif key.data.connection.fileno() >= 0:  # not closed in this round
@@ -293,22 +299,33 @@ class Presence:
         assert self._server is not None
         try:
             connection, _ = self._server.accept()
-        except BlockingIOError:  # the other side has gone
+        except (BlockingIOError, ConnectionAbortedError):  # the other side has gone
             return
-        except OSError:  # this member has ended
-            self._stop_inviting()
+        except OSError:
+            if self._has_ended:
+                self._stop_inviting()
+            else:  # the process has no room for one more
+                self._strangers(len(self._strangers()) - 1)
+                time.sleep(_RETRY_SECONDS)
             return
         connection.setblocking(False)
-        now = time.monotonic()
-        for other in self._known():
-            if other.rank < 0 and now - other.since > _STRANGER_SECONDS:
-                self._drop(other)
         self._selector.register(connection, selectors.EVENT_READ, _Line(connection))
 
-    def _known(self) -> Iterator[_Line]:
-        for key in tuple(self._selector.get_map().values()):
-            if isinstance(key.data, _Line):
-                yield key.data
+    def _strangers(self, most: int = _MOST_STRANGERS) -> list[_Line]:
+        """Connections that have not said that they are members, from the oldest. Those that have had their
+        time end, and so do the oldest of more than there may be, which are none once all members are there.
+        """
+        lines = (key.data for key in self._selector.get_map().values())
+        strangers = [line for line in lines if line is not None and line.rank < 0]
+        most = 0 if self._all_came.is_set() else max(most, 0)
+        late = time.monotonic() - _STRANGER_SECONDS
+        kept = []
+        for left, stranger in zip(range(len(strangers), 0, -1), strangers, strict=True):
+            if left > most or stranger.since <= late:
+                self._drop(stranger)
+            else:
+                kept.append(stranger)
+        return kept
 
     def _hear(self, line: _Line) -> None:
         messages = line.messages()

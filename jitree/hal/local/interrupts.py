@@ -48,7 +48,7 @@ class _ThisThread(_local):
         self.submitted: dict[Interruptible, None] = {}
         """What its call in progress has submitted and other threads may execute."""
         self.next_look = 0
-        """How much that has to be before it is asked again whether the call may wait for it."""
+        """How much that has to be before it is asked again whether the call may wait for it; 0 = anything."""
 
 
 this_thread: Final = _ThisThread()
@@ -58,7 +58,6 @@ def end_call(error: BaseException | None) -> None:
     """The call of this thread has ended. If a signal handler ended it, a deadline or a cancellation, its
     submissions are not wanted. The caller of the latter may use what the call wrote to: they end first."""
     submitted = this_thread.submitted
-    this_thread.next_look = 0
     if submitted:
         operations = tuple(submitted)
         submitted.clear()

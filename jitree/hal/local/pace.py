@@ -5,7 +5,9 @@ the last operation that uses it has run, so a call that never waited would have 
 So a call that is far ahead waits for the operations before its next one, as all calls do in the C runtime.
 
 It waits for submitted work only. What the host signals later, or another member of a group, may be in the
-hands of the thread that submits: such a call goes on, however far ahead it is.
+hands of the thread that submits: such a call goes on, however far ahead it is. So does a call that an
+operation makes (a tap's callback): it may come after that operation, or after others that have their turn
+on its thread.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ def is_far_ahead(wait: Fence, size: int) -> bool:
     memory that its last operation has got."""
     count = len(this_thread.submitted)
     if count <= _FEW or (count < MOST_AHEAD and count * size < _MOST_BYTES):
+        this_thread.next_look = 0
         return False
     if count < this_thread.next_look:
         return False
@@ -42,8 +45,9 @@ def is_far_ahead(wait: Fence, size: int) -> bool:
 
 
 def comes_by_itself(fence: Fence) -> bool:
-    """Whether submitted work reaches a fence, with nothing that the host or others have still to do."""
-    if are_held_up(fence.timepoints):
+    """Whether submitted work reaches a fence, with nothing that the host or others have still to do, nor an
+    operation that this thread is at."""
+    if this_thread.operation is not None or are_held_up(fence.timepoints):
         return False
     found = pending_producers(fence.timepoints, WaitMode.ALL)
     seen: set[Producer] = set(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -209,6 +210,50 @@ def test_strangers_are_no_members() -> None:
         member.end(LEFT)
     for stranger in strangers:
         stranger.close()
+
+
+def test_strangers_take_neither_room_nor_the_place_of_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest go where there are many, and all of them once the members are there."""
+    monkeypatch.setattr(presence.Presence._strangers, "__defaults__", (2,))
+    first, second = Presence(0, 2), Presence(1, 2)
+    note = first.invite()
+    assert first._server is not None
+    port = first._server.getsockname()[1]
+    strangers = [socket.create_connection(("127.0.0.1", port), SECONDS) for _ in range(6)]
+    assert [stranger.recv(1) for stranger in strangers[:4]] == [b""] * 4
+    second.answer(note)
+    first.await_all()
+    assert [stranger.recv(1) for stranger in strangers] == [b""] * 6
+    second.end(FAILED, "known")
+    assert "has failed: known" in str(heard(first))
+    for connection in (first, second):
+        connection.end(LEFT)
+    for stranger in strangers:
+        stranger.close()
+
+
+class Full(socket.socket):
+    """A socket of a process that has no descriptor left, until one is given back."""
+
+    failures = [errno.ECONNABORTED, errno.EMFILE]  # noqa: RUF012
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.failures:
+            raise OSError(self.failures.pop(), "it is full")
+        return super().accept()
+
+
+def test_a_process_without_room_still_invites(monkeypatch: pytest.MonkeyPatch) -> None:
+    listening = presence._listening
+
+    def full(count: int) -> socket.socket | None:
+        server = listening(count)
+        assert server is not None
+        return Full(fileno=server.detach())
+
+    monkeypatch.setattr(presence, "_listening", full)
+    assert len(joined(2)) == 2
+    assert not Full.failures
 
 
 def test_members_that_cannot_connect_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
