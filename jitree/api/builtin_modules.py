@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.api.calls.refusal import listed
 from jitree.api.load_order import imported_modules
+from jitree.base.arguments import is_one_of, shown
 from jitree.codegen import image
 from jitree.dispatch.tiers import WAITING_TIERS
 from jitree.errors import NotFoundError
@@ -137,6 +138,6 @@ def chosen(names: Iterable[str] | None) -> tuple[str, ...]:
         return tuple(BUILTIN_MODULES)
     found = listed("builtin_modules", "names", names)
     for name in found:
-        if name not in BUILTIN_MODULES:
-            raise NotFoundError(f"no builtin module '{name}'; there are: {', '.join(BUILTIN_MODULES)}")
+        if not is_one_of(name, BUILTIN_MODULES):
+            raise NotFoundError(f"no builtin module {shown(name)}; there are: {', '.join(BUILTIN_MODULES)}")
     return found

@@ -13,8 +13,8 @@ import numpy as np
 from jitree.api.calls.refusal import describe, listed, refused
 from jitree.api.calls.tensor_packing import as_array
 from jitree.api.calls.transfers import native_row
-from jitree.base.arguments import integer, is_masked
-from jitree.errors import InvalidArgumentError, PermissionDeniedError, UnimplementedError, printable
+from jitree.base.arguments import integer, is_masked, is_one_of, is_released, taken_apart
+from jitree.errors import InvalidArgumentError, PermissionDeniedError, UnimplementedError, pass_interruption
 from jitree.vmfb.words import ARITHMETICS
 
 if TYPE_CHECKING:
@@ -55,13 +55,16 @@ def require_path(path: object) -> None:
 
 
 def dimensions(shape: Shape) -> tuple[int, ...]:
-    try:  # an array of sizes has an index, like a number, and does not give it
-        sizes = shape if isinstance(shape, (tuple, Sized)) else (shape,)
-        return tuple(integer("empty", operator.index(size)) for size in sizes)
-    except TypeError:
-        raise InvalidArgumentError(
-            f"empty: expected a size or a tuple of sizes, which are integers, but got {describe(shape)}"
-        ) from None
+    # An array of sizes has an index, like a number, and does not give it.
+    sizes = taken_apart(shape) if isinstance(shape, (tuple, Sized)) else (shape,)
+    try:
+        if sizes is not None:
+            return tuple(integer("empty", operator.index(size)) for size in sizes)
+    except TypeError as error:
+        pass_interruption(error)
+    raise InvalidArgumentError(
+        f"empty: expected a size or a tuple of sizes, which are integers, but got {describe(shape)}"
+    )
 
 
 def element_row(dtype: npt.DTypeLike) -> ElementType:
@@ -69,7 +72,8 @@ def element_row(dtype: npt.DTypeLike) -> ElementType:
     found: np.dtype[Any] | None
     try:
         found = np.dtype(dtype)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError) as error:  # of lists without end
+        pass_interruption(error)
         found = None
     row = None if found is None else native_row(found)
     if row is None:
@@ -111,10 +115,8 @@ def is_process(sandbox: object) -> bool:
 
 def require_arithmetic(arithmetic: object) -> None:
     """INVALID_ARGUMENT for what is no arithmetic."""
-    if not isinstance(arithmetic, str) or arithmetic not in ARITHMETICS:
-        raise InvalidArgumentError(
-            f"arithmetic: expected 'fused' or 'strict', got {printable(repr(arithmetic))}"
-        )
+    if not is_one_of(arithmetic, ARITHMETICS):
+        raise InvalidArgumentError(f"arithmetic: expected 'fused' or 'strict' but got {describe(arithmetic)}")
 
 
 def preference(prefer: object, sandbox: object, arithmetic: str) -> Preference | None:
@@ -123,9 +125,9 @@ def preference(prefer: object, sandbox: object, arithmetic: str) -> Preference |
         return None
     from jitree.api.preference import PREFERENCES, Preference
 
-    if not isinstance(prefer, str) or prefer not in PREFERENCES:
+    if not is_one_of(prefer, PREFERENCES):
         names = ", ".join(map(repr, PREFERENCES))
-        raise InvalidArgumentError(f"prefer: expected None, {names}, got {printable(repr(prefer))}")
+        raise InvalidArgumentError(f"prefer: expected None, {names} but got {describe(prefer)}")
     if sandbox:
         raise UnimplementedError("prefer: a sandbox takes VMVX executables where a module has them")
     return Preference(prefer, arithmetic)
@@ -171,13 +173,14 @@ def loading(sandbox: Sandbox | None) -> AbstractContextManager[object]:
 
 def host_array(value: Any) -> tuple[npt.NDArray[Any], ElementType]:
     """What is to be put on a device, and the element type that it has there."""
-    if is_masked(value):
+    if is_masked(value) or is_released(value):
         raise refused("to_device", "an array", value)
     array = as_array(value)
     if array is None:
         try:
             array = np.asarray(value)
-        except ValueError as error:  # sequences of different lengths
+        except (TypeError, ValueError) as error:  # sequences of different lengths, no arrays
+            pass_interruption(error)
             raise InvalidArgumentError(f"to_device: {error}") from None
     row = native_row(array.dtype)
     if row is None:

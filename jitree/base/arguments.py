@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import operator
 import sys
+from collections.abc import Container
 from math import inf, isnan
 from numbers import Real
 from reprlib import Repr
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
-from jitree.errors import InvalidArgumentError, is_interruption
+from jitree.errors import InvalidArgumentError, is_interruption, pass_interruption
 
 _SHOWN: Final = 60
 _MOST_BITS: Final = 1024
@@ -54,10 +55,49 @@ def integers(name: str, value: Any) -> tuple[int, ...]:
 
 def items(name: str, value: Any) -> tuple[Any, ...]:
     """What a sequence has."""
+    found = taken_apart(value)
+    if found is None:
+        raise InvalidArgumentError(f"{name}: expected a sequence but got {type(value).__name__}")
+    return found
+
+
+def taken_apart(value: Any) -> tuple[Any, ...] | None:
+    """What a sequence has, None for what is none; memory that is released has nothing."""
     try:
-        return tuple(value)
-    except TypeError:
-        raise InvalidArgumentError(f"{name}: expected a sequence but got {type(value).__name__}") from None
+        return None if is_released(value) else tuple(value)
+    except (TypeError, OverflowError, MemoryError) as error:  # a length may be more than there can be
+        pass_interruption(error)
+        return None
+
+
+def is_released(value: object) -> bool:
+    """Whether it is a view of memory that its owner has given back: it raises ValueError for whatever is
+    asked of it."""
+    if not isinstance(value, memoryview):
+        return False
+    try:
+        return value.nbytes < 0
+    except ValueError as error:
+        pass_interruption(error)
+        return True
+
+
+def contents(name: str, value: Any) -> memoryview:
+    """The bytes of an object with the buffer protocol, which lie in one piece."""
+    try:
+        view = memoryview(value)
+        return view.cast("B") if view.nbytes else memoryview(b"")
+    except (TypeError, ValueError, BufferError) as error:
+        pass_interruption(error)
+        raise InvalidArgumentError(
+            f"{name}: expected bytes in one piece but got {type(value).__name__}: {error}"
+        ) from None
+
+
+def is_one_of(value: object, names: Container[str]) -> TypeGuard[str]:
+    """Whether a value is one of some names. Other values may have no hash, and arrays are equal to nothing
+    that has a truth."""
+    return isinstance(value, str) and value in names
 
 
 def object_of(name: str, value: Any, *kinds: type) -> Any:

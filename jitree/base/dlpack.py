@@ -258,9 +258,10 @@ class _Exchange:
     def __dlpack__(self, **options: Any) -> Any:
         capsule = self._producer.__dlpack__(**options)
         tensor = _tensor(capsule)
-        if tensor is not None:
-            require_memory(tensor.data, tensor.shape[: tensor.rank])
-        if tensor is not None and tensor.code in _NAMES and tensor.lanes == 1:
+        if tensor is None:
+            raise BufferError("it gives no capsule of DLPack")
+        require_memory(tensor.data, tensor.shape[: tensor.rank])
+        if tensor.code in _NAMES and tensor.lanes == 1:
             self.name = _NAMES[tensor.code]
             tensor.code = UNSIGNED
         return capsule

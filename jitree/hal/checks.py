@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jitree.base.arguments import integer, object_of
+from jitree.base.arguments import contents, integer, object_of
 from jitree.errors import InvalidArgumentError, OutOfRangeError, PermissionDeniedError
 from jitree.hal.buffer import Buffer
 from jitree.hal.enums import MAXIMUM_UPDATE, WHOLE_BUFFER, BufferUsage, MemoryAccess, names
@@ -71,14 +71,14 @@ def update_contents(source: memoryview, source_offset: int, length: int) -> memo
 
     INVALID_ARGUMENT for more than 65536, OUT_OF_RANGE outside the source.
     """
-    contents = memoryview(source).cast("B") if memoryview(source).nbytes else memoryview(b"")
+    view = contents("source", source)
     if length == WHOLE_BUFFER:
-        length = contents.nbytes - source_offset
+        length = view.nbytes - source_offset
     if length > MAXIMUM_UPDATE:
         raise InvalidArgumentError(f"an update of {length} bytes; at most {MAXIMUM_UPDATE}")
-    if source_offset < 0 or length < 0 or source_offset + length > contents.nbytes:
+    if source_offset < 0 or length < 0 or source_offset + length > view.nbytes:
         raise OutOfRangeError(
             f"bytes {source_offset} to {source_offset + length} are outside the update's source of "
-            f"{contents.nbytes} bytes"
+            f"{view.nbytes} bytes"
         )
-    return contents[source_offset : source_offset + length]
+    return view[source_offset : source_offset + length]

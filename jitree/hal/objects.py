@@ -7,7 +7,7 @@ import os
 from functools import partial
 from typing import ClassVar, Final, Protocol
 
-from jitree.base.arguments import integer, object_of
+from jitree.base.arguments import contents, integer, object_of
 from jitree.base.endings import Ending, Unique
 from jitree.errors import (
     InternalError,
@@ -176,8 +176,7 @@ def open_file(source: FileSource, access: int, offset: int = 0, length: int = -1
     offset, length = integer("offset", offset), integer("length", length)
     if not isinstance(source, memoryview | bytes | bytearray):
         return DescriptorFile.open(source, access)
-    view = memoryview(source)
-    view = view.cast("B") if view.nbytes else memoryview(b"")
+    view = contents("source", source)
     end = view.nbytes if length == -1 else offset + length
     if not 0 <= offset <= end <= view.nbytes:
         raise OutOfRangeError(f"bytes {offset} to {end} are outside the file's {view.nbytes} bytes of memory")

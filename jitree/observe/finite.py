@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from jitree.base.arguments import items, shown
+from jitree.base.arguments import is_one_of, items, shown
 from jitree.base.elements import is_float, is_integer
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, NonFiniteError
@@ -104,7 +104,7 @@ def choice_of(check_finite: bool | str | Iterable[str]) -> tuple[str, ...]:
         return DEFAULT if check_finite else ()
     names = (check_finite,) if isinstance(check_finite, str) else items("check_finite", check_finite)
     for name in names:
-        if name != INPUTS and name not in CHECKS:
+        if not is_one_of(name, (INPUTS, *CHECKS)):
             known = ", ".join([INPUTS, *CHECKS])
             raise InvalidArgumentError(
                 f"check_finite: expected True or some of {known} but got {shown(name)}"

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jitree.base.arguments import shown
+from jitree.base.arguments import shown, taken_apart
 from jitree.errors import InvalidArgumentError, error_context
 from jitree.params.arrays import array_entry, state_of
 from jitree.params.entry import ParameterEntry
@@ -41,12 +41,11 @@ def open_providers(sources: Iterable[Source], mode: Mode = Mode.FILE) -> tuple[P
     """
     if isinstance(sources, (str, os.PathLike, Mapping)):
         sources = [sources]
-    try:
-        sources = tuple(sources)
-    except TypeError:
+    found = taken_apart(sources)
+    if found is None:
         raise InvalidArgumentError(
             f"parameters: expected archives or mappings but got a {type(sources).__name__}"
-        ) from None
+        )
     joined: dict[str, ParameterProvider] = {}
     providers: list[ParameterProvider] = []
 
@@ -56,7 +55,7 @@ def open_providers(sources: Iterable[Source], mode: Mode = Mode.FILE) -> tuple[P
             providers.append(joined[scope])
         return joined[scope].index
 
-    for source in sources:
+    for source in found:
         if isinstance(source, ParameterProvider):
             providers.append(source)
         elif isinstance(source, str):

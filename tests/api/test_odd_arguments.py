@@ -13,7 +13,7 @@ import pytest
 
 import jitree
 from jitree import Session
-from jitree.errors import InvalidArgumentError, StatusError
+from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError
 from tests.api.programs import ARITHMETIC
 from tests.assembler import Assembler
 
@@ -88,6 +88,111 @@ def test_odd_arguments_give_a_status(session: Session, name: str) -> None:
 def test_odd_options_are_named(name: str, odd: Any, expected: str) -> None:
     with pytest.raises(InvalidArgumentError, match=expected):
         Session("local-sync", **{name: odd})
+
+
+RELEASED = memoryview(bytearray(16))
+RELEASED.release()
+HUGE_VIEW = np.broadcast_to(np.int64(1), (1 << 45,))
+
+
+class NoLength:
+    """A sequence of more items than there can be."""
+
+    def __len__(self) -> int:
+        return 10**30
+
+    def __getitem__(self, place: int) -> float:
+        return 1.0
+
+
+class NoCapsule:
+    """What says that it is an array, and gives none."""
+
+    def __dlpack__(self, **options: Any) -> None:
+        return None
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+class TextAsArray:
+    """What gives a text for an array."""
+
+    def __array__(self) -> str:
+        return "text"
+
+
+def _deep() -> list[Any]:
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    return deep
+
+
+STRANGE: dict[str, Any] = {
+    "released": RELEASED,
+    "backwards": memoryview(b"\xff" * 16)[::-1],
+    "structured": np.zeros(4, "i4,f4"),
+    "records": np.rec.array([(1,)] * 4),
+    "matrix": np.zeros((1, 4)).view(np.matrix),
+    "deep": _deep(),
+    "huge view": HUGE_VIEW,
+    "no length": NoLength(),
+    "no capsule": NoCapsule(),
+    "no array": TextAsArray(),
+}
+"""Values that fail in ways of their own where they are looked at."""
+OPTIONS = (
+    "arithmetic", "builtin_modules", "check_finite", "executable_modules", "executable_plugins", "parameters",
+    "prefer", "sandbox", "tier", "cache_dir", "watchdog", "limits", "flags", "instance", "zero_memory",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("value", STRANGE.values(), ids=STRANGE)
+@pytest.mark.parametrize("option", OPTIONS)
+def test_strange_options_give_a_status(option: str, value: Any) -> None:
+    with pytest.raises(StatusError):
+        Session("local-sync", **{option: value}).close()
+
+
+@pytest.mark.parametrize("value", STRANGE.values(), ids=STRANGE)
+def test_strange_values_give_a_status(session: Session, value: Any) -> None:
+    function = session.load(ARITHMETIC).add
+    good = np.zeros(4, np.float32)
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: function(value, good),
+        lambda: function(good, good, out=value),
+        lambda: session.empty(value),
+        lambda: session.empty(4, value),
+        lambda: session[value],
+    )
+    for call in calls:
+        with pytest.raises(StatusError):
+            call()
+    if isinstance(value, memoryview):
+        with pytest.raises(StatusError):
+            session.device.import_file(0, 1, value)
+    elif not isinstance(value, np.ndarray):
+        with pytest.raises(StatusError):
+            session.to_device(value)
+
+
+def test_strange_values_give_a_status_in_a_process() -> None:
+    good = np.zeros(4, np.float32)
+    calls: tuple[Callable[[Any, Any], object], ...] = (
+        lambda module, value: module[value],
+        lambda module, value: module.add(value, good),
+        lambda module, value: module.add(good, good, out=value),
+    )
+    with Session(sandbox="process") as session:
+        module = session.load(ARITHMETIC)
+        for value in STRANGE.values():
+            assert value not in module
+            for call in calls:
+                with pytest.raises(StatusError):
+                    call(module, value)
+        with pytest.raises(ResourceExhaustedError):
+            session.to_device(HUGE_VIEW)
 
 
 def test_odd_shapes_and_types_are_named(session: Session) -> None:

@@ -15,7 +15,7 @@ from jitree.api.calls.refusal import refused
 from jitree.api.calls.tensor_packing import NUMBERS, ArrayTransfer, as_array, is_object
 from jitree.api.calls.transfers import native_row
 from jitree.api.calls.writing import own_view, require_writable
-from jitree.base.arguments import is_masked
+from jitree.base.arguments import contents, is_masked
 from jitree.errors import InvalidArgumentError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.regs.buffer import VmBuffer
@@ -64,7 +64,7 @@ class ReferencePacker:
         if isinstance(value, (list, tuple)) and self._type != "!hal.buffer_view":
             return self._pack_list(value)
         if isinstance(value, (bytes, bytearray, memoryview)) and not self._type.startswith("!hal."):
-            return VmBuffer.alias(memoryview(value).cast("B") if len(value) else b"")
+            return VmBuffer.alias(contents(self._name, value))
         if isinstance(value, (str, *NUMBERS)) and not isinstance(value, np.generic):
             raise refused(self._name, self._type, value)
         if isinstance(value, (BufferView, Buffer)):

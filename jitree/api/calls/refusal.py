@@ -9,7 +9,7 @@ import numpy as np
 
 from jitree.api.array import Array
 from jitree.api.calls.transfers import native_row
-from jitree.base.arguments import NO_MASKS, described, is_masked
+from jitree.base.arguments import NO_MASKS, described, is_masked, taken_apart
 from jitree.errors import InvalidArgumentError
 from jitree.types import format_shaped_type
 
@@ -37,10 +37,7 @@ def describe(value: object) -> str:
 def listed(name: str, what: str, values: Iterable[T], *classes: type) -> tuple[T, ...]:
     """The items of a list, of one of the classes if there are any; text is no list, though it could be taken
     apart."""
-    try:
-        items = None if isinstance(values, (str, bytes)) else tuple(values)
-    except TypeError:
-        items = None
+    items = None if isinstance(values, (str, bytes)) else taken_apart(values)
     if items is not None and (not classes or all(isinstance(item, classes) for item in items)):
         return items
     raise InvalidArgumentError(f"{name}: expected a list of {what} but got {describe(values)}")

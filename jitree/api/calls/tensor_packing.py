@@ -9,7 +9,7 @@ import numpy as np
 from jitree.api.array import Array
 from jitree.api.calls.refusal import refused
 from jitree.api.calls.transfers import copy_to_device, copy_view, native_row
-from jitree.base.arguments import is_masked
+from jitree.base.arguments import is_masked, is_released
 from jitree.base.endings import Unique
 from jitree.base.records import NamedTuple
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, pass_interruption
@@ -290,8 +290,9 @@ def _foreign_array(value: Any) -> npt.NDArray[Any] | None:
             f"an array of type {type(value).__name__} lies in another device's memory; copy it to the host"
         )
     if hasattr(value, "__array__"):
-        return np.asarray(value)
+        array = value.__array__()
+        return np.asarray(array) if isinstance(array, np.ndarray) else None
     try:
-        return np.asarray(memoryview(value))
+        return None if is_released(value) else np.asarray(memoryview(value))
     except TypeError:
         return None

@@ -24,7 +24,8 @@ from jitree.api.session_arguments import (
     require_arithmetic,
     require_name,
 )
-from jitree.base.copying import copy_of
+from jitree.base.arguments import is_one_of, shown
+from jitree.base.copying import copy_of, room_for
 from jitree.base.scopes import Scope, deadline
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.gate import CANCELS, ContextGate, Entrance
@@ -208,7 +209,8 @@ class ProcessSession(StandIn):
         if self.closed:
             raise FailedPreconditionError("the session has been closed")
         array, row = host_array(value)
-        elements = copy_of(array, row.dtype)
+        with room_for(array):
+            elements = copy_of(array, row.dtype)
         elements.flags.writeable = False
         return elements
 
@@ -283,10 +285,15 @@ class ProcessModule(StandIn):
     def __iter__(self) -> Iterator[str]:
         return iter(self._functions)
 
+    def __contains__(self, name: object) -> bool:
+        return is_one_of(name, self._functions)
+
     def __getitem__(self, name: str) -> ProcessFunction:
-        if name not in self._functions:
+        if name not in self:
             known = ", ".join(self._functions) or "none"
-            raise NotFoundError(f"no function '{name}' exported by module '{self.name}'; there are: {known}")
+            raise NotFoundError(
+                f"no function {shown(name)} exported by module '{self.name}'; there are: {known}"
+            )
         return ProcessFunction(self, name, *self._functions[name])
 
     def __getattr__(self, name: str) -> ProcessFunction:
