@@ -14,6 +14,7 @@ from jitree.codegen.image.generated import Generated, Pipeline, Unit
 from jitree.dispatch.native.generate import PROGRAM, resumable
 from jitree.dispatch.native.lower import Lowered, lower
 from jitree.dispatch.native.source import ModuleSource, decode
+from jitree.loaders.vmvx_layout import TOGETHER as _TOGETHER
 from jitree.loaders.vmvx_layout import symbol
 from jitree.loaders.vmvx_text import Kernel, keeps_buffers, list_changes, texts
 
@@ -22,8 +23,6 @@ KERNELS: Final = Pipeline(
 )
 """How kernels are optimised whose loops are all nests: these are vectors, and counters are good enough for
 their addresses; the rest is straight-line code."""
-_TOGETHER: Final = 8
-"""Kernels that are lowered and compiled together, beside others: LLVM's time grows faster than the number."""
 
 
 class _KernelPart(NamedTuple):

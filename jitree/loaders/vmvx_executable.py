@@ -20,6 +20,7 @@ from jitree.hal.local import interrupts
 from jitree.hal.local.executor import native_executor
 from jitree.hal.local.executor.records import KernelDispatch, Workgroup
 from jitree.loaders.library import EntryPoint, EntryTable, TabledExecutable
+from jitree.loaders.vmvx_policy import Running
 from jitree.loaders.vmvx_worker import Worker, job_failure
 
 if TYPE_CHECKING:
@@ -175,11 +176,17 @@ class _Function:
         return self._workers.fail(error, self._label, dispatch, workgroup)
 
     def run(self, dispatch: int, workgroup: int) -> int:
-        """Runs a span on the VM."""
+        """Runs a span on the VM, as far as it is not sooner done by compiled kernels."""
+        if self._compiled is not None and not self._compiled.has_left(self._ordinal):
+            try:
+                if self._compiled.look(self._ordinal, _beginning(dispatch, workgroup)):
+                    return self._compiled.go_on(self._ordinal, self.environment, dispatch, workgroup)
+            except BaseException as error:
+                return self.fail(error, dispatch, workgroup)
         start = time.thread_time_ns()
         result = self._workers.run(self._ordinal, self._label, dispatch, workgroup)
         if self._compiled is not None:
-            self._compiled.spend(self._ordinal, time.thread_time_ns() - start)
+            self._compiled.spend(time.thread_time_ns() - start)
             group = Workgroup(workgroup)
             if result == 0 and group.first < group.last:
                 return self._compiled.go_on(self._ordinal, self.environment, dispatch, workgroup)
@@ -212,6 +219,11 @@ class _Function:
         except BaseException as error:
             return self.fail(error, dispatch, workgroup)
         return 0
+
+
+def _beginning(dispatch: int, workgroup: int) -> Running:
+    group = Workgroup(workgroup)
+    return Running(dispatch, 0, group.first, group.first, group.last)
 
 
 def _run(environment: int, dispatch: int, workgroup: int) -> int:

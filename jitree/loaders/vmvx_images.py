@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from jitree.codegen.image import Recipe
+from jitree.codegen.image.flat import START_SECONDS
 from jitree.dispatch.native.source import encode, from_program
 from jitree.errors import StatusError
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION, kernels
+from jitree.loaders.vmvx_layout import TOGETHER
 from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
     from jitree.vmfb.schema import ModuleTables
 
 _ARCHIVE: Final = b"PK\x03\x04"
-_SECONDS_A_KERNEL: Final = 0.05
+_SECONDS_A_WORD: Final = 0.00022
+"""Of a processor, for a word of bytecode, until it has been measured on the machine."""
 
 SPANS: Final = Recipe("spans", "the code around VMVX kernels", "jitree.loaders.vmvx_span_texts:generate", 2.0)
 """Runs spans of any kernels; its notes are what each has for itself (:mod:`jitree.loaders.vmvx_text`)."""
@@ -35,12 +38,15 @@ def hot_recipe(executable: BytecodeModule, ordinal: int) -> Recipe:
 
 
 def _recipe(name: str, generator: str, executable: BytecodeModule, ordinals: Sequence[int]) -> Recipe:
+    functions = executable.program.functions
+    words = sum(functions[ordinal].end - functions[ordinal].start for ordinal in ordinals)
     return Recipe(
         name=name,
         title=_title(executable.name, len(ordinals)),
         generator=f"jitree.loaders.vmvx_build:{generator}",
-        seconds=max(0.5, _SECONDS_A_KERNEL * len(ordinals)),
+        seconds=START_SECONDS + _SECONDS_A_WORD * words,
         data=(encode(from_program(executable.program)), array("i", ordinals).tobytes()),
+        processes=-(-len(ordinals) // TOGETHER),
     )
 
 

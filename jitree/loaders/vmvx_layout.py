@@ -6,6 +6,9 @@ from typing import Final
 
 from jitree.base.layout import Record
 
+TOGETHER: Final = 8
+"""Kernels that are lowered and compiled together, beside others: LLVM's time grows faster than the number."""
+
 ENVIRONMENT: Final = Record(
     "vmvx environment",
     """

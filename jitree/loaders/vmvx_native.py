@@ -6,8 +6,11 @@ import ctypes
 import time
 from array import array
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import cache, partial
-from typing import Final
+from math import inf
+from typing import TYPE_CHECKING, Final
+from weakref import WeakMethod
 
 from jitree.base.endings import Ended, guard
 from jitree.base.memory import NAMES_CODE, name_code
@@ -22,13 +25,19 @@ from jitree.loaders.vmvx_context import WorkerContext
 from jitree.loaders.vmvx_images import SPANS
 from jitree.loaders.vmvx_layout import CONTEXTS, MAXIMUM_CONTEXTS, symbol
 from jitree.loaders.vmvx_packed import Copies, PackedConstants
+from jitree.loaders.vmvx_policy import ALL, LATER, NOTHING, Running, WaitingPolicy, rest_of
 from jitree.loaders.vmvx_records import KernelEnvironment
 from jitree.loaders.vmvx_worker import job_failure
 
-PATIENCE: Final = 20_000_000
-"""Nanoseconds that a kernel runs on the VM before it is compiled in the background: what is not worth that
-much ends before a builder has started."""
+if TYPE_CHECKING:
+    from jitree.codegen.image.bar import Bar
 
+PATIENCE: Final = 20_000_000
+"""Nanoseconds that kernels run on the VM before a small executable is compiled (:mod:`vmvx_policy`): what is
+not worth that much ends before a builder has started."""
+
+_POLL: Final = 0.005
+"""Seconds between two looks for machine code that a thread waits for."""
 _BUSY: Final = 0.001
 """Seconds between two looks for a worker context, where all that there can be are in use."""
 _SPAN: Final = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
@@ -64,8 +73,9 @@ class CompiledKernels(Ended):
         self._ordinals = ordinals
         self._symbols = [symbol(ordinal) for ordinal in ordinals]
         self._names = names
-        self._nanoseconds = [0] * len(ordinals)
-        """Nanoseconds that each kernel has run on the VM."""
+        self._policy = WaitingPolicy(provider)
+        self._leading: image.Provider | None = None
+        """The image of the kernel that was first worth it."""
         self._create_context = create_context
         self._copies = copies
         self._records: array[int] | None = None
@@ -124,20 +134,83 @@ class CompiledKernels(Ended):
         """Has the kernels compiled now."""
         self._provider.start()
 
-    def spend(self, ordinal: int, nanoseconds: int) -> None:
-        """Counts time that the VM took for a kernel, and has it compiled when that is worth it."""
-        self._nanoseconds[ordinal] += nanoseconds
-        self.look(ordinal, 0)
+    def spend(self, nanoseconds: int) -> None:
+        """Counts time that the VM took for a kernel."""
+        self._policy.spend(nanoseconds)
 
-    def look(self, ordinal: int, nanoseconds: int) -> bool:
-        """Whether the rest of a span, which the VM has run for so long, can be compiled code's. A kernel that
-        is worth it is compiled first, and after the first one all of them."""
-        if self._nanoseconds[ordinal] + nanoseconds >= PATIENCE and not self.has_left(ordinal):
-            alone = self._alone(ordinal)
-            self._use(alone.get())
-            if alone.settled or self._images:
-                self._use_all(self._provider.get())
+    def look(self, ordinal: int, running: Running) -> bool:
+        """Whether the rest of a span can be compiled code's. Waits for that while the program has had its
+        share of the processors (:mod:`jitree.loaders.vmvx_policy`); raises why the thread is to end."""
+        if not self._policy.worth(PATIENCE, running.nanoseconds):
+            return ordinal in self._images
+        with ExitStack() as waiting:
+            bar: Bar | None = None
+            is_resting = False
+            while not self.has_left(ordinal):
+                self._decide(ordinal, running)
+                wanted = self._ask(ordinal)
+                is_building = wanted.begun is not None and not wanted.settled
+                if self.has_left(ordinal) or not is_building or self._policy.may_go_on(running):
+                    break
+                if not is_resting:
+                    is_resting = True
+                    waiting.enter_context(interrupts.resting(running.job))
+                if bar is None and self._policy.share == NOTHING:
+                    bar = wanted.shown()
+                    if bar is not None:
+                        waiting.enter_context(bar)
+                if bar is not None:
+                    bar.show(time.monotonic() - (wanted.begun or 0.0))
+                time.sleep(_POLL)
+                interrupts.require_going_on(job_failure(running.dispatch))
         return ordinal in self._images
+
+    def _begin(self) -> None:
+        """Has all kernels built, beside the calls that come."""
+        if not self._closed:
+            self._provider.start()
+            self._use_all(self._provider.get())
+
+    def goes_in(self, ordinal: int, running: Running) -> bool:
+        """Whether a workgroup that takes long has code made for its middle: not while it waits for that of
+        all kernels, nor where its threads need the processors and end half as soon."""
+        if self.has_left(ordinal):
+            return True
+        self._decide(ordinal, running)
+        policy = self._policy
+        worth = policy.kernel >= self._hot(ordinal).provider.estimate / 2
+        return policy.share != NOTHING and (worth or not policy.fills)
+
+    def _decide(self, ordinal: int, running: Running) -> None:
+        policy = self._policy
+        if policy.is_due():
+            assert self._records is not None
+            is_led = self._leading is not None and self._leading.settled
+            is_new = not self._images and not is_led and self._provider.begun is None
+            alone = self._alone(ordinal).estimate if is_new else inf
+            policy.decide(running, rest_of(running, ordinal, self._records, self._images), alone)
+
+    def _ask(self, ordinal: int) -> image.Provider:
+        """Has built, and uses, what the policy wants: the first kernel alone, then all. Gives that one."""
+        everything, policy = self._provider, self._policy
+        if policy.share == NOTHING and not policy.alone:
+            everything.start()
+        elif policy.share == ALL and policy.fills and everything.begun is None and not everything.settled:
+            interrupts.when_call_ends(WeakMethod(self._begin))
+            return everything
+        elif not self._images and everything.begun is None:
+            self._leading = self._leading or self._alone(ordinal)
+            if policy.share == NOTHING:
+                self._leading.start()
+            self._leading.gives_way = policy.share == ALL
+            self._use(self._leading.get())
+            if policy.share == NOTHING or not self._leading.settled:
+                return self._leading
+        everything.gives_way = policy.share != LATER
+        self._use_all(everything.get())
+        if everything.begun is None and not everything.settled and ordinal not in self._images:
+            self._use(self._alone(ordinal).get())  # it has to wait for others
+        return everything
 
     def has_left(self, ordinal: int) -> bool:
         """Whether compiled code cannot run what the VM still runs of a kernel."""

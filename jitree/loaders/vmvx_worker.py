@@ -12,13 +12,14 @@ from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
 from jitree.dispatch.engine import Engine, EngineEntry
 from jitree.dispatch.function import BytecodeFunction
-from jitree.dispatch.grid_call import GridCall
+from jitree.dispatch.grid_call import Cell, GridCall
 from jitree.dispatch.host_module import HostModule
 from jitree.errors import error_context
 from jitree.hal.local import interrupts
 from jitree.hal.local.executor.records import KernelDispatch
 from jitree.hal.watchdog import watcher_of_calls
 from jitree.loaders.vmvx_arguments import Grid, GridState, KernelArguments, read_grid, read_span
+from jitree.loaders.vmvx_policy import Running
 from jitree.loaders.vmvx_promotion import Promotion
 from jitree.regs.machine import Machine
 from jitree.regs.memory import UNBOUNDED, Bounds
@@ -124,18 +125,23 @@ class Worker:
         state, first, last = read_span(dispatch, workgroup)
         parts = KernelDispatch(dispatch).parts
         if parts > 1:
-            self._run_span(ordinal, state, -(-first // parts), -(-last // parts))
+            self._run_span(ordinal, dispatch, state, -(-first // parts), -(-last // parts))
             return last - first
-        return self._run_span(ordinal, state, first, last)
+        return self._run_span(ordinal, dispatch, state, first, last)
 
-    def _run_span(self, ordinal: int, state: GridState, first: int, last: int) -> int:
+    def _run_span(self, ordinal: int, dispatch: int, state: GridState, first: int, last: int) -> int:
         if first >= last:
             return 0
         if state != self._state:
             self._show(state)
         with error_context(f"running workgroups {first} to {last} of a dispatch"):
-            call, cell = self.call(ordinal), self._grid.cell(first)
-            self.promotion.begin(ordinal, call, cell)
+            call, grid = self.call(ordinal), self._grid
+            cell = grid.cell(first)
+
+            def running(nanoseconds: int, at: Cell) -> Running:
+                return Running(dispatch, nanoseconds, first, grid.number(at), last)
+
+            self.promotion.begin(ordinal, call, cell, running)
             self.context.invoker.repeat(call, self._arguments, cell, last - first)
             return self._grid.number(call.reached) + 1 - first
 

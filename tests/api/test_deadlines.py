@@ -391,6 +391,29 @@ def test_waiting_for_machine_code_ends(device: str, monkeypatch: pytest.MonkeyPa
             classify(image)
 
 
+@pytest.mark.parametrize("device", ["local-sync", TASK])
+def test_a_call_that_waits_because_that_is_sooner_ends(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    look = Provider._look
+
+    def never_for_kernels(provider: Provider, niceness: Callable[[], int | None]) -> None:
+        if not provider.recipe.generator.startswith("jitree.loaders.vmvx_build"):
+            look(provider, niceness)
+        elif niceness() is not None:
+            provider.begun = provider.begun or time.monotonic()
+
+    monkeypatch.setattr(Provider, "_look", never_for_kernels)
+    monkeypatch.setattr(Provider, "estimate", 0.0)
+    monkeypatch.setattr("jitree.codegen.image._PATIENCE_SECONDS_MORE", 1e6)
+    monkeypatch.setattr("jitree.loaders.vmvx_native.PATIENCE", 0)
+    with Session(device, tier="auto") as session:
+        classify, image = session.load(DIGITS).classify, np.zeros((8, 8), np.float32)
+        for _ in range(2):
+            with pytest.raises(DeadlineExceededError):
+                classify(image, timeout=SHORT)
+        with cancelling(session), pytest.raises(CancelledError):
+            classify(image)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="without fork")
 def test_a_forked_child_keeps_its_deadline(one: Session) -> None:
     with one.deadline(1):

@@ -149,6 +149,20 @@ def test_builders_give_way_most_where_there_is_one_processor(
     assert niceness == {1: 10, 2: 2}
 
 
+def test_a_builder_has_the_processors_of_the_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads of a device start them, which may each have a single one."""
+    own = os.getpid()
+    given: list[object] = []
+    monkeypatch.setattr(background, "_start", lambda *arguments: own)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2} if process == own else {1})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda process, places: given.append((process, places)))
+    sample = recipe("one")
+    builder = background.start_builder(sample, key_of(sample), 0)
+    assert builder is not None and given == [(own, {0, 1, 2})]
+    assert image.processors() == 3
+    assert builder.has_ended(), "it is no child"
+
+
 def test_unit_that_cannot_be_compiled(folder: Path) -> None:
     with pytest.raises(UnavailableError, match="ended with code 1"):
         image.provider(recipe("bad_second_unit")).wait()

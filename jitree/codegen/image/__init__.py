@@ -22,18 +22,27 @@ from jitree.codegen.image.flat import FlatImage, Image, Recipe, map_image
 from jitree.errors import StatusError, UnavailableError, printable, tell
 
 if TYPE_CHECKING:
+    from jitree.codegen.image.bar import Bar
     from jitree.codegen.image.builds import Builds
     from jitree.codegen.image.starting import Starting
 
-__all__ = ["Image", "Provider", "Recipe", "get", "provider", "start", "wait"]
+__all__ = ["Image", "Provider", "Recipe", "get", "processors", "provider", "start", "wait"]
 
 _POLL_SECONDS: Final = 0.005
+_POLL_SECONDS_FOR_OTHERS: Final = 0.05
+"""Where another process builds: each look starts a thread."""
 _PATIENCE_SECONDS: Final = 300.0
 _BACKGROUND_NICENESS: Final = 2
 """Gives way to the program's own work, and still gets a good share of a busy machine: until the image is
 there the program takes many times as long."""
 _NICENESS_ON_ONE_PROCESSOR: Final = 10
 """For builders on a machine with one processor, where the program would be slower than an interpreter."""
+_NICENESS_ASIDE: Final = 5
+"""For builders beside a call that ends sooner than they do: its threads keep their processors, and they get
+those that are left."""
+_PATIENCE_FACTOR: Final = 8
+_PATIENCE_SECONDS_MORE: Final = 5.0
+"""A builder that takes so many times as long as was estimated, and some seconds, may never end."""
 
 
 class Provider:
@@ -49,7 +58,11 @@ class Provider:
         self._was_lost = False
         """Whether an image that was built was gone when it was looked for (``jitree cache clear``)."""
         self._next_look = 0.0
-        self._is_announced = False
+        self._is_announced = self._is_given_up = False
+        self.gives_way = False
+        """Whether a builder in the background has only what the program leaves: its call ends sooner."""
+        self.begun: float | None = None
+        """When a builder was first wanted, by ``time.monotonic``."""
         ready = shipped.load(recipe)
         if ready is not None:
             self._map(ready)
@@ -60,6 +73,13 @@ class Provider:
         from jitree.codegen.image.keys import key_of
 
         return key_of(self.recipe)
+
+    @cached_property
+    def estimate(self) -> float:
+        """Seconds until it is built, if this machine does nothing else."""
+        from jitree.codegen.image.estimates import estimated
+
+        return estimated(self.recipe, processors())
 
     @property
     def settled(self) -> bool:
@@ -78,9 +98,15 @@ class Provider:
         if not self.settled:
             self._look(self._background_niceness)
             if self.failure is not None:
-                text = printable(f"jitree: goes without {self.recipe.title}: {self.failure}")
-                warnings.warn(text, RuntimeWarning, stacklevel=2)
+                self._warn(self.failure)
         return self.image
+
+    def _warn(self, reason: str) -> None:
+        text = printable(
+            f"jitree: goes without {self.recipe.title}: {reason}; what it is for is interpreted, which takes"
+            " longer: `jitree cache warm` with the program's file tries again"
+        )
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     def find(self) -> Image | None:
         """The image if it has been built; never starts a builder."""
@@ -93,6 +119,26 @@ class Provider:
         self._next_look = 0.0
         self._look(_full_priority)
 
+    def is_late(self) -> bool:
+        """Whether a builder takes so long that it may be one that hangs; says so once."""
+        if self.settled or self.begun is None:
+            return False
+        passed = time.monotonic() - self.begun
+        late = passed > _PATIENCE_FACTOR * self.estimate + _PATIENCE_SECONDS_MORE
+        if late and not self._is_given_up:
+            self._is_given_up = True
+            self._warn(f"it has not been built within {passed:.0f} s")
+        return late
+
+    def shown(self) -> Bar | None:
+        """What a terminal shows of waiting for it, for the first thread that waits; None for others."""
+        if self._is_announced:
+            return None
+        from jitree.codegen.image.bar import Bar
+
+        self._is_announced = True
+        return Bar(self.recipe.title, self.estimate)
+
     def wait(self, look: Callable[[], object] = require_going_on) -> Image:
         """The image, waiting (and saying so on stderr) if it has to be built. UNAVAILABLE if that fails.
 
@@ -100,15 +146,16 @@ class Provider:
         """
         self._look(_full_priority)
         if not self.settled:
-            recipe = self.recipe
-            seconds = max(1, round(recipe.seconds))
             if not self._is_announced:
-                tell(f"jitree: building {recipe.title} (about {seconds} s, once) …\n")
+                seconds = max(1, round(self.estimate))
+                tell(f"jitree: building {self.recipe.title} (about {seconds} s, once) …\n")
             self._is_announced = True
             deadline = time.monotonic() + _PATIENCE_SECONDS
             while not self.settled:
                 if time.monotonic() > deadline:
-                    raise UnavailableError(f"{recipe.title} was not built within {_PATIENCE_SECONDS:.0f} s")
+                    raise UnavailableError(
+                        f"{self.recipe.title} was not built within {_PATIENCE_SECONDS:.0f} s"
+                    )
                 time.sleep(_POLL_SECONDS)
                 look()
                 self._look(_full_priority)
@@ -141,6 +188,7 @@ class Provider:
             elif has_ended:
                 if self._was_lost or not self._builder.has_built():
                     self.failure = self._builder.failure()
+                    self._next_look = now + _POLL_SECONDS_FOR_OTHERS
                 self._was_lost = self._builder.has_built()
                 self._builder = None
         finally:
@@ -151,10 +199,12 @@ class Provider:
         usable.
 
         The package's own images, which have no data, are few, and everything is slow without them."""
-        processors = len(os.sched_getaffinity(0))
-        if self.recipe.data and _builders_at_work() >= max(1, processors // 2):
+        count = processors()
+        if self.recipe.data and _builders_at_work() >= max(1, count // 2):
             return None
-        return _BACKGROUND_NICENESS if processors > 1 else _NICENESS_ON_ONE_PROCESSOR
+        if count == 1:
+            return _NICENESS_ON_ONE_PROCESSOR
+        return _NICENESS_ASIDE if self.gives_way else _BACKGROUND_NICENESS
 
     def _map(self, flat: FlatImage) -> None:
         self._builder = None
@@ -177,6 +227,7 @@ class Provider:
         if niceness is None:
             return
         settle()  # here, where the caller of the program sees the warning
+        self.begun = self.begun or time.monotonic()
         builder = Starting(self.recipe, self.key, niceness, self._builds)
         if self._builds is not None:
             self._builds.add(builder)
@@ -186,6 +237,11 @@ class Provider:
             self.failure = f"the builder process cannot be started: {error}"
         else:
             self._builder = builder
+
+
+def processors() -> int:
+    """How many the process has. The thread that asks may have one of its own."""
+    return len(os.sched_getaffinity(os.getpid()))
 
 
 def _full_priority() -> int:

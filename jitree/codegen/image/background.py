@@ -108,6 +108,8 @@ def start_builder(recipe: Recipe, key: bytes, niceness: int) -> Builder | None:
                 process = _start(recipe, key, folder, lock, log)
         finally:
             os.close(lock)  # the builder's copy keeps the lock
+    with suppress(OSError):  # it has those of the thread that started it, which may be a single one
+        os.sched_setaffinity(process, os.sched_getaffinity(os.getpid()))
     if niceness:  # from its first moment: what this process does now goes first
         _go_after(process, niceness)
     return Builder(process, log_path)

@@ -13,7 +13,7 @@ import traceback
 from functools import partial
 from typing import TYPE_CHECKING
 
-from jitree.codegen.image import cache, contents
+from jitree.codegen.image import cache, contents, estimates
 from jitree.codegen.image.flat import FlatImage, Recipe, from_json
 from jitree.codegen.image.generated import Generated
 from jitree.codegen.image.keys import key_of
@@ -59,6 +59,7 @@ def _main() -> None:
     if key_of(recipe) != key:
         sys.exit("jitree has changed since this program was started; start it again")
     path = cache.store(recipe, key, build(generate(recipe), host_target()))
+    estimates.note(recipe)
     contents.shrink(contents.maximum_size(), path)
     for suffix in (cache.LOCK_SUFFIX, cache.LOG_SUFFIX):
         path.with_suffix(suffix).unlink(missing_ok=True)

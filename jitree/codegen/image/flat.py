@@ -19,13 +19,17 @@ from typing import TYPE_CHECKING, Final
 from jitree.base.memory import EXECUTE, READ, WRITE, Mapping
 from jitree.base.records import NamedTuple
 
+START_SECONDS: Final = 0.25
+"""Seconds of a processor until a builder has imported what it needs: by one process."""
+
 
 class Recipe(NamedTuple):
     """One image: a few functions made from LLVM IR, kept in one file.
 
     ``generator`` is ``"package.module:function"``; the builder process calls it with ``data`` for what to
-    compile (:class:`jitree.codegen.image.generated.Generated`). ``name`` begins the file's name. ``title``
-    and ``seconds`` (to build it) are for messages. An image without ``data`` is the package's own.
+    compile (:class:`jitree.codegen.image.generated.Generated`). ``name`` begins the file's name. ``title`` is
+    for messages; ``seconds``: of a processor, to build it (:mod:`jitree.codegen.image.estimates`), which so
+    many ``processes`` can share. An image without ``data`` is the package's own.
     """
 
     name: str
@@ -33,13 +37,14 @@ class Recipe(NamedTuple):
     generator: str
     seconds: float
     data: tuple[bytes, ...] = ()
+    processes: int = 1
 
 
 def to_json(recipe: Recipe) -> str:
-    """All of a recipe but the bytes of its data."""
+    """All of a recipe that a builder needs, but the bytes of its data."""
     import json  # 2 ms: most processes build nothing
 
-    return json.dumps([*recipe[:-1], list(map(len, recipe.data))])
+    return json.dumps([*recipe[:4], list(map(len, recipe.data))])
 
 
 def from_json(text: str, descriptor: int) -> Recipe:

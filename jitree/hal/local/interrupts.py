@@ -8,12 +8,17 @@ their job. The thread that submits the list also looks at its operation, and has
 from __future__ import annotations
 
 import ctypes
+import time
 from _thread import _local, interrupt_main
-from collections.abc import Callable, Generator, Iterable
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from operator import call
 from typing import TYPE_CHECKING, Any, Final, Protocol
+from weakref import WeakMethod
 
 from jitree.base import scopes
+from jitree.base.endings import guard
 from jitree.base.memory import once
 from jitree.base.scopes import CURRENT
 from jitree.errors import AFTER_OVERFLOW, CancelledError, DeadlineExceededError, StatusError, is_interruption
@@ -54,9 +59,31 @@ class _ThisThread(_local):
 this_thread: Final = _ThisThread()
 
 
+_calls_ended = 0
+
+
+def calls_ended() -> int:
+    """How many calls of this process have ended, about: threads that count do not wait for each other."""
+    return _calls_ended
+
+
+_wanted: Final[dict[WeakMethod[Callable[[], object]], None]] = {}
+
+
+def when_call_ends(function: WeakMethod[Callable[[], object]]) -> None:
+    """Has a method called once, when the next call of this process ends."""
+    _wanted[function] = None
+
+
 def end_call(error: BaseException | None) -> None:
     """The call of this thread has ended. If a signal handler ended it, a deadline or a cancellation, its
     submissions are not wanted. The caller of the latter may use what the call wrote to: they end first."""
+    global _calls_ended
+    _calls_ended += 1
+    while _wanted:
+        function = _wanted.popitem()[0]()
+        if function is not None:
+            function()
     submitted = this_thread.submitted
     if submitted:
         operations = tuple(submitted)
@@ -108,7 +135,30 @@ def _look(job: int) -> int:
     if FUNCTION_TABLE[LOOK_TICKS] == FIRST_LOOK_TICKS and (native := executor.native_executor()) is not None:
         FUNCTION_TABLE[LOOK_TICKS] = int(_LOOK_MICROSECONDS * native.ticks_per_microsecond)
     require_going_on()
+    while job in _resting:  # machine code of this thread would look at what others do all the time
+        time.sleep(_REST_SECONDS)
+        require_going_on()
     return 0
+
+
+_REST_SECONDS: Final = 0.005
+_resting: Final[Counter[int]] = Counter()
+"""How many threads that run a part of a job rest, by address of the JOB record."""
+_counting: Final = guard()
+
+
+@contextmanager
+def resting(job: int) -> Iterator[None]:
+    """This thread leaves the processors to others for a while, and the one that waits for its part does."""
+    with _counting:
+        _resting[job] += 1
+    try:
+        yield
+    finally:
+        with _counting:
+            _resting[job] -= 1
+            if not _resting[job]:
+                del _resting[job]
 
 
 def _fail(error: BaseException, job: int) -> int:

@@ -1,0 +1,264 @@
+"""Interpreting kernels or waiting for their machine code: whichever gives the result of the call sooner.
+
+What the rest of a command list costs is known after a few workgroups: those that are left, times what each
+has taken; a dispatch whose kernel has not run counts as the mean of the others. What building costs is
+estimated by the provider of the image, from the size of the kernels and what builds take on this machine.
+Both use all processors, so one of them has to give way: what follows from both is the *share* of its time in
+which the program may interpret. The rest of it the threads sleep, and the builder has the processors. No
+builder starts with low priority to be waited for later: that would last on a busy machine. Where a first call
+fills the processors and ends sooner, the builder starts when it has ended.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from array import array
+from collections.abc import Container
+from typing import TYPE_CHECKING, Final
+
+from jitree.base.records import NamedTuple
+from jitree.codegen.image import processors
+from jitree.hal.command_layout import COMMAND, ENTRY_POINT, JOB, KIND_DISPATCH, LIST, TEAM
+from jitree.hal.local import interrupts
+from jitree.hal.local.executor import native_executor
+from jitree.hal.local.executor.records import KernelDispatch
+
+if TYPE_CHECKING:
+    from jitree.codegen.image import Provider
+
+ALL: Final = 1.0
+"""The share of a first call that ends before the build does: the builder gets what is left."""
+LATER: Final = 0.1
+"""The share of later calls while there is a build: their result is known to take many times as long as it
+will then."""
+NOTHING: Final = 0.0
+SOONER: Final = 0.9
+"""Part of a build's time that a call takes, at most, to be interpreted: full speed from then on is worth a
+tenth."""
+LEAST_LEFT: Final = 0.1
+"""Part of an estimate that a build is thought to take at least, until it has ended."""
+_REFRESH: Final = 0.02
+"""Seconds for which a look at the command list is good: it takes as long as some kernels."""
+_SMALL_BUILD: Final = 0.6
+"""Seconds of a build that begins when its kernels have run for as long as a small one waits; larger ones wait
+for more in proportion, a thirtieth of what they take."""
+_NANO: Final = 1e-9
+
+
+def share_of(call: float, build: float, is_first: bool) -> float:
+    """In which part of the time the program may interpret. ``call``: seconds that the rest of a call takes by
+    interpretation; ``build``: the rest of the build, where nothing else runs; ``is_first``: the program has
+    no result yet."""
+    if call >= SOONER * build:
+        return NOTHING
+    return ALL if is_first else LATER
+
+
+def wants_alone(call: float, kernel: float, alone: float, everything: float) -> bool:
+    """Whether the kernel that runs is to be built by itself first: seconds that the rest of the call takes by
+    interpretation, and of these the kernel; seconds until that is built, and until all are."""
+    return alone + call - kernel < everything
+
+
+def left(estimate: float, passed: float, interpreted: float) -> float:
+    """Seconds of a build that are left: it had what the program did not take of all processors."""
+    return max(estimate - max(passed - interpreted, 0.0), LEAST_LEFT * estimate)
+
+
+class Running(NamedTuple):
+    """A span that a thread interprets."""
+
+    dispatch: int
+    """The address of the dispatch state."""
+    nanoseconds: int
+    """That it has taken of a processor so far."""
+    first: int
+    reached: int
+    """The workgroups that it began with and is at."""
+    last: int
+
+    @property
+    def job(self) -> int:
+        """The address of the JOB record."""
+        return KernelDispatch(self.dispatch).failure - JOB["failure"]
+
+
+class LeftToDo(NamedTuple):
+    """What interpreting the rest of a command list takes: seconds of one processor."""
+
+    kernel: float
+    """Of the kernel that runs."""
+    everything: float
+    threads: int
+
+
+class ListedDispatch(NamedTuple):
+    """One of a list whose kernel is interpreted."""
+
+    kernel: int
+    workgroups: int
+    begins: bool
+    """Whether it is the one that runs."""
+
+
+_INTS: Final = COMMAND.size // 4
+_KIND, _OPERAND, _COUNT, _ENTRY = (COMMAND[name] // 4 for name in ("kind", "operand", "count_x", "entry"))
+_ENTRY_WORDS: Final = ENTRY_POINT.size // 8
+_COST: Final = ENTRY_POINT.word("cost")
+
+
+def _words(address: int, size: int) -> memoryview:
+    return memoryview((ctypes.c_int64 * (size // 8)).from_address(address)).cast("B").cast("q")
+
+
+def rest_of(running: Running, ordinal: int, entries: array[int], compiled: Container[int]) -> LeftToDo:
+    """What is left to interpret of the command list that a span belongs to. ``entries`` are the ENTRY_POINT
+    records of the executable, ``compiled`` those of its kernels that are not interpreted."""
+    dispatch = KernelDispatch(running.dispatch)
+    job = _words(running.job, JOB.size)
+    commands = _words(job[JOB.word("list")], LIST.size)
+    executor = native_executor()
+    tick = 1e-6 / executor.ticks_per_microsecond / 1024 if executor is not None else 0.0
+    costs = {
+        kernel: tick * entries[kernel * _ENTRY_WORDS + _COST]
+        for kernel in range(len(entries) // _ENTRY_WORDS)
+        if entries[kernel * _ENTRY_WORDS + _COST]
+    }
+    done = max(running.reached - running.first, 1)
+    own = _NANO * running.nanoseconds / done
+    costs[ordinal] = max(own, costs.get(ordinal, 0.0))
+    operand = (dispatch.addresses - job[JOB.word("addresses")]) // 8
+    dispatches = _dispatches(commands, operand, ordinal, entries, compiled)
+    ahead, threads = _ahead(job, running, dispatch), max(job[JOB.word("concurrency")], 1)
+    return estimate(dispatches, costs, ahead, min(threads, processors()))
+
+
+def estimate(
+    dispatches: list[ListedDispatch], costs: dict[int, float], ahead: float, threads: int
+) -> LeftToDo:
+    """``costs``: seconds of a workgroup, of kernels that have run; ``ahead``: workgroups of the dispatch that
+    runs that are left."""
+    known = [costs[item.kernel] * item.workgroups for item in dispatches if item.kernel in costs]
+    mean = sum(known) / len(known) if known else 0.0
+    start = next((place for place, item in enumerate(dispatches) if item.begins), len(dispatches))
+    kernel = everything = workgroups = 0.0
+    for item in dispatches[start:]:
+        cost = costs.get(item.kernel)
+        count = ahead if item.begins else item.workgroups
+        workgroups += count
+        seconds = mean if cost is None else cost * count
+        everything += seconds
+        if item.kernel == dispatches[start].kernel:
+            kernel += seconds
+    return LeftToDo(kernel, everything, max(1, min(threads, round(workgroups))))
+
+
+def _dispatches(
+    commands: memoryview, operand: int, ordinal: int, entries: array[int], compiled: Container[int]
+) -> list[ListedDispatch]:
+    rows, count = commands[LIST.word("rows")], commands[LIST.word("row_count")]
+    words = memoryview((ctypes.c_int32 * (count * _INTS)).from_address(rows)).cast("B").cast("i")
+    first, found = entries.buffer_info()[0], []
+    has_begun = False
+    for row in range(0, len(words), _INTS):
+        if words[row + _KIND] != KIND_DISPATCH:  # how many workgroups an indirect one has is not known yet
+            continue
+        address = words[row + _ENTRY] & 0xFFFFFFFF | words[row + _ENTRY + 1] << 32
+        kernel, rest = divmod(address - first, ENTRY_POINT.size)
+        if rest or not 0 <= kernel < len(entries) // _ENTRY_WORDS or kernel in compiled:
+            continue
+        x, y, z = (words[row + _COUNT + axis] & 0xFFFFFFFF for axis in range(3))
+        begins = not has_begun and kernel == ordinal and words[row + _OPERAND] == operand
+        has_begun = has_begun or begins
+        found.append(ListedDispatch(kernel, x * y * z, begins))
+    return found
+
+
+def _ahead(job: memoryview, running: Running, dispatch: KernelDispatch) -> float:
+    """Workgroups that are left of the dispatch that runs."""
+    parts = max(dispatch.parts, 1)
+    own = running.last - running.reached
+    count = dispatch.count_x * dispatch.count_y * dispatch.count_z * parts
+    team = job[JOB.word("team")]
+    if running.first == 0 or not team:  # what a thread begins with, before others are asked
+        return (own + count - running.last) / parts
+    words = _words(team, TEAM.size)
+    claimed, limit = words[TEAM.word("claimed")], words[TEAM.word("limit")]
+    chunks = limit & 0xFFFFFFFF
+    free = max(chunks - (claimed & 0xFFFFFFFF), 0) if claimed >> 32 == limit >> 32 else 0
+    return (own + count * free / max(chunks, 1)) / parts
+
+
+class WaitingPolicy:
+    """What one executable does: how long its program may interpret while its kernels are built."""
+
+    def __init__(self, everything: Provider) -> None:
+        self._everything = everything
+        self._spent = 0.0
+        """Seconds of processors that kernels have been interpreted."""
+        self._ended: int | None = None
+        """How many calls of this process had ended when kernels were first seen to take long."""
+        self._since = (0.0, 0.0)
+        """When the first of these has ended, and what had been spent by then."""
+        self._at_begin: float | None = None
+        """What had been spent when the build began."""
+        self._next = 0.0
+        self._threads = 1
+        self.share = ALL
+        self.fills = False
+        """Whether the program has a thread for each of several processors."""
+        self.kernel = 0.0
+        """Seconds that interpreting what is left of the kernel that runs takes."""
+        self.alone = False
+        """Whether the kernel that runs is wanted by itself, before all of them."""
+
+    def spend(self, nanoseconds: int) -> None:
+        self._spent += _NANO * nanoseconds
+
+    def worth(self, patience: int, nanoseconds: int) -> bool:
+        """Whether enough has been seen to tell what the call takes: a larger build is begun later."""
+        seconds = self._spent + _NANO * nanoseconds
+        return seconds >= _NANO * patience * max(1.0, self._everything.estimate / _SMALL_BUILD)
+
+    def is_due(self) -> bool:
+        """Whether it is time to decide again."""
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + _REFRESH
+        return True
+
+    def decide(self, running: Running, rest: LeftToDo, alone: float) -> None:
+        """``alone``: seconds until the kernel that runs is built by itself."""
+        everything, now = self._everything, time.monotonic()
+        spent = self._spent + _NANO * running.nanoseconds
+        is_first = self._is_first(now, spent)
+        build, count = everything.estimate, processors()
+        self.fills = self.fills or 1 < count <= rest.threads
+        if everything.begun is not None:
+            if self._at_begin is None:
+                self._at_begin = spent
+            build = left(build, now - everything.begun, (spent - self._at_begin) / count)
+        call = max(rest.everything, spent) / rest.threads
+        self.kernel = rest.kernel / rest.threads
+        self.alone = wants_alone(call, self.kernel, alone, build)
+        sooner = alone + call - self.kernel if self.alone else build
+        self._threads = rest.threads
+        self.share = ALL if everything.is_late() else share_of(call, sooner, is_first)
+
+    def _is_first(self, now: float, spent: float) -> bool:
+        ended = interrupts.calls_ended()
+        if self._ended is None:
+            self._ended = ended
+        if ended != self._ended and self._since == (0.0, 0.0):
+            self._since = (now, spent)
+        return ended == self._ended
+
+    def may_go_on(self, running: Running) -> bool:
+        """Whether the program has had no more than its share yet."""
+        if self.share in (ALL, NOTHING):
+            return self.share == ALL
+        since, before = self._since
+        spent = self._spent + _NANO * running.nanoseconds - before
+        return spent / self._threads <= self.share * (time.monotonic() - since)

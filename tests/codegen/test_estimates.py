@@ -1,0 +1,68 @@
+"""What builds take on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from jitree.codegen.image import cache, estimates
+from jitree.codegen.image.flat import Recipe
+
+STATED = Recipe("made", "made of data", "a:b", 8.25, (b"data",), processes=4)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("JITREE_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def _takes(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = SimpleNamespace(
+        user=seconds / 2, system=0.0, children_user=seconds / 4, children_system=seconds / 4
+    )
+    monkeypatch.setattr(os, "times", lambda: times)
+    estimates.note(STATED)
+
+
+@pytest.mark.parametrize(("processors", "seconds"), [(1, 8.25), (2, 4.25), (4, 2.25), (16, 2.25)])
+def test_processes_share_all_but_the_start(processors: int, seconds: float) -> None:
+    assert estimates.estimated(STATED, processors) == seconds
+    assert estimates.estimated(STATED._replace(seconds=0.1), processors) == 0.1
+
+
+def test_the_last_builds_correct_what_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one in the middle: a machine that sleeps, or a damaged build, says little."""
+    for seconds in (16.5, 16.5, 16.5, 1000.0, 0.1):
+        _takes(seconds, monkeypatch)
+    assert estimates.estimated(STATED, 1) == 16.5
+    assert estimates.estimated(STATED._replace(name="other"), 1) == 8.25
+    for _ in range(9):
+        _takes(4.125, monkeypatch)
+    assert estimates.estimated(STATED, 1) == 4.125
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\xff", b"[]", b"7", b'{"made": 2.0}', b'{"made": ["2"]}', b'{"made": [0.0]}', b'{"made": [NaN]}',
+     b'{"made": [1e300]}', b'{"made": [true]}', b'{"made": []}', b'{"made": [-1.0]}', b"[" * 100_000],
+)  # fmt: skip
+def test_a_damaged_file_says_nothing(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.write("build-times.json", data)
+    assert estimates.estimated(STATED, 1) == 8.25
+    _takes(16.5, monkeypatch)
+    assert estimates.estimated(STATED, 1) == 16.5
+
+
+def test_a_folder_that_cannot_be_written_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str, data: bytes) -> None:
+        json.loads(data)
+        raise OSError
+
+    monkeypatch.setattr(cache, "write", refuse)
+    _takes(16.5, monkeypatch)
+    assert estimates.estimated(STATED, 1) == 8.25

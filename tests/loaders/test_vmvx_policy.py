@@ -1,0 +1,283 @@
+"""Whether a call interprets its kernels or waits for their machine code: decisions, and calls that wait."""
+
+from __future__ import annotations
+
+import time
+from _thread import interrupt_main
+from collections.abc import Callable, Iterator
+from math import inf
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jitree.base import scopes
+from jitree.codegen import image
+from jitree.codegen.image.flat import map_image
+from jitree.dispatch import grid_call
+from jitree.errors import DeadlineExceededError
+from jitree.hal.command_layout import LIST
+from jitree.hal.command_list import CommandList
+from jitree.hal.local import executor, interrupts
+from jitree.loaders import vmvx_native, vmvx_policy, vmvx_promotion
+from jitree.loaders.vmvx_executable import VmvxExecutable
+from jitree.loaders.vmvx_images import SPANS
+from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
+from jitree.loaders.vmvx_policy import ALL, LATER, NOTHING, LeftToDo, ListedDispatch, Running, WaitingPolicy
+from tests.assembler import Assembler
+from tests.codegen.images import built
+from tests.hal.native_kernels import aligned, whole
+from tests.loaders.vmvx_programs import COUNT, load
+
+GROUPS = 60
+
+
+@pytest.mark.parametrize(
+    ("call", "build", "is_first", "share"),
+    [
+        (0.1, 4.0, True, ALL),
+        (0.1, 4.0, False, LATER),
+        (3.5, 4.0, True, ALL),
+        (3.7, 4.0, True, NOTHING),  # full speed is worth a tenth
+        (10.0, 4.0, True, NOTHING),
+        (10.0, 4.0, False, NOTHING),
+        (0.0, 0.0, True, NOTHING),
+    ],
+)
+def test_the_sooner_way_is_taken(call: float, build: float, is_first: bool, share: float) -> None:
+    assert vmvx_policy.share_of(call, build, is_first) == share
+
+
+@pytest.mark.parametrize(
+    ("call", "kernel", "alone", "everything", "wanted"),
+    [
+        (10.0, 9.0, 0.5, 4.0, True),
+        (10.0, 1.0, 0.5, 4.0, False),  # the others take longer than all are built in
+        (10.0, 9.0, inf, 4.0, False),
+        (10.0, 10.0, 0.5, 0.5, False),  # there is only one
+    ],
+)
+def test_the_kernel_that_takes_nearly_all_is_built_alone(
+    call: float, kernel: float, alone: float, everything: float, wanted: bool
+) -> None:
+    assert vmvx_policy.wants_alone(call, kernel, alone, everything) is wanted
+
+
+def test_a_build_has_had_what_the_program_has_left() -> None:
+    assert vmvx_policy.left(4.0, passed=1.0, interpreted=0.25) == 3.25
+    assert vmvx_policy.left(4.0, passed=1.0, interpreted=1.5) == 4.0
+    assert vmvx_policy.left(4.0, passed=100.0, interpreted=0.0) == 0.4, "it has not ended"
+
+
+DISPATCHES = [
+    ListedDispatch(0, 10, False),
+    ListedDispatch(1, 100, True),
+    ListedDispatch(2, 7, False),
+    ListedDispatch(1, 100, False),
+]
+
+
+def test_what_is_left_of_a_list() -> None:
+    """A kernel that has not run counts as the mean of the dispatches that are known."""
+    rest = vmvx_policy.estimate(DISPATCHES, {0: 0.1, 1: 0.04}, 50.0, 2)
+    mean = (1.0 + 4.0 + 4.0) / 3
+    assert rest == pytest.approx((2.0 + 4.0, 2.0 + mean + 4.0, 2))
+    assert vmvx_policy.estimate(DISPATCHES, {}, 50.0, 2) == LeftToDo(0.0, 0.0, 2)
+    assert vmvx_policy.estimate(DISPATCHES[1:2], {1: 0.04}, 1.0, 2) == LeftToDo(0.04, 0.04, 1), (
+        "one is no work for two"
+    )
+    assert vmvx_policy.estimate([], {}, 0.0, 2) == LeftToDo(0.0, 0.0, 1)
+
+
+class _Clock:
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
+    clock = _Clock()
+    monkeypatch.setattr(vmvx_policy, "time", clock)
+    return clock
+
+
+def _provider(estimate: float) -> Any:
+    return SimpleNamespace(estimate=estimate, begun=None, is_late=lambda: False)
+
+
+@pytest.mark.parametrize("processors", [1, 2])
+def test_calls_after_the_first_leave_the_processors_to_the_build(
+    processors: int, clock: _Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vmvx_policy, "processors", lambda: processors)
+    provider = _provider(4.0)
+    policy, at_begin = WaitingPolicy(provider), Running(0, 0, 0, 0, 1)
+    rest = LeftToDo(0.1, 0.5 * processors, processors)
+    policy.decide(at_begin, rest, inf)
+    assert policy.share == ALL and policy.may_go_on(at_begin)
+    assert policy.fills is (processors > 1)
+    policy.spend(int(0.5e9) * processors)
+    interrupts.end_call(None)
+    provider.begun = clock.now
+    policy.decide(at_begin, rest, inf)
+    assert policy.share == LATER
+    policy.spend(int(0.1e9) * processors)
+    assert not policy.may_go_on(at_begin)
+    clock.now += 1.1
+    assert policy.may_go_on(at_begin)
+    assert not policy.may_go_on(Running(0, int(0.5e9) * processors, 0, 0, 1))
+
+
+def test_what_has_been_interpreted_for_as_long_as_a_build_takes_waits(
+    clock: _Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However little each command list has: nothing says how many come."""
+    monkeypatch.setattr(vmvx_policy, "processors", lambda: 2)
+    policy = WaitingPolicy(_provider(4.0))
+    policy.spend(int(8e9))
+    policy.decide(Running(0, 0, 0, 0, 1), LeftToDo(0.0, 0.001, 2), inf)
+    assert policy.share == NOTHING
+
+
+def test_a_larger_build_is_begun_later() -> None:
+    small, large = WaitingPolicy(_provider(0.3)), WaitingPolicy(_provider(6.0))
+    assert [policy.worth(20_000_000, 20_000_000) for policy in (small, large)] == [True, False]
+    assert large.worth(20_000_000, 200_000_000)
+
+
+# -- calls that wait ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[VmvxExecutable]:
+    """Its builder never ends, and takes less time than any call, as far as is known."""
+
+    own = image.Provider._look
+
+    def look(provider: image.Provider, niceness: Callable[[], int | None]) -> None:
+        if not provider.recipe.data:
+            own(provider, niceness)
+        elif niceness() is not None:
+            provider.begun = provider.begun or time.monotonic()
+
+    executor.require_native_executor()
+    image.wait(SPANS)
+
+    monkeypatch.setattr(image.Provider, "_look", look)
+    monkeypatch.setattr(image.Provider, "estimate", 0.0)
+    monkeypatch.setattr(image, "_PATIENCE_SECONDS_MORE", 1e6)
+    monkeypatch.setattr(vmvx_native, "PATIENCE", 0)
+    for module in (grid_call, vmvx_promotion):
+        monkeypatch.setattr(module, "FIRST_TIME", 0)
+    yield load(Assembler("waiting").function("f", ENTRY_CONVENTION, COUNT), "auto")
+
+
+def _run(executable: VmvxExecutable) -> np.ndarray:
+    block = aligned(np.zeros(GROUPS, np.int32))
+    commands = CommandList()
+    commands.dispatch(executable, 0, (GROUPS, 1, 1), [], [whole(block)])
+    executor.require_native_executor().execute(commands, *commands.bind(()))
+    return block
+
+
+def _after_looks(
+    monkeypatch: pytest.MonkeyPatch, count: int, do: Callable[[image.Provider], object]
+) -> list[int]:
+    """Does something when machine code has been asked for so many times."""
+    asked: list[int] = []
+
+    def get(provider: image.Provider) -> image.Image | None:
+        asked.append(1)
+        if len(asked) == count:
+            do(provider)
+        return provider.image
+
+    monkeypatch.setattr(image.Provider, "get", get)
+    return asked
+
+
+def test_a_call_waits_for_its_kernels(hanging: VmvxExecutable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(provider: image.Provider) -> None:
+        provider.image = map_image(built(provider.recipe))
+
+    asked = _after_looks(monkeypatch, 5, build)
+    assert (_run(hanging) == 1).all()
+    compiled = hanging._compiled
+    assert compiled is not None and compiled.ready and len(asked) == 5
+    assert compiled._policy._spent == 0, "nothing was interpreted"
+
+
+def test_a_deadline_ends_the_wait(hanging: VmvxExecutable) -> None:
+    with scopes.deadline(0.05), pytest.raises(DeadlineExceededError):
+        _run(hanging)
+
+
+def test_an_interrupt_ends_the_wait(hanging: VmvxExecutable, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = _after_looks(monkeypatch, 5, lambda provider: interrupt_main())
+    with pytest.raises(KeyboardInterrupt):
+        _run(hanging)
+    assert len(asked) == 5
+
+
+def test_a_builder_that_hangs_is_given_up(hanging: VmvxExecutable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image, "_PATIENCE_SECONDS_MORE", 0.0)
+    with pytest.warns(RuntimeWarning, match="1 kernel of .*interpreted.*cache warm") as seen:
+        for _ in range(3):
+            assert (_run(hanging) == 1).all()
+    assert len(seen) == 1
+
+
+def test_a_builder_that_fails_ends_the_wait(hanging: VmvxExecutable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(provider: image.Provider) -> None:
+        provider.failure = "it was killed"
+
+    _after_looks(monkeypatch, 5, fail)
+    assert (_run(hanging) == 1).all()
+
+
+def test_a_call_that_fills_the_processors_has_its_kernels_built_when_it_has_ended(
+    hanging: VmvxExecutable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would be waited for, else, by a builder of low priority."""
+    monkeypatch.setattr(image.Provider, "estimate", 100.0)
+    compiled = hanging._compiled
+    assert compiled is not None
+    compiled._policy.fills = True
+    interrupts.end_call(None)
+    assert (_run(hanging) == 1).all()
+    assert compiled._provider.begun is None
+    interrupts.end_call(None)
+    assert compiled._provider.begun is not None
+
+
+def test_the_thread_that_waits_for_others_rests_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    resting = interrupts.resting(1234)
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            resting.__exit__(None, None, None)
+
+    monkeypatch.setattr(interrupts, "time", SimpleNamespace(sleep=sleep))
+    resting.__enter__()
+    interrupts._look(5678)
+    assert not slept, "another job's"
+    interrupts._look(1234)
+    assert len(slept) == 3
+
+
+def test_indirect_dispatches_and_those_of_other_executables_are_left_out() -> None:
+    block = aligned(np.zeros(GROUPS, np.int32))
+    program = Assembler("own").function("f", ENTRY_CONVENTION, COUNT)
+    own, other = load(program, "fast"), load(program, "fast")
+    commands = CommandList()
+    for executable in (other, own, own):
+        commands.dispatch(executable, 0, (GROUPS, 1, 1), [], [whole(block)])
+    record = vmvx_policy._words(commands.address(), LIST.size)
+    found = vmvx_policy._dispatches(record, 1, 0, own._entries, ())
+    assert found == [ListedDispatch(0, GROUPS, True), ListedDispatch(0, GROUPS, False)]
+    assert vmvx_policy._dispatches(record, 1, 0, own._entries, {0}) == []
