@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Final
 from jitree.base import scopes
 from jitree.base.endings import Ending
 from jitree.cuda import nccl
-from jitree.cuda.communicator import ABANDONED, Communicator, release_abandoned
+from jitree.cuda.communicator import ABANDONED, Communicator, join, release_abandoned
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError
 from jitree.hal import checks
 from jitree.hal.groups.rendezvous import environment_provider
-from jitree.hal.groups.waiting import wait_looking
 from jitree.hal.objects import Channel, ChannelProvider
 
 if TYPE_CHECKING:
@@ -28,16 +27,16 @@ class CudaChannel(Channel):
     """One member of a group."""
 
     def __init__(
-        self, library: nccl.Nccl, context: CudaContext, watch: GroupWatch, communicator: int
+        self, library: nccl.Nccl, context: CudaContext, watch: GroupWatch, communicator: Communicator
     ) -> None:
         """Takes over the communicator."""
         self.library = library
         self.context = context
         self.watch = watch
-        self.joined = Communicator(library, context, communicator)
-        self._ending = Ending(partial(ABANDONED.append, self.joined))
-        self._rank = library.query("ncclCommUserRank", communicator)
-        self._count = library.query("ncclCommCount", communicator)
+        self.joined = communicator
+        self._ending = Ending(partial(ABANDONED.append, communicator))
+        self._rank = library.query("ncclCommUserRank", communicator.handle)
+        self._count = library.query("ncclCommCount", communicator.handle)
         watch.add(self.joined)
 
     @property
@@ -53,26 +52,27 @@ class CudaChannel(Channel):
         the device when they do not come."""
         checks.check_flags("channel.split", flags)
         self.check()
-        part = ctypes.c_void_p()
 
-        def split() -> None:
-            self.context.enter()
+        def split(made: ctypes.c_void_p) -> None:
+            part = ctypes.c_void_p()  # while it is being made, the end of the channel ends it
             self.library.split(part, self.joined.handle, color, key)
+            made.value = part.value
 
+        self.joined.begin("ncclCommSplit")
+        seconds, require_members = self.watch.seconds, self.joined.require_members
         try:
-            wait_looking(split, self.watch.seconds)
+            part = join(self.library, self.watch.stream, split, seconds, require_members)
         except StatusError as error:
-            self.watch.fail(error.with_context("other members of a channel have not come to split it"))
+            failure = self.joined.named(error)
+            self.watch.fail(failure.with_context("other members of a channel have not come to split it"))
             self.watch.require_whole()
-        self.context.enter()
-        return CudaChannel(self.library, self.context, self.watch, part.value) if part.value else None
+            raise
+        return None if part is None else CudaChannel(self.library, self.context, self.watch, part)
 
     def check(self) -> None:
         """Raises what happened to the group, such as another member's end."""
         self.watch.require_whole()
-        failure = self.joined.failure()
-        if failure is not None:
-            raise failure
+        self.joined.require_members()
 
 
 def create_channel(
@@ -115,36 +115,19 @@ def create_channel(
         raise InvalidArgumentError(
             f"the id of a channel has {len(identifier)} bytes; ids of NCCL have {nccl.IDENTIFIER_SIZE}"
         )
-    return CudaChannel(library, context, watch, _join(library, context, watch, count, identifier, rank))
-
-
-def _join(
-    library: nccl.Nccl, context: CudaContext, watch: GroupWatch, count: int, identifier: bytes, rank: int
-) -> int:
-    """Waits for all members, until the call is to end or one of them is late."""
     watch.require_whole()
-    made = ctypes.c_void_p()
-    has_failed = False
-
-    def join() -> None:
-        nonlocal has_failed
-        context.enter()
-        try:
-            library.join(made, count, identifier, rank)
-        except StatusError:
-            has_failed = True
-            raise
-
     try:
-        wait_looking(join, watch.seconds)
-    except BaseException as error:
-        if made.value and not has_failed:  # the thread still waits
-            library.attempt("ncclCommAbort", made.value)
-        if isinstance(error, StatusError):
-            error.with_context(f"member {rank} of {count} joins the group of a channel on {context.api.name}")
+        joined = join(
+            library,
+            watch.stream,
+            lambda made: library.join(made, count, identifier, rank),
+            watch.seconds,
+        )
+    except StatusError as error:
+        error.with_context(f"member {rank} of {count} joins the group of a channel on {context.api.name}")
         raise
-    context.enter()
-    return made.value or 0
+    assert joined is not None
+    return CudaChannel(library, context, watch, joined)
 
 
 def check_channel(channel: Channel, context: CudaContext) -> CudaChannel:

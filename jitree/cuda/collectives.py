@@ -125,7 +125,8 @@ def run_collectives(stream: Stream, calls: Sequence[CollectiveCall]) -> None:
     for call in calls:
         call.channel.check()
     widened = [_Widened(stream, call) for call in calls if call.needs_widening]
-    works = [_work(call) for call in calls if not call.needs_widening] + [_work(one.wide) for one in widened]
+    wide = [*(call for call in calls if not call.needs_widening), *(one.wide for one in widened)]
+    works = [(call.channel.joined, _work(call)) for call in wide]
     for one in widened:
         one.before()
     handle = int(stream.handle)
@@ -133,14 +134,15 @@ def run_collectives(stream: Stream, calls: Sequence[CollectiveCall]) -> None:
     with channel.watch.watched(frozenset(call.channel.joined for call in calls if call.members > 1)):
         library.call("ncclGroupStart")
         try:
-            for work in works:
+            for joined, work in works:
                 for name, arguments in work.calls:
+                    joined.begin(name, arguments)
                     library.call(name, *arguments, handle)
         finally:
             library.call("ncclGroupEnd")
     for one in widened:
         one.after()
-    for work in works:
+    for _, work in works:
         if work.cleared is not None:
             address, length = work.cleared
             stream.kernels.fill(stream, address, length, 0, 1)

@@ -329,6 +329,7 @@ class CudaDevice(Ended, Device):
         self._is_ended = True
         self._queue.close()
         self._completion.close()
+        self._groups.leave()
         self._channels.clear()
         with suppress(StatusError):  # a driver that has gone has nothing left to give back
             release_abandoned()

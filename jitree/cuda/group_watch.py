@@ -1,7 +1,8 @@
 """What ends collectives whose other members have ended or are late.
 
 On the GPU a collective waits for its members without end, and so do threads that wait for the GPU. So a
-thread of the device looks at the collectives in progress: at what NCCL knows of the group, and at the time.
+thread of the device looks at the collectives in progress: at what its communicators know of the group, and at
+the time.
 When a member is missing, it aborts the device's communicators, which lets the GPU go on. What the GPU
 computes from there on is not what the program means: the device takes no more work, and all that was to come
 fails.
@@ -52,7 +53,7 @@ class GroupWatch:
     def __init__(self, stream: Stream, seconds: float = USUAL_SECONDS) -> None:
         """``seconds``: for which a member may be late."""
         self.seconds = seconds
-        self._stream = stream
+        self.stream = stream
         self._lock = guard()
         self._communicators: WeakSet[Communicator] = WeakSet()
         self._flights: deque[_Flight] = deque()
@@ -78,7 +79,7 @@ class GroupWatch:
         if not communicators:  # a group of one waits for no member
             yield
             return
-        stream = self._stream
+        stream = self.stream
         flight = _Flight(stream.events.acquire(), communicators)
         stream.api.record_event(flight.begin, stream.handle)
         with self._lock:
@@ -101,9 +102,16 @@ class GroupWatch:
         stream.api.record_event(end, stream.handle)
         flight.end = end
 
+    def leave(self) -> None:
+        """The device's work is done: the other members of its groups hear that it begins nothing more."""
+        with self._lock:
+            communicators = tuple(self._communicators)
+        for communicator in communicators:
+            communicator.leave()
+
     def fail(self, error: StatusError) -> None:
         """The device's groups do not go on, nor does the device. Only the first failure counts."""
-        api = self._stream.api
+        api = self.stream.api
         failure = again(error).with_context(
             f"{api.name} takes no more work: open the device again, as in a new session, and join a new group"
         )
@@ -114,10 +122,10 @@ class GroupWatch:
             communicators = tuple(self._communicators)
         if api.lost is None:
             api.lost = failure  # before the GPU goes on: what it does then is no result
-        self._stream.share.record.hold(LOST)
+        self.stream.share.record.hold(LOST)
         for communicator in communicators:
-            communicator.abort()
-        self._stream.fail(failure)
+            communicator.abort(str(error))
+        self.stream.fail(failure)
 
     def _watch(self) -> None:
         """Runs on a thread, as long as collectives are in progress."""
@@ -125,7 +133,7 @@ class GroupWatch:
             with self._lock:
                 if not self._flights:
                     if self._failure is None:
-                        self._stream.share.allow_waits()
+                        self.stream.share.allow_waits()
                     self._is_watching = False
                     return
             failure = self._look()
@@ -137,7 +145,7 @@ class GroupWatch:
 
     def _look(self) -> StatusError | None:
         """Forgets what is done; what is wrong with the oldest collectives in progress."""
-        stream = self._stream
+        stream = self.stream
         try:
             stream.context.enter()
             while self._flights:
@@ -158,7 +166,7 @@ class GroupWatch:
                 return failure
         now = time.monotonic()
         if flight.since is None:
-            if self._stream.api.event_is_reached(flight.begin):
+            if self.stream.api.event_is_reached(flight.begin):
                 flight.since = now
         elif now - flight.since >= self.seconds:
             return self.late("other members of a group have not come to a collective")
@@ -167,6 +175,6 @@ class GroupWatch:
     def late(self, what: str) -> StatusError:
         """The error for members that are late."""
         return DeadlineExceededError(
-            f"{what} within {self.seconds:g} s (the device {self._stream.api.name} may state another "
+            f"{what} within {self.seconds:g} s (the device {self.stream.api.name} may state another "
             "collective_timeout)"
         )

@@ -21,6 +21,8 @@ _MINIMUM_VERSION: Final = 21800
 _SONAME: Final = "libnccl.so.2"
 _INSTALL: Final = "pip install 'jitree[cuda]'"
 _IN_PROGRESS: Final = 7
+_BYTES: Final = 0
+"""ncclInt8."""
 _ERRORS: Final = {
     1: errors.InternalError,  # a CUDA call failed
     2: errors.InternalError,  # a system call failed
@@ -123,6 +125,10 @@ class Nccl:
     def split(self, part: ctypes.c_void_p, communicator: int, color: int, key: int) -> None:
         """Waits for all members; ``part`` gets the communicator of the part, none for a negative color."""
         self.call("ncclCommSplit", communicator, max(color, -1), key, ctypes.addressof(part), None)
+
+    def share(self, communicator: int, address: int, size: int, stream: int) -> None:
+        """Bytes of member 0 at all members, once the stream has got there."""
+        self.call("ncclBroadcast", address, address, size, _BYTES, 0, communicator, stream)
 
     def query(self, name: str, communicator: int) -> int:
         """ncclCommCount, ncclCommUserRank or ncclCommGetAsyncError."""

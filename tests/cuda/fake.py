@@ -337,7 +337,10 @@ class FakeDriver(FakeModules, FakeGraphs):
     @driver_call
     def cuStreamSynchronize(self, stream: int) -> Any:
         done = threading.Event()
-        self.enqueue(stream, done.set)
+        with self._lock:
+            if not self.streams[int(stream)].pending:  # also while the device is busy with others
+                return (self.lost or _OK,)
+            self.enqueue(stream, done.set)
         if self._lazy:
             with self._lock:
                 self._advance(self.streams[int(stream)])

@@ -7,8 +7,11 @@ import ctypes
 import threading
 from typing import Any
 
+import numpy as np
+
 from jitree.cuda.nccl import IDENTIFIER_SIZE
 from jitree.errors import InternalError, StatusError
+from jitree.hal.groups.presence import Presence
 from tests.cuda.fake import FakeDriver
 
 _SIZES = {0: 1, 1: 1, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 8, 9: 2}
@@ -27,11 +30,13 @@ class FakeNccl:
         self.destroyed: list[int] = []
         self.aborted: list[int] = []
         self.waits_in = ""
-        """Where a larger group waits until it is aborted: in "join", "split", "ncclGroupEnd" (the first
-        collective of a group), "ncclCommFinalize", or, as "device", in collectives on the device."""
+        """Where a larger group waits until it is aborted: in "join", "share", "split", "ncclGroupEnd" (the
+        first collective of a group), "ncclCommFinalize", or, as "device", in collectives on the device."""
         self.on_collective: list[threading.Thread] = []
         """Started as the device begins to wait."""
         self._is_aborted = threading.Event()
+        self.others: dict[int, Presence] = {}
+        """The members of the newest group that member 0 has, or member 0."""
 
     def join(self, made: ctypes.c_void_p, count: int, identifier: bytes, rank: int) -> None:
         assert len(identifier) == IDENTIFIER_SIZE
@@ -44,6 +49,18 @@ class FakeNccl:
         if color >= 0:
             self.members[len(self.members) + 1] = 0, 1
             part.value = len(self.members)
+
+    def share(self, communicator: int, address: int, size: int, stream: int) -> None:
+        self._wait("share")
+        rank, count = self.members[communicator]
+        note = self.driver.bytes_at(address, size)
+        if rank:
+            self.others = {0: Presence(0, count)}
+            note[:] = np.frombuffer(self.others[0].invite(), np.uint8)
+        else:
+            self.others = {other: Presence(other, count) for other in range(1, count)}
+            for other in self.others.values():
+                other.answer(note.tobytes())
 
     def _wait(self, place: str) -> None:
         if self.waits_in == place:

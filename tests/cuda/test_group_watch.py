@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from math import inf
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from jitree.cuda import communicator, nccl
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.nccl import IDENTIFIER_SIZE
 from jitree.errors import CancelledError, DeadlineExceededError, StatusError, UnavailableError
+from jitree.hal.groups.presence import FAILED, LEFT, Presence
 from jitree.hal.groups.rendezvous import ADDRESS_VARIABLE, EnvironmentProvider, FixedProvider
 from jitree.hal.local.queue_record import QUEUE
 from jitree.hal.stream_record import STREAM
@@ -73,6 +76,111 @@ def test_a_member_that_ends_while_others_wait(member: CudaDevice, library: FakeN
         ending = threading.Timer(0.1, setattr, (library, "failure", ended))
         ending.start()
         fails(module, UnavailableError, "remote process exited")
+    assert library.aborted == [1]
+
+
+@pytest.fixture
+def patient(fake: FakeDriver, library: FakeNccl) -> Iterator[CudaDevice]:
+    """Member 0 of three, which never takes another one for late."""
+    with CudaDevice(fake, 0, collective_timeout=inf) as device:
+        device.replace_channel_provider(FixedProvider(0, 3, IDENTIFIER))
+        yield device
+
+
+def kill(member: Presence) -> None:
+    """As the end of its process does."""
+    for line in member._lines.values():
+        line.connection.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("tier", ["plain", "fast", "native"])
+@pytest.mark.parametrize("place", ["device", "ncclGroupEnd"])
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_member_whose_process_ends(
+    patient: CudaDevice, library: FakeNccl, place: str, when: str, tier: str
+) -> None:
+    """NCCL says nothing of it."""
+    with Session(device=patient, tier=tier) as session:
+        module = session.load(PROGRAM)
+        module.all_reduce(data(0))
+        library.waits_in = place
+        killing = threading.Timer(0.1 * (when == "meanwhile"), kill, (library.others[2],))
+        killing.start()
+        if when == "before":
+            killing.join()
+        fails(module, UnavailableError, "member 2 of 3 of a channel has ended")
+
+
+def test_a_member_that_fails_says_why(patient: CudaDevice, library: FakeNccl) -> None:
+    library.waits_in = "device"
+    with Session(device=patient) as session:
+        module = session.load(PROGRAM)
+        library.on_collective = [
+            threading.Thread(target=lambda: library.others[1].end(FAILED, "it was interrupted"))
+        ]
+        fails(module, UnavailableError, "member 1 of 3 of a channel has failed: it was interrupted")
+        fails(module, UnavailableError, "open the device again")
+
+
+def test_a_device_that_fails_tells_the_others(member: CudaDevice, library: FakeNccl) -> None:
+    library.waits_in = "device"
+    with Session(device=member) as session:
+        fails(session.load(PROGRAM), DeadlineExceededError, "within 0.3 s")
+        assert "member 0 of 2 of a channel has failed: DEADLINE_EXCEEDED" in heard(library.others[1])
+
+
+def heard(member: Presence) -> str:
+    until = time.monotonic() + LONGEST
+    while (failure := member.failure()) is None:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+    return str(failure)
+
+
+def test_who_has_left_is_missed_in_what_comes_after(patient: CudaDevice, library: FakeNccl) -> None:
+    """What it has taken part in goes on."""
+    with Session(device=patient) as session:
+        module = session.load(PROGRAM)
+        module.all_reduce(data(0))
+        for other in library.others.values():
+            other.progress.whole = 2
+            other.end(LEFT)
+        module.all_reduce(data(0))
+        library.waits_in = "device"
+        fails(module, UnavailableError, "member [12] of 3 of a channel has left the group")
+
+
+@pytest.mark.parametrize("is_referred_to", [False, True])
+def test_a_device_that_is_closed_has_left_its_groups(
+    fake: FakeDriver, library: FakeNccl, is_referred_to: bool
+) -> None:
+    with CudaDevice(fake, 0) as device, Session(device=device) as session:
+        device.replace_channel_provider(FixedProvider(0, 2, IDENTIFIER))
+        session.load(PROGRAM).all_reduce(data(0))
+        channel = device.create_channel(-1, None, None, -1, -1) if is_referred_to else None
+    other = library.others[1]
+    other.progress.whole = 2
+    assert "member 0 of 2 of a channel has left the group" in heard(other)
+    other.progress.whole = 1  # in which both were
+    assert other.failure() is None
+    del channel
+
+
+def test_members_that_do_not_meet(member: CudaDevice, library: FakeNccl) -> None:
+    """They have joined, and one ends before all know of each other."""
+    library.waits_in = "share"
+    with pytest.raises(DeadlineExceededError, match="member 0 of 2 joins the group"):
+        member.create_channel(-1, None, None, -1, -1)
+    assert library.aborted == [1]
+
+
+def test_a_member_that_ends_while_others_split(patient: CudaDevice, library: FakeNccl) -> None:
+    channel = patient.create_channel(-1, None, None, -1, -1)
+    library.waits_in = "split"
+    killing = threading.Timer(0.1, kill, (library.others[1],))
+    killing.start()
+    with pytest.raises(UnavailableError, match="member 1 of 3 of a channel has ended"):
+        channel.split(0, 0)
     assert library.aborted == [1]
 
 

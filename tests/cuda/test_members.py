@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +17,10 @@ import pytest
 
 from jitree import Session
 from jitree.cuda import nccl
+from jitree.cuda.channel import CudaChannel
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.driver import CudaDriver
-from jitree.errors import DeadlineExceededError, StatusError, UnavailableError
+from jitree.errors import StatusError, UnavailableError
 from jitree.hal.fence import Fence
 from jitree.hal.objects import Channel, ChannelProvider
 from tests.cuda.fake import FakeDriver
@@ -159,24 +161,97 @@ def test_one_process_a_member(environment: dict[str, str]) -> None:
     assert [process.wait(120) for process in processes] == [0] * MEMBERS
 
 
-@pytest.mark.parametrize(
-    ("part", "error", "seconds"), [("killed", UnavailableError, 30), ("late", DeadlineExceededError, 10)]
-)
-def test_a_missing_member(
-    environment: dict[str, str], part: str, error: type[StatusError], seconds: float
-) -> None:
-    """One is killed between collectives, or does not come for two seconds: the other one gets an error, and
-    can open the device again."""
-    first, second = start_members(environment, part)
+class Loss(NamedTuple):
+    """How a group loses a member, and what the other one gets."""
+
+    how: Callable[[CudaDevice, Channel], object]
+    """What the member does that is lost."""
+    error: str
+    """Name of the class."""
+    text: str
+    seconds: float = 5.0
+    """In which the other one has its error, at the latest."""
+    lost: int = 1
+    """The member."""
+    timeout: float = 60.0
+    """For which members may be late."""
+    waits: float = 0.0
+    """Seconds after which the other one begins its collective."""
+
+
+def end_by(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+def end_while_waiting(device: CudaDevice, channel: Channel) -> None:
+    threading.Timer(0.5, end_by, (signal.SIGKILL,)).start()
+    sum_of_all(device, channel)
+
+
+def end_after(seconds: float) -> None:
+    time.sleep(seconds)
+    end_by(signal.SIGKILL)
+
+
+def fail(device: CudaDevice, channel: Channel) -> None:
+    raise ValueError("a member that raises")
+
+
+ENDED = "of 2 of a channel has ended: its process is gone"
+LOSSES: Final = {
+    "killed": Loss(lambda *_: end_by(signal.SIGKILL), "UnavailableError", f"member 1 {ENDED}"),
+    "killed-first": Loss(lambda *_: end_by(signal.SIGKILL), "UnavailableError", f"member 0 {ENDED}", lost=0),
+    "killed-meanwhile": Loss(lambda *_: end_after(1), "UnavailableError", f"member 1 {ENDED}"),
+    "killed-inside": Loss(end_while_waiting, "UnavailableError", f"member 1 {ENDED}", waits=2),
+    "exits": Loss(lambda *_: os._exit(3), "UnavailableError", f"member 1 {ENDED}"),
+    "raises": Loss(fail, "UnavailableError", "member 1 of 2 of a channel has left the group", seconds=8),
+    "stopped": Loss(
+        lambda *_: end_by(signal.SIGSTOP), "DeadlineExceededError", "within 2 s", seconds=10, timeout=2
+    ),
+    "late": Loss(lambda *_: time.sleep(100), "DeadlineExceededError", "within 2 s", seconds=10, timeout=2),
+}
+
+
+@pytest.mark.parametrize("part", LOSSES)
+def test_a_missing_member(environment: dict[str, str], part: str) -> None:
+    """It ends between collectives or in one, or does not come for two seconds: the other one gets an error,
+    and can open the device again."""
+    loss = LOSSES[part]
+    printed = printed_by(1 - loss.lost, environment, part)
+    name, taken, again = printed.split()[-3:]
+    assert (name, again) == (loss.error, "again") and loss.text in printed
+    assert float(taken) < loss.seconds
+
+
+def printed_by(rank: int, environment: dict[str, str], part: str) -> str:
+    """What a member prints, while the other one is lost."""
+    processes = start_members(environment, part)
     try:
-        printed, _ = first.communicate(timeout=120)
-        print(printed)
-        name, taken, again = printed.split()[-3:]
-        assert (name, again) == (error.__name__, "again") and float(taken) < seconds
+        printed, _ = processes[rank].communicate(timeout=120)
+        print(part, printed)
+        return printed
     finally:
-        for process in (first, second):
+        for process in processes:
             process.kill()
             process.wait()
+
+
+def test_a_member_that_is_killed_before_others_split(environment: dict[str, str]) -> None:
+    printed = printed_by(0, environment, "split")
+    assert f"member 1 {ENDED}" in printed and printed.split()[-1] == "again"
+
+
+@pytest.mark.parametrize("part", ["join-0", "join-0.05", "join-0.3"])
+def test_a_member_that_is_killed_while_others_join(environment: dict[str, str], part: str) -> None:
+    """NCCL may notice, or the time passes."""
+    printed = printed_by(0, environment, part)
+    assert printed.split()[-1] == "again"
+    assert printed.split()[-3] in ("UnavailableError", "InternalError", "DeadlineExceededError")
+
+
+def test_a_member_that_leaves_in_order(environment: dict[str, str]) -> None:
+    """It is no error for one that does nothing with it."""
+    assert printed_by(0, environment, "leaves").split() == ["whole", "again"]
 
 
 def sum_of_all(device: CudaDevice, channel: Channel) -> float:
@@ -191,25 +266,37 @@ def sum_of_all(device: CudaDevice, channel: Channel) -> float:
     return float(np.asarray(device.read_buffer(receive, done)).view(np.float32)[0])
 
 
-def lose_member(uri: str, rank: int, part: str) -> None:
-    """What member 0 gets when member 1 goes, and after how many seconds; then it works alone."""
-    session = Session(device=uri + "?collective_timeout=2" * (part == "late"))
+def tell(begun: float, error: StatusError) -> None:
+    print(error)
+    print(type(error).__name__, time.monotonic() - begun)
+
+
+def lose_member(uri: str, rank: int, loss: Loss) -> None:
+    """What a member gets when the other one goes, and after how many seconds; then it works alone."""
+    session = Session(device=f"{uri}?collective_timeout={loss.timeout:g}")
+    device, channel = joined(session)
+    if rank == loss.lost:
+        loss.how(device, channel)
+    time.sleep(loss.waits)
+    begun = time.monotonic()
+    try:
+        sum_of_all(device, channel)
+    except StatusError as error:
+        tell(begun, error)
+    session.close()
+    work_alone(uri)
+
+
+def joined(session: Session) -> tuple[CudaDevice, Channel]:
     device = session.device
     assert isinstance(device, CudaDevice)
     channel = device.create_channel(-1, None, None, -1, -1)
     for _ in range(3):
         assert sum_of_all(device, channel) == MEMBERS
-    if rank:
-        if part == "killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(100)
-    begun = time.monotonic()
-    try:
-        sum_of_all(device, channel)
-    except StatusError as error:
-        print(error)
-        print(type(error).__name__, time.monotonic() - begun)
-    session.close()
+    return device, channel
+
+
+def work_alone(uri: str) -> None:
     with Session(device=uri) as session:
         device = session.device
         assert isinstance(device, CudaDevice)
@@ -217,17 +304,73 @@ def lose_member(uri: str, rank: int, part: str) -> None:
     print("again")
 
 
+def lose_before_split(uri: str, rank: int) -> None:
+    with Session(device=uri) as session:
+        _, channel = joined(session)
+        if rank:
+            end_by(signal.SIGKILL)
+        begun = time.monotonic()
+        try:
+            channel.split(0, 0)
+        except StatusError as error:
+            tell(begun, error)
+    work_alone(uri)
+
+
+def lose_while_joining(uri: str, rank: int, seconds: float) -> None:
+    """Member 1 is killed so many seconds after it has begun to join."""
+    with Session(device=uri + "?collective_timeout=5") as session:
+        if rank:
+            library = nccl.library()
+            join = library.join
+
+            def end(*arguments: Any) -> None:
+                threading.Thread(target=end_after, args=(seconds,)).start()
+                if seconds:
+                    join(*arguments)
+                time.sleep(100)
+
+            library.join = end  # type: ignore[assignment, method-assign]
+        begun = time.monotonic()
+        try:
+            joined(session)
+        except StatusError as error:
+            tell(begun, error)
+    work_alone(uri)
+
+
+def leave(uri: str, rank: int) -> None:
+    with Session(device=uri) as session:
+        device, channel = joined(session)
+        if rank:
+            return
+        time.sleep(3)
+        assert isinstance(channel, CudaChannel)
+        channel.check()
+        written = device.device_allocator.allocate(0x30, 0, 4)  # what is no collective goes on
+        device.write_buffer(written, np.full(4, 7, np.uint8))
+        assert np.asarray(device.read_buffer(written)).tolist() == [7] * 4
+        print("whole")
+    work_alone(uri)
+
+
 def main(part: str) -> None:
     """A process of :func:`start_members`."""
     rank = int(os.environ["RANK"])
     uri = f"cuda://{rank % int(os.environ['GPUS'])}"
-    if part != "all":
-        lose_member(uri, rank, part)
-        return
-    with Session(device=uri) as session:
-        run_member(session, rank, MEMBERS)
-    with Session(device=uri) as session:
-        run_pair(session, rank)
+    if part in LOSSES:
+        lose_member(uri, rank, LOSSES[part])
+    elif part == "split":
+        lose_before_split(uri, rank)
+    elif part.startswith("join-"):
+        lose_while_joining(uri, rank, float(part[5:]))
+    elif part == "leaves":
+        leave(uri, rank)
+    else:
+        with Session(device=uri) as session:
+            run_member(session, rank, MEMBERS)
+        with Session(device=uri) as session:
+            run_pair(session, rank)
 
 
 if __name__ == "__main__":

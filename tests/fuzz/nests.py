@@ -1,18 +1,15 @@
 """Random loop nests with constants that wrap: all tiers leave the same memory and end the same way.
 
-``python -m tests.fuzz.nests --nests 10000 --inputs 34 --processes 16`` runs a long campaign, each nest in a
-process that may die of it. A nest is given by its number, and so is what it is called with.
+``python -m tests.fuzz.nests --cases 10000 --inputs 34 --processes 16`` runs a long campaign. A nest is given
+by its number, and so is what it is called with.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +21,7 @@ from jitree.regs.buffer import VmBuffer
 from jitree.regs.ref_types import RefTypes
 from tests.dispatch.harness import compile_here
 from tests.dispatch.native.nests.programs import REFS, SIZES, Level, Text, argument, module
+from tests.fuzz.numbered import Result, main
 
 TIERS: Final = ("plain", "fast", "native")
 KINDS: Final = ("i8", "i16", "i32", "i64", "f32", "f64")
@@ -189,16 +187,11 @@ def outcome(loaded: BytecodeModule, tier: str, numbers: Sequence[int]) -> tuple[
     return end, block.tobytes()
 
 
-Result = tuple[list[str], Counter[str]]
-ROUND: Final = 400
-"""Nests that processes run before new ones take their place: they keep the code that they have compiled."""
-
-
 def differences(number: int, count: int) -> Result:
     """What tiers disagree on, and what was called. Natively, a nest that is refused is scalar code."""
     loaded = nest(number)
     native = compile_here(loaded)
-    counts: Counter[str] = Counter({"nests": 1, "functions that are not compiled": len(native.refusals)})
+    counts: Counter[str] = Counter({"cases": 1, "functions that are not compiled": len(native.refusals)})
     found: list[str] = []
     for numbers in inputs(number, count):
         ends = {tier: outcome(loaded, tier, numbers) for tier in TIERS}
@@ -213,48 +206,5 @@ def differences(number: int, count: int) -> Result:
     return found, counts
 
 
-def campaign(numbers: Sequence[int], count: int, processes: int) -> Result:
-    """Runs nests in child processes; one that ends a process is a difference, too."""
-    found: list[str] = []
-    counts: Counter[str] = Counter()
-    for first in range(0, len(numbers), ROUND):
-        together = numbers[first : first + ROUND]
-        done = _results(together, count, processes)
-        for number in together:  # one by one where one has ended the pool
-            result = done.get(number) or _results([number], count, 1).get(number)
-            more, counted = result or ([f"nest {number} ends the process"], Counter({"nests": 1}))
-            found += more
-            counts += counted
-    return found, counts
-
-
-def _results(numbers: Sequence[int], count: int, processes: int) -> dict[int, Result]:
-    """Without those that ended the process, or came after one that did."""
-    done: dict[int, Result] = {}
-    with ProcessPoolExecutor(processes) as pool:
-        running = {pool.submit(differences, number, count): number for number in numbers}
-        for future in as_completed(running):
-            try:
-                done[running[future]] = future.result()
-            except BrokenProcessPool:
-                continue
-    return done
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.nests", description=__doc__)
-    parser.add_argument("--nests", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--inputs", type=int, default=34)
-    parser.add_argument("--processes", type=int, default=2)
-    arguments = parser.parse_args()
-    numbers = range(arguments.first, arguments.first + arguments.nests)
-    found, counts = campaign(numbers, arguments.inputs, arguments.processes)
-    for what, number in counts.items():
-        print(f"{number:9}  {what}")
-    print(*found[:50], f"{len(found)} differences", sep="\n")
-    return 1 if found else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, differences))

@@ -17,10 +17,12 @@ LOOK_SECONDS: Final = 0.02
 """Between two looks of a waiting thread whether the call is to end."""
 
 
-def wait_looking(function: Callable[[], T], seconds: float = inf) -> T:
+def wait_looking(
+    function: Callable[[], T], seconds: float = inf, require_members: Callable[[], object] = bool
+) -> T:
     """Returns what a function returns that may wait for long. Another thread calls it, while this one looks
-    whether the call is to end; if so, or after so many seconds (DEADLINE_EXCEEDED), this thread stops
-    waiting for the other."""
+    whether the call is to end, or ``require_members`` raises what has happened to others; if so, or after so
+    many seconds (DEADLINE_EXCEEDED), this thread stops waiting for the other."""
     future = Future[T]()
 
     def run() -> None:
@@ -33,6 +35,7 @@ def wait_looking(function: Callable[[], T], seconds: float = inf) -> T:
     until = time.monotonic() + seconds
     while not wait([future], LOOK_SECONDS).done:
         require_going_on()
+        require_members()
         if time.monotonic() >= until:
             raise DeadlineExceededError(f"other members have not come within {seconds:g} s")
     return future.result()

@@ -18,6 +18,9 @@ from jitree.dispatch.native.ssa import PHI, SsaLoop, Value
 
 _ZERO: Final = Polynomial.constant(0)
 _MOST_LEVELS: Final = 8
+_WIDEST_TILE: Final = 64
+"""Divisors up to which a loop of an unknown number of iterations is split with a rest: where it has only
+one, the inner loop makes as many. Tiles of compiled models have up to 32 elements."""
 
 
 def add_level(reader: PolynomialReader, loop: SsaLoop, level: Level) -> None:
@@ -30,16 +33,22 @@ def add_level(reader: PolynomialReader, loop: SsaLoop, level: Level) -> None:
         reader.products.append(level.bound)
         for divisor in exact:  # two negative factors make a positive product
             reader.not_negative |= divisor.symbols()
-    elif divisors and divisors[0].number is not None:
+    elif divisors and (tile := _tile(divisors[0], level)):
         outer, inner = _counters(variable, 2)
         levels = (
-            Level(outer, _ZERO, level.bound, divisors[0].number, level.unsigned),
+            Level(outer, _ZERO, level.bound, tile, level.unsigned),
             Level(inner, _ZERO, divisors[0], 1, level.unsigned),
         )
         reader.add_split(variable, level, levels)
         reader.limits.append(loop.header.terminator.operands[0])
     else:
         reader.add(variable, level)
+
+
+def _tile(divisor: Polynomial, level: Level) -> int | None:
+    """The divisor if few iterations of its inner loop are none of the program's."""
+    number = divisor.number
+    return None if number is None or (level.extent is None and number > _WIDEST_TILE) else number
 
 
 def _digits(bound: Polynomial, divisors: Sequence[Polynomial]) -> Iterator[Polynomial]:
