@@ -10,18 +10,13 @@ from typing import Final
 
 from jitree.base.records import NamedTuple
 from jitree.codegen.forks import spread
-from jitree.codegen.image.generated import Generated, Pipeline, Unit
+from jitree.codegen.image.generated import STRAIGHT, Generated, Unit
 from jitree.dispatch.native.generate import PROGRAM, resumable
 from jitree.dispatch.native.lower import Lowered, lower
 from jitree.dispatch.native.source import ModuleSource, decode
 from jitree.loaders.vmvx_layout import symbol
 from jitree.loaders.vmvx_text import Kernel, keeps_buffers, list_changes, texts
 
-KERNELS: Final = Pipeline(
-    1, loop_vectorization=False, slp_vectorization=False, loop_unrolling=False, strength_reduction=False
-)
-"""How kernels are optimised whose loops are all nests: these are vectors, and counters are good enough for
-their addresses; the rest is straight-line code."""
 _TOGETHER: Final = 8
 """Kernels that are lowered and compiled together, beside others: LLVM's time grows faster than the number."""
 
@@ -61,7 +56,7 @@ def _part(source: ModuleSource, refused: str, wanted: Sequence[int]) -> _KernelP
     if refused:
         return _KernelPart({**lowered.refusals, **dict.fromkeys(chosen, refused)}, lowered.loops, {}, ())
     units = []
-    for pipeline, is_scalar in ((KERNELS, False), (PROGRAM, True)):
+    for pipeline, is_scalar in ((STRAIGHT, False), (PROGRAM, True)):
         those = [ordinal for ordinal in chosen if (ordinal in lowered.scalar) is is_scalar]
         kernels = [_kernel(lowered, ordinal) for ordinal in those]
         if kernels:
@@ -78,4 +73,4 @@ def generate_hot(data: bytes, ordinals: bytes) -> Generated:
     """As :func:`jitree.dispatch.native.generate.program`, of some kernels and what they call."""
     wanted = array("i", ordinals)
     lowered = lower(decode(data), wanted, hot=wanted, roots=wanted)
-    return resumable(lowered, PROGRAM if lowered.scalar else KERNELS)
+    return resumable(lowered, PROGRAM if lowered.scalar else STRAIGHT)
