@@ -44,7 +44,7 @@ CALL: Final = re.compile(
     rf"\(((?!i1 )({_TYPE}) {_VALUE}(?:, (?:\5|i1) {_VALUE})*)\)"
 )
 """A call of LLVM's that exists so, too, of operands of one type and flags: result, name, types, operands."""
-_TARGET: Final = ("x86_64-unknown-linux-gnu", "x86-64", "")
+TARGET: Final = ("x86_64-unknown-linux-gnu", "x86-64", "")
 """Rows do not depend on the machine: nothing in them is decided by one."""
 _TRUTH: Final = re.compile(r"zext(?: nneg)? i1 (%\S+) to i32")
 _NAMES: Final = re.compile(r'%(?:"[^"]+"|[-\w.$]+)')
@@ -66,8 +66,8 @@ def encode(texts: list[str], names: Mapping[str, str]) -> bytes:
     """The rows of functions, by name, from their IR; ``names`` are by symbol. Imports llvmlite."""
     from jitree.codegen.image.compile import Target, optimized_module
 
-    module = optimized_module(texts, names, Target(*_TARGET))
-    metadata = _metadata(str(module))
+    module = optimized_module(texts, names, Target(*TARGET))
+    metadata = metadata_of(module)
     rows = {
         names[function.name]: tuple(_row(function, metadata))
         for function in module.functions
@@ -76,9 +76,9 @@ def encode(texts: list[str], names: Mapping[str, str]) -> bytes:
     return zlib.compress(json.dumps(rows).encode(), 9)
 
 
-def _metadata(module: str) -> dict[str, str]:
+def metadata_of(module: Any) -> dict[str, str]:
     """The numbers that the metadata of a module has in others (:mod:`jitree.dispatch.native.counting`)."""
-    nodes = dict(re.findall(r"^(!\d+) = !\{(.*)\}", module, re.MULTILINE))
+    nodes = dict(re.findall(r"^(!\d+) = !\{(.*)\}", str(module), re.MULTILINE))
     found = {}
     for number, text in nodes.items():
         accessed = nodes.get(text.partition(",")[0], "").partition(",")[0].strip('!"')
@@ -112,7 +112,7 @@ def _row(function: Any, metadata: Mapping[str, str]) -> Row:
         return _NAMES.sub(lambda found: names[found[0]], text)
 
     if len(blocks) > 1 or not all(_is_elementwise(line) for line in body):
-        return Row([], "", "", _definition(function, metadata))
+        return Row([], "", "", definition(function, metadata, "define internal", "alwaysinline nounwind"))
     lines = [renamed(line.split(" = ", 1)[1]) for line in body]
     result = renamed(last.split()[-1])
     made = _TRUTH.fullmatch(lines[-1]) if lines and result == f"%{len(lines) - 1}" else None
@@ -124,8 +124,14 @@ def _is_elementwise(line: str) -> bool:
     return bool(STEP.fullmatch(text) or CALL.fullmatch(text))
 
 
-def _definition(function: Any, metadata: Mapping[str, str]) -> str:
+def declaration(function: Any) -> str:
     """As text that any module may contain."""
+    text = next(line for line in str(function).splitlines() if line.startswith("declare "))
+    return text[: text.rindex(")") + 1]
+
+
+def definition(function: Any, metadata: Mapping[str, str], begin: str, attributes: str) -> str:
+    """The same of what is not only declared."""
 
     def known(found: re.Match[str]) -> str:
         return f", !{found[1]} {metadata[found[2]]}" if found[2] in metadata else ""
@@ -138,7 +144,7 @@ def _definition(function: Any, metadata: Mapping[str, str]) -> str:
     result, _, rest = first.removeprefix("define ").partition(" @")
     arguments = rest[rest.index("(") : rest.index(")") + 1]
     name = _quoted(function.name)
-    head = f"define internal {result.split()[-1]} {name}{arguments} alwaysinline nounwind {{"
+    head = f"{begin} {result.split()[-1]} {name}{arguments} {attributes} {{"
     text = "\n".join([head, *(_LABEL.sub(r"%\1:", line) for line in lines if line)])
     names = {name: f"%v{number}" for number, name in enumerate(dict.fromkeys(_NAMES.findall(text)))}
     return _NAMES.sub(lambda found: names[found[0]], text).replace("\n%v", "\nv")

@@ -6,23 +6,15 @@ import json
 from array import array
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final
 
 from jitree.base.records import NamedTuple
 from jitree.codegen.forks import spread
-from jitree.codegen.image.generated import Generated, Pipeline, Unit
+from jitree.codegen.image.generated import STRAIGHT, Generated, Unit
 from jitree.dispatch.native.generate import PROGRAM, resumable
 from jitree.dispatch.native.lower import Lowered, lower
 from jitree.dispatch.native.source import ModuleSource, decode
-from jitree.loaders.vmvx_layout import TOGETHER as _TOGETHER
-from jitree.loaders.vmvx_layout import symbol
+from jitree.loaders.vmvx_layout import TOGETHER, symbol
 from jitree.loaders.vmvx_text import Kernel, keeps_buffers, list_changes, texts
-
-KERNELS: Final = Pipeline(
-    1, loop_vectorization=False, slp_vectorization=False, loop_unrolling=False, strength_reduction=False
-)
-"""How kernels are optimised whose loops are all nests: these are vectors, and counters are good enough for
-their addresses; the rest is straight-line code."""
 
 
 class _KernelPart(NamedTuple):
@@ -40,7 +32,7 @@ def generate(data: bytes, ordinals: bytes) -> Generated:
     wanted = array("i", ordinals)
     changes = sorted(set(list_changes(source.words, source.instruction_words)))
     reason = f"{', '.join(changes)} in the executable" if changes else ""
-    count = -(-len(wanted) // _TOGETHER)
+    count = -(-len(wanted) // TOGETHER)
     parts = spread(partial(_part, source, reason), [wanted[number::count] for number in range(count)])
     units = [unit for part in parts for unit in part.units]
     notes = json.dumps(
@@ -60,7 +52,7 @@ def _part(source: ModuleSource, refused: str, wanted: Sequence[int]) -> _KernelP
     if refused:
         return _KernelPart({**lowered.refusals, **dict.fromkeys(chosen, refused)}, lowered.loops, {}, ())
     units = []
-    for pipeline, is_scalar in ((KERNELS, False), (PROGRAM, True)):
+    for pipeline, is_scalar in ((STRAIGHT, False), (PROGRAM, True)):
         those = [ordinal for ordinal in chosen if (ordinal in lowered.scalar) is is_scalar]
         kernels = [_kernel(lowered, ordinal) for ordinal in those]
         if kernels:
@@ -77,4 +69,4 @@ def generate_hot(data: bytes, ordinals: bytes) -> Generated:
     """As :func:`jitree.dispatch.native.generate.program`, of some kernels and what they call."""
     wanted = array("i", ordinals)
     lowered = lower(decode(data), wanted, hot=wanted, roots=wanted)
-    return resumable(lowered, PROGRAM if lowered.scalar else KERNELS)
+    return resumable(lowered, PROGRAM if lowered.scalar else STRAIGHT)

@@ -5,6 +5,7 @@ The builder process imports this module. It does not take numba.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
@@ -41,10 +42,12 @@ class Kernel(NamedTuple):
 
 
 def texts(lowered: str, kernels: Sequence[Kernel]) -> list[str]:
-    """The text of the lowered module, and a ``workgroups`` for each kernel."""
+    """The text of the lowered module, and that of a ``workgroups`` for each kernel."""
     template = image.wait(SPANS).notes.decode()
     bridges = [_bridges(kernel) for kernel in kernels]
-    return ["\n".join([lowered, *bridges]), *(_named(template, kernel.ordinal) for kernel in kernels)]
+    loops = "\n".join(_named(template, kernel.ordinal) for kernel in kernels)
+    declared = dict.fromkeys(re.findall(r"^declare .*", loops, re.MULTILINE))
+    return ["\n".join([lowered, *bridges]), "\n".join([*declared, re.sub(r"(?m)^declare .*", "", loops)])]
 
 
 def list_changes(words: Sequence[int], starts: Sequence[int]) -> Iterator[str]:
@@ -65,7 +68,7 @@ def _beginning(words: Sequence[int], starts: Sequence[int], names: tuple[str, ..
 def _named(text: str, ordinal: int) -> str:
     """Each kernel has its functions."""
     for function in (workgroups, kernel, has_room):
-        text = text.replace(f'@"{function.__name__}"', f'@"{function.__name__}.{ordinal}"')
+        text = re.sub(rf'@"?{function.__name__}"?\(', f"@{function.__name__}.{ordinal}(", text)
     return text
 
 

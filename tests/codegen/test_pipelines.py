@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jitree.codegen.image.compile import compile_object, host_target
-from jitree.codegen.image.generated import PLAIN
+from jitree.codegen.image.compile import compile_object, host_target, optimized_module
+from jitree.codegen.image.generated import PLAIN, STRAIGHT
 
 _TEXT = """
 define void @clear(ptr %base, i64 %count, i64 %stride) {
@@ -27,3 +27,37 @@ def test_strength_reduction_is_each_units() -> None:
     pipelines = (PLAIN, PLAIN._replace(strength_reduction=False), PLAIN)
     reduced, kept, again = (compile_object([_TEXT], ["clear"], host_target(), item) for item in pipelines)
     assert reduced == again != kept
+
+
+_CALLED = """
+define internal i64 @unused(i64 %x) {
+  ret i64 %x
+}
+define i64 @doubled(i64 %x) alwaysinline {
+  %place = alloca i64
+  store i64 %x, ptr %place
+  %unused = mul i64 %x, %x
+  %read = load i64, ptr %place
+  %sum = add i64 %read, %x
+  ret i64 %sum
+}
+define i64 @run(i64 %x) {
+  %made = call i64 @doubled(i64 %x)
+  ret i64 %made
+}
+"""
+
+
+def test_straight_code_is_inlined_and_simplified() -> None:
+    module = optimized_module([_CALLED], ["run"], host_target(), STRAIGHT)
+    defined = [function for function in module.functions if not function.is_declaration]
+    assert [function.name for function in defined] == ["run"]
+    instructions = [item.opcode for block in defined[0].blocks for item in block.instructions]
+    assert instructions == ["shl", "ret"]
+
+
+def test_straight_code_keeps_its_loops() -> None:
+    module = optimized_module([_TEXT], ["clear"], host_target(), STRAIGHT)
+    (function,) = module.functions
+    assert sum(item.opcode == "store" for block in function.blocks for item in block.instructions) == 1
+    assert "llvm.memset" not in str(module)

@@ -42,7 +42,7 @@ def compiled(mnemonic: str, target: Target | None = None) -> Callable[..., Any]:
             steps.append(f"%x{n} = load <{LANES} x {element}>, ptr %q{n}, align 1")
     operands = ", ".join(f"<{LANES} x {element}> %x{n}" for n in range(count))
     newline = "\n"
-    texts = function_texts(mnemonic, "@function", LANES, "internal", functions)
+    texts = function_texts(mnemonic, "@function", LANES, "internal", functions.get(mnemonic))
     text = f"""
 {newline.join(dict.fromkeys(texts))}
 define void @run({", ".join(f"ptr {place}" for place in places)}, i64 %n) {{

@@ -285,3 +285,10 @@ def test_the_image_does_not_depend_on_what_was_compiled_before() -> None:
     first, second = generate(), generate()
     assert first.notes == second.notes
     assert b"workgroups" in first.notes
+
+
+def test_what_each_kernel_has_of_it_is_simplified_already() -> None:
+    notes = image.wait(SPANS).notes.decode()
+    assert "alloca" not in notes
+    declared = {line.split("(")[0] for line in notes.splitlines() if line.startswith("declare")}
+    assert declared == {"declare i1 @has_room", "declare i64 @kernel"}

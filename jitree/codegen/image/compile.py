@@ -62,8 +62,25 @@ def optimized_module(
     options.loop_unrolling = pipeline.loop_unrolling
     builder = llvm.create_pass_builder(machine, options)
     unused.run(module, builder)
-    builder.getModulePassManager().run(module, builder)
+    if pipeline.passes:
+        _simplify(module, builder, pipeline.passes)
+    else:
+        builder.getModulePassManager().run(module, builder)
     return module
+
+
+def _simplify(module: Any, builder: Any, passes: Sequence[str]) -> None:
+    """Inlines, then runs function passes over what is left."""
+    inlining = llvm.create_new_module_pass_manager()
+    inlining.add_always_inliner_pass()
+    inlining.add_global_dead_code_eliminate_pass()
+    inlining.run(module, builder)
+    simplifying = llvm.create_new_function_pass_manager()
+    for name in passes:
+        getattr(simplifying, f"add_{name}_pass")()
+    for function in module.functions:
+        if not function.is_declaration:
+            simplifying.run(function, builder)
 
 
 def compile_object(

@@ -19,10 +19,25 @@ class Pipeline(NamedTuple):
     strength_reduction: bool = True
     """Whether addresses in loops become additions. To find them takes a fifth of the time of writing machine
     code."""
+    passes: tuple[str, ...] = ()
+    """What simplifies functions in which all calls have been inlined that are to be, by llvmlite's names, in
+    this order and nothing else; none: what LLVM has for the level."""
 
 
 PLAIN: Final = Pipeline(2, loop_vectorization=False, slp_vectorization=False, loop_unrolling=False)
 """For code without loops that gain from more, such as the loop of the fast tier."""
+
+STRAIGHT: Final = Pipeline(
+    1,
+    loop_vectorization=False,
+    slp_vectorization=False,
+    loop_unrolling=False,
+    strength_reduction=False,
+    passes=("sroa", "instruction_combine", "simplify_cfg", "dead_code_elimination"),
+)
+"""For code whose loops are written as they are to be: vectors, with nothing in them that does not change, and
+counters that are good enough for their addresses. All that LLVM has for the level takes five times as long,
+since ``instruction_combine`` alone runs eight times; the code is as fast."""
 
 
 class Unit(NamedTuple):

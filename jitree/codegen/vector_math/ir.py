@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from types import FunctionType, MappingProxyType
+from types import FunctionType
 from typing import Any, Final
 
 from jitree.codegen.ir_text import LLVM_TYPES, FunctionText, llvm_type
@@ -31,26 +31,21 @@ FUNCTIONS: Final[dict[str, Callable[..., float]]] = {
 """By the instruction whose meaning they are: operands and result are of the type that the name ends in."""
 
 
+@functools.cache
 def function_texts(
-    mnemonic: str,
-    symbol: str,
-    lanes: int,
-    linkage: str = "",
-    others: Mapping[str, Callable[..., float]] = MappingProxyType({}),
-) -> list[str]:
+    mnemonic: str, symbol: str, lanes: int, linkage: str = "", other: Callable[..., float] | None = None
+) -> tuple[str, ...]:
     """Lines and definitions of a module that has the function, as ``symbol`` names it (with its @), over
     scalars or vectors. Functions have texts in common: each text goes into a module once.
 
-    Inlined into its callers, without any flag that would let LLVM change results. ``others`` stand for the
-    functions of their instructions.
+    Inlined into its callers, without any flag that would let LLVM change results. ``other`` stands for the
+    function of the instruction.
     """
     function, kind = FUNCTIONS[mnemonic], mnemonic[-3:]
     writer = _Writer(lanes)
     signature = (kind,) * function.__code__.co_argcount, kind
-    text = _definition(
-        writer, others.get(mnemonic, function), signature, f"{linkage} {{}} {symbol}", "alwaysinline"
-    )
-    return [*writer.others, text]
+    text = _definition(writer, other or function, signature, f"{linkage} {{}} {symbol}", "alwaysinline")
+    return (*writer.others, text)
 
 
 Signature = tuple[tuple[str, ...], str]

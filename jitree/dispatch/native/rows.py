@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Final
 
 from jitree.base import processor
@@ -122,15 +123,24 @@ def _filled(text: str, names: dict[str, str]) -> str:
 
 def _declare(declare: Declare, line: str) -> None:
     """What an instruction calls."""
+    declaration = _declaration(line)
+    if declaration:
+        declare(declaration)
+
+
+@cache
+def _declaration(line: str) -> str:
     found = _DECLARED.match(line)
-    if found is not None:
-        kinds = (re.match(r"<[^>]*>|\S+", part)[0] for part in found[3].split(", "))  # type: ignore[index]
-        declare(f"declare {found[1]} {found[2]}({', '.join(kinds)})")
+    if found is None:
+        return ""
+    kinds = (re.match(r"<[^>]*>|\S+", part)[0] for part in found[3].split(", "))  # type: ignore[index]
+    return f"declare {found[1]} {found[2]}({', '.join(kinds)})"
 
 
 # -- vectors -------------------------------------------------------------------------------------------------
 
 
+@cache
 def _widened(line: str, lanes: int) -> str:
     """An instruction of a row, on vectors of so many lanes."""
     if lanes == 1:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from jitree.base.records import NamedTuple
 from jitree.dispatch.native.reading import ReadBlock, ReadInstruction, copies
 from jitree.dispatch.native.source import FunctionSource
 from jitree.dispatch.native.ssa import ENTRY_PC, REF, VALUE_TYPES, Variable
@@ -22,13 +23,17 @@ class Bits:
 
     def __init__(self, value_count: int) -> None:
         self._count = value_count
+        self._single: dict[Variable, int] = {}
         self._conflicts: dict[Variable, int] = {}
 
     def of(self, variable: Variable) -> int:
         """The set of one variable; a reference has none."""
-        if variable.type == REF:
-            return 0
-        return 1 << VALUE_TYPES.index(variable.type) * self._count + variable.slot
+        bits = self._single.get(variable)
+        if bits is None:
+            kind, slot = variable
+            bits = 0 if kind == REF else 1 << VALUE_TYPES.index(kind) * self._count + slot
+            self._single[variable] = bits
+        return bits
 
     def of_all(self, variables: Iterable[Variable]) -> int:
         bits = 0
@@ -63,17 +68,19 @@ def check_views(
             at_entry = _written(at_entry, Variable(kind, register), bits)
     valid = {pc: everything for pc in order}
     valid[ENTRY_PC] = at_entry
+    lost, made = dict.fromkeys(order, 0), dict.fromkeys(order, 0)
+    for pc in order:
+        for read in blocks[pc].instructions:
+            for variable in read.outputs:
+                lost[pc] |= bits.overlapping(variable)
+                made[pc] = _written(made[pc], variable, bits)
+    moves = {pc: _Moves.of(blocks[pc].instructions[-1], bits) for pc in order}
     changed = True
     while changed:
         changed = False
         for pc in order:
-            block = blocks[pc]
-            leaving = valid[pc]
-            for read in block.instructions:
-                for variable in read.outputs:
-                    leaving = _written(leaving, variable, bits)
-            leaving = _after_moves(leaving, block.instructions[-1], bits)
-            for target in block.targets:
+            leaving = moves[pc].after(valid[pc] & ~lost[pc] | made[pc])
+            for target in blocks[pc].targets:
                 if target in valid and valid[target] & ~leaving:
                     valid[target] &= leaving
                     changed = True
@@ -96,45 +103,74 @@ def _written(valid: int, variable: Variable, bits: Bits) -> int:
     return valid & ~bits.overlapping(variable) | bits.of(variable)
 
 
-def _after_moves(valid: int, read: ReadInstruction, bits: Bits) -> int:
-    views = copies(read.moves)
-    result = valid
-    for destination in views:
-        result &= ~bits.overlapping(destination)
-    for destination, source in views.items():
-        if valid & bits.of(source):
-            result |= bits.of(destination)
-    return result
+class _Moves(NamedTuple):
+    """What a branch copies between variables, all read before any is written."""
+
+    overwritten: int
+    """Every view of the slots that are written."""
+    written: int
+    pairs: list[tuple[int, int]]
+    """Destination and source."""
+
+    @staticmethod
+    def of(read: ReadInstruction, bits: Bits) -> _Moves:
+        views = copies(read.moves)
+        overwritten = 0
+        for destination in views:
+            overwritten |= bits.overlapping(destination)
+        pairs = [(bits.of(destination), bits.of(source)) for destination, source in views.items()]
+        return _Moves(overwritten, bits.of_all(views), pairs)
+
+    def after(self, valid: int) -> int:
+        """What is valid then."""
+        result = valid & ~self.overwritten
+        for destination, source in self.pairs:
+            if valid & source:
+                result |= destination
+        return result
+
+    def before(self, live: int) -> int:
+        """What is needed for what is needed then."""
+        result = live & ~self.written
+        for destination, source in self.pairs:
+            if live & destination:
+                result |= source
+        return result
 
 
 def liveness(blocks: dict[int, ReadBlock], bits: Bits) -> dict[int, int]:
     """Word index of each instruction → the variables whose values are needed from there on. A branch that was
     put between two blocks has the word index of the second one, which says the same."""
-    at_start = dict.fromkeys(blocks, 0)
-    found: dict[int, int] = {}
+    at_start, at_end = dict.fromkeys(blocks, 0), dict.fromkeys(blocks, 0)
     order = sorted(blocks, reverse=True)
+    steps = {
+        pc: [
+            (read.pc, bits.of_all(read.outputs), bits.of_all(read.inputs))
+            for read in reversed(block.instructions)
+        ]
+        for pc, block in blocks.items()
+    }
+    written, needed = dict.fromkeys(blocks, 0), dict.fromkeys(blocks, 0)
+    for pc in order:
+        for _, outputs, inputs in steps[pc]:
+            written[pc] |= outputs
+            needed[pc] = needed[pc] & ~outputs | inputs
+    moves = {pc: _Moves.of(block.instructions[-1], bits) for pc, block in blocks.items()}
     changed = True
     while changed:
         changed = False
         for pc in order:
-            block = blocks[pc]
             live = 0
-            for target in block.targets:
+            for target in blocks[pc].targets:
                 live |= at_start[target]
-            live = _before_moves(live, block.instructions[-1], bits)
-            for read in reversed(block.instructions):
-                live = live & ~bits.of_all(read.outputs) | bits.of_all(read.inputs)
-                found[read.pc] = live
+            at_end[pc] = live = moves[pc].before(live)
+            live = live & ~written[pc] | needed[pc]
             if live != at_start[pc]:
                 at_start[pc] = live
                 changed = True
+    found: dict[int, int] = {}
+    for pc in order:
+        live = at_end[pc]
+        for step, outputs, inputs in steps[pc]:
+            found[step] = live = live & ~outputs | inputs
     return found
-
-
-def _before_moves(live: int, read: ReadInstruction, bits: Bits) -> int:
-    views = copies(read.moves)
-    result = live & ~bits.of_all(views)
-    for destination, source in views.items():
-        if live & bits.of(destination):
-            result |= bits.of(source)
-    return result

@@ -137,8 +137,7 @@ def _own_function(mnemonic: str) -> Emitter:
 
     def emit(w: Writer, n: int, a: list[str]) -> str:
         symbol = f'@"math.{mnemonic}"' if n == 1 else f'@"math.{mnemonic}.{n}"'
-        functions = vector_functions(n)
-        for text in function_texts(mnemonic, symbol, n, "internal", functions):
+        for text in function_texts(mnemonic, symbol, n, "internal", vector_functions(n).get(mnemonic)):
             w.context.define(text)
         vector = llvm_type(kind, n)
         return w.let(f"call {vector} {symbol}({', '.join(f'{vector} {operand}' for operand in a)})")

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cache
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from jitree.dispatch.native.ssa import Value
@@ -17,8 +19,13 @@ Monomial = tuple["Value", ...]
 """A product of values, ordered by number. A loop's counter is represented by its header's parameter."""
 
 
+_NUMBER: Final = attrgetter("number")
+_HALF: Final = 1 << 63
+_ALL: Final = (1 << 64) - 1
+
+
 def _wrap(number: int) -> int:
-    return ((number + (1 << 63)) & ((1 << 64) - 1)) - (1 << 63)
+    return ((number + _HALF) & _ALL) - _HALF
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,22 +35,37 @@ class Polynomial:
     terms: Mapping[Monomial, int]
 
     @staticmethod
+    @cache
     def constant(number: int) -> Polynomial:
-        return _polynomial([((), number)])
+        number = _wrap(number)
+        return Polynomial({(): number} if number else {})
 
     @staticmethod
     def symbol(value: Value) -> Polynomial:
         return Polynomial({(value,): 1})
 
     def __add__(self, other: Polynomial) -> Polynomial:
-        return _polynomial([*self.terms.items(), *other.terms.items()])
+        return self._plus(other, 1) if other.terms else self
 
     def __sub__(self, other: Polynomial) -> Polynomial:
-        return self + other * Polynomial.constant(-1)
+        return self._plus(other, -1) if other.terms else self
+
+    def _plus(self, other: Polynomial, sign: int) -> Polynomial:
+        terms = dict(self.terms)
+        for monomial, number in other.terms.items():
+            total = _wrap(terms.get(monomial, 0) + sign * number)
+            if total:
+                terms[monomial] = total
+            else:
+                terms.pop(monomial, None)
+        return Polynomial(terms)
 
     def __mul__(self, other: Polynomial) -> Polynomial:
+        for one, factor in ((self, other.number), (other, self.number)):
+            if factor is not None:
+                return one if factor == 1 else _polynomial((m, a * factor) for m, a in one.terms.items())
         return _polynomial(
-            (tuple(sorted((*left, *right), key=lambda value: value.number)), a * b)
+            (tuple(sorted((*left, *right), key=_NUMBER)), a * b)
             for left, a in self.terms.items()
             for right, b in other.terms.items()
         )

@@ -9,7 +9,7 @@ workgroup numbers are. The guard checks each assumption. Nothing is concluded fr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from jitree.dispatch.native.nests.computed import DIVISIONS, is_bounded, separated
@@ -37,12 +37,12 @@ class Level:
     step: int
     unsigned: bool
     """Whether the counter is compared with the bound as an unsigned number."""
+    extent: int | None = field(init=False)
+    """The number of iterations, if it is constant."""
 
-    @property
-    def extent(self) -> int | None:
-        """The number of iterations, if it is constant."""
+    def __post_init__(self) -> None:
         distance = (self.bound - self.initial).number
-        return None if distance is None else -(-distance // self.step)
+        object.__setattr__(self, "extent", None if distance is None else -(-distance // self.step))
 
 
 class Split(NamedTuple):

@@ -6,7 +6,7 @@ stepped by a constant, one way out. Between the loops of a nest there is only ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from jitree.dispatch.native.nests.computed import separated
@@ -68,10 +68,10 @@ class Structure:
     """By parameter where two branches meet: the condition, its value if that holds, and if not."""
     conditions: dict[Value, Polynomial]
     """What is compared in predicates, where it is a polynomial."""
+    counters: tuple[Value, ...] = field(init=False)
 
-    @property
-    def counters(self) -> tuple[Value, ...]:
-        return tuple(level.counter for level in self.levels)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "counters", tuple(level.counter for level in self.levels))
 
     @property
     def is_empty(self) -> bool:

@@ -1,14 +1,39 @@
-"""Writing the LLVM IR of a nest: vectors, loops, and what runs under a condition."""
+"""Writing the LLVM IR of a nest: vectors, loops, and what runs under a condition.
+
+What does not change in a loop is written in front of it, and what a block has already is not written again:
+LLVM's passes would find both, in many times the time that this takes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
-from jitree.codegen.ir_text import FunctionText, llvm_type
+from jitree.codegen.ir_text import FunctionText, Iteration, llvm_type
 
 if TYPE_CHECKING:
     from jitree.dispatch.native.nest_context import NestContext
+
+_PURE: Final = frozenset((
+    "add", "sub", "mul", "shl", "lshr", "ashr", "and", "or", "xor", "icmp", "fcmp", "select", "trunc", "zext",
+    "sext", "fpext", "fptrunc", "sitofp", "uitofp", "fptosi", "bitcast", "getelementptr", "ptrtoint",
+    "inttoptr", "insertelement", "extractelement", "shufflevector", "fadd", "fsub", "fmul", "fdiv", "fneg",
+))  # fmt: skip
+"""Instructions that give the same wherever they stand, and do nothing else: none traps or reads memory."""
+_DIVISION: Final = re.compile(r"[us](?:div|rem) .*, (?:splat \(\w+ )?[1-9]\d*\)?")
+"""By constants that trap for no dividend."""
+_NAME: Final = re.compile(r"%[-\w.]+")
+
+
+class _Front:
+    """The place in front of a loop."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.known: dict[str, str] = {}
+        """Names by expression."""
 
 
 class Writer(FunctionText):
@@ -17,6 +42,55 @@ class Writer(FunctionText):
     def __init__(self, context: NestContext) -> None:
         super().__init__(context.prefix)
         self.context = context
+        self._own = f"%{context.prefix}"
+        self._fronts: list[_Front] = []
+        """Of the loops under construction, from the outermost one."""
+        self._depths: dict[str, int] = {}
+        """In how many loops a value lies; one of the nest that is not here lies in all."""
+        self._known: dict[str, str] = {}
+        """Names by expression, in the block under construction."""
+
+    def let(self, expression: str) -> str:
+        if expression.partition(" ")[0] not in _PURE and not _DIVISION.fullmatch(expression):
+            return super().let(expression)
+        inside = len(self._fronts)
+        depth = max(map(self._depth, _NAME.findall(expression)), default=0)
+        known = self._known if depth >= inside else self._fronts[depth].known
+        name = known.get(expression)
+        if name is None:
+            name = known[expression] = super().let(expression)
+            if depth < inside:
+                self._fronts[depth].lines.append(self._lines.pop())
+            self._depths[name] = min(depth, inside)
+        return name
+
+    def _depth(self, name: str) -> int:
+        depth = self._depths.get(name)
+        if depth is None:
+            return len(self._fronts) if name.startswith(self._own) else 0
+        return depth
+
+    def label(self, name: str) -> None:
+        super().label(name)
+        self._known = {}
+
+    @contextmanager
+    def loop(
+        self, start: str, end: str, step: int | str, carried: list[tuple[str, str]]
+    ) -> Iterator[Iteration]:
+        front = _Front()
+        self._lines.append(front)
+        self._fronts.append(front)
+        with super().loop(start, end, step, carried) as iteration:
+            self._depths.update(dict.fromkeys((iteration.counter, *iteration.values), len(self._fronts)))
+            yield iteration
+        self._fronts.pop()
+
+    def text(self) -> str:
+        lines: list[str] = []
+        for line in self._lines:
+            lines += [line] if isinstance(line, str) else line.lines
+        return "\n".join(lines)
 
     def fresh(self, name: str) -> str:
         return super().fresh(self.context.prefix + name)
@@ -25,6 +99,7 @@ class Writer(FunctionText):
         """The text so far, which this no longer has."""
         text = self.text()
         self._lines = []
+        self._known = {}
         return text
 
     def splat(self, kind: str, scalar: str, lanes: int) -> str:
