@@ -178,7 +178,8 @@ def has_guard() -> bool:
 
 def end_each(left: dict[Item, None], lock: RLock, end: Callable[[Item], object]) -> None:
     """Takes out of what is left one after the other and ends it, until nothing is left. What is being ended
-    when a signal's handler raises stays, for who does this again."""
+    when a signal's handler raises stays, for who does this again. Another error is raised after the last."""
+    failure: BaseException | None = None
     while left:
         item: Item | None = None
         try:
@@ -188,10 +189,14 @@ def end_each(left: dict[Item, None], lock: RLock, end: Callable[[Item], object])
                     del left[item]
             if item is not None:
                 end(item)
-        except BaseException:
-            if item is not None:
-                left[item] = None
-            raise
+        except BaseException as error:
+            if is_interruption(error):
+                if item is not None:
+                    left[item] = None
+                raise
+            failure = failure or error
+    if failure is not None:
+        raise failure
 
 
 def without_guards(action: Callable[[], object]) -> None:

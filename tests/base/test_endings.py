@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from jitree import Session
-from jitree.base.endings import Ended, Ending, carefully
+from jitree.base.endings import Ended, Ending, carefully, end_each, guard
 from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.hal.heap import HeapAllocator
 
@@ -109,3 +109,18 @@ def test_an_interrupted_session_ends() -> None:
         context = holder[0].context
         _drop_interrupted(holder)
         assert context.invoker.closed
+
+
+def test_what_cannot_be_ended_keeps_nothing_else_from_its_end() -> None:
+    """Also a warning, where these are errors. Once is enough: the next time it would fail as well."""
+    ended = []
+
+    def end(name: str) -> None:
+        ended.append(name)
+        if name != "last":
+            raise RuntimeWarning(name)
+
+    left = dict.fromkeys(("first", "second", "last"))
+    with pytest.raises(RuntimeWarning, match="first"):
+        end_each(left, guard(), end)
+    assert ended == ["first", "second", "last"] and not left

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -112,6 +113,25 @@ def test_threads_that_begin_together_share_a_starter() -> None:
     with ThreadPoolExecutor(6) as pool:
         assert [*pool.map(lambda _: begin(), range(6))] == [5] * 6
     assert len(starting._started) == 1
+
+
+def test_what_could_not_be_started_once_may_be_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    starting._end()
+    start, reasons = subprocess.Popen, [errno.EAGAIN, errno.ENOMEM]
+
+    def refused(*arguments: Any, **options: Any) -> Any:
+        if reasons:
+            number = reasons.pop()
+            raise OSError(number, os.strerror(number))
+        return start(*arguments, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", refused)
+    with confined() as session:
+        for reason in ("Cannot allocate memory", "Resource temporarily unavailable"):
+            with pytest.raises(UnavailableError, match=reason):
+                session.load(PROGRAM)
+        session.load(PROGRAM)
+        assert session.call("hostile.count", 5) == 5
 
 
 def test_the_process_ends_with_its_parent() -> None:

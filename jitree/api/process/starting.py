@@ -131,7 +131,11 @@ def _asked(options: bytes) -> tuple[socket.socket, socket.socket]:
                 _end()
                 starter = Starter()
                 _started.append(starter)
-            starter.start()
+            try:
+                starter.start()
+            except OSError:
+                _end()  # the next one may be started
+                raise
             try:
                 socket.send_fds(starter.control, [options], [theirs.fileno(), its.fileno()])
             except OSError as error:  # it has ended
