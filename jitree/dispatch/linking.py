@@ -270,16 +270,16 @@ def split_name(full_name: str) -> tuple[str, str]:
 
 
 def check_dependencies(module: BytecodeModule | HostModule, present: list[ModuleInstance]) -> None:
-    """NOT_FOUND if a module that this one requires is not registered before it, or is too old."""
+    """NOT_FOUND if a module that this one requires is not registered before it, or is too old. Of several of
+    one name the last one counts, as imports are of that."""
+    versions = {instance.module.name: instance.module.version for instance in present}
     for dependency in module.dependencies:
-        versions = [
-            instance.module.version for instance in present if instance.module.name == dependency.name
-        ]
-        if not dependency.required or any(version >= dependency.minimum_version for version in versions):
+        version = versions.get(dependency.name)
+        if not dependency.required or (version is not None and version >= dependency.minimum_version):
             continue
-        if versions:
+        if version is not None:
             raise NotFoundError(
-                f"required module '{dependency.name}' is registered in version {max(versions)}; version "
+                f"required module '{dependency.name}' is registered in version {version}; version "
                 f"{dependency.minimum_version} or newer is needed"
             )
         names = ", ".join(instance.module.name for instance in present) or "none"

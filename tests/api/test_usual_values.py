@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jitree import Function, Session
+from jitree import Function, Session, donate
 from jitree.errors import InvalidArgumentError
 from tests.api import producers
 from tests.api.direct import CALLS, direct, needs_machine_code, prepare_calls
@@ -58,7 +58,8 @@ def test_dtypes_that_are_equal(echo: Function) -> None:
 @pytest.mark.parametrize("bits", [8, 16, 32, 64])
 @pytest.mark.parametrize("kind", ["numpy", "strided", "foreign"])
 def test_unsigned_integers(session: Session, bits: int, kind: str) -> None:
-    """Parameters of integers without a sign take them, and results that are arguments have their type."""
+    """Parameters of integers without a sign take them, and results that are arguments have the declared type,
+    as others have."""
     text = f"tensor<?xi{bits}>"
     attrs = {"iree.abi.declaration": f"sync func @f(%x: {text}) -> (%y: {text})"}
     name = f"unsigned_{bits}_{kind}"
@@ -69,9 +70,32 @@ def test_unsigned_integers(session: Session, bits: int, kind: str) -> None:
     function = direct(session.load(program).f, signed)
     for _ in range(CALLS + 1):
         result = function(value)
-        assert result.dtype == plain.dtype and np.array_equal(result, plain)
+        assert result.dtype == signed.dtype and np.array_equal(result, signed)
         assert function(signed).dtype == signed.dtype
     assert "_pack_other" not in python_calls(function, value), "machine code copies it"
+
+
+@pytest.mark.parametrize("given", [np.uint8, bool])
+def test_device_arrays_of_another_sign(session: Session, given: type) -> None:
+    """They keep their type, whatever the type of results in their memory, donated ones too."""
+    attrs = {"iree.abi.declaration": "sync func @f(%x: tensor<?xi8>) -> (%y: tensor<?xi8>)"}
+    name = f"device_{given.__name__}"
+    program = Assembler(name).function("f", "0r_r", "return [%R0]", attrs=attrs).build()
+    plain: np.ndarray[Any, Any] = np.array([0, 1, 1, 0], given)
+    function = direct(session.load(program).f, plain.astype(np.int8))
+    with Session("local-sync", tier="fast") as other:
+        arrays = session.to_device(plain), other.to_device(plain)
+        for array in arrays * (CALLS + 1):
+            result = function(array)
+            assert result.dtype == np.int8 and array.dtype == given
+            assert np.array_equal(result, plain) and np.array_equal(array, plain)
+        for array in arrays:
+            table = session.context.invoker.table
+            before = table.live_count
+            for _ in range(3):
+                assert function(donate(session.to_device(plain))).dtype == np.int8
+            assert table.live_count == before
+            assert function(donate(array)).dtype == np.int8 and array.is_donated
 
 
 @pytest.mark.parametrize(("declared", "given"), [("i8", bool), ("i1", np.uint8), ("i1", np.int8)])
@@ -85,7 +109,7 @@ def test_booleans_and_bytes(session: Session, declared: str, given: type) -> Non
     function = direct(session.load(program).f, value.astype(bool if declared == "i1" else np.int8))
     for _ in range(CALLS + 1):
         result = function(value)
-        assert result.dtype == bool and np.array_equal(result, value)
+        assert result.dtype == (bool if declared == "i1" else np.int8) and np.array_equal(result, value)
     assert "_pack_other" not in python_calls(function, value), "machine code copies it"
     for number in (0, 5, 8, 20) if declared == "i1" else ():
         with pytest.raises(InvalidArgumentError, match="other elements than 0 and 1"):

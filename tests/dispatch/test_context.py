@@ -199,6 +199,15 @@ def test_dependencies_that_are_met_or_optional(vm: Vm) -> None:
     )
 
 
+def test_of_modules_of_one_name_the_last_one_has_to_be_new_enough(vm: Vm) -> None:
+    """That is where imports come from."""
+    vm.add(HostFunctions("p", [], version=3), HostFunctions("p", [], version=2))
+    with pytest.raises(NotFoundError, match="version 2; version 3 or newer"):
+        vm.add(Assembler("m").dependency("p", 3))
+    vm.add(HostFunctions("p", [], version=3))
+    vm.add(Assembler("m").dependency("p", 3))
+
+
 def test_unknown_types_are_not_found(vm: Vm) -> None:
     module = Assembler("m")
     module.type("!other.thing")

@@ -261,6 +261,31 @@ def test_functions_take_denormals_for_zeros(
     assert (results[0] == results[1]).all()
 
 
+@pytest.mark.parametrize("in_vectors", [False, True], ids=["workgroups", "loop"])
+@pytest.mark.parametrize("name", ["min", "max"])
+def test_the_least_and_greatest_of_denormals_is_zero(
+    execute: Execute, tier: str, name: str, in_vectors: bool
+) -> None:
+    text = f"""
+    %i28 = const.i32 1
+    %r4 = list.get.ref %r2, %i28, !vm.buffer
+    %i14:15 = buffer.load.f64 %r3, %i12:13
+    %i16:17 = buffer.load.f64 %r4, %i12:13
+    %i18:19 = {name}.f64 %i14:15, %i16:17
+    buffer.store.f64 %r3, %i12:13, %i18:19
+    """
+    text, groups = (in_a_loop(text), 1) if in_vectors else (text, 64)
+    module = kernels().function("extreme", ENTRY_CONVENTION, f"{NUMBER}{text}\n    return []")
+    executable = load(module, tier)
+    numbers = np.array([5e-324, -5e-324, 1e-310, -1e-310, 0, -0.0, 2, -0.5])
+    values, others = np.tile(numbers, 8), np.repeat(numbers, 8)
+    left, right = (np.where(abs(x) < 1e-300, np.copysign(0, x), x) for x in (values, others))
+    expected = np.where(right < left if name == "min" else left < right, right, left)
+    given = aligned(values), aligned(others)
+    run(execute, executable, executable.lookup("extreme"), (groups, 1, 1), [], *given)
+    assert (given[0].view(np.int64) == expected.view(np.int64)).all()
+
+
 @pytest.mark.parametrize("workgroup", [(0, 0, 0), (3, 4, 2), (6, 4, 2)])
 def test_failures_are_those_of_the_vm(execute: Execute, tier: str, workgroup: tuple[int, int, int]) -> None:
     executable = load(kernels(), tier)

@@ -113,13 +113,21 @@ class TensorPacker:
             view = self._taken_view(value)
             if view.element_type != self._code or view.shape != self._shape:
                 self.check(view)
-            return view if view.buffer.is_writable else self._own(value, view)
+            return self.declared(view if view.buffer.is_writable else self._own(value, view))
         row = self._row
         if row is not None and type(value) is np.ndarray and value.dtype == self._dtype:
             self._check_shape(value.shape)
             return self._import_array(value, row, self._transfer.device)
         view = self._pack_other(value)
-        return view if view.buffer.is_writable else self._own(value, view)
+        view = view if view.buffer.is_writable else self._own(value, view)
+        return view if view is value else self.declared(view)
+
+    def declared(self, view: BufferView) -> BufferView:
+        """The same elements as ones of the declared type: results that are arguments have it like all
+        others, of whatever sign the caller's integers are."""
+        if self._row is None or view.element_type == self._code:
+            return view
+        return BufferView(view.buffer, view.shape, self._code, view.encoding)
 
     def _taken_view(self, array: Array) -> BufferView:
         """The view of a device array, which the program may update: what the host has read of it is old."""
@@ -199,7 +207,7 @@ class TensorPacker:
             array, row = self._as_booleans(array, row), _I1
         self._check_elements(row.code)
         self._check_shape(array.shape)
-        return self._import_array(array, row, self._transfer.device)
+        return self._import_array(array, self._row or row, self._transfer.device)
 
     def check(self, view: BufferView) -> None:
         """INVALID_ARGUMENT unless the view of an array can be passed."""

@@ -60,7 +60,11 @@ class Acceptance:
         """As :meth:`accept`, but a new reference to its handle if the array belongs to another session."""
         if not self._fits(array):
             return False
-        return array._be_passed(self._keeper, self._marker_for(array)) or self._table.wrap(array.view)
+        view = array.view
+        declared = self.packer.declared(view)
+        if declared is not view:
+            return self._table.wrap(declared)
+        return array._be_passed(self._keeper, self._marker_for(array)) or self._table.wrap(view)
 
     def _marker_for(self, array: Array) -> object:
         """Machine code has to look at arrays of other devices in each call."""

@@ -26,7 +26,7 @@ from jitree.api.calls.native.records import Argument, CallRecord, Ndarray, Pytho
 from jitree.api.calls.native.sequences import pass_numbers
 from jitree.api.calls.native.undeclared import pass_undeclared
 from jitree.api.calls.native.uploads import drop_joined, send_joined
-from jitree.api.calls.native.views import has_stream, mark, refuse
+from jitree.api.calls.native.views import has_stream, refuse
 from jitree.api.calls.native.workspaces import is_enough
 from jitree.codegen.primitives import apart, call, load8, load64, store64, unlikely
 from jitree.codegen.record import place_of
@@ -142,8 +142,7 @@ def is_alike(argument: Argument, value: Ndarray) -> bool:
 def pass_alike(python: Python, record: CallRecord, argument: Argument, value: Ndarray) -> bool:
     if argument.element_type == _BOOLEAN:
         return pass_bytes(python, record, argument, value)
-    element_type = argument.unsigned_type if value.dtype == argument.unsigned_dtype else _BOOLEAN
-    return pass_ndarray(python, record, argument, value) and mark(argument, element_type)
+    return pass_ndarray(python, record, argument, value)
 
 
 def pass_bytes(python: Python, record: CallRecord, argument: Argument, value: Ndarray) -> bool:

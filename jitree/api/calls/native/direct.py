@@ -360,12 +360,9 @@ class _Rows:
             return {}
         unsigned = BY_CODE[CLASS_UNSIGNED << 24 | row.bits]
         fields = {
-            "unsigned_dtype": self._keep(unsigned.dtype), "unsigned_type": unsigned.code,
-            "unsigned_tensor": tensor_type(unsigned) or 0,
+            "unsigned_dtype": self._keep(unsigned.dtype), "unsigned_tensor": tensor_type(unsigned) or 0
         }  # fmt: skip
-        self._interface.learn(unsigned)
         if row.bits == _BOOLEAN.bits:
-            self._interface.learn(_BOOLEAN)
             fields["boolean_dtype"] = self._keep(_BOOLEAN.dtype)
         return fields
 

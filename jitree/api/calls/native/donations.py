@@ -6,7 +6,7 @@ They are taken from their owners when all arguments have been passed, and none c
 from __future__ import annotations
 
 from jitree.api.calls.native.copies import SCATTERED
-from jitree.api.calls.native.device_arrays import is_accepted, is_of_type, pass_owner
+from jitree.api.calls.native.device_arrays import is_accepted, is_of_type, pass_handle, pass_owner
 from jitree.api.calls.native.in_place import IN_PLACE
 from jitree.api.calls.native.layout import (
     ARGUMENT,
@@ -16,7 +16,7 @@ from jitree.api.calls.native.layout import (
 )
 from jitree.api.calls.native.overlaps import is_apart
 from jitree.api.calls.native.owners import handle_of
-from jitree.api.calls.native.python import drop, invoke_with, is_true, retained, type_of
+from jitree.api.calls.native.python import drop, invoke_with, retained, type_of
 from jitree.api.calls.native.records import Argument, CallRecord, Python
 from jitree.codegen.primitives import load64, store64
 from jitree.codegen.record import place_of
@@ -29,11 +29,16 @@ def pass_donated(python: Python, record: CallRecord, argument: Argument, array: 
     """The array of a donation: its handle in the context."""
     if type_of(array) != python.array_type:
         return False
-    if not is_of_type(python, record, argument, array) and not (
-        is_true(python, invoke_with(python, argument.accept, array)) and is_accepted(python, argument, array)
-    ):
+    if is_of_type(python, record, argument, array):
+        return pass_owner(python, argument, array)
+    accepted = invoke_with(python, argument.accept, array)
+    if accepted == 0:
         return False
-    return pass_owner(python, argument, array)
+    is_handle = accepted != python.true and accepted != python.false
+    if is_handle:  # not the array's own: the call, which Python makes, drops it with the other registers
+        pass_handle(python, argument, accepted)
+    drop(python, accepted)
+    return not is_handle and is_accepted(python, argument, array) and pass_owner(python, argument, array)
 
 
 def give_up_donations(python: Python, record: CallRecord, arguments: int) -> bool:

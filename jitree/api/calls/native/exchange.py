@@ -21,7 +21,7 @@ from jitree.api.calls.native.layout import (
 from jitree.api.calls.native.python import drop, forgets_error, is_false
 from jitree.api.calls.native.records import Argument, CallRecord, Exchange, Python, Tensor, VersionedTensor
 from jitree.api.calls.native.uploads import pass_gathered, pass_uploaded
-from jitree.api.calls.native.views import fits, has_stream, mark, refuse
+from jitree.api.calls.native.views import fits, has_stream, refuse
 from jitree.codegen.primitives import call, call_int, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.records import Entry
@@ -157,7 +157,7 @@ def pass_tensor(python: Python, record: CallRecord, argument: Argument, tensor: 
     if tensor.device_kind != TENSOR_ON_HOST or not is_of_argument(argument, tensor):
         return False
     if has_stream(record):
-        return pass_sent(python, record, argument, tensor) and mark_tensor(argument, tensor)
+        return pass_sent(python, record, argument, tensor)
     is_dense = is_row_major(tensor)
     data = address_of(tensor) if is_dense else SCATTERED
     view = new_copy(python, record, argument, tensor.rank, tensor.shape, data)
@@ -166,12 +166,7 @@ def pass_tensor(python: Python, record: CallRecord, argument: Argument, tensor: 
     if view.length != 0 and (tensor.data == 0 or not copied(python, argument, tensor, view, is_dense)):
         return refuse(record, view)
     store64(argument.place, place_of(view))
-    return mark_tensor(argument, tensor)
-
-
-def mark_tensor(argument: Argument, tensor: Tensor) -> bool:
-    """Has the view of a tensor's elements say what they are. True."""
-    return tensor.type == argument.tensor_type or mark(argument, argument.unsigned_type)
+    return True
 
 
 def pass_sent(python: Python, record: CallRecord, argument: Argument, tensor: Tensor) -> bool:

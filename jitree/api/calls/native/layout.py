@@ -341,8 +341,7 @@ ARGUMENT: Final = Record(
     i64 element_type        # of lists: LIST_*
     i64 tensor_type         # TENSOR.type of such arrays; 0 = none are
     i64 unsigned_dtype      # of integers without a sign, booleans: that of unsigned ones; 0 = of others
-    i64 unsigned_type       # … their element type
-    i64 unsigned_tensor     # … and TENSOR.type
+    i64 unsigned_tensor     # … their TENSOR.type
     i64 boolean_dtype       # of integers of 8 bits: numpy's bool; 0 = of others
     i64 rank
     i64 is_written          # 1 = the program is declared to write to it

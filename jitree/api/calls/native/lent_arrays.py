@@ -12,7 +12,6 @@ from jitree.api.calls.native.exchange import (
     is_of_argument,
     is_row_major,
     is_writable,
-    mark_tensor,
     pass_capsule,
     pass_tensor,
     tensor_of,
@@ -50,7 +49,6 @@ def pass_lent(python: Python, record: CallRecord, argument: Argument, exchange: 
         and is_here(record, tensor)
         and follows_producer(record, exchange, tensor)
         and lend(python, record, argument, tensor.shape, address_of(tensor), value)
-        and mark_tensor(argument, tensor)
     )
 
 
@@ -77,7 +75,6 @@ def pass_lent_capsule(
         and is_declared(argument, tensor)
         and is_here(record, tensor)
         and lend(python, record, argument, tensor.shape, address_of(tensor), capsule)
-        and mark_tensor(argument, tensor)
     )
     drop(python, capsule)
     return is_passed

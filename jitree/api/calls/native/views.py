@@ -110,12 +110,6 @@ def view_over(
     return view
 
 
-def mark(argument: Argument, element_type: int) -> bool:
-    """The view that has just been passed says of its integers what the array does. True."""
-    Entry(load64(argument.place)).element_type = element_type
-    return True
-
-
 def describe(entry: Entry, address: int, size: int, memory_type: int, usage: int) -> None:
     entry.address = address
     entry.length = size
