@@ -11,6 +11,12 @@ over (calls four times as fast as the first ones), the first calls one by one, i
 iree.runtime's: the first one of its first, the others of its median of those. With `--warm` they share a
 cache, which processes before them have filled. With `--clock thread_time` time is that of the calling
 thread's processor, all there is of a call on local-sync: for busy machines. Needs the extra `perf`.
+
+    python perf/first_second.py --ways auto,native,fast [--trained FOLDER] [--seconds 25]
+
+compares tiers instead, without iree.runtime: seconds from the import of numpy to the first result and to full
+speed (1.5 times the shortest call of any tier) of a new process with an empty cache, the last call, and the
+first result of the next process. With `--trained`, of the models of `trained.py`, which the folder keeps.
 """
 
 from __future__ import annotations
@@ -27,6 +33,7 @@ from statistics import fmean, median
 
 from cases import Case, own_call, peer_call, read_cases
 from comparison import summary
+from ways import print_ways, trained
 
 import jitree
 
@@ -138,8 +145,17 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=20)
     parser.add_argument("--warm", action="store_true")
     parser.add_argument("--clock", default="perf_counter", choices=("perf_counter", "thread_time"))
+    parser.add_argument("--ways", default="", help="tiers to compare, with commas between them")
+    parser.add_argument("--trained", type=Path, help="the folder of trained models, for --ways")
     parser.add_argument("--measure", choices=(PEER, OWN), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.ways:
+        threads = f"://?threads={options.threads}" if options.device == "local-task" else ""
+        models = options.trained
+        for case in trained(models, options.only) if models else read_cases(options.suite, options.only):
+            tiers = options.ways.split(",")
+            print_ways(case, options.device + threads, tiers, options.seconds, options.repeat)
+        return 0
     cases = list(read_cases(options.suite, options.only))
     if options.measure:
         print(json.dumps(measure(cases[0], options)))

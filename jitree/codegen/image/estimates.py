@@ -37,10 +37,10 @@ def estimated(recipe: Recipe, processors: int) -> float:
 
 
 def note(recipe: Recipe) -> None:
-    """Keeps what this process and those that it has waited for have taken to build an image."""
+    """Keeps what this process and those that it has waited for have taken to build a program's image."""
     times = os.times()
     seconds = times.user + times.system + times.children_user + times.children_system
-    if recipe.seconds <= 0 or seconds <= 0:
+    if not recipe.data or recipe.seconds <= 0 or seconds <= 0:
         return
     import json
 
