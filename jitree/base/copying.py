@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.base.scopes import require_going_on
-from jitree.errors import ResourceExhaustedError
+from jitree.errors import ResourceExhaustedError, pass_interruption
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -49,6 +49,7 @@ def room_for(array: npt.NDArray[Any]) -> Iterator[None]:
     try:
         yield
     except MemoryError as error:
+        pass_interruption(error)
         shaped = "x".join((*map(str, array.shape), array.dtype.name))
         raise ResourceExhaustedError(f"no memory on the host for the elements of a {shaped} array") from error
 

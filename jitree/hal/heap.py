@@ -21,7 +21,7 @@ import numpy as np
 
 from jitree.base.arguments import integer, natural
 from jitree.base.endings import Ending, carefully, guard
-from jitree.errors import InvalidArgumentError, ResourceExhaustedError
+from jitree.errors import InvalidArgumentError, ResourceExhaustedError, pass_interruption
 from jitree.hal.allocator import (
     Accounting,
     AllocatorStatistics,
@@ -347,6 +347,7 @@ def _new_block(capacity: int, size: int, make: Callable[..., np.ndarray[Any, Any
     try:
         memory = make(capacity + ALIGNMENT, np.uint8)
     except (MemoryError, ValueError, OverflowError) as error:
+        pass_interruption(error)
         from jitree.base import spare_memory  # few programs come here
 
         if isinstance(error, MemoryError) and spare_memory.give_up_for(capacity):

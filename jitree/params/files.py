@@ -91,7 +91,8 @@ class ParameterFile:
 def _read(descriptor: int, size: int) -> memoryview:
     try:
         memory = np.empty(size + ALIGNMENT, np.uint8)
-    except MemoryError:
+    except MemoryError as error:
+        errors.pass_interruption(error)
         raise errors.ResourceExhaustedError(f"no memory for the {size} bytes of the file") from None
     start = -memory.ctypes.data % ALIGNMENT
     view = memory.data[start : start + size]

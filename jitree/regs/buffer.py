@@ -8,7 +8,7 @@ import numpy as np
 
 from jitree.base.arguments import natural
 from jitree.base.endings import Unique
-from jitree.errors import InvalidArgumentError, ResourceExhaustedError
+from jitree.errors import InvalidArgumentError, ResourceExhaustedError, pass_interruption
 from jitree.regs.layout import ACCESS_READ, ACCESS_WRITE, ENTRY, KIND_BUFFER
 from jitree.regs.memory import Bytes, address_of, zeroed
 from jitree.regs.ref_types import BUFFER_NAME
@@ -45,7 +45,8 @@ class VmBuffer(Unique):
         size, step = natural("length", length), natural("alignment", alignment)
         try:
             data = zeroed(size, max(step, DEFAULT_ALIGNMENT))
-        except (MemoryError, ValueError, OverflowError):
+        except (MemoryError, ValueError, OverflowError) as error:
+            pass_interruption(error)
             raise ResourceExhaustedError(f"no memory for a buffer of {length} bytes") from None
         self._show(data, ACCESS_READ | ACCESS_WRITE)
 

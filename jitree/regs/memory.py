@@ -10,7 +10,7 @@ import numpy as np
 from jitree.base.memory import address_of as address_of
 from jitree.base.memory import zero_pages
 from jitree.base.records import NamedTuple
-from jitree.errors import ResourceExhaustedError
+from jitree.errors import ResourceExhaustedError, pass_interruption
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,7 +54,8 @@ def local_memory(length: int) -> Bytes:
     that it needs."""
     try:
         return zeroed(length)
-    except MemoryError:
+    except MemoryError as error:
+        pass_interruption(error)
         raise ResourceExhaustedError(f"no room for {length} bytes of workgroup-local memory") from None
 
 

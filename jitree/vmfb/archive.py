@@ -27,6 +27,7 @@ from jitree.errors import (
     ResourceExhaustedError,
     UnavailableError,
     error_context,
+    pass_interruption,
 )
 
 if TYPE_CHECKING:
@@ -108,11 +109,13 @@ def content(source: Source, most: int = -1) -> memoryview:
     except InvalidArgumentError:
         raise
     except TypeError as error:  # neither bytes nor a file of bytes
+        pass_interruption(error)
         raise InvalidArgumentError(
             f"a module is read from a path, bytes or an open binary file, not from {type(source).__name__}; "
             f"{error}"
         ) from None
     except ValueError as error:  # a file that is closed
+        pass_interruption(error)
         raise InvalidArgumentError(f"the file cannot be read: {error}") from None
 
 
@@ -146,6 +149,7 @@ def _read_path(path: str, most: int, read: Callable[[io.FileIO, int], memoryview
     except InvalidArgumentError:
         raise
     except (OSError, ValueError, MemoryError) as error:  # ValueError: a null character in the path
+        pass_interruption(error)
         if isinstance(error, MemoryError) or getattr(error, "errno", 0) == errno.ENOMEM:
             raise ResourceExhaustedError(f"there is no memory for the file '{path}'") from None
         raise UnavailableError(f"the file cannot be read: {error}") from None

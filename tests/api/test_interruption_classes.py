@@ -7,7 +7,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,14 @@ import pytest
 from jitree import Session
 from jitree.api.calls import conversion
 from jitree.api.process import messages
+from jitree.base import copying
+from jitree.errors import ResourceExhaustedError
+from jitree.hal import heap
 from jitree.hal.groups import rendezvous
+from jitree.modules.hal import pacing
 from jitree.params import files
+from jitree.regs import buffer
+from jitree.vmfb import archive
 from tests.tools.command import ECHO
 
 
@@ -81,3 +87,48 @@ def test_where_members_find_each_other(alarm: Callable[..., Any], monkeypatch: p
             rendezvous._fetch(address, 1, 1, 1e300)
         with socket.create_connection(address) as connection, pytest.raises(Late):
             rendezvous._greet(connection, 1)
+
+
+def test_where_memory_is_allocated(alarm: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Late):
+        heap._new_block(64, 64, alarm)
+    monkeypatch.setattr(buffer, "zeroed", alarm)
+    with pytest.raises(Late):
+        buffer.VmBuffer(64)
+
+
+def test_where_a_module_is_read(
+    alarm: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "a.vmfb").write_bytes(bytes(64))
+    monkeypatch.setattr(archive, "_read_file", alarm)
+    with pytest.raises(Late):
+        archive.content(tmp_path / "a.vmfb")
+    with open(tmp_path / "a.vmfb", "rb") as file, pytest.raises(Late):
+        monkeypatch.setattr(archive, "_read_stream", alarm)
+        archive.content(file)
+
+
+def _raise_by_alarm(error: Exception) -> None:
+    """As the handler of a signal that comes now."""
+
+    def expire(number: int, frame: FrameType | None) -> None:
+        raise error
+
+    before = signal.signal(signal.SIGALRM, expire)
+    try:
+        signal.raise_signal(signal.SIGALRM)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_of_the_class_of_missing_memory() -> None:
+    """It is not taken for memory that may be there later, for which a program waits."""
+    late = ResourceExhaustedError("too late")
+    device: Any = SimpleNamespace(can_be_awaited=lambda wait: True)
+    wait: Any = SimpleNamespace(timepoints=())
+    with pytest.raises(ResourceExhaustedError) as caught:
+        pacing.submit(lambda: _raise_by_alarm(late), device, wait)
+    assert caught.value is late
+    with pytest.raises(MemoryError, match="too late"), copying.room_for(np.ones(3)):
+        _raise_by_alarm(MemoryError("too late"))

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from jitree.dispatch.engine import Pending
-from jitree.errors import CancelledError, ResourceExhaustedError, StatusCode
+from jitree.errors import CancelledError, ResourceExhaustedError, StatusCode, pass_interruption
 from jitree.hal.buffer import Buffer
 from jitree.hal.fence import Turn
 
@@ -22,7 +22,8 @@ def submit(operation: Callable[[], object], device: Device, wait: Fence) -> obje
     there then."""
     try:
         result = operation()
-    except ResourceExhaustedError:
+    except ResourceExhaustedError as error:
+        pass_interruption(error)
         if not device.can_be_awaited(wait):
             raise
         return _after(wait, operation)
