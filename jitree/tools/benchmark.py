@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -261,6 +262,8 @@ def _measure(
     batch = _batch(call, start, 1 if is_repeating else plan.batch_size, concurrency)
     is_settled = partial(getattr, function, "is_settled")
     rows, failure = measure(Benchmark(name, batch, is_settled), plan)
+    if is_repeating:  # as in the reference, whatever unit the report has
+        rows = [replace(row, unit="us") for row in rows]
     if failure is None and flags.boolean("dispatch_statistics"):
         rows += dispatch_rows(function, batch, sum(row.iterations for row in rows), plan.batch_size)
     return rows, failure

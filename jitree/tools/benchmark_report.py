@@ -27,6 +27,8 @@ class BenchmarkRow:
     aggregate: str | None = None
     """``mean``, ``median``, ``stddev`` or ``cv``."""
     error_message: str | None = None
+    unit: str | None = None
+    """Of its times, whatever the report's is."""
     counters: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -139,9 +141,10 @@ def _console_values(row: BenchmarkRow, layout: ReportLayout) -> str:
     if row.is_ratio:
         times = f"{100 * row.real_time:10.2f} %    {100 * row.cpu_time:10.2f} %    "
     else:
-        seconds = UNIT_SECONDS[layout.unit]
+        unit = row.unit or layout.unit
+        seconds = UNIT_SECONDS[unit]
         real, cpu = time_text(row.real_time / seconds), time_text(row.cpu_time / seconds)
-        times = f"{real} {layout.unit:<4} {cpu} {layout.unit:<4} "
+        times = f"{real} {unit:<4} {cpu} {unit:<4} "
     text = f"{times}{row.iterations:10d}"
     for name in _counter_names(row):
         value = _counter_text(row, name)
@@ -167,7 +170,7 @@ def _counter_text(row: BenchmarkRow, name: str) -> str:
 def json_report(rows: Sequence[BenchmarkRow], context: dict[str, Any], unit: str) -> str:
     """The report as one JSON object: ``context`` and ``benchmarks``."""
     families = {name: number for number, name in enumerate(dict.fromkeys(row.run_name for row in rows))}
-    benchmarks = [_json_row(row, unit, families[row.run_name]) for row in rows]
+    benchmarks = [_json_row(row, row.unit or unit, families[row.run_name]) for row in rows]
     return json.dumps({"context": context, "benchmarks": benchmarks}, indent=2) + "\n"
 
 
@@ -202,7 +205,7 @@ def _json_row(row: BenchmarkRow, unit: str, family: int) -> dict[str, Any]:
 
 def csv_report(rows: Sequence[BenchmarkRow], unit: str) -> str:
     """The report as comma-separated values; absent ones are empty."""
-    return "".join(line + "\n" for line in [CSV_HEADER, *(_csv_row(row, unit) for row in rows)])
+    return "".join(line + "\n" for line in [CSV_HEADER, *(_csv_row(row, row.unit or unit) for row in rows)])
 
 
 def _csv_row(row: BenchmarkRow, unit: str) -> str:

@@ -7,9 +7,10 @@ the module and its globals, and the additions, multiplications and so on found t
 fail where the exact result does not fit.
 
 What makes a number of arbitrary bits is not followed: remainders, masks, switches, the upper half of a
-number, as hashes take it. Programs let such bits wrap on purpose. Before a ``select`` only products are
-exact, since a sum may be the one that is not chosen: programs add lengths to 2**63 - 1, which stands for the
-end, and then choose.
+number, as hashes take it, and 32 bits that are extended without a sign, as the compiler extends sizes with
+one. Programs let such bits wrap on purpose; a view of memory that is too small for it is refused. Before a
+``select`` only products are exact, since a sum may be the one that is not chosen: programs add lengths to
+2**63 - 1, which stands for the end, and then choose.
 """
 
 from __future__ import annotations

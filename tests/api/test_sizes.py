@@ -10,6 +10,7 @@ from jitree import Module, Session
 from jitree.errors import OutOfRangeError, ResourceExhaustedError, StatusError
 from jitree.types import BY_NAME, LARGEST_LENGTH
 from tests.api.programs import SIZES
+from tests.assembler import Assembler
 
 F32, I4, I8 = BY_NAME["f32"], BY_NAME["i4"], BY_NAME["i8"]
 CALLS = range(4)
@@ -79,3 +80,41 @@ def test_few_bytes_that_are_shown_as_many(session: Session, dtype: str) -> None:
     one = np.ones(1, ml_dtypes.int4 if dtype == "int4" else dtype)
     with pytest.raises(ResourceExhaustedError):
         session.to_device(np.broadcast_to(one, (2**50,)))
+
+
+@pytest.mark.parametrize(
+    ("sign", "message"),
+    [("s", "65537 and 65536 does not fit in 32 bits"), ("u", "a buffer of 65536 bytes cannot be viewed")],
+)
+def test_products_of_32_bits(session: Session, sign: str, message: str) -> None:
+    """A product that wraps before it is extended makes no array that is larger than its memory."""
+    program = (
+        Assembler(f"narrow_{sign}")
+        .import_function("hal.devices.get", "0i_r")
+        .import_function("hal.device.queue.alloca", "0rIrrIiiII_r")
+        .import_function("hal.buffer_view.create", "0rIIiiCID_r")
+    )
+    program.function("f", "0ii_r", f"""
+        %i2 = const.i32 0
+        [%r0] = call @hal.devices.get [%i2]
+        %i4 = mul.i32 %i0, %i1
+        %i6:7 = ext.i32.i64.{sign} %i4
+        %i8:9 = const.i64 -1
+        %i10:11 = const.i64 0
+        %i12 = const.i32 48
+        %i13 = const.i32 3075
+        %r1 = const.ref.zero
+        [%r3] = call @hal.device.queue.alloca [%r0, %i8:9, %r1, %r1, %i10:11, %i12, %i13, %i6:7, %i10:11]
+        %i14 = const.i32 268435464
+        %i15 = const.i32 1
+        %i16:17 = ext.i32.i64.{sign} %i0
+        %i18:19 = ext.i32.i64.{sign} %i1
+        [%r4] = call.variadic @hal.buffer_view.create [{"0xFFFF, " * 5}2] \
+            [%r3, %i10:11, %i6:7, %i14, %i15, %i16:17, %i18:19]
+        return [%r4]
+    """)  # fmt: skip
+    function = session.load(program.build()).f
+    for _ in CALLS:
+        with pytest.raises(OutOfRangeError, match=message):
+            function(65537, 65536)
+    assert function(3, 5).shape == (3, 5)

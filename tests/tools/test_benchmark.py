@@ -81,7 +81,7 @@ def test_functions_that_the_compiler_made_to_be_measured(
     calls = ("--benchmark_filter=dispatch", "--benchmark_min_time=8x", "--benchmark_format=json")
     assert benchmark.main([*flags, *calls, "--batch_size=4"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["benchmarks"]
-    assert row["iterations"] == 8
+    assert row["iterations"] == 8 and row["time_unit"] == "us"
     assert benchmark.main([*flags, *calls, "--batch_size=3"]) == 1
     assert "another size" in capsys.readouterr().err
 
