@@ -15,6 +15,7 @@ import ctypes
 import time
 from array import array
 from collections.abc import Container
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
@@ -36,8 +37,8 @@ NOTHING: Final = 0.0
 SOONER: Final = 0.9
 """Part of a build's time that a call takes, at most, to be interpreted: full speed from then on is worth a
 tenth."""
-LEAST_LEFT: Final = 0.1
-"""Part of an estimate that a build is thought to take at least, until it has ended."""
+STILL: Final = 0.25
+"""A build is thought to take at least so many times longer than it has taken: others may use the machine."""
 _REFRESH: Final = 0.02
 """Seconds for which a look at the command list is good: it takes as long as some kernels."""
 _SMALL_BUILD: Final = 0.6
@@ -63,7 +64,7 @@ def wants_alone(call: float, kernel: float, alone: float, everything: float) -> 
 
 def left(estimate: float, passed: float, interpreted: float) -> float:
     """Seconds of a build that are left: it had what the program did not take of all processors."""
-    return max(estimate - max(passed - interpreted, 0.0), LEAST_LEFT * estimate)
+    return max(estimate - max(passed - interpreted, 0.0), STILL * passed)
 
 
 class Running(NamedTuple):
@@ -240,7 +241,9 @@ class WaitingPolicy:
             if self._at_begin is None:
                 self._at_begin = spent
             build = left(build, now - everything.begun, (spent - self._at_begin) / count)
-        call = max(rest.everything, spent) / rest.threads
+        call = rest.everything / rest.threads
+        if spent / rest.threads >= everything.estimate:  # who knows how many lists come
+            call = inf
         self.kernel = rest.kernel / rest.threads
         self.alone = wants_alone(call, self.kernel, alone, build)
         sooner = alone + call - self.kernel if self.alone else build

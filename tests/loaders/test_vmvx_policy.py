@@ -67,7 +67,7 @@ def test_the_kernel_that_takes_nearly_all_is_built_alone(
 def test_a_build_has_had_what_the_program_has_left() -> None:
     assert vmvx_policy.left(4.0, passed=1.0, interpreted=0.25) == 3.25
     assert vmvx_policy.left(4.0, passed=1.0, interpreted=1.5) == 4.0
-    assert vmvx_policy.left(4.0, passed=100.0, interpreted=0.0) == 0.4, "it has not ended"
+    assert vmvx_policy.left(4.0, passed=100.0, interpreted=0.0) == 25.0, "it has not ended"
 
 
 DISPATCHES = [
