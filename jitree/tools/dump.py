@@ -56,7 +56,7 @@ def main(flags: ParsedFlags) -> int:
 
 
 def _asks_for_native(flags: ParsedFlags) -> bool:
-    return any(flags.boolean(name) for name in ("tiers", "llvm", "asm"))
+    return any(flags.boolean(name) for name in ("tiers", "time", "llvm", "asm"))
 
 
 def _native_lines(read: ModuleTables, flags: ParsedFlags) -> Iterator[str]:
@@ -67,6 +67,10 @@ def _native_lines(read: ModuleTables, flags: ParsedFlags) -> Iterator[str]:
     module = BytecodeModule(read, decode_module(read))
     if flags.boolean("tiers"):
         yield from dump_tiers.tier_lines(module)
+    if flags.boolean("time"):
+        from jitree.tools.dump_times import time_lines
+
+        yield from time_lines(module)
     renderers = [
         renderer
         for name, renderer in (("llvm", dump_code.llvm_lines), ("asm", dump_code.assembly_lines))

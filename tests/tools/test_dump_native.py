@@ -1,7 +1,8 @@
-"""``jitree dump --tiers``, ``--llvm`` and ``--asm``."""
+"""``jitree dump --tiers``, ``--time``, ``--llvm`` and ``--asm``."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,6 +68,15 @@ def test_tiers(output: Dump, module: str) -> None:
         "          loop at 0000009B: nest of 1",
         "  1 of 1 functions native, 1 of 1 innermost loops in nests",
     ]
+
+
+def test_time(output: Dump, module: str) -> None:
+    first, kernel, total = output("--time", module)
+    assert first == "executable 0, @module:"
+    part = r"\d+\.\d"
+    times = rf"generating {part}, passes {part}, machine code {part} ms"
+    assert re.fullmatch(rf"  \[  0\] mul_dispatch_0_elementwise_1000_f32  {times}", kernel)
+    assert re.fullmatch(rf"  in all: {times}", total)
 
 
 def test_llvm(output: Dump, module: str) -> None:

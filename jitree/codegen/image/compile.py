@@ -70,11 +70,13 @@ def optimized_module(
 
 
 def _simplify(module: Any, builder: Any, passes: Sequence[str]) -> None:
-    """Inlines, then runs function passes over what is left."""
-    inlining = llvm.create_new_module_pass_manager()
-    inlining.add_always_inliner_pass()
-    inlining.add_global_dead_code_eliminate_pass()
-    inlining.run(module, builder)
+    """Inlines and finds what functions leave alone, then runs function passes over what is left."""
+    whole = llvm.create_new_module_pass_manager()
+    whole.add_always_inliner_pass()
+    whole.add_global_dead_code_eliminate_pass()
+    whole.add_ipsccp_pass()
+    whole.add_post_order_function_attributes_pass()
+    whole.run(module, builder)
     simplifying = llvm.create_new_function_pass_manager()
     for name in passes:
         getattr(simplifying, f"add_{name}_pass")()
