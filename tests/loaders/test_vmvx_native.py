@@ -381,7 +381,7 @@ def test_kernels_are_compiled_in_parts_that_have_nothing_of_each_other(
     )
     assert (everything.entries, alone.entries) == (("workgroups.0", "workgroups.1"), ("workgroups.1",))
     assert "@f0(" in everything.units[0].texts[0] and "@f0(" not in alone.units[0].texts[0]
-    monkeypatch.setattr(vmvx_build, "_TOGETHER", 1)
+    monkeypatch.setattr(vmvx_build, "TOGETHER", 1)
     apart = vmvx_build.generate(*vmvx_images.recipe(module).data)
     assert (apart.entries, apart.notes) == (everything.entries, everything.notes)
     assert ["@f0(" in unit.texts[0] for unit in apart.units] == [True, False]

@@ -10,7 +10,7 @@ import numpy as np
 from jitree.api.calls.transfers import native_row
 from jitree.api.session import Instance
 from jitree.base import dlpack
-from jitree.base.dlpack_names import NAME
+from jitree.base.dlpack_names import NAME, VERSIONED_NAME
 from jitree.base.elements import pack_integers
 from jitree.compat.iree_runtime.arguments import (
     a,
@@ -204,6 +204,8 @@ class HalDevice:
         to 64 bytes and for arrays with gaps."""
         from jitree.api.calls.native.exporting import GivenCapsule  # few programs pass capsules themselves
 
+        if not dlpack.is_valid(id(input_capsule), VERSIONED_NAME):
+            dlpack.pointer(id(input_capsule), NAME)  # ValueError for what is none
         exchange = self.raw.array_exchange
         if exchange is not None:
             return HalBufferView.of(exchange.import_view(GivenCapsule(input_capsule, exchange.dlpack_device)))

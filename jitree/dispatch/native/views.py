@@ -72,8 +72,9 @@ def check_views(
     for pc in order:
         for read in blocks[pc].instructions:
             for variable in read.outputs:
-                lost[pc] |= bits.overlapping(variable)
-                made[pc] = _written(made[pc], variable, bits)
+                if variable.type != REF:
+                    lost[pc] |= bits.overlapping(variable)
+                    made[pc] = _written(made[pc], variable, bits)
     moves = {pc: _Moves.of(blocks[pc].instructions[-1], bits) for pc in order}
     changed = True
     while changed:
