@@ -72,7 +72,7 @@ def _number(character: int) -> str:
 
 
 def tell(text: str) -> None:
-    """Writes a message for people. Where it cannot be written nobody wants it: no call fails for it."""
+    """Writes a message for people to stderr. No call fails where that is full, closed or absent."""
     with suppress(OSError, ValueError, AttributeError):  # it is full, closed, or None
         sys.stderr.write(printable(text))
         sys.stderr.flush()
@@ -307,8 +307,8 @@ _VARIADIC: Final = 4
 
 def is_interruption(error: BaseException) -> bool:
     """Whether an exception comes from outside of what the thread does, and ends that, whatever it is: Ctrl-C,
-    or what a signal handler has raised, of whatever class. It says nothing about the work that it comes
-    in: whoever makes a failure of exceptions lets it through.
+    or what a signal handler has raised, of whatever class. It says nothing about the
+    work that it interrupts: code that turns exceptions into failures of the work raises this one again.
 
     Python gives handlers, and functions that trace, the frame that it calls them in. No other function gets
     that.

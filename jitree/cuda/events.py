@@ -40,7 +40,7 @@ class EventPool:
         self._free[int(event)] = event
 
     def close(self) -> None:
-        """Destroys those that nobody has. Again, it does what was left when it was interrupted."""
+        """Destroys the free and the permanent ones. Called again, it finishes what was interrupted."""
         while self._permanent:
             self.release(self._permanent[-1])
             self._permanent.pop()

@@ -5,6 +5,7 @@ Neither commands a terminal: programs have names and messages of any kind.
 
 from __future__ import annotations
 
+import abc
 import errno
 import os
 from collections.abc import Callable, Iterable
@@ -16,7 +17,7 @@ from jitree.errors import UnavailableError, printable
 _STANDARD: Final = (0, 1, 2)
 
 
-class Shown:
+class Shown(abc.ABC):
     """A stream of texts; ``stream`` is None where the process was started without it."""
 
     def __init__(self, stream: Any) -> None:
@@ -50,9 +51,9 @@ class Shown:
             self.discard()
             self.fail(error)
 
+    @abc.abstractmethod
     def fail(self, error: Exception) -> None:
         """What follows when something cannot be written."""
-        raise NotImplementedError
 
     def discard(self) -> None:
         """Points the stream at nothing, so that the interpreter's own flush at exit fails no more."""
@@ -85,10 +86,10 @@ class Output(Shown):
 
 
 class Messages(Shown):
-    """What a command says beside; who takes that away does not want it."""
+    """What a command says beside its output. A message that cannot be written is dropped."""
 
     def fail(self, error: Exception) -> None:
-        pass
+        """The command goes on."""
 
 
 def _write(stream: Any, text: str) -> None:

@@ -240,7 +240,7 @@ class Provider:
 
 
 def processors() -> int:
-    """How many the process has. The thread that asks may have one of its own."""
+    """How many processors the process may use, also where the calling thread is bound to one."""
     return len(os.sched_getaffinity(os.getpid()))
 
 

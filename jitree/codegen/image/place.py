@@ -139,7 +139,7 @@ def _decided(stated: _Stated, temporary: tuple[str, ...], refusal: str) -> Cache
         return CacheFolder(stated.path, stated.path, stated.source, "", "")
     folder = os.path.join(_writable(temporary), f"jitree-{os.geteuid()}")
     obstacle = _refusal(folder, is_own=True) or _unwritable(folder)
-    if obstacle:  # another user may have been there first: a name that nobody can have guessed
+    if obstacle:  # another user may have made that folder: a random name is free
         new = f"{folder}-{private_files.unique()}"
         if not (_refusal(new, is_own=True) or _unwritable(new)):
             atexit.register(_remove, new, os.getpid())

@@ -224,7 +224,7 @@ class Team:
         self._ending = Ending(carefully(helpers.stop))
         try:
             helpers.start()
-        except BaseException:  # it was interrupted, and nobody would stop them
+        except BaseException:  # it was interrupted: some helpers run, and the caller never gets them to stop
             helpers.stop()
             raise
         immediate, patience = (int(limit * native.ticks_per_microsecond / 1000) for limit in self._limits)

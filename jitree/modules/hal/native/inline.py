@@ -1,7 +1,8 @@
 """``hal_inline.buffer.allocate`` and ``storage``, ``hal_loader.executable.dispatch``: programs without a
 device, whose buffers are memory of the host and whose kernels run on the calling thread, alone.
 
-Machine code allocates from the pools of a local device, and runs nothing while somebody listens to that.
+Machine code allocates from the pools of a local device, and runs nothing while an observer of
+the device is attached.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _FIRST_CONSTANT = 5
 
 
 def is_on_host(handle_pool: HandlePoolRecord) -> bool:
-    """Whether the pools have memory of the host, and nobody listens to what is done with it."""
+    """Whether the pools have memory of the host, and no observer of the device is attached."""
     queue = handle_pool.queue
     return bool(queue) and queue.alone != 0 and not queue.stream
 
