@@ -30,8 +30,9 @@ class Interruption:
 
     def during(self, action: Callable[[], object]) -> bool:
         """Whether the interrupt came out of the action."""
+        look = self._look  # Python goes on with it when it has let go of it (`setprofile(None)`)
         try:
-            sys.setprofile(self._look)
+            sys.setprofile(look)
             try:
                 action()
             finally:
