@@ -27,6 +27,7 @@ from trained import MODELS, argument, of_jitree
 import jitree
 from jitree.hal.command_layout import CHUNKS_PER_THREAD, WORKGROUP
 from jitree.hal.command_layout import DISPATCH as DISPATCH_STATE
+from jitree.hal.enums import MemoryAccess
 from jitree.hal.executable import LocalExecutable
 from jitree.hal.local.executor.dividing import even_parts, even_size
 from jitree.hal.local.executor.records import KernelDispatch, KernelEntry, Workgroup
@@ -66,7 +67,8 @@ class Dispatch:
         self._entry = KernelEntry(step.executable.entry_point(step.function))
         x, y, z = step.workgroups
         self.count = x * y * z
-        self._tables = [array("q", column) for column in zip(*step.operands, strict=True)]
+        operands = [(*extent, MemoryAccess.ALL) for extent in step.operands]
+        self._tables = [array("q", column) for column in zip(*operands, strict=True)]
         self._constants = array("I", (word & 0xFFFFFFFF for word in step.constants))
         self._failure = array("q", (0,))
         self._records = array("q", bytes(DISPATCH_STATE.size)), array("q", bytes(WORKGROUP.size))
@@ -76,7 +78,7 @@ class Dispatch:
         state.count_x, state.count_y, state.count_z = x, y, z
         state.constant_count, state.constants = len(self._constants), self._constants.buffer_info()[0]
         state.binding_count = len(step.operands)
-        state.addresses, state.lengths = (table.buffer_info()[0] for table in self._tables)
+        state.addresses, state.lengths, state.accesses = (table.buffer_info()[0] for table in self._tables)
         state.failure = self._failure.buffer_info()[0]
 
     def measured(self, threads: list[int]) -> Measured:

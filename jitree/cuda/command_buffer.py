@@ -20,7 +20,7 @@ from jitree.hal import recording
 from jitree.hal.buffer import Allocation
 from jitree.hal.command_buffer import BindingTable, Collective, Dispatch, Reference
 from jitree.hal.command_enums import CommandBufferMode
-from jitree.hal.command_list import DIRECT, Range
+from jitree.hal.command_list import DIRECT, NO_SLOT, Range, Slot
 from jitree.hal.executable import Executable
 from jitree.hal.list_command_buffer import ListCommandBuffer
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from jitree.hal.stream_record import StreamGraphs
 
 _ONE_SHOT: Final = int(CommandBufferMode.ONE_SHOT)
-_NO_BUFFER: Final = (0, -1)
 _TABLES_KEPT: Final = 16
 """Blocks of parameters by binding table; programs alternate between a few."""
 
@@ -39,8 +38,8 @@ _TABLES_KEPT: Final = 16
 class Bound(NamedTuple):
     """One submission."""
 
-    ranges: tuple[tuple[int, int], ...]
-    """(address, length) of the bindings."""
+    ranges: tuple[Slot, ...]
+    """Of the bindings."""
     plan: LaunchPlan
     block: array[int]
     key: bytes
@@ -68,7 +67,7 @@ class CudaCommandBuffer(ListCommandBuffer):
         self._plan: LaunchPlan | None = None
         self._runner: PlanRunner | None = None
         self._data = 0
-        self._blocks: OrderedDict[tuple[tuple[int, int], ...], tuple[array[int], bytes]] = OrderedDict()
+        self._blocks: OrderedDict[tuple[Slot, ...], tuple[array[int], bytes]] = OrderedDict()
 
     @property
     def place(self) -> int:
@@ -94,13 +93,13 @@ class CudaCommandBuffer(ListCommandBuffer):
         entries = self.check_table(table)
         stream = self._stream
         retained = []
-        ranges = []
+        ranges: list[Slot] = []
         for entry in entries:
             if entry is None:
-                ranges.append(_NO_BUFFER)
+                ranges.append(NO_SLOT)
                 continue
             buffer, offset, length = entry
-            ranges.append((stream.device_address(buffer) + offset, length))
+            ranges.append((stream.device_address(buffer) + offset, length, buffer.allowed_access))
             if not stream.orders(buffer.allocation):
                 retained.append(buffer.allocation)
         with stream.lock:
@@ -176,15 +175,15 @@ class CudaCommandBuffer(ListCommandBuffer):
         self._plan = plan
         return plan
 
-    def _block(self, plan: LaunchPlan, ranges: tuple[tuple[int, int], ...]) -> tuple[array[int], bytes]:
+    def _block(self, plan: LaunchPlan, ranges: tuple[Slot, ...]) -> tuple[array[int], bytes]:
         """The words of a submission, and its key unless the command buffer is submitted once only."""
         if self.modes & _ONE_SHOT:
-            addresses, lengths = self.commands.bind(ranges)
+            addresses, lengths, _ = self.commands.bind(ranges)
             return plan.block(self.commands, addresses, lengths, self._data), b""
         blocks = self._blocks
         known = blocks.get(ranges)
         if known is None:
-            addresses, lengths = self.commands.bind(ranges)
+            addresses, lengths, _ = self.commands.bind(ranges)
             block = plan.block(self.commands, addresses, lengths, self._data)
             known = blocks[ranges] = block, block.tobytes()
             if len(blocks) > _TABLES_KEPT:
@@ -194,7 +193,7 @@ class CudaCommandBuffer(ListCommandBuffer):
     def _range(self, reference: Reference) -> Range:
         slot, buffer, offset, length = reference
         if buffer is None:
-            return slot, offset, length
+            return slot, offset, length, 0
         address = self._stream.device_address(buffer)
         allocation = buffer.allocation
         if id(allocation) not in self._kept:
@@ -202,7 +201,7 @@ class CudaCommandBuffer(ListCommandBuffer):
             self.commands.keep(allocation)
             if not self._stream.orders(allocation):
                 self._retained.append(allocation)
-        return DIRECT, address + offset, length
+        return DIRECT, address + offset, length, allocation.allowed_access
 
     def _record_dispatch(self, workgroups: tuple[int, int, int], dispatch: Dispatch) -> None:
         """OUT_OF_RANGE for grids that the device cannot launch."""

@@ -99,7 +99,8 @@ class ObservedCommands(_ObservedWork):
 
     def __call__(self) -> None:
         commands = self._commands
-        ranges = list(zip(*commands.bind(self._bound.ranges), strict=True))
+        addresses, lengths, _ = commands.bind(self._bound.ranges)
+        ranges = list(zip(addresses, lengths, strict=True))
         dispatches, collectives = 0, list[DeviceStep]()
         for number, row in enumerate(commands.decoded_rows()):
             kind, first = row[:2]

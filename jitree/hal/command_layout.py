@@ -1,9 +1,10 @@
 """Recorded commands as flat tables: one layout for the command executor and for recording, native or not.
 
 A command list is a table of rows (COMMAND). What a row works on lies in side tables that it indexes: operands
-(buffer ranges, as two arrays of addresses and lengths, the form in which kernels want their bindings), 32-bit
-constants, bytes of updates. Rows never change after recording, so one list can be submitted many times and at
-the same time: only the operand tables are copied and patched from the binding table of a submission.
+(buffer ranges, as arrays of addresses and lengths, the form in which kernels want bindings, and of what
+their buffers allow), 32-bit constants, bytes of updates. Rows never change after recording, so one list can
+be submitted many times and at the same time: only the operand tables are copied and patched from the binding
+table of a submission.
 The other records, from FUNCTIONS on, are memory that the command executor and Python share.
 """
 
@@ -70,6 +71,7 @@ DISPATCH: Final = Record(
     i64 lengths           # of the bindings' lengths
     i64 failure           # our own: address of the job's failure, which ends it when it is not zero
     i64 parts             # our own: into how many each workgroup is cut; spans count those
+    i64 accesses          # our own: of what the bindings allow
     """,
 )
 """What functions of executables know of the dispatch."""
@@ -143,6 +145,7 @@ LIST: Final = Record(
     i64 row_count
     i64 addresses         # of i64 operand addresses; those that a patch sets are 0
     i64 lengths           # of i64 operand lengths
+    i64 accesses          # of i64 MemoryAccess, what each operand's buffer allows
     i64 operand_count
     i64 constants         # of the 32-bit constants
     i64 data              # of the update bytes
@@ -211,6 +214,7 @@ JOB: Final = Record(
     i64 list              # address of the LIST record
     i64 addresses         # of this submission's operand addresses
     i64 lengths           # of this submission's operand lengths
+    i64 accesses          # of what this submission's operands allow
     i64 functions         # of the FUNCTIONS record
     i64 team              # of the TEAM record, 0 = this thread alone
     i64 concurrency       # threads that may run workgroups, at most 255

@@ -35,10 +35,15 @@ the operation's number among the list's. Only Python executes it."""
 DIRECT: Final = -1
 """The slot of a range that is known."""
 
-Range = tuple[int, int, int]
-"""A buffer range: ``(DIRECT, address, length)`` or ``(slot, offset, length or WHOLE_BUFFER)``; bytes."""
+Range = tuple[int, int, int, int]
+"""A buffer range in bytes, and the MemoryAccess that its buffer allows: ``(DIRECT, address, length, access)``
+or ``(slot, offset, length or WHOLE_BUFFER, 0)``."""
+Slot = tuple[int, int, int]
+"""Address, length and MemoryAccess of what a submission has in a slot; see NO_SLOT."""
 
-_NO_RANGE: Final[Range] = (DIRECT, 0, 0)
+NO_SLOT: Final[Slot] = (0, -1, 0)
+"""… that has no buffer."""
+_NO_RANGE: Final[Range] = (DIRECT, 0, 0, 0)
 _ZEROS: Final = (0,) * 13
 _REPEAT: Final = {1: 0x01010101, 2: 0x00010001, 4: 1}
 
@@ -65,6 +70,7 @@ class BoundCommands(NamedTuple):
     commands: CommandList
     addresses: array[int]
     lengths: array[int]
+    accesses: array[int]
     kept: object = None
     """What has to live until it is done."""
 
@@ -78,7 +84,7 @@ class CommandList:
     """
 
     __slots__ = (
-        "_list", "_memory", "addresses", "collectives", "constants", "data",
+        "_list", "_memory", "accesses", "addresses", "collectives", "constants", "data",
         "first_row", "kept", "lengths", "most_local_memory", "patches", "rows",
     )  # fmt: skip
 
@@ -88,6 +94,7 @@ class CommandList:
         self.rows = array("q")
         self.addresses = array("q")
         self.lengths = array("q")
+        self.accesses = array("q")
         self.constants = array("i")
         self.data = bytearray()
         self.patches = array("q")
@@ -180,7 +187,8 @@ class CommandList:
             data = array("B", self.data)
             record = array("q", (
                 self.rows.buffer_info()[0], self.row_count,
-                self.addresses.buffer_info()[0], self.lengths.buffer_info()[0], len(self.addresses),
+                self.addresses.buffer_info()[0], self.lengths.buffer_info()[0],
+                self.accesses.buffer_info()[0], len(self.addresses),
                 self.constants.buffer_info()[0], data.buffer_info()[0],
                 self.patches.buffer_info()[0], len(self.patches) * 8 // PATCH.size,
                 self.most_local_memory,
@@ -202,20 +210,21 @@ class CommandList:
         part._list[LIST.word("rows")], part._list[LIST.word("row_count")] = part.rows.buffer_info()[0], count
         return part
 
-    def bind(self, table: Sequence[tuple[int, int]]) -> tuple[array[int], array[int]]:
-        """Operand addresses and lengths of one submission.
+    def bind(self, table: Sequence[Slot]) -> tuple[array[int], array[int], array[int]]:
+        """Addresses and lengths of the operands of one submission, and what they allow.
 
-        ``table`` has an (address, length) per slot, (0, -1) for a slot without a buffer. Without slots in
-        the list these are its own arrays. INVALID_ARGUMENT for a slot without a buffer or a misaligned
-        range, OUT_OF_RANGE for a range outside the table entry.
+        Without slots in the list these are its own arrays. INVALID_ARGUMENT for a slot without a buffer or a
+        misaligned range, OUT_OF_RANGE for a range outside the table entry.
         """
         if not self.patches:
-            return self.addresses, self.lengths
-        addresses, lengths = self.addresses[:], self.lengths[:]
+            return self.addresses, self.lengths, self.accesses
+        addresses, lengths, accesses = self.addresses[:], self.lengths[:], self.accesses[:]
         fields = iter(self.patches)
         for operand, slot, offset, length, mask in zip(fields, fields, fields, fields, fields, strict=True):
-            addresses[operand], lengths[operand] = _resolve(table, slot, offset, length, mask)
-        return addresses, lengths
+            addresses[operand], lengths[operand], accesses[operand] = _resolve(
+                table, slot, offset, length, mask
+            )
+        return addresses, lengths, accesses
 
     def _append(self, row: bytes) -> None:
         if self._list is not None:
@@ -227,7 +236,7 @@ class CommandList:
     @property
     def _size(self) -> int:
         """Bytes that it has."""
-        words = len(self.rows) + len(self.addresses) + len(self.lengths) + len(self.patches) + len(self.kept)
+        words = len(self.rows) + 3 * len(self.addresses) + len(self.patches) + len(self.kept)
         return 8 * words + 4 * len(self.constants) + len(self.data)
 
     def _dispatch(
@@ -263,15 +272,17 @@ class CommandList:
 
     def _operand(self, reference: Range, alignment: int) -> int:
         index = len(self.addresses)
-        slot, position, length = reference
+        slot, position, length, access = reference
         if slot < 0:
             if position & alignment - 1 and length:
                 raise _misaligned(position, alignment)
             self.addresses.append(position)
             self.lengths.append(length)
+            self.accesses.append(access)
         else:
             self.addresses.append(0)
             self.lengths.append(0)
+            self.accesses.append(0)
             self.patches.extend((index, slot, position, length, alignment - 1))
         return index
 
@@ -296,10 +307,8 @@ def _misaligned(address: int, alignment: int) -> InvalidArgumentError:
     )
 
 
-def _resolve(
-    table: Sequence[tuple[int, int]], slot: int, offset: int, length: int, mask: int
-) -> tuple[int, int]:
-    base, available = table[slot] if slot < len(table) else (0, -1)
+def _resolve(table: Sequence[Slot], slot: int, offset: int, length: int, mask: int) -> Slot:
+    base, available, access = table[slot] if slot < len(table) else NO_SLOT
     if available < 0:
         raise InvalidArgumentError(
             f"the command buffer uses slot {slot} of the binding table, but the table of {len(table)} "
@@ -314,4 +323,4 @@ def _resolve(
         )
     if (base + offset) & mask and length:
         raise _misaligned(base + offset, mask + 1)
-    return base + offset, length
+    return base + offset, length, access

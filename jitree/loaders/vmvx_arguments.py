@@ -15,7 +15,7 @@ import numpy as np
 from jitree.dispatch.grid_call import Cell
 from jitree.hal.command_layout import DISPATCH, WORKGROUP
 from jitree.regs.handles import HandleTable
-from jitree.regs.layout import ACCESS_READ, KIND_BUFFER
+from jitree.regs.layout import ACCESS_READ, ACCESS_WRITE, KIND_BUFFER
 from jitree.regs.objects import VmBuffer, VmList
 
 if TYPE_CHECKING:
@@ -27,21 +27,29 @@ _NO_MEMORY: Final = (ctypes.c_uint8 * 1)()
 """Memory for nothing, not empty: numpy takes ten times as long to tell the address of an empty array."""
 
 Bytes: TypeAlias = "npt.NDArray[np.uint8]"
-GridState = tuple[bytes, bytes, bytes, int, int]
+GridState = tuple[bytes, bytes, bytes, bytes, int, int]
 """Addresses and sizes from which a grid is made: the dispatch state, the addresses and lengths of the
-bindings, address and size of local memory."""
+bindings and what they allow, address and size of local memory."""
 
 
 class Grid:
     """What the workgroups of a dispatch all get."""
 
-    __slots__ = ("bindings", "constants", "count", "local_memory", "size")
+    __slots__ = ("accesses", "bindings", "constants", "count", "local_memory", "size")
 
     def __init__(
-        self, size: Cell, count: Cell, constants: Bytes, bindings: tuple[Bytes, ...], local: Bytes
+        self,
+        size: Cell,
+        count: Cell,
+        constants: Bytes,
+        bindings: tuple[Bytes, ...],
+        accesses: tuple[int, ...],
+        local: Bytes,
     ) -> None:
+        """``accesses``: ACCESS_* of each binding, as the VM's stores heed them."""
         self.size, self.count = size, count
-        self.constants, self.bindings, self.local_memory = constants, bindings, local
+        self.constants, self.bindings, self.accesses = constants, bindings, accesses
+        self.local_memory = local
 
     def cell(self, number: int) -> Cell:
         """x, y and z of a workgroup; numbers go through the grid, x fastest."""
@@ -59,18 +67,18 @@ def read_span(dispatch: int, workgroup: int) -> tuple[GridState, int, int]:
     """The span at the addresses of a dispatch state and a workgroup state (``ENTRY_SPAN``): its grid, the
     first workgroup and the one after the last."""
     state = ctypes.string_at(dispatch, _DISPATCH.size)
-    *_, binding_count, _, addresses, lengths, _, _ = _DISPATCH.unpack(state)
+    *_, binding_count, _, addresses, lengths, _, _, accesses = _DISPATCH.unpack(state)
     *_, local_memory, local_size, _, first, last = _WORKGROUP.unpack(
         ctypes.string_at(workgroup, _WORKGROUP.size)
     )
     size = 8 * binding_count
-    tables = ctypes.string_at(addresses, size), ctypes.string_at(lengths, size)
-    return (state, *tables, local_memory, local_size), first, last
+    starts, sizes, allowed = (ctypes.string_at(table, size) for table in (addresses, lengths, accesses))
+    return (state, starts, sizes, allowed, local_memory, local_size), first, last
 
 
 def read_grid(state: GridState) -> Grid:
     """What is at the addresses."""
-    dispatch, addresses, lengths, local_memory, local_size = state
+    dispatch, addresses, lengths, accesses, local_memory, local_size = state
     (size_x, size_y, size_z, constant_count, count_x, count_y, count_z, _, binding_count,
      constants, *_) = _DISPATCH.unpack(dispatch)  # fmt: skip
     table = struct.Struct(f"<{binding_count}Q")
@@ -79,6 +87,7 @@ def read_grid(state: GridState) -> Grid:
         (count_x, count_y, count_z),
         _memory(constants, 4 * constant_count),
         tuple(map(_memory, table.unpack(addresses), table.unpack(lengths))),
+        tuple(ACCESS_READ | access & ACCESS_WRITE for access in table.unpack(accesses)),
         _memory(local_memory, local_size),
     )
 
@@ -96,25 +105,27 @@ class KernelArguments:
         self._table = table
         self.local_memory, self.constants = VmBuffer.alias(_NO_MEMORY), VmBuffer.alias(_NO_MEMORY)
         self.constants.access = ACCESS_READ
-        elements = [VmBuffer.alias(_NO_MEMORY) for _ in range(binding_count)]
-        self.bindings = VmList.of_references(KIND_BUFFER, elements)
+        self._bound = [VmBuffer.alias(_NO_MEMORY) for _ in range(binding_count)]
+        self.bindings = VmList.of_references(KIND_BUFFER, self._bound)
         self.own = [table.wrap(item) for item in (self.local_memory, self.constants, self.bindings)]
         """Handles that nothing else refers to."""
-        self.elements = [table.wrap(element) for element in elements]
+        self.elements = [table.wrap(element) for element in self._bound]
         """Handles that the list refers to, too."""
-        self._buffers = [self.local_memory, self.constants, *elements]
         self._list_words = self.bindings.words.tobytes()
 
     def show(self, grid: Grid) -> None:
         """Lets Python's objects show the memory of a grid with no more bindings."""
-        memory = (grid.local_memory, grid.constants, *grid.bindings)
-        for buffer, bytes_of_it in zip(self._buffers, memory, strict=False):
-            buffer.show(bytes_of_it)
+        self.local_memory.show(grid.local_memory)
+        self.constants.show(grid.constants)
+        for buffer, memory, access in zip(self._bound, grid.bindings, grid.accesses, strict=False):
+            buffer.access = access
+            buffer.show(memory)
 
     def publish(self) -> None:
         """Aims the handles at what the objects show."""
-        for handle, buffer in zip((*self.own[:2], *self.elements), self._buffers, strict=True):
-            self._table.set_extent(handle, buffer.address, buffer.length)
+        handles = (*self.own[:2], *self.elements)
+        for handle, buffer in zip(handles, (self.local_memory, self.constants, *self._bound), strict=True):
+            buffer.fill_entry(self._table, handle)
 
     @property
     def untouched(self) -> bool:

@@ -25,6 +25,7 @@ from jitree.loaders.vmvx_records import (
     KernelScratch,
     WorkerContextRecord,
 )
+from jitree.regs.layout import ACCESS_READ, ACCESS_WRITE
 
 FIRST_CONTEXT = CONTEXTS["first"]
 FIRST_BINDING = CONTEXT["binding"]
@@ -105,6 +106,7 @@ def take_context(
         for index in range(count):
             entry = KernelHandle(load64(place_of(context) + FIRST_BINDING + 8 * index))
             aim(entry, load64(dispatch.addresses + 8 * index), load64(dispatch.lengths + 8 * index))
+            entry.access = ACCESS_READ | (load64(dispatch.accesses + 8 * index) & ACCESS_WRITE)
     return context
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
-from jitree.hal.command_list import DIRECT, BoundCommands, CommandList
+from jitree.hal.command_list import DIRECT, BoundCommands, CommandList, Range
 from jitree.hal.executable import Executable, ExecutableCache, ExecutableLoader, LocalExecutable
 from jitree.hal.local import executor
 from jitree.modules.hal.executable import parameters_of
@@ -87,14 +87,14 @@ def dispatch(
     if observers:
         from jitree.hal.local.observed import execute_observed
 
-        bound = BoundCommands(commands, commands.addresses, commands.lengths)
+        bound = BoundCommands(commands, *commands.bind(()))
         execute_observed(_execute, observers, 0, bound)
     else:
-        executor.execute(commands, commands.addresses, commands.lengths)
+        executor.execute(commands, *commands.bind(()))
 
 
 def _execute(queue: int, bound: BoundCommands) -> None:
-    executor.execute(bound.commands, bound.addresses, bound.lengths)
+    executor.execute(bound.commands, bound.addresses, bound.lengths, bound.accesses)
 
 
 def _check_count(
@@ -107,10 +107,10 @@ def _check_count(
         )
 
 
-def _range(buffer: VmBuffer, offset: int, length: int) -> tuple[int, int, int]:
+def _range(buffer: VmBuffer, offset: int, length: int) -> Range:
     if not 0 <= offset <= offset + length <= buffer.length:
         raise OutOfRangeError(
             f"bytes {offset} to {offset + length} of a binding are outside its buffer of {buffer.length} "
             "bytes"
         )
-    return DIRECT, buffer.address + offset, length
+    return DIRECT, buffer.address + offset, length, buffer.access  # ACCESS_* are MemoryAccess's bits

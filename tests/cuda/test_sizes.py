@@ -29,25 +29,25 @@ class Executable:
 
 def sizes_of(bindings: list[Range], constants: tuple[int, ...] = ()) -> tuple[int, int]:
     commands = CudaCommandList()
-    commands.dispatch(Executable(), 0, (1, 1, 1), (), [(DIRECT, 64, 64)])  # the row is not the first
+    commands.dispatch(Executable(), 0, (1, 1, 1), (), [(DIRECT, 64, 64, 0)])  # the row is not the first
     commands.dispatch(Executable(), 0, (1, 1, 1), constants, bindings)
     *_, row = commands.decoded_rows()
     return BoundSizes(commands).of(row), FixedSizes(commands).of(row)
 
 
 def test_of_ranges_that_overlap_the_largest_counts() -> None:
-    assert sizes_of([(DIRECT, 128, 64), (DIRECT, 1024, 32)]) == (96, 96)
-    assert sizes_of([(DIRECT, 128, 64), (DIRECT, 128, 32)]) == (64, 64)
-    assert sizes_of([(DIRECT, 128, 32), (DIRECT, 64, 128)]) == (128, 128)
+    assert sizes_of([(DIRECT, 128, 64, 0), (DIRECT, 1024, 32, 0)]) == (96, 96)
+    assert sizes_of([(DIRECT, 128, 64, 0), (DIRECT, 128, 32, 0)]) == (64, 64)
+    assert sizes_of([(DIRECT, 128, 32, 0), (DIRECT, 64, 128, 0)]) == (128, 128)
 
 
 def test_slots_have_the_lengths_that_were_recorded() -> None:
-    assert sizes_of([(0, 0, 64), (1, 0, 64), (0, 0, 64), (DIRECT, 0, 64)]) == (192, 192)
-    assert sizes_of([(0, 0, 64), (1, 0, WHOLE_BUFFER)]) == (0, 0)
+    assert sizes_of([(0, 0, 64, 0), (1, 0, 64, 0), (0, 0, 64, 0), (DIRECT, 0, 64, 0)]) == (192, 192)
+    assert sizes_of([(0, 0, 64, 0), (1, 0, WHOLE_BUFFER, 0)]) == (0, 0)
 
 
 def test_dispatches_with_constants_have_no_fixed_size() -> None:
-    assert sizes_of([(DIRECT, 128, 64)], (7,)) == (64, 0)
+    assert sizes_of([(DIRECT, 128, 64, 0)], (7,)) == (64, 0)
 
 
 def test_kernels_of_one_name_and_grid_have_one_size_or_none() -> None:

@@ -28,6 +28,7 @@ from jitree.regs.memory import address_of
 from tests.dispatch.native.nests.programs import LoopText
 from tests.fuzz.nests import KINDS, LENGTH, Outcome, disagreements, extreme, memory_of
 from tests.fuzz.numbered import Result, main
+from tests.hal.native_kernels import ALL
 from tests.loaders.cut_programs import FIRST_BINDING, KernelText, compiled, most_parts, run_parts
 from tests.loaders.vmvx_programs import load
 
@@ -337,7 +338,7 @@ def dispatched(executable: VmvxExecutable, given: Inputs, parts: int = 0) -> Out
             run_parts(executable, given.workgroups[0], given.constants, blocks, parts, parts)
         else:
             commands = CommandList()
-            bindings = [(DIRECT, address_of(memory) + place, LENGTH) for place in given.places]
+            bindings = [(DIRECT, address_of(memory) + place, LENGTH, ALL) for place in given.places]
             commands.dispatch(executable, 0, given.workgroups, given.constants, bindings)
             executor.require_native_executor().execute(commands, *commands.bind(()))
     except StatusError as error:

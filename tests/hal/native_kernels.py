@@ -17,6 +17,7 @@ from jitree.codegen.image.flat import map_image
 from jitree.codegen.image.link import link
 from jitree.hal.command_layout import ENTRY_POINT, ENTRY_SEQUENTIAL
 from jitree.hal.command_list import DIRECT, CommandList, Range
+from jitree.hal.enums import MemoryAccess
 from jitree.hal.executable import LocalExecutable
 from jitree.regs.memory import address_of, zeroed
 
@@ -24,6 +25,7 @@ COUNT, FAIL, MULTIPLY, LOCAL, BUSY, BUSY_SEQUENTIAL = range(6)
 """Functions; each states its bindings and constants below."""
 NAMES = ("count", "fail", "multiply", "local", "busy", "busy_sequential")
 LOCAL_BYTES = 8192
+ALL = int(MemoryAccess.ALL)
 
 _TEXT = """
 ; Linear number of the workgroup.
@@ -244,7 +246,8 @@ def aligned(values: np.ndarray) -> np.ndarray:
 
 def whole(block: np.ndarray) -> Range:
     """The range of an array that outlives the list it is recorded in."""
-    return DIRECT, address_of(block), block.nbytes
+    access = ALL if block.flags.writeable else int(MemoryAccess.READ)
+    return DIRECT, address_of(block), block.nbytes, access
 
 
 def forget_costs() -> None:

@@ -23,7 +23,7 @@ from jitree.errors import (
     OutOfRangeError,
     ResourceExhaustedError,
 )
-from jitree.hal.command_list import DIRECT, CommandList
+from jitree.hal.command_list import DIRECT, NO_SLOT, CommandList
 from jitree.hal.enums import WHOLE_BUFFER
 from jitree.hal.local import executor
 from jitree.hal.local.executor import calling
@@ -31,6 +31,7 @@ from jitree.hal.local.executor.texts import generate
 from jitree.regs.memory import address_of, zeroed
 from tests.hal.executors import EXECUTORS, Execute, executing
 from tests.hal.native_kernels import (
+    ALL,
     COUNT,
     FAIL,
     LOCAL,
@@ -149,19 +150,19 @@ def test_local_memory(execute: Execute) -> None:
 
 @settings(max_examples=60)
 def _fill(offset: int, length: int, pattern: int, width: int, commands: CommandList, at: int) -> None:
-    commands.fill((DIRECT, at + offset, length), pattern, width)
+    commands.fill((DIRECT, at + offset, length, ALL), pattern, width)
 
 
 def _update(offset: int, length: int, text: bytes, commands: CommandList, at: int) -> None:
-    commands.update(text, (DIRECT, at + offset, length))
+    commands.update(text, (DIRECT, at + offset, length, ALL))
 
 
 def _copy(offset: int, length: int, source: int, commands: CommandList, at: int) -> None:
-    commands.copy((DIRECT, at + source, length), (DIRECT, at + offset, length))
+    commands.copy((DIRECT, at + source, length, ALL), (DIRECT, at + offset, length, ALL))
 
 
 def _count(offset: int, count: int, commands: CommandList, at: int) -> None:
-    commands.dispatch(executable(), COUNT, (count, 1, 1), [], [(DIRECT, at + offset, 4 * count)])
+    commands.dispatch(executable(), COUNT, (count, 1, 1), [], [(DIRECT, at + offset, 4 * count, ALL)])
 
 
 @given(
@@ -213,10 +214,10 @@ def test_random_lists_agree_with_numpy(
 def test_slots_are_patched_per_submission(execute: Execute) -> None:
     first, second = aligned(np.zeros(32, np.uint32)), aligned(np.zeros(32, np.uint32))
     commands = CommandList()
-    commands.dispatch(executable(), COUNT, (16, 1, 1), [], [(1, 64, WHOLE_BUFFER)])
-    commands.fill((0, 4, 4), 0xAB, 1)
+    commands.dispatch(executable(), COUNT, (16, 1, 1), [], [(1, 64, WHOLE_BUFFER, 0)])
+    commands.fill((0, 4, 4, 0), 0xAB, 1)
     for target in (first, second, first):
-        table = [(address_of(target), 128), (address_of(target), 128)]
+        table = [(address_of(target), 128, ALL), (address_of(target), 128, ALL)]
         executor.require_native_executor().execute(commands, *commands.bind(table))
     assert (first[16:] == 2).all() and (second[16:] == 1).all()
     assert first[1] == second[1] == 0xABABABAB and first[0] == first[2] == 0
@@ -225,23 +226,23 @@ def test_slots_are_patched_per_submission(execute: Execute) -> None:
 def test_bind_refuses_bad_tables() -> None:
     block = zeroed(256)
     commands = CommandList()
-    commands.dispatch(executable(), COUNT, (1, 1, 1), [], [(1, 64, 64)])
-    whole_table = [(address_of(block), 256)] * 2
+    commands.dispatch(executable(), COUNT, (1, 1, 1), [], [(1, 64, 64, 0)])
+    whole_table = [(address_of(block), 256, ALL)] * 2
     assert commands.bind(whole_table)[1][0] == 64
-    for table in ([], whole_table[:1], [whole_table[0], (0, -1)]):
+    for table in ([], whole_table[:1], [whole_table[0], NO_SLOT]):
         with pytest.raises(InvalidArgumentError, match="slot 1 of the binding table"):
             commands.bind(table)
     with pytest.raises(OutOfRangeError, match="bytes 64 to 128 of slot 1"):
-        commands.bind([whole_table[0], (address_of(block), 127)])
+        commands.bind([whole_table[0], (address_of(block), 127, ALL)])
     with pytest.raises(InvalidArgumentError, match="not a multiple of 64"):
-        commands.bind([whole_table[0], (address_of(block) + 4, 200)])
+        commands.bind([whole_table[0], (address_of(block) + 4, 200, ALL)])
 
 
 def test_recording_refuses_what_would_crash() -> None:
     block = zeroed(256)
     commands = CommandList()
     with pytest.raises(InvalidArgumentError, match="not a multiple of 64"):
-        commands.dispatch(executable(), COUNT, (1, 1, 1), [], [(DIRECT, address_of(block) + 16, 4)])
+        commands.dispatch(executable(), COUNT, (1, 1, 1), [], [(DIRECT, address_of(block) + 16, 4, ALL)])
     with pytest.raises(OutOfRangeError, match="65535 in z"):
         commands.dispatch(executable(), COUNT, (1, 1, 65536), [], [whole(block)])
     with pytest.raises(OutOfRangeError):
@@ -319,7 +320,7 @@ if host_architecture().name == "x86_64":
     blocks = [zeroed(64).view(np.float32) for _ in range(3)]
     blocks[0][:4] = blocks[1][:4] = [1, 2, 3, 4]
     commands = CommandList()
-    commands.dispatch(executable, 0, (1, 1, 1), [], [(DIRECT, address_of(b), 16) for b in blocks])
+    commands.dispatch(executable, 0, (1, 1, 1), [], [(DIRECT, address_of(b), 16, 3) for b in blocks])
     EXECUTOR.execute(commands, *commands.bind(()))
     assert blocks[2][:4].tolist() == [1, 4, 9, 16]
 assert not {"numba", "llvmlite"} & set(sys.modules)

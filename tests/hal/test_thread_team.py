@@ -19,7 +19,16 @@ from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor, thread_team
 from jitree.hal.local.thread_team import UNKNOWN, Team
 from jitree.hal.local.topology import Topology
-from tests.hal.native_kernels import BUSY, BUSY_SEQUENTIAL, COUNT, FAIL, aligned, dispatch, forget_costs
+from tests.hal.native_kernels import (
+    BUSY,
+    BUSY_SEQUENTIAL,
+    COUNT,
+    FAIL,
+    aligned,
+    dispatch,
+    forget_costs,
+    whole,
+)
 
 TURNS_PER_MILLISECOND = 400_000
 """Of the kernel ``busy``, roughly."""
@@ -95,10 +104,10 @@ def test_groups_between_barriers(team: Team) -> None:
             dispatch(commands, BUSY, (64, 1, 1), [500], block, workers)
         commands.barrier()
     for block, copy in zip(blocks, copies, strict=True):
-        commands.copy((-1, block.ctypes.data, 256), (-1, copy.ctypes.data, 256))
+        commands.copy(whole(block), whole(copy))
     commands.barrier()
     for block in blocks:
-        commands.fill((-1, block.ctypes.data, 256), 0x01020304, 4)
+        commands.fill(whole(block), 0x01020304, 4)
     for _ in range(20):
         for block in blocks:
             block[:] = 0
@@ -111,11 +120,11 @@ def test_large_copies_and_fills_are_divided(team: Team) -> None:
     source = aligned(np.random.default_rng(1).integers(0, 256, 5_000_001, np.uint8))
     target = aligned(np.zeros_like(source))
     commands = CommandList()
-    commands.copy((-1, source.ctypes.data, source.nbytes), (-1, target.ctypes.data, target.nbytes))
+    commands.copy(whole(source), whole(target))
     _run(team, commands)
     np.testing.assert_array_equal(source, target)
     commands = CommandList()
-    commands.fill((-1, target.ctypes.data, 5_000_000), 0x11223344, 4)
+    commands.fill(whole(target[:5_000_000]), 0x11223344, 4)
     _run(team, commands)
     assert (target[:5_000_000].view(np.uint32) == 0x11223344).all() and target[-1] == source[-1]
 

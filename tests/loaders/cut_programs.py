@@ -19,6 +19,7 @@ from jitree.codegen.image.flat import map_image
 from jitree.dispatch.native.nests import cutting
 from jitree.hal.command_layout import DISPATCH, WORKGROUP
 from jitree.hal.command_list import CommandList
+from jitree.hal.enums import MemoryAccess
 from jitree.hal.local import executor
 from jitree.hal.local.executor.records import KernelDispatch, KernelEntry, Workgroup
 from jitree.loaders.vmvx_executable import VmvxExecutable
@@ -130,7 +131,9 @@ def run_parts(
     """The same in parts, in any order and in spans of one to three; whether all have been run. ``failure`` is
     that of the job, which others have set."""
     entry, failures = KernelEntry(executable.entry_point(0)), array("q", (failure,))
-    tables = [array("q", map(address_of, blocks)), array("q", (block.nbytes for block in blocks))]
+    accesses = [MemoryAccess.ALL if block.flags.writeable else MemoryAccess.READ for block in blocks]
+    columns = map(address_of, blocks), (block.nbytes for block in blocks), accesses
+    tables = [array("q", column) for column in columns]
     words = array("i", constants)
     records = array("q", bytes(DISPATCH.size)), array("q", bytes(WORKGROUP.size))
     dispatch, group = (
@@ -141,7 +144,7 @@ def run_parts(
     dispatch.count_x, dispatch.concurrency, dispatch.parts = count, 1, parts
     dispatch.constant_count, dispatch.constants = len(words), words.buffer_info()[0]
     dispatch.binding_count = len(blocks)
-    dispatch.addresses, dispatch.lengths = (table.buffer_info()[0] for table in tables)
+    dispatch.addresses, dispatch.lengths, dispatch.accesses = (table.buffer_info()[0] for table in tables)
     dispatch.failure = failures.buffer_info()[0]
     random, spans, first = Random(seed), [], 0
     while first < count * parts:

@@ -16,13 +16,14 @@ from jitree.errors import (
     NotFoundError,
     UnavailableError,
 )
-from jitree.hal.command_list import DIRECT, CommandList
+from jitree.hal.command_list import CommandList
 from jitree.hal.executable import LocalExecutable
 from jitree.hal.local import executor
 from jitree.loaders.embedded_elf import EmbeddedElfLoader
 from jitree.loaders.environment import host_cpu_data
 from jitree.loaders.library import LAYOUTS, UNKNOWN_LOCAL_MEMORY, NativeExecutable
-from jitree.regs.memory import address_of, zeroed
+from jitree.regs.memory import zeroed
+from tests.hal.native_kernels import whole
 from tests.loaders.samples import (
     FORMAT,
     NEEDS_X86_64,
@@ -49,8 +50,7 @@ def run(
     executable: NativeExecutable, counts: tuple[int, int, int], constants: list[int], *blocks: np.ndarray
 ) -> None:
     commands = CommandList()
-    ranges = [(DIRECT, address_of(block), block.nbytes) for block in blocks]
-    commands.dispatch(executable, 0, counts, constants, ranges)
+    commands.dispatch(executable, 0, counts, constants, [whole(block) for block in blocks])
     executor.execute(commands, *commands.bind(()))
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from jitree.codegen import image
 from jitree.hal.command_layout import DISPATCH, WORKGROUP
+from jitree.hal.enums import MemoryAccess
 from jitree.hal.local.executor.records import KernelDispatch, Workgroup
 from jitree.loaders import vmvx_spans, vmvx_workgroups
 from jitree.loaders.vmvx_images import SPANS
@@ -68,6 +69,7 @@ class Memory:
         self.dispatch.binding_count, self.dispatch.constant_count, self.dispatch.constants = 2, 3, 4096
         self.dispatch.addresses = self._array(array("q", (64, 128)))
         self.dispatch.lengths = self._array(array("q", (6, 7)))
+        self.dispatch.accesses = self._array(array("q", (MemoryAccess.ALL, MemoryAccess.READ)))
         self.group.local_memory, self.group.local_size, self.group.processor = 8192, 100, 3
         self.contexts = [self._context() for _ in range(2)]
         table = array("q", (2, 0, 0, 0, *(self._place(context) for context in self.contexts)))
@@ -101,7 +103,7 @@ class Memory:
         why, context.reached = next(self.steps)
         bindings = (ctypes.c_int64 * 2).from_address(place + CONTEXT["binding"])
         aimed = [context.local, context.constants, *map(KernelHandle, bindings)]
-        aims = [(entry.address, entry.length) for entry in aimed]
+        aims = [(entry.address, entry.length, entry.access) for entry in aimed]
         self.events.append(("workgroups", self._number(context), first, last, context.bindings.length, aims))
         if why == WORKGROUP_LITTERED:
             state, ours, other = context.state, self._entry(), self._entry()

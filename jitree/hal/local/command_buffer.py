@@ -7,12 +7,10 @@ from collections.abc import Callable, Sequence
 from jitree.errors import InvalidArgumentError, PermissionDeniedError
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import BindingTable, Collective, Reference
-from jitree.hal.command_list import DIRECT, CommandList, Range
+from jitree.hal.command_list import DIRECT, NO_SLOT, CommandList, Range, Slot
 from jitree.hal.executable import Executable, LocalExecutable
 from jitree.hal.list_command_buffer import ListCommandBuffer
 from jitree.hal.local.queue_record import UNKNOWN_COST
-
-_NO_BUFFER = (0, -1)
 
 
 class LocalCommandBuffer(ListCommandBuffer):
@@ -33,14 +31,16 @@ class LocalCommandBuffer(ListCommandBuffer):
         self.cost = UNKNOWN_COST
         """The last estimate, in nanoseconds."""
 
-    def bind(self, table: BindingTable) -> tuple[Sequence[tuple[int, int]], object]:
-        """(address, length) per slot for the command executor, and what to keep until they are done.
+    def bind(self, table: BindingTable) -> tuple[Sequence[Slot], object]:
+        """What the command executor gets per slot, and what to keep until it is done.
 
         Errors as :meth:`CommandBuffer.check_table`.
         """
         entries = self.check_table(table)
         ranges = [
-            _NO_BUFFER if entry is None else (local_address(entry[0]) + entry[1], entry[2])
+            NO_SLOT
+            if entry is None
+            else (local_address(entry[0]) + entry[1], entry[2], entry[0].allowed_access)
             for entry in entries
         ]
         return ranges, entries
@@ -48,12 +48,12 @@ class LocalCommandBuffer(ListCommandBuffer):
     def _range(self, reference: Reference) -> Range:
         slot, buffer, offset, length = reference
         if buffer is None:
-            return slot, offset, length
+            return slot, offset, length, 0
         allocation = buffer.allocation
         if id(allocation) not in self._kept:
             self._kept.add(id(allocation))
             self.commands.keep(allocation)
-        return DIRECT, local_address(buffer) + offset, length
+        return DIRECT, local_address(buffer) + offset, length, allocation.allowed_access
 
     @property
     def is_published(self) -> bool:

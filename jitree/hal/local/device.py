@@ -229,10 +229,10 @@ class LocalDevice(Device):
         queue_affinity, wait, signal = order
         table, kept = command_buffer.bind(binding_table)
         commands = command_buffer.commands
-        addresses, lengths = commands.bind(table)
+        operands = commands.bind(table)
         command_buffer.mark_submitted()
-        work = partial(execute, queue_affinity, BoundCommands(commands, addresses, lengths, kept))
-        cost = WAITS if commands.collectives else self._cost(queue_affinity, command_buffer, lengths)
+        work = partial(execute, queue_affinity, BoundCommands(commands, *operands, kept))
+        cost = WAITS if commands.collectives else self._cost(queue_affinity, command_buffer, operands[1])
         self._queue(queue_affinity).submit("execute", wait, signal, work, cost)
 
     def queue_failed(self, queue_affinity: int, signal: Fence | None, fail: Callable[[], None]) -> None:
@@ -333,7 +333,7 @@ class LocalDevice(Device):
 
     def _execute(self, queue_affinity: int, bound: BoundCommands) -> None:
         """Runs a command list on the calling thread and, if the device has workers, with their help."""
-        executor.execute(bound.commands, bound.addresses, bound.lengths, self._logged())
+        executor.execute(bound.commands, bound.addresses, bound.lengths, bound.accesses, self._logged())
 
     def _logged(self) -> tuple[int, int]:
         """What the executor is told of a profile: the address of the log, and the number of the operation."""

@@ -162,6 +162,7 @@ class Team:
         commands: CommandList,
         addresses: array[int],
         lengths: array[int],
+        accesses: array[int],
         logged: tuple[int, int] = NOT_LOGGED,
     ) -> None:
         """As :func:`executor.execute`, shared with the helpers where that is worth it.
@@ -170,13 +171,15 @@ class Team:
         """
         native = executor.native_executor()
         if native is None:
-            executor.execute(commands, addresses, lengths, logged)
+            executor.execute(commands, addresses, lengths, accesses, logged)
             return
         helpers = self._helpers or self._start(native)
         if helpers is None:
-            native.execute(commands, addresses, lengths, logged=logged)
+            native.execute(commands, addresses, lengths, accesses, logged=logged)
         else:
-            native.execute(commands, addresses, lengths, helpers.address, helpers.thread_count, logged)
+            native.execute(
+                commands, addresses, lengths, accesses, helpers.address, helpers.thread_count, logged
+            )
 
     def estimate(self, commands: CommandList, lengths: array[int]) -> int:
         """Nanoseconds that a list may take on one thread, UNKNOWN until its functions have been run."""

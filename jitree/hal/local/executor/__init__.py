@@ -29,10 +29,14 @@ _native: NativeExecutor | None = None
 
 
 def execute(
-    commands: CommandList, addresses: array[int], lengths: array[int], logged: tuple[int, int] = (0, 0)
+    commands: CommandList,
+    addresses: array[int],
+    lengths: array[int],
+    accesses: array[int],
+    logged: tuple[int, int] = (0, 0),
 ) -> None:
-    """Runs a list on this thread; ``addresses`` and ``lengths`` are what :meth:`CommandList.bind` gave; for
-    ``logged`` see :meth:`CommandExecutor.execute`.
+    """Runs a list on this thread; ``addresses``, ``lengths`` and ``accesses`` are what
+    :meth:`CommandList.bind` gave; for ``logged`` see :meth:`CommandExecutor.execute`.
 
     INTERNAL when a function fails, naming executable, function, workgroup and what it returned.
     """
@@ -40,9 +44,9 @@ def execute(
     if executor is None:
         from jitree.hal.local.executor.in_python import EXECUTOR
 
-        EXECUTOR.execute(commands, addresses, lengths, logged=logged)
+        EXECUTOR.execute(commands, addresses, lengths, accesses, logged=logged)
     else:
-        executor.execute(commands, addresses, lengths, logged=logged)
+        executor.execute(commands, addresses, lengths, accesses, logged=logged)
 
 
 def native_executor() -> NativeExecutor | None:

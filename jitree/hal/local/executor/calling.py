@@ -30,13 +30,13 @@ _MAXIMUM_CONCURRENCY: Final = 255
 """The kernels' field is a byte."""
 
 (
-    _LIST, _ADDRESSES, _LENGTHS, _FUNCTIONS, _TEAM, _CONCURRENCY, _LOCAL_MEMORY, _LOCAL_STRIDE, _SHARES,
-    _FAILURE, _FAILED_ROW, _FAILED_CODE, _FAILED_X, _LOG, _ORIGIN,
+    _LIST, _ADDRESSES, _LENGTHS, _ACCESSES, _FUNCTIONS, _TEAM, _CONCURRENCY, _LOCAL_MEMORY, _LOCAL_STRIDE,
+    _SHARES, _FAILURE, _FAILED_ROW, _FAILED_CODE, _FAILED_X, _LOG, _ORIGIN,
 ) = (
     JOB.word(field)
-    for field in ("list", "addresses", "lengths", "functions", "team", "concurrency", "local_memory",
-                  "local_stride", "shares", "failure", "failed_row", "failed_code", "failed_x", "log",
-                  "origin")
+    for field in ("list", "addresses", "lengths", "accesses", "functions", "team", "concurrency",
+                  "local_memory", "local_stride", "shares", "failure", "failed_row", "failed_code",
+                  "failed_x", "log", "origin")
 )  # fmt: skip
 
 
@@ -97,11 +97,13 @@ class CommandExecutor:
         commands: CommandList,
         addresses: array[int],
         lengths: array[int],
+        accesses: array[int],
         team: int = 0,
         threads: int = 1,
         logged: tuple[int, int] = NOT_LOGGED,
     ) -> None:
-        """Runs every command; ``addresses`` and ``lengths`` are what :meth:`CommandList.bind` gave.
+        """Runs every command; ``addresses``, ``lengths`` and ``accesses`` are what :meth:`CommandList.bind`
+        gave.
 
         ``team`` is the address of a TEAM record of ``threads`` threads with this one; 0 = this one alone.
         ``logged``: the address of a LOG record and the number of the submission.
@@ -112,6 +114,7 @@ class CommandExecutor:
         words[_LIST] = commands.address()
         words[_ADDRESSES] = addresses.buffer_info()[0]
         words[_LENGTHS] = lengths.buffer_info()[0]
+        words[_ACCESSES] = accesses.buffer_info()[0]
         words[_TEAM] = team
         words[_CONCURRENCY] = min(threads, _MAXIMUM_CONCURRENCY)
         words[_FAILURE] = 0

@@ -232,6 +232,7 @@ def fill_dispatch(job: Job, row: Command, share: Share, dispatch: KernelDispatch
     operand = 8 * row.operand
     dispatch.addresses = job.addresses + operand
     dispatch.lengths = job.lengths + operand
+    dispatch.accesses = job.accesses + operand
     dispatch.failure = place_of(job.failure)
     dispatch.parts = share.parts
 

@@ -147,7 +147,7 @@ def record(
         use_slot(recording, slot, usage, access)
         add_slot_range(recording, slot, offset, length, alignment)
     else:
-        add_range(recording, buffer.address + offset, length)
+        add_range(recording, buffer.address + offset, length, buffer.encoding)
         keep(recording, keeper(buffer))
 
 

@@ -182,7 +182,8 @@ def add_binding(recording: Recording, values: int, refs: int, words: int, index:
     if not buffer:
         add_slot_range(recording, number(values, words, index + 1), offset, length, BINDING_ALIGNMENT)
         return
-    add_range(recording, buffer.address + offset, range_length(buffer, offset, length))
+    length = range_length(buffer, offset, length)
+    add_range(recording, buffer.address + offset, length, buffer.encoding)
     keep(recording, keeper(buffer))
 
 

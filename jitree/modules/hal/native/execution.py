@@ -49,7 +49,7 @@ _ONE_SHOT = int(CommandBufferMode.ONE_SHOT)
 _INLINE = int(CommandBufferMode.ALLOW_INLINE_EXECUTION)
 MOST_OPERANDS = OPERANDS * LARGEST_SCALE
 MOST_ROWS = ROWS * LARGEST_SCALE
-"""The most rows of lists whose tables fit on the stack: 256 KiB of ranges, 192 of shares."""
+"""The most rows of lists whose tables fit on the stack: 384 KiB of ranges, 192 of shares."""
 MOST_THREADS = 255
 
 
@@ -134,11 +134,13 @@ def valid_table(
     return True
 
 
-def bind(table: List, addresses: int, lengths: int, values: int, refs: int, words: int, table_at: int) -> int:
+def bind(job: Job, table: List, values: int, refs: int, words: int, table_at: int) -> int:
     """Fills in the ranges of one submission (as ``CommandList.bind``)."""
+    addresses, lengths, accesses = job.addresses, job.lengths, job.accesses
     for index in range(table.operand_count):
         store64(addresses + 8 * index, load64(table.addresses + 8 * index))
         store64(lengths + 8 * index, load64(table.lengths + 8 * index))
+        store64(accesses + 8 * index, load64(table.accesses + 8 * index))
     count = entry_count(words, table_at)
     for index in range(table.patch_count):
         patch = Patch(table.patches + index * PATCH_SIZE)
@@ -162,6 +164,7 @@ def bind(table: List, addresses: int, lengths: int, values: int, refs: int, word
             return REFUSED
         store64(addresses + 8 * patch.operand, address)
         store64(lengths + 8 * patch.operand, length)
+        store64(accesses + 8 * patch.operand, buffer.encoding)
     return DONE
 
 
@@ -204,14 +207,13 @@ def run(
     job = Job(stack(JOB_SIZE))
     threads = prepare(handle_pool, queue.team, Log(queue.log), job, table)
     if table.patch_count != 0:
-        addresses = stack(16 * operands)
-        lengths = addresses + 8 * operands
-        if bind(table, addresses, lengths, values, refs, words, table_at) != DONE:
+        job.addresses = stack(24 * operands)
+        job.lengths = job.addresses + 8 * operands
+        job.accesses = job.lengths + 8 * operands
+        if bind(job, table, values, refs, words, table_at) != DONE:
             return REFUSED
-        if recording.copies and not valid_copies(table, addresses, lengths):
+        if recording.copies and not valid_copies(table, job.addresses, job.lengths):
             return REFUSED
-        job.addresses = addresses
-        job.lengths = lengths
     if unlikely(bool(queue.stream)):
         return submit(state, handle_pool, queue.stream, table, job.addresses, job.lengths)
     if not is_short(state, handle_pool, queue, job):
@@ -264,6 +266,7 @@ def prepare(handle_pool: HandlePoolRecord, team: ThreadTeam, log: Log, job: Job,
     job.list = table
     job.addresses = table.addresses
     job.lengths = table.lengths
+    job.accesses = table.accesses
     job.functions = handle_pool.functions
     job.team = team
     job.log = log

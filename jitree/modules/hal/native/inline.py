@@ -127,13 +127,15 @@ def executable_dispatch(state: State, values: int, refs: int, words: int) -> int
     table.constants = stack(4 * constants)
     for index in range(constants):
         store32(table.constants + 4 * index, number(values, words, _FIRST_CONSTANT + index))
-    table.addresses = stack(16 * bindings)
+    table.addresses = stack(24 * bindings)
     table.lengths = table.addresses + 8 * bindings
+    table.accesses = table.lengths + 8 * bindings
     for index in range(bindings):
         at = first + 3 * index
         buffer = reference(refs, words, at)
         store64(table.addresses + 8 * index, buffer.address + number(values, words, at + 1))
         store64(table.lengths + 8 * index, number(values, words, at + 2))
+        store64(table.accesses + 8 * index, buffer.access)
     if run_alone(handle_pool, table) != DONE:
         return REFUSED
     return finish(state, refs, words)

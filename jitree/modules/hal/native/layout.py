@@ -145,6 +145,7 @@ PUSHED_BINDING: Final = Record(
     i64 slot
     i64 start             # address, or offset in what the slot has
     i64 length            # of what the slot has: may be WHOLE_BUFFER
+    i64 access            # MemoryAccess that the buffer allows; not of a slot
     """,
 )
 """A range that programs of ABI 0.2 to 0.4 have pushed."""
@@ -158,7 +159,8 @@ def sections(scale: int) -> dict[str, int]:
     """Bytes of what lies after a RECORDING, in order."""
     return {
         "list": LIST.size, "rows": scale * ROWS * COMMAND.size, "addresses": scale * OPERANDS * 8,
-        "lengths": scale * OPERANDS * 8, "constants": scale * CONSTANTS * 4, "data": scale * DATA,
+        "lengths": scale * OPERANDS * 8, "accesses": scale * OPERANDS * 8,
+        "constants": scale * CONSTANTS * 4, "data": scale * DATA,
         "patches": scale * PATCHES * PATCH.size, "slots": SLOTS * SLOT.size, "kept": scale * KEPT * 8,
         "pushed": PUSHED.size,
     }  # fmt: skip

@@ -276,7 +276,7 @@ def _head(scale: int) -> npt.NDArray[np.int64]:
     head[0, _SCALE] = scale
     fields = {"list": _LIST, "slots": _SLOTS, "kept": _KEPT, "pushed": _PUSHED} | {
         field: first + LIST.word(field)
-        for field in ("rows", "addresses", "lengths", "constants", "data", "patches")
+        for field in ("rows", "addresses", "lengths", "accesses", "constants", "data", "patches")
     }
     position = RECORDING.size
     for name, size in sections(scale).items():

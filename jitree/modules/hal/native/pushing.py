@@ -97,6 +97,7 @@ def push_range(
         place.owner = keeper(buffer)
         place.start = buffer.address + offset
         place.length = range_length(buffer, offset, length)
+        place.access = buffer.encoding
         keep(recording, keeper(buffer))
     else:
         place.owner = Entry(0)
@@ -166,4 +167,4 @@ def add_pushed(recording: Recording, binding: PushedBinding) -> None:
     if not binding.owner:
         add_slot_range(recording, binding.slot, binding.start, binding.length, BINDING_ALIGNMENT)
     else:
-        add_range(recording, binding.start, binding.length)
+        add_range(recording, binding.start, binding.length, binding.access)

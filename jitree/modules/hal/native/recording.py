@@ -82,12 +82,13 @@ def new_row(recording: Recording, kind: int, operands: int) -> Command:
     return row
 
 
-def add_range(recording: Recording, address: int, length: int) -> None:
-    """Appends a range that is known."""
+def add_range(recording: Recording, address: int, length: int, access: int) -> None:
+    """Appends a range that is known, of a buffer that allows so much."""
     table = recording.list
     count = table.operand_count
     store64(table.addresses + 8 * count, address)
     store64(table.lengths + 8 * count, length)
+    store64(table.accesses + 8 * count, access)
     table.operand_count = count + 1
 
 
@@ -102,7 +103,7 @@ def add_slot_range(recording: Recording, slot: int, offset: int, length: int, al
     patch.length = length
     patch.alignment = alignment - 1
     table.patch_count = number + 1
-    add_range(recording, 0, 0)
+    add_range(recording, 0, 0, 0)
 
 
 def use_slot(recording: Recording, slot: int, usage: int, access: int) -> None:

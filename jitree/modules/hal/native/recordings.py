@@ -48,6 +48,7 @@ def restore(
     into.rows.frombytes(_bytes(rows["rows"], rows["row_count"] * COMMAND.size))
     into.addresses.frombytes(_bytes(rows["addresses"], rows["operand_count"] * 8))
     into.lengths.frombytes(_bytes(rows["lengths"], rows["operand_count"] * 8))
+    into.accesses.frombytes(_bytes(rows["accesses"], rows["operand_count"] * 8))
     into.constants.frombytes(_bytes(rows["constants"], fields["constant_count"] * 4))
     into.data += _bytes(rows["data"], fields["data_count"])
     into.patches.frombytes(_bytes(rows["patches"], rows["patch_count"] * PATCH.size))
@@ -79,7 +80,7 @@ def _pushed(fields: dict[str, int], memory: HostMemory, memory_of: Callable[[int
     for number in range(PUSHED_BINDINGS):
         if fields["pushed_bindings"] >> number & 1:
             place = fields["pushed"] + PUSHED["bindings"] + number * PUSHED_BINDING.size
-            owner, slot, start, length = array("q", _bytes(place, PUSHED_BINDING.size))
+            owner, slot, start, length, _ = array("q", _bytes(place, PUSHED_BINDING.size))
             buffer = None
             if owner:
                 whole = Buffer(cast(Allocation, memory_of(owner)))

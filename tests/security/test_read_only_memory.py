@@ -1,0 +1,224 @@
+"""Kernels read memory that a program may not change, and are refused a store to it, however it is bound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jitree import Session
+from jitree.errors import PermissionDeniedError
+from jitree.hal.buffer import BufferView
+from jitree.hal.executable import Executable, ExecutableCache, ExecutableParameters
+from jitree.hal.local.device import LocalDevice
+from jitree.hal.pipeline_layout import PipelineLayout
+from jitree.loaders.vmvx import FORMAT
+from jitree.regs.objects import VmBuffer
+from tests.assembler import Assembler
+from tests.hal.native_kernels import aligned
+from tests.loaders.cut_programs import (
+    FIRST_BINDING,
+    KernelText,
+    compiled,
+    most_parts,
+    run_parts,
+    run_whole,
+)
+from tests.modules.hal_programs import (
+    BUFFERS,
+    COMMANDS,
+    DEVICE,
+    F32,
+    FENCES,
+    FIRST,
+    NULL,
+    OLD_ROWS,
+    PLACES,
+    PUSHED_ROWS,
+    ROWS,
+    SECOND,
+    Program,
+)
+
+KERNEL = (Path(__file__).parent.parent / "data" / "executables" / "vmvx_mul-3.13.0.fb").read_bytes()
+"""The product of two vectors of 1,000 numbers is stored in the third binding."""
+COUNT = 1024
+CALLS = 250
+"""Machine code takes over when Python has made some."""
+TEXT = VmBuffer.alias(b"text")
+THREES = np.full(COUNT + 16, 3, np.float32).tobytes()
+TILE = 16
+"""Fewer than a workgroup does."""
+TIERS = ("plain", "fast", "native", "auto")
+READ, WRITTEN = BUFFERS[:2]
+IN_SLOTS = pytest.mark.parametrize("bound", ["whole", "in slots"])
+
+
+def read_only(tmp_path: Path) -> np.ndarray:
+    """Threes in pages that the processor protects: whoever stores to them ends the process."""
+    path = tmp_path / "numbers"
+    path.write_bytes(np.full(COUNT, 3, np.float32).tobytes())
+    return np.memmap(path, np.float32, mode="r")
+
+
+def program(rows: dict[str, str], in_slots: bool) -> bytes:
+    """Dispatches the kernel on the first argument, twice, and the second; again by the same commands."""
+    made = Program(rows)
+    for view, buffer in ((FIRST, READ), (SECOND, WRITTEN)):
+        made.call("buffer_view.buffer", view, to=buffer)
+    made.call("command_buffer.create", DEVICE, 0, 3, -1, 3 if in_slots else 0, to=COMMANDS[0])
+    ranges = [READ, READ, WRITTEN]
+    bindings = [[0, slot, NULL if in_slots else buffer, 0, -1] for slot, buffer in enumerate(ranges)]
+    made.dispatch(COMMANDS[0], 0, (1, 1, 1), [], bindings)
+    made.call("command_buffer.finalize", COMMANDS[0])
+    for _ in range(2):
+        made.call("fence.create", DEVICE, 0, to=FENCES[0])
+        submission = DEVICE, -1, NULL, FENCES[0], COMMANDS[0], 0
+        if in_slots:
+            made.call("device.queue.execute.indirect", *submission, [[buffer, 0, -1] for buffer in ranges])
+        elif rows is ROWS:
+            made.call("device.queue.execute", *submission)
+        else:
+            made.call("device.queue.execute.indirect", *submission, [])
+        made.call("fence.await", -1, 0, [[FENCES[0]], [NULL]])
+    return made.module("m")
+
+
+def kernels(device: LocalDevice) -> Executable:
+    cache = ExecutableCache("test", device.loaders)
+    executable = cache.prepare_executable(ExecutableParameters(FORMAT, memoryview(KERNEL)))
+    executable.layouts = (PipelineLayout(0, tuple(PLACES)),)
+    return executable
+
+
+@IN_SLOTS
+@pytest.mark.parametrize("uri", ["local-sync", "local-task"])
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("rows", [ROWS, OLD_ROWS, PUSHED_ROWS], ids=["0.7", "0.5", "0.2"])
+def test_what_is_bound_on_a_device(
+    tmp_path: Path, rows: dict[str, str], tier: str, uri: str, bound: str
+) -> None:
+    pages = read_only(tmp_path)
+    with Session(uri, tier=tier) as session:
+        session.load(program(rows, bound == "in slots"))
+        device = session.device
+        assert isinstance(device, LocalDevice)
+        buffer = device.device_allocator.import_host(pages.data, 0x42, 0xC03)
+        assert buffer is not None
+        fixed = BufferView(buffer, (COUNT,), F32)
+        executable = kernels(device)
+
+        def call(read: BufferView, written: BufferView) -> None:
+            session.call_direct("m.f", device, read, written, executable, TEXT, TEXT)
+
+        for calls in (1, 1, CALLS if tier != "plain" else 2):
+            with pytest.raises(PermissionDeniedError, match=r"buffer is read-only and cannot be .*mul"):
+                call(fixed, fixed)
+            assert (pages == 3).all()
+            for _ in range(calls):
+                other = session.to_device(np.zeros(COUNT, np.float32))
+                call(fixed, other.view)
+            assert (np.asarray(other)[:TILE] == 9).all()
+        with pytest.raises(PermissionDeniedError, match="buffer is read-only"):
+            call(other.view, fixed)
+        assert (pages == 3).all()
+
+
+def inline_program(target: str, before: str = "", start: int = 0) -> bytes:
+    """Dispatches the kernel of the file on its constants and ``target`` (of constants, or an argument);
+    ``start``: where the constants begin."""
+    assembler = (
+        Assembler("m")
+        .import_function("hal_loader.executable.dispatch", "0rIiiiCiDCrIID_v")
+        .import_function("hal_loader.executable.load", "0rrr_r")
+        .import_function("hal_inline.buffer.storage", "0r_r")
+        .import_function("hal_inline.buffer_view.buffer", "0r_r")
+    )
+    assembler.rodata(FORMAT.encode())
+    assembler.rodata(KERNEL)
+    assembler.rodata(THREES, external=True)
+    assembler.function(
+        "f",
+        "0r_r",
+        f"""
+    %r1 = const.ref.rodata 0
+    %r2 = const.ref.rodata 1
+    %r3 = const.ref.rodata 2
+    {before}
+    [%r4] = call @hal_loader.executable.load [%r1, %r2, %r9]
+    %i0:1 = const.i64.zero
+    %i2 = const.i32 1
+    %i4:5 = const.i64 {start}
+    %i8:9 = const.i64.zero
+    %i6:7 = const.i64 4096
+    call.variadic @hal_loader.executable.dispatch [0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0, 3] \
+[%r4, %i0:1, %i2, %i2, %i2, %r3, %i4:5, %i6:7, %r3, %i4:5, %i6:7, {target}, %i6:7]
+    return [%r0]
+    """,
+    )
+    data = assembler.build()
+    aligned_start = -data.index(THREES) % 64
+    return data if start == aligned_start else inline_program(target, before, aligned_start)
+
+
+ARGUMENT = """[%r5] = call @hal_inline.buffer_view.buffer [%r0]
+    [%r6] = call @hal_inline.buffer.storage [%r5]"""
+
+
+@pytest.mark.parametrize("sandbox", [False, True])
+@pytest.mark.parametrize("tier", TIERS)
+def test_constants_without_a_device(tmp_path: Path, tier: str, sandbox: bool) -> None:
+    """Of a file that is mapped, and of bytes of the caller that nothing protects."""
+    kept = inline_program("%r3, %i4:5")
+    data = aligned(np.frombuffer(kept, np.uint8))
+    data.flags.writeable = False
+    path = tmp_path / "m.vmfb"
+    path.write_bytes(kept)
+    sources: tuple[Any, ...] = (data.data, path)
+    for source in sources:
+        with Session("local-sync", tier=tier, sandbox=sandbox) as session:
+            session.load(source)
+            for _ in range(3):
+                with pytest.raises(PermissionDeniedError, match="buffer is read-only"):
+                    session.lookup("m.f")(np.zeros(COUNT, np.float32))
+    assert data.tobytes() == kept and path.read_bytes() == kept
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_constants_are_read_without_a_device(tmp_path: Path, tier: str) -> None:
+    path = tmp_path / "m.vmfb"
+    path.write_bytes(inline_program("%r6, %i8:9", ARGUMENT))
+    with Session("local-sync", tier=tier) as session:
+        session.load(path)
+        for _ in range(3):
+            result = session.lookup("m.f")(aligned(np.zeros(COUNT, np.float32)))
+            assert (np.asarray(result)[:TILE] == 9).all()
+
+
+@pytest.mark.parametrize("whole_workgroups", [True, False])
+def test_machine_code_leaves_what_may_not_be_written(tmp_path: Path, whole_workgroups: bool) -> None:
+    """A store to the result comes after stores to other memory, in parts of workgroups and in whole ones."""
+    text = KernelText(3)
+    sums = text.scratch(64 * COUNT)
+
+    def add(at: list[str]) -> None:
+        place = text.index(0, (at[0], COUNT // 64), (at[1], 1))
+        text.store("f32", sums, place, text.load("f32", FIRST_BINDING, place))
+        text.store("f32", FIRST_BINDING + 1, place, text.load("f32", sums, place))
+        text.store("f32", FIRST_BINDING + 2, place, text.load("f32", sums, place))
+
+    text.loops([64, COUNT // 64], add)
+    executable = compiled(text)
+    numbers = read_only(tmp_path)
+    blocks = [numbers, aligned(np.zeros(COUNT, np.float32)), numbers]
+    with pytest.raises(PermissionDeniedError, match="buffer is read-only"):
+        if whole_workgroups:
+            run_whole(executable, 2, (), blocks)
+        else:
+            run_parts(executable, 2, (), blocks, max(2, most_parts(executable)))
+    assert (numbers == 3).all()
+    written = aligned(np.zeros(COUNT, np.float32))
+    run_whole(executable, 2, (), [numbers, blocks[1], written])
+    assert (written == 3).all()
