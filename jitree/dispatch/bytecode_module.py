@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jitree.base.records import NamedTuple
 from jitree.errors import error_context
 from jitree.vmfb.archive import Archive, Source
 from jitree.vmfb.cconv import CallingConvention, parse
@@ -15,11 +14,14 @@ from jitree.vmfb.schema import Attr, Dependency, Import, ModuleTables
 from jitree.vmfb.words import STRICT
 
 
-class BytecodeModule(NamedTuple):
+class BytecodeModule:
     """A loaded module. It has no state: globals belong to the contexts."""
 
-    module: ModuleTables
-    program: DecodedModule
+    __slots__ = ("__weakref__", "module", "program")
+
+    def __init__(self, module: ModuleTables, program: DecodedModule) -> None:
+        self.module = module
+        self.program = program
 
     @staticmethod
     def load(source: Source, name: str | None = None, arithmetic: str = STRICT) -> BytecodeModule:

@@ -67,13 +67,14 @@ def test_a_module_written_in_python_is_called() -> None:
     interface.export("fail", "0v", Counter.fail)
     module = interface.create()
     context = rt.VmContext(rt.VmInstance(), modules=(module,))
+    add = module.lookup_function("add")
     arguments, results = rt.VmVariantList(2), rt.VmVariantList(2)
     values = rt.VmVariantList(1)
     values.push_int(5)
     arguments.push_int(2)
     arguments.push_list(values)
     for _ in range(2):
-        context.invoke(module.lookup_function("add"), arguments, results)
+        context.invoke(add, arguments, results)
     assert repr(results) == "<VmVariantList(2): [14, List[5]]>"
     with pytest.raises(RuntimeError, match="KeyError: 'nothing here'"):
         context.invoke(module.lookup_function("fail"), rt.VmVariantList(0), rt.VmVariantList(0))
@@ -82,7 +83,12 @@ def test_a_module_written_in_python_is_called() -> None:
     assert interface.initialized
     del context, module, results, arguments
     gc.collect()
-    assert interface.destroyed
+    assert interface.destroyed, "a function keeps its module"
+    other = rt.VmContext(rt.VmInstance(), modules=())
+    with pytest.raises(
+        RuntimeError, match="NOT_FOUND; the module 'counter' of function 'add' has been dropped"
+    ):
+        other.invoke(add, rt.VmVariantList(0), rt.VmVariantList(0))
 
 
 def test_semaphores_and_fences_wait_in_nanoseconds() -> None:

@@ -27,7 +27,8 @@ _BASE_OPCODES: Final = np.array(BASE_OPCODE)
 
 def last_wait(function: BytecodeFunction) -> int:
     """The address of the operands of that call (``STATE.last_wait``), 0 if there is none."""
-    module, program = cast(BytecodeModule, function.module)
+    owner = cast(BytecodeModule, function.module)
+    module, program = owner.module, owner.program
     names = [row.full_name for row in module.imports]
     if _AWAIT not in names:
         return 0

@@ -58,18 +58,23 @@ class VmInstance:
 
 
 class VmFunction:
-    """A function of a module, in whatever context the module is."""
+    """A function of a module, in whatever context the module is. It does not keep the module."""
 
     def __init__(self, module: ModuleLike, name: str, ordinal: int, cconv: str, reflection: dict[str, str]):
-        self.module = module
+        self._module = weakref.ref(module)
+        self.module_name = module.name
         self.name = name
         self.ordinal = ordinal
         self.cconv = cconv
         self.reflection = reflection
 
     @property
-    def module_name(self) -> str:
-        return self.module.name
+    def module(self) -> ModuleLike:
+        """NOT_FOUND where nothing has it any more."""
+        module = self._module()
+        if module is None:
+            raise NotFoundError(f"the module '{self.module_name}' of function '{self.name}' has been dropped")
+        return module
 
     @property
     def linkage(self) -> int:
@@ -77,7 +82,7 @@ class VmFunction:
 
     @property
     def full_name(self) -> str:
-        return f"{self.module.name}.{self.name}"
+        return f"{self.module_name}.{self.name}"
 
     def __repr__(self) -> str:
         return f"<VmFunction {self.name}({self.cconv}), reflection = {self.reflection}>"
