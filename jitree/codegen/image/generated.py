@@ -35,9 +35,10 @@ STRAIGHT: Final = Pipeline(
     strength_reduction=False,
     passes=("sroa", "instruction_combine", "jump_threading", "simplify_cfg", "dead_code_elimination"),
 )
-"""For code whose loops are written as they are to be, vectors with nothing in them that does not change, and in
-which little is computed twice; counters are good enough for its addresses. All that LLVM has for the level takes
-three times as long, most of it for ``instruction_combine``, again and again, and kernels are no faster then."""
+"""For code whose loops are written as they are to be, vectors with nothing in them that does not change, and
+in which little is computed twice; counters are good enough for its addresses. All that LLVM has for the level
+takes three times as long, most of it for ``instruction_combine``, again and again, and kernels are no faster
+then."""
 
 
 class Unit(NamedTuple):
