@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -11,8 +12,24 @@ LLVM_TYPES: Final = {
 }  # fmt: skip
 UNLIKELY: Final = ", !prof !1"
 LIKELY: Final = ", !prof !2"
+_PURE: Final = frozenset((
+    "add", "sub", "mul", "shl", "lshr", "ashr", "and", "or", "xor", "icmp", "fcmp", "select", "trunc", "zext",
+    "sext", "fpext", "fptrunc", "sitofp", "uitofp", "fptosi", "bitcast", "getelementptr", "ptrtoint",
+    "inttoptr", "insertelement", "extractelement", "shufflevector", "fadd", "fsub", "fmul", "fdiv", "fneg",
+))  # fmt: skip
+"""Instructions that give the same wherever they stand, and do nothing else: none traps or reads memory."""
+_PURE_OTHERS: Final = re.compile(
+    r"[us](?:div|rem) .*, (?:splat \(\w+ )?[1-9]\d*\)?"
+    r"|call .* @llvm\.(?:arithmetic\.fence|fma|fmuladd|[us]min|[us]max|fshl|floor|ceil|round|trunc|fabs)\..*"
+)
+"""Divisions by constants that trap for no dividend, and LLVM's functions on numbers."""
 _FIRST_FREE: Final = 100
 """Numbers of metadata below belong to the preludes."""
+
+
+def is_pure(expression: str) -> bool:
+    """Whether it gives the same wherever it stands, and does nothing else."""
+    return expression.partition(" ")[0] in _PURE or bool(_PURE_OTHERS.fullmatch(expression))
 
 
 def llvm_type(kind: str, lanes: int) -> str:
@@ -48,6 +65,10 @@ class FunctionText:
         """Begins a block."""
         self._lines.append(f"{name}:")
         self.current_label = name
+
+    def go_on(self, name: str) -> None:
+        """Begins a block to which nothing but the current one leads."""
+        self.label(name)
 
     def jump(self, label: str) -> None:
         self.do(f"br label %{label}")
@@ -101,7 +122,7 @@ class FunctionText:
         label, before = self.fresh("maybe"), self.current_label
         iteration = Iteration("", [value for _, value in carried])
         self.branch(condition, label, f"{label}.end")
-        self.label(label)
+        self.go_on(label)
         yield iteration
         last = self.current_label
         self.jump(f"{label}.end")

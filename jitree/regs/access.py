@@ -77,8 +77,7 @@ def list_grows(items: Accessed, size: int) -> bool:
 
 
 def has_element(items: Accessed, index: int) -> bool:
-    if not items or items.kind != KIND_LIST:
-        return False
+    """What asks a list for elements has found out that it is one."""
     return below(index, items.length)
 
 
@@ -86,35 +85,28 @@ def slot_of(items: Accessed, index: int) -> Slot:
     return Slot(items.address + SLOT_SIZE * index)
 
 
-def list_reads(items: Accessed, index: int, code: int) -> bool:
+def list_reads(slot: Slot, code: int) -> bool:
     """Whether an element is a value of a type; integers may have any width."""
-    if not has_element(items, index):
-        return False
-    tag = slot_of(items, index).tag
+    tag = slot.tag
     if code >= LIST_I64:
         return tag >= LIST_I64 and tag <= LIST_I8
     return tag == code
 
 
-def list_takes(items: Accessed, index: int, code: int) -> bool:
+def list_takes(items: Accessed, slot: Slot, code: int) -> bool:
     """Whether a value becomes an element as it is, over anything but a reference."""
-    if not has_element(items, index) or slot_of(items, index).tag == LIST_REF:
+    if slot.tag == LIST_REF:
         return False
     return items.element_type == code or items.element_type == LIST_VARIANT
 
 
-def list_reads_ref(items: Accessed, index: int, kind: int) -> bool:
-    if not has_element(items, index):
-        return False
-    slot = slot_of(items, index)
+def list_reads_ref(slot: Slot, kind: int) -> bool:
     return slot.tag == LIST_REF and is_of(Accessed(slot.bits), kind)
 
 
-def list_takes_ref(items: Accessed, index: int, entry: Accessed) -> bool:
+def list_takes_ref(items: Accessed, slot: Slot, entry: Accessed) -> bool:
     """Over a reference, null included, or nothing."""
-    if not has_element(items, index):
-        return False
-    tag = slot_of(items, index).tag
+    tag = slot.tag
     if tag != LIST_REF and (tag != LIST_EMPTY or items.element_type != LIST_VARIANT):
         return False
     return items.element_type <= 0 or is_of(entry, items.element_type)
@@ -179,8 +171,8 @@ def buffer_compare(
 
 
 CALLED = (
-    list_made, list_holds, list_grows, is_of, slot_of, list_reads, list_takes, list_reads_ref, list_takes_ref,
-    buffer_fill, buffer_copy, buffer_compare,
+    list_made, list_holds, list_grows, is_of, has_element, slot_of, list_reads, list_takes, list_reads_ref,
+    list_takes_ref, buffer_fill, buffer_copy, buffer_compare,
 )  # fmt: skip
 """What instructions call."""
-FUNCTIONS = (has_element, has_range, is_long, *CALLED)
+FUNCTIONS = (has_range, is_long, *CALLED)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from jitree.codegen.image.compile import compile_object, host_target, optimized_module
 from jitree.codegen.image.generated import PLAIN, STRAIGHT
 
@@ -61,3 +63,43 @@ def test_straight_code_keeps_its_loops() -> None:
     (function,) = module.functions
     assert sum(item.opcode == "store" for block in function.blocks for item in block.instructions) == 1
     assert "llvm.memset" not in str(module)
+
+
+_KNOWN = """
+define i64 @run(i64 %x) {
+entry:
+  %is.low = icmp ult i64 %x, 4
+  br i1 %is.low, label %low, label %high
+low:
+  call void @one()
+  br label %joined
+high:
+  call void @high()
+  br label %joined
+joined:
+  %is.two = icmp eq i64 %x, 2
+  br i1 %is.two, label %two, label %rest
+two:
+  call void @one()
+  ret i64 1
+rest:
+  call void @other()
+  ret i64 2
+}
+declare void @one()
+declare void @other()
+declare void @high()
+"""
+
+
+def test_straight_code_does_not_ask_what_follows_from_where_it_comes() -> None:
+    (function,) = (
+        item
+        for item in optimized_module([_KNOWN], ["run"], host_target(), STRAIGHT).functions
+        if not item.is_declaration
+    )
+    blocks = {block.name: [str(item).strip() for item in block.instructions] for block in function.blocks}
+    (high,) = (lines for lines in blocks.values() if any("@high" in line for line in lines))
+    assert not any(
+        "icmp" in line for name in re.findall(r"label %([\w.]+)", high[-1]) for line in blocks[name]
+    )

@@ -33,11 +33,12 @@ STRAIGHT: Final = Pipeline(
     slp_vectorization=False,
     loop_unrolling=False,
     strength_reduction=False,
-    passes=("sroa", "instruction_combine", "simplify_cfg", "dead_code_elimination"),
+    passes=("sroa", "instruction_combine", "jump_threading", "simplify_cfg", "dead_code_elimination"),
 )
-"""For code whose loops are written as they are to be: vectors, with nothing in them that does not change, and
-counters that are good enough for their addresses. All that LLVM has for the level takes four times as long,
-most of it for ``instruction_combine``, again and again; most kernels are no faster then, few by 4 to 5 %."""
+"""For code whose loops are written as they are to be, vectors with nothing in them that does not change, and
+in which little is computed twice; counters are good enough for its addresses. All that LLVM has for the level
+takes three times as long, most of it for ``instruction_combine``, again and again, and kernels are no faster
+then."""
 
 
 class Unit(NamedTuple):

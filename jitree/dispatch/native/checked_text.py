@@ -35,7 +35,7 @@ class CheckedText(FunctionText, abc.ABC):
         """A side exit unless the condition (i1) holds."""
         going_on = self.fresh("ok")
         self.branch(condition, going_on, self.side_exit(), LIKELY)
-        self.label(going_on)
+        self.go_on(going_on)
 
     def require_valid(self, mnemonic: str, semantic: Semantic, arguments: Sequence[str]) -> None:
         """A side exit where an instruction fails."""

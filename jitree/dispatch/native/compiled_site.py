@@ -9,11 +9,9 @@ from typing import Final
 from jitree.codegen.ir_text import LLVM_TYPES
 from jitree.dispatch.native import lists, memory, references
 from jitree.dispatch.native.emitter import Emitter
-from jitree.dispatch.native.prelude import ENTRIES
 from jitree.dispatch.native.site import Site, Statement
 from jitree.dispatch.native.slow import Shortcut
 from jitree.dispatch.native.ssa import REF, SsaInstruction, operand
-from jitree.regs.layout import ENTRY
 
 
 class CompiledSite(Site):
@@ -65,8 +63,7 @@ class CompiledSite(Site):
 
     def entry(self, number: int, kind: int) -> str:
         entry = self.emitter.entry(self.operand(number))
-        actual = self.read("i32", self.text.field(entry, ENTRY["kind"]), ENTRIES, 4)
-        self.require(self.text.let(f"icmp eq i32 {actual}, {kind}"))
+        self.require(self.text.let(f"icmp eq i32 {self.emitter.kind(entry)}, {kind}"))
         return entry
 
     def element(self, number: int, offset: int, kind: str, shift: int, is_written: bool) -> str:

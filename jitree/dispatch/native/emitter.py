@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from jitree.base.records import NamedTuple
-from jitree.codegen.ir_text import LLVM_TYPES, UNLIKELY, ModuleText
+from jitree.codegen.ir_text import LLVM_TYPES, UNLIKELY, ModuleText, is_pure
 from jitree.dispatch.native import rows
 from jitree.dispatch.native.checked_text import CheckedText
 from jitree.dispatch.native.counting import on_pointers
@@ -81,6 +81,10 @@ class Emitter(CheckedText):
         self._after: list[str] = []
         self._values = max((value.number for value in function.values()), default=0) + len(function.arguments)
         self._incoming: dict[tuple[Block, Block], list[str]] = {}
+        self._known: dict[str, str] = {}
+        """Names by expression, of what the code that leads here and nowhere else has computed for good."""
+        self._required: set[str] = set()
+        """What held there."""
 
     # -- text ------------------------------------------------------------------------------------------
 
@@ -106,6 +110,34 @@ class Emitter(CheckedText):
         """The labels where a block's edges come from; the edges inside a nest have none."""
         waiting = {pair: iter(labels) for pair, labels in self._incoming.items()}
         return [next(waiting.get((source, block), iter(())), "") for source in block.predecessors]
+
+    def let(self, expression: str) -> str:
+        is_steady = is_pure(expression) or expression.endswith(FIXED)
+        return self._once(expression) if is_steady else super().let(expression)
+
+    def _once(self, expression: str) -> str:
+        """As :meth:`let`, of what has been the same since the code under construction had it last."""
+        name = self._known.get(expression)
+        if name is None:
+            name = self._known[expression] = super().let(expression)
+        return name
+
+    def is_new(self, condition: str) -> bool:
+        """Whether a condition (i1) that is required now has not been before."""
+        is_new = condition not in self._required
+        self._required.add(condition)
+        return is_new
+
+    def require(self, condition: str) -> None:
+        if self.is_new(condition):
+            super().require(condition)
+
+    def label(self, name: str) -> None:
+        super().label(name)
+        self._known, self._required = {}, set()
+
+    def go_on(self, name: str) -> None:
+        super().label(name)
 
     def raw(self, text: str) -> None:
         """Lines of other origin."""
@@ -189,8 +221,7 @@ class Emitter(CheckedText):
         buffer; ``%vN.writable``."""
         name = value.name
         entry = self.entry(name)
-        kind = self.let(f"load i32, ptr {self.field(entry, ENTRY['kind'])}, align 4{ENTRIES}")
-        self.do(f"{name}.is = icmp eq i32 {kind}, {KIND_BUFFER}")
+        self.do(f"{name}.is = icmp eq i32 {self.kind(entry)}, {KIND_BUFFER}")
         length = self.let(f"load i64, ptr {self.field(entry, ENTRY['length'])}, align 8{ENTRIES}")
         access = self.let(f"load i32, ptr {self.field(entry, ENTRY['access'])}, align 4{ENTRIES}")
         may_write = self.let(f"icmp ne i32 {self.let(f'and i32 {access}, {ACCESS_WRITE}')}, 0")
@@ -209,6 +240,10 @@ class Emitter(CheckedText):
         """The handle entry of a reference; for null one that is all zero."""
         is_null = self.let(f"icmp eq ptr {reference}, null")
         return self.let(f"select i1 {is_null}, ptr @null.entry, ptr {reference}")
+
+    def kind(self, entry: str) -> str:
+        """What the object of an entry is (KIND_*), as long as something refers to it."""
+        return self._once(f"load i32, ptr {self.field(entry, ENTRY['kind'])}, align 4{ENTRIES}")
 
     # -- memory ----------------------------------------------------------------------------------------
 
@@ -312,12 +347,12 @@ class Emitter(CheckedText):
     @contextmanager
     def aside(self, label: str) -> Iterator[None]:
         """What is written inside goes into a block after all others."""
-        kept = self._lines, self.current_label
+        kept = self._lines, self.current_label, self._known, self._required
         self._lines = []
         self.label(label)
         yield
         self._after += [line for line in self._lines if isinstance(line, str)]
-        self._lines, self.current_label = kept
+        self._lines, self.current_label, self._known, self._required = kept
 
     def fuel_left(self) -> str:
         return self.let("load i64, ptr %fuel.at, align 8")

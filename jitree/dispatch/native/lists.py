@@ -33,13 +33,20 @@ def _size(site: Site) -> str:
     return f"trunc i64 {site.read('i64', site.text.field(entry, ENTRY['length']), ENTRIES)} to i32"
 
 
-def _slot(site: Site, condition: str, argument: object) -> tuple[str, str]:
-    """For (list, index) the places of the slot's tag and bits, if a function of ``regs/access.py`` says that
-    the element can be accessed."""
-    items, index = site.operand(0), site.wide(1)
-    site.require(site.text.call(condition, items, index, str(argument)))
-    slot = site.text.call("slot_of", items, index)
-    return site.text.field(slot, LIST_SLOT["tag"]), site.text.field(slot, LIST_SLOT["bits"])
+def _slot(site: Site) -> tuple[str, str]:
+    """For (list, index) the list and the element's slot."""
+    items, index = site.entry(0, KIND_LIST), site.wide(1)
+    site.require(site.text.call("has_element", items, index))
+    return items, site.text.call("slot_of", items, index)
+
+
+def _bits(site: Site, slot: str) -> str:
+    return site.text.field(slot, LIST_SLOT["bits"])
+
+
+def _put_tag(site: Site, slot: str, tag: int) -> None:
+    place = site.text.field(slot, LIST_SLOT["tag"])
+    site.text.do(site.scoped(f"store i64 {tag}, ptr {place}, align 8", SLOTS))
 
 
 def _code(site: Site) -> int:
@@ -48,33 +55,37 @@ def _code(site: Site) -> int:
 
 def _get(site: Site) -> str:
     """list, index, result"""
-    _, place = _slot(site, "list_reads", _code(site))
-    return site.scoped(f"load {site.result_kind}, ptr {place}, align 8", SLOTS)
+    _, slot = _slot(site)
+    site.require(site.text.call("list_reads", slot, str(_code(site))))
+    return site.scoped(f"load {site.result_kind}, ptr {_bits(site, slot)}, align 8", SLOTS)
 
 
 def _set(site: Site) -> None:
     """list, index, value"""
-    tag, place = _slot(site, "list_takes", _code(site))
+    items, slot = _slot(site)
+    site.require(site.text.call("list_takes", items, slot, str(_code(site))))
     kind, value = site.bits(2)
     if kind == "i32":
         value = site.text.let(f"{'sext' if site.mnemonic.endswith('i32') else 'zext'} i32 {value} to i64")
-    site.text.do(site.scoped(f"store i64 {_code(site)}, ptr {tag}, align 8", SLOTS))
-    site.text.do(site.scoped(f"store i64 {value}, ptr {place}, align 8", SLOTS))
+    _put_tag(site, slot, _code(site))
+    site.text.do(site.scoped(f"store i64 {value}, ptr {_bits(site, slot)}, align 8", SLOTS))
 
 
 def _get_ref(site: Site) -> str:
     """list, index, type, result"""
-    _, place = _slot(site, "list_reads_ref", site.expected_type(0))
-    reference = site.read("ptr", place, SLOTS)
+    _, slot = _slot(site)
+    site.require(site.text.call("list_reads_ref", slot, site.expected_type(0)))
+    reference = site.read("ptr", _bits(site, slot), SLOTS)
     site.retain(reference)
     return reference
 
 
 def _set_ref(site: Site) -> None:
     """list, index, value"""
-    tag, place = _slot(site, "list_takes_ref", site.operand(2))
-    site.text.do(site.scoped(f"store i64 {LIST_REF}, ptr {tag}, align 8", SLOTS))
-    site.put(place, 2, SLOTS)
+    items, slot = _slot(site)
+    site.require(site.text.call("list_takes_ref", items, slot, site.operand(2)))
+    _put_tag(site, slot, LIST_REF)
+    site.put(_bits(site, slot), 2, SLOTS)
 
 
 _KINDS: Final = ("i32", "i64", "f32", "f64")

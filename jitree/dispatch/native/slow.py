@@ -65,29 +65,33 @@ class Shortcut:
         self._emitter = emitter
         self._instruction = instruction
         self._slow = emitter.fresh("slow") if emitter.asks else emitter.side_exit()
-        self._joined = emitter.fresh("joined")
 
     def require(self, condition: str) -> None:
         """Goes the slow way unless the condition (i1) holds."""
         emitter = self._emitter
+        if not emitter.is_new(condition):
+            return
         going_on = emitter.fresh("quick")
         emitter.branch(emitter.let(f"xor i1 {condition}, true"), self._slow, going_on, UNLIKELY)
-        emitter.label(going_on)
+        emitter.go_on(going_on)
 
     def finish(self, result: str | None) -> None:
         """Ends the quick way, which has dropped what the instruction overwrites; ``result`` is the value of
         the instruction's only result, if it has one."""
         emitter, instruction = self._emitter, self._instruction
-        source = emitter.current_label
-        emitter.jump(self._joined)
-        ways = [(result, source)]
-        if emitter.asks:
-            with emitter.aside(self._slow):
-                ask(emitter, instruction, spill_operands(emitter, instruction))
-                if result is not None:
-                    ways.append((emitter.let(emitter.load(instruction.outputs[0])), emitter.current_label))
-                emitter.jump(self._joined)
-        emitter.label(self._joined)
+        if not emitter.asks:
+            if result is not None:
+                emitter.name(instruction.results[0], result)
+            return
+        ways = [(result, emitter.current_label)]
+        joined = emitter.fresh("joined")
+        emitter.jump(joined)
+        with emitter.aside(self._slow):
+            ask(emitter, instruction, spill_operands(emitter, instruction))
+            if result is not None:
+                ways.append((emitter.let(emitter.load(instruction.outputs[0])), emitter.current_label))
+            emitter.jump(joined)
+        emitter.label(joined)
         if result is not None:
             value = instruction.results[0]
             edges = ", ".join(f"[ {came}, %{label} ]" for came, label in ways)

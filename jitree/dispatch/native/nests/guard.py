@@ -146,7 +146,7 @@ class Guard:
         if self._conditions:
             label = self._writer.fresh("fits")
             self._writer.branch(self._all(), label, otherwise)
-            self._writer.label(label)
+            self._writer.go_on(label)
             self._conditions = []
 
     def _all(self) -> str:

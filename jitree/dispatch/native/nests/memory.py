@@ -121,7 +121,8 @@ class Memory:
         base = region.pointers.get(key)
         if base is None:
             base = self.places.pointers[access]
-            for level in moving:
+            # From the outermost loop on: what does not change in an inner one stands in front of it.
+            for level in sorted(moving, key=lambda level: writer.depth(region.counters[level])):
                 counter = region.counters[level]
                 if dynamic.get(level):
                     counter = writer.let(f"add i64 {counter}, {dynamic[level]}")
@@ -333,15 +334,15 @@ class Memory:
                 needed = self._spread_mask(mask, stride, start)
                 rows.append(self.masked_load(place, access, needed, lanes))
         result = rows[0]
-        for number, row in enumerate(rows):
+        for number, row in enumerate(rows[1:], 1):
             first = number * lanes
             order = []
             for lane in range(lanes):
                 element = stride * lane
                 own = element >= first and (element < first + lanes or number == stride - 1)
                 # Lanes of earlier rows have been put in their places by the shuffle before.
-                at = lane if number else min(element, lanes - 1)
-                order.append(lanes + element - starts[number] if own and number else at)
+                at = lane if number > 1 else min(element, lanes - 1)
+                order.append(lanes + element - starts[number] if own else at)
             numbers = ", ".join(f"i32 {lane}" for lane in order)
             operands = f"{vector} {result}, {vector} {row}"
             result = writer.let(f"shufflevector {operands}, <{lanes} x i32> <{numbers}>")

@@ -11,19 +11,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from jitree.codegen.ir_text import FunctionText, Iteration, llvm_type
+from jitree.codegen.ir_text import FunctionText, Iteration, is_pure, llvm_type
 
 if TYPE_CHECKING:
     from jitree.dispatch.native.nest_context import NestContext
 
-_PURE: Final = frozenset((
-    "add", "sub", "mul", "shl", "lshr", "ashr", "and", "or", "xor", "icmp", "fcmp", "select", "trunc", "zext",
-    "sext", "fpext", "fptrunc", "sitofp", "uitofp", "fptosi", "bitcast", "getelementptr", "ptrtoint",
-    "inttoptr", "insertelement", "extractelement", "shufflevector", "fadd", "fsub", "fmul", "fdiv", "fneg",
-))  # fmt: skip
-"""Instructions that give the same wherever they stand, and do nothing else: none traps or reads memory."""
-_DIVISION: Final = re.compile(r"[us](?:div|rem) .*, (?:splat \(\w+ )?[1-9]\d*\)?")
-"""By constants that trap for no dividend."""
 _NAME: Final = re.compile(r"%[-\w.]+")
 
 
@@ -51,10 +43,10 @@ class Writer(FunctionText):
         """Names by expression, in the block under construction."""
 
     def let(self, expression: str) -> str:
-        if expression.partition(" ")[0] not in _PURE and not _DIVISION.fullmatch(expression):
+        if not is_pure(expression):
             return super().let(expression)
         inside = len(self._fronts)
-        depth = max(map(self._depth, _NAME.findall(expression)), default=0)
+        depth = max(map(self.depth, _NAME.findall(expression)), default=0)
         known = self._known if depth >= inside else self._fronts[depth].known
         name = known.get(expression)
         if name is None:
@@ -64,7 +56,8 @@ class Writer(FunctionText):
             self._depths[name] = min(depth, inside)
         return name
 
-    def _depth(self, name: str) -> int:
+    def depth(self, name: str) -> int:
+        """In how many of the loops under construction a value changes."""
         depth = self._depths.get(name)
         if depth is None:
             return len(self._fronts) if name.startswith(self._own) else 0
@@ -73,6 +66,9 @@ class Writer(FunctionText):
     def label(self, name: str) -> None:
         super().label(name)
         self._known = {}
+
+    def go_on(self, name: str) -> None:
+        super().label(name)
 
     @contextmanager
     def loop(
