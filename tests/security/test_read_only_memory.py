@@ -15,6 +15,7 @@ from jitree.hal.executable import Executable, ExecutableCache, ExecutableParamet
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.pipeline_layout import PipelineLayout
 from jitree.loaders.vmvx import FORMAT
+from jitree.observe.tensors import ObservedDispatch
 from jitree.regs.objects import VmBuffer
 from tests.assembler import Assembler
 from tests.hal.native_kernels import aligned
@@ -44,6 +45,7 @@ from tests.modules.hal_programs import (
 from tests.modules.hal_programs import (
     TEXT as LABEL,
 )
+from tests.security.programs import VMVX
 
 KERNEL = (Path(__file__).parent.parent / "data" / "executables" / "vmvx_mul-3.13.0.fb").read_bytes()
 """The product of two vectors of 1,000 numbers is stored in the third binding."""
@@ -257,3 +259,17 @@ def test_no_part_stores_where_a_later_loop_may_not(tmp_path: Path, seed: int) ->
     with pytest.raises(PermissionDeniedError, match="buffer is read-only"):
         run_parts(executable, 1, (), blocks, most_parts(executable), seed)
     assert (numbers == 3).all() and (blocks[1] == 6).all()
+
+
+def test_taps_show_what_nobody_may_write() -> None:
+    """Constants lie in the file's pages, whose bytes are the caller's or protected."""
+    shown: list[np.ndarray | None] = []
+
+    def look(dispatch: ObservedDispatch) -> None:
+        shown.extend(tensor.array for tensor in (*dispatch.inputs, *dispatch.outputs))
+
+    with Session("local-sync", sandbox=True) as session:
+        module = session.load(VMVX)
+        with session.tap("*", keep=look):
+            module.classify(np.zeros((8, 8), np.float32))
+    assert len(shown) > 6 and all(array is not None and not array.flags.writeable for array in shown)
