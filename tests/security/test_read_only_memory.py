@@ -273,3 +273,35 @@ def test_taps_show_what_nobody_may_write() -> None:
         with session.tap("*", keep=look):
             module.classify(np.zeros((8, 8), np.float32))
     assert len(shown) > 6 and all(array is not None and not array.flags.writeable for array in shown)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_memory_of_buffers_over_constants(tier: str) -> None:
+    """A program stores to the memory of a buffer that it has made of its constants."""
+    module = (
+        Assembler("m")
+        .import_function("hal_inline.buffer.wrap", "0rII_r")
+        .import_function("hal_inline.buffer.storage", "0r_r")
+    )
+    module.rodata(THREES)
+    module.function(
+        "f",
+        "0v_v",
+        """
+    %r0 = const.ref.rodata 0
+    %i0:1 = const.i64.zero
+    %i2:3 = const.i64 64
+    [%r1] = call @hal_inline.buffer.wrap [%r0, %i0:1, %i2:3]
+    [%r2] = call @hal_inline.buffer.storage [%r1]
+    buffer.store.i32 %r2, %i0:1, %i2
+    return []
+    """,
+    )
+    kept = module.build()
+    data = bytearray(kept)
+    with Session("local-sync", tier=tier, sandbox=True) as session:
+        session.load(memoryview(data).toreadonly())
+        for _ in range(CALLS):
+            with pytest.raises(PermissionDeniedError, match="buffer is read-only"):
+                session.lookup("m.f")()
+    assert bytes(data) == kept
