@@ -41,6 +41,13 @@ def memory(extent: Extent, owner: object = None) -> Bytes:
     return np.ctypeslib.as_array(array)
 
 
+def looked_at(extent: Extent) -> Bytes:
+    """As :func:`memory`, for those that only look: nobody may write to constants."""
+    found = memory(extent)
+    found.flags.writeable = False
+    return found
+
+
 class DeviceStep(Unique):
     """One command, or one transfer of a queue."""
 
@@ -55,7 +62,7 @@ class DeviceStep(Unique):
         workgroups: tuple[int, int, int] = (0, 0, 0),
         constants: Sequence[int] = (),
         index: int = 0,
-        look: Look = memory,
+        look: Look = looked_at,
     ) -> None:
         self.kind = kind
         """DISPATCH, ``fill``, ``copy``, ``update``, ``read``, ``write`` or ``collective``."""

@@ -25,6 +25,7 @@ _DISPATCH: Final = DISPATCH.packer()
 _WORKGROUP: Final = WORKGROUP.packer()
 _NO_MEMORY: Final = (ctypes.c_uint8 * 1)()
 """Memory for nothing, not empty: numpy takes ten times as long to tell the address of an empty array."""
+_NO_BYTES: Final = np.empty(0, np.uint8)
 
 Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 GridState = tuple[bytes, bytes, bytes, bytes, int, int]
@@ -114,12 +115,16 @@ class KernelArguments:
         self._list_words = self.bindings.words.tobytes()
 
     def show(self, grid: Grid) -> None:
-        """Lets Python's objects show the memory of a grid with no more bindings."""
+        """Lets Python's objects show the memory of a grid with no more bindings. A program may have kept the
+        others, whose memory was another grid's."""
         self.local_memory.show(grid.local_memory)
         self.constants.show(grid.constants)
         for buffer, memory, access in zip(self._bound, grid.bindings, grid.accesses, strict=False):
             buffer.access = access
             buffer.show(memory)
+        for buffer in self._bound[len(grid.bindings) :]:
+            if buffer.length:
+                buffer.show(_NO_BYTES)
 
     def publish(self) -> None:
         """Aims the handles at what the objects show."""
@@ -135,6 +140,14 @@ class KernelArguments:
             and all(self._table.count(handle) == 2 for handle in self.elements)
             and self.bindings.words.tobytes() == self._list_words
         )
+
+    def expire(self) -> None:
+        """Leaves what a program has kept without bytes, and gives the handles up: the memory is that of the
+        grid, which is over."""
+        for buffer in (self.local_memory, self.constants, *self._bound):
+            buffer.show(_NO_BYTES)
+        self.publish()
+        self.drop()
 
     def drop(self) -> None:
         """Gives the handles up."""

@@ -102,11 +102,11 @@ class WorkerContext:
         self._machine.release_frames()
         self._drop_pool()
         self._lease.end()
+        self.worker.close()  # whose program may have kept what the handles are of: as long as all count
         for count, handles in enumerate((self._arguments.own, self._arguments.elements), 1):
             for handle in handles:
                 self._table.set_word(handle, "count", count)
         self._arguments.drop()
-        self.worker.close()
 
     def finish(self, ordinal: int, dispatch: int, workgroup: int) -> None:
         """Runs the rest of a workgroup that left machine code; raises what the VM does, or why the workgroup

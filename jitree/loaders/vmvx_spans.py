@@ -102,12 +102,19 @@ def take_context(
     if context:
         aim(context.local, group.local_memory, group.local_size)
         aim(context.constants, dispatch.constants, 4 * dispatch.constant_count)
+        for index in range(count, context.bindings.length):  # a kernel may have kept them
+            aim(binding(context, index), 0, 0)
         context.bindings.length = count
         for index in range(count):
-            entry = KernelHandle(load64(place_of(context) + FIRST_BINDING + 8 * index))
+            entry = binding(context, index)
             aim(entry, load64(dispatch.addresses + 8 * index), load64(dispatch.lengths + 8 * index))
             entry.access = ACCESS_READ | (load64(dispatch.accesses + 8 * index) & ACCESS_WRITE)
     return context
+
+
+def binding(context: WorkerContextRecord, index: int) -> KernelHandle:
+    """The handle of a buffer that a worker context binds."""
+    return KernelHandle(load64(place_of(context) + FIRST_BINDING + 8 * index))
 
 
 def free_context(contexts: Contexts, thread: int) -> WorkerContextRecord:

@@ -83,6 +83,8 @@ class Worker:
         self._arguments: tuple[object, ...] = ()
         self._shown: dict[int, KernelArguments] = {}
         """By number of bindings."""
+        self._last: KernelArguments | None = None
+        """What shows the memory of the last grid."""
         try:
             self.context.register([*modules, executable])
             if constants:
@@ -147,20 +149,25 @@ class Worker:
 
     def _show(self, state: GridState) -> None:
         """From now on kernels are called with what a state says."""
-        self._state, self._grid = None, read_grid(state)
+        self._state = None
+        self._leave_grid()
+        self._grid = read_grid(state)
         count = len(self._grid.bindings)
-        shown = self._shown.pop(count, None)
-        if shown is not None and not shown.untouched:
-            shown.drop()
-            shown = None
-        if shown is None:
-            shown = KernelArguments(self.context.table, count)
+        shown = self._shown.get(count) or KernelArguments(self.context.table, count)
+        self._last = self._shown[count] = shown
         shown.show(self._grid)
         shown.publish()
-        self._shown[count] = shown
         size, counts = ([signed(word, 32) for word in part] for part in (self._grid.size, self._grid.count))
         self._arguments = (shown.local_memory, shown.constants, shown.bindings, 0, 0, 0, *size, *counts)
         self._state = state
+
+    def _leave_grid(self) -> None:
+        """Takes its memory from a program that has kept any of it."""
+        last = self._last
+        if last is not None and not last.untouched:
+            self._shown.pop(len(last.elements), None)
+            last.expire()
+        self._last = None
 
 
 def job_failure(dispatch: int) -> ctypes.c_int64:

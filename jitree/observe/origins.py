@@ -13,7 +13,7 @@ from jitree.base.records import NamedTuple
 from jitree.dispatch.backtrace import describe
 from jitree.dispatch.invocation import Invoker
 from jitree.dispatch.plain.calls import call_import
-from jitree.hal.observing import memory
+from jitree.hal.observing import looked_at
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType
@@ -35,7 +35,7 @@ class ObservedCall:
         """``module.function`` as Python called it."""
         self.arguments = arguments
         """What the program got; only while the first of its submissions is looked at."""
-        self.look: Look = memory
+        self.look: Look = looked_at
         """Looks at the memory."""
         self.dispatches = 0
         """Submitted so far."""

@@ -10,7 +10,7 @@ import numpy as np
 from jitree.base.elements import is_integer, unpack_integers
 from jitree.base.endings import Unique
 from jitree.errors import locations
-from jitree.hal.observing import DISPATCH, memory
+from jitree.hal.observing import DISPATCH, looked_at
 from jitree.observe.changes import pieces
 from jitree.observe.export_names import TensorKind, flat
 from jitree.types import CLASS_UNSIGNED, element_type, is_packed
@@ -81,8 +81,8 @@ def elements_of(data: npt.NDArray[np.uint8], element: ElementType, count: int) -
 class ObservedTensor(Unique):
     """A tensor that a dispatch reads or writes.
 
-    ``array`` is a view of the device's memory (a copy, where the host does not see that) while the dispatch
-    is looked at, and a copy of it where it is kept.
+    ``array`` is a read-only view of the device's memory (a copy, where the host does not see that) while the
+    dispatch is looked at, and a copy of it where it is kept.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class ObservedTensor(Unique):
         kind: TensorKind | None,
         source: str,
         origin: str,
-        look: Look = memory,
+        look: Look = looked_at,
     ) -> None:
         self.binding = binding
         """Number of the dispatch's binding that it lies in."""

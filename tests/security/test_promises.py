@@ -27,6 +27,7 @@ TESTS = {
     ],
     "VMVX kernel reads or writes outside": [
         "loaders/test_vmvx.py::test_bindings_end_where_they_say",
+        "security/test_kept_memory.py::test_memory_goes_with_its_dispatch",
         "security/test_read_only_memory.py::test_what_is_bound_on_a_device",
         "security/test_read_only_memory.py::test_constants_without_a_device",
         "security/test_read_only_memory.py::test_machine_code_leaves_what_may_not_be_written",

@@ -15,6 +15,7 @@ from jitree.hal.executable import Executable, ExecutableCache, ExecutableParamet
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.pipeline_layout import PipelineLayout
 from jitree.loaders.vmvx import FORMAT
+from jitree.observe.tensors import ObservedDispatch
 from jitree.regs.objects import VmBuffer
 from tests.assembler import Assembler
 from tests.hal.native_kernels import aligned
@@ -41,6 +42,10 @@ from tests.modules.hal_programs import (
     SECOND,
     Program,
 )
+from tests.modules.hal_programs import (
+    TEXT as LABEL,
+)
+from tests.security.programs import VMVX
 
 KERNEL = (Path(__file__).parent.parent / "data" / "executables" / "vmvx_mul-3.13.0.fb").read_bytes()
 """The product of two vectors of 1,000 numbers is stored in the third binding."""
@@ -53,7 +58,8 @@ TILE = 16
 """Fewer than a workgroup does."""
 TIERS = ("plain", "fast", "native", "auto")
 READ, WRITTEN = BUFFERS[:2]
-IN_SLOTS = pytest.mark.parametrize("bound", ["whole", "in slots"])
+IN_SLOTS, TAKEN_OVER = "in slots", "taken over"
+"""Whether buffers come with submissions, or Python takes over what machine code has recorded."""
 
 
 def read_only(tmp_path: Path) -> np.ndarray:
@@ -63,15 +69,18 @@ def read_only(tmp_path: Path) -> np.ndarray:
     return np.memmap(path, np.float32, mode="r")
 
 
-def program(rows: dict[str, str], in_slots: bool) -> bytes:
+def program(rows: dict[str, str], bound: str) -> bytes:
     """Dispatches the kernel on the first argument, twice, and the second; again by the same commands."""
-    made = Program(rows)
+    made, in_slots = Program(rows), bound == IN_SLOTS
     for view, buffer in ((FIRST, READ), (SECOND, WRITTEN)):
         made.call("buffer_view.buffer", view, to=buffer)
     made.call("command_buffer.create", DEVICE, 0, 3, -1, 3 if in_slots else 0, to=COMMANDS[0])
     ranges = [READ, READ, WRITTEN]
     bindings = [[0, slot, NULL if in_slots else buffer, 0, -1] for slot, buffer in enumerate(ranges)]
     made.dispatch(COMMANDS[0], 0, (1, 1, 1), [], bindings)
+    if bound == TAKEN_OVER:
+        made.call("command_buffer.begin_debug_group", COMMANDS[0], LABEL)
+        made.call("command_buffer.end_debug_group", COMMANDS[0])
     made.call("command_buffer.finalize", COMMANDS[0])
     for _ in range(2):
         made.call("fence.create", DEVICE, 0, to=FENCES[0])
@@ -93,7 +102,7 @@ def kernels(device: LocalDevice) -> Executable:
     return executable
 
 
-@IN_SLOTS
+@pytest.mark.parametrize("bound", ["whole", IN_SLOTS, TAKEN_OVER])
 @pytest.mark.parametrize("uri", ["local-sync", "local-task"])
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("rows", [ROWS, OLD_ROWS, PUSHED_ROWS], ids=["0.7", "0.5", "0.2"])
@@ -102,7 +111,7 @@ def test_what_is_bound_on_a_device(
 ) -> None:
     pages = read_only(tmp_path)
     with Session(uri, tier=tier) as session:
-        session.load(program(rows, bound == "in slots"))
+        session.load(program(rows, bound))
         device = session.device
         assert isinstance(device, LocalDevice)
         buffer = device.device_allocator.import_host(pages.data, 0x42, 0xC03)
@@ -222,3 +231,77 @@ def test_machine_code_leaves_what_may_not_be_written(tmp_path: Path, whole_workg
     written = aligned(np.zeros(COUNT, np.float32))
     run_whole(executable, 2, (), [numbers, blocks[1], written])
     assert (written == 3).all()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_part_stores_where_a_later_loop_may_not(tmp_path: Path, seed: int) -> None:
+    """Parts of workgroups leave before the first loops have stored anything, or the VM would add twice."""
+    text = KernelText(3)
+    count = COUNT // 64
+
+    def place(at: list[str]) -> str:
+        return text.index(0, (at[0], count), (at[1], 1))
+
+    def add(at: list[str]) -> None:
+        read, target = text.load("f32", FIRST_BINDING, place(at)), FIRST_BINDING + 1
+        text.store("f32", target, place(at), text.op("add.f32", text.load("f32", target, place(at)), read))
+
+    def copy(at: list[str]) -> None:
+        sums = text.load("f32", FIRST_BINDING + 1, place(at))
+        text.store("f32", FIRST_BINDING + 1, place(at), sums)
+        text.store("f32", FIRST_BINDING + 2, place(at), sums)
+
+    for body in (add, add, copy):
+        text.loops([64, count], body)
+    executable, numbers = compiled(text), read_only(tmp_path)
+    assert most_parts(executable) > 1
+    blocks = [numbers, aligned(np.zeros(COUNT, np.float32)), numbers]
+    with pytest.raises(PermissionDeniedError, match="buffer is read-only"):
+        run_parts(executable, 1, (), blocks, most_parts(executable), seed)
+    assert (numbers == 3).all() and (blocks[1] == 6).all()
+
+
+def test_taps_show_what_nobody_may_write() -> None:
+    """Constants lie in the file's pages, whose bytes are the caller's or protected."""
+    shown: list[np.ndarray | None] = []
+
+    def look(dispatch: ObservedDispatch) -> None:
+        shown.extend(tensor.array for tensor in (*dispatch.inputs, *dispatch.outputs))
+
+    with Session("local-sync", sandbox=True) as session:
+        module = session.load(VMVX)
+        with session.tap("*", keep=look):
+            module.classify(np.zeros((8, 8), np.float32))
+    assert len(shown) > 6 and all(array is not None and not array.flags.writeable for array in shown)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_memory_of_buffers_over_constants(tier: str) -> None:
+    """A program stores to the memory of a buffer that it has made of its constants."""
+    module = (
+        Assembler("m")
+        .import_function("hal_inline.buffer.wrap", "0rII_r")
+        .import_function("hal_inline.buffer.storage", "0r_r")
+    )
+    module.rodata(THREES)
+    module.function(
+        "f",
+        "0v_v",
+        """
+    %r0 = const.ref.rodata 0
+    %i0:1 = const.i64.zero
+    %i2:3 = const.i64 64
+    [%r1] = call @hal_inline.buffer.wrap [%r0, %i0:1, %i2:3]
+    [%r2] = call @hal_inline.buffer.storage [%r1]
+    buffer.store.i32 %r2, %i0:1, %i2
+    return []
+    """,
+    )
+    kept = module.build()
+    data = bytearray(kept)
+    with Session("local-sync", tier=tier, sandbox=True) as session:
+        session.load(memoryview(data).toreadonly())
+        for _ in range(CALLS):
+            with pytest.raises(PermissionDeniedError, match="buffer is read-only"):
+                session.lookup("m.f")()
+    assert bytes(data) == kept

@@ -17,7 +17,7 @@ from jitree.hal.command_layout import (
 )
 from jitree.hal.command_list import KIND_COLLECTIVE
 from jitree.hal.local.failure import dispatched_function
-from jitree.hal.observing import DISPATCH, DeviceStep, Extent, Look, Observer, memory, perform
+from jitree.hal.observing import DISPATCH, DeviceStep, Extent, Look, Observer, looked_at, perform
 from jitree.hal.transfers import Copy, Read, Transfer, Write
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def step_of(
     row: tuple[Any, ...],
     ranges: list[Extent],
     index: int,
-    look: Look = memory,
+    look: Look = looked_at,
 ) -> DeviceStep:
     """A row of a list as a step; ``index``: among the dispatches."""
     kind, first, count = row[_KIND], row[_OPERAND], row[_COUNT]
@@ -103,7 +103,7 @@ def step_of(
     )
 
 
-def transfer_step(transfer: Transfer, look: Look = memory) -> DeviceStep:
+def transfer_step(transfer: Transfer, look: Look = looked_at) -> DeviceStep:
     """A transfer of a queue as a step."""
     match transfer:
         case Copy(source, source_offset, target, target_offset, length):
