@@ -104,6 +104,13 @@ def mapped_file(file: int, size: int) -> memoryview:
     return np.asarray(MappedPages(size, READ, _SHARED, file)).data
 
 
+def private_file(file: int, size: int) -> memoryview:
+    """As :func:`mapped_file`; pages that are written become the process's own, the file stays as it is."""
+    import numpy as np
+
+    return np.asarray(MappedPages(size, READ | WRITE, _PRIVATE | _NO_RESERVE, file)).data
+
+
 def zero_pages(size: int) -> npt.NDArray[np.uint8]:
     """Bytes that are zero and take room only where they are written, from the start of a page on.
 

@@ -62,6 +62,8 @@ class MemoryAccess(Flags):
     MAY_ALIAS = 0x8
     UNALIGNED = 0x10
     ANY = 0x20
+    PRIVATE = 0x40
+    """Of jitree: kernels may store to it though it is constant (ACCESS_PRIVATE)."""
 
 
 class BufferCompatibility(Flags):

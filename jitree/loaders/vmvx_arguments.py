@@ -15,7 +15,7 @@ import numpy as np
 from jitree.dispatch.grid_call import Cell
 from jitree.hal.command_layout import DISPATCH, WORKGROUP
 from jitree.regs.handles import HandleTable
-from jitree.regs.layout import ACCESS_READ, ACCESS_WRITE, KIND_BUFFER
+from jitree.regs.layout import ACCESS_PRIVATE, ACCESS_READ, ACCESS_WRITE, KIND_BUFFER
 from jitree.regs.objects import VmBuffer, VmList
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _DISPATCH: Final = DISPATCH.packer()
 _WORKGROUP: Final = WORKGROUP.packer()
+_MAY_STORE: Final = ACCESS_WRITE | ACCESS_PRIVATE
 _NO_MEMORY: Final = (ctypes.c_uint8 * 1)()
 """Memory for nothing, not empty: numpy takes ten times as long to tell the address of an empty array."""
 _NO_BYTES: Final = np.empty(0, np.uint8)
@@ -88,7 +89,9 @@ def read_grid(state: GridState) -> Grid:
         (count_x, count_y, count_z),
         _memory(constants, 4 * constant_count),
         tuple(map(_memory, table.unpack(addresses), table.unpack(lengths))),
-        tuple(ACCESS_READ | access & ACCESS_WRITE for access in table.unpack(accesses)),
+        tuple(
+            ACCESS_READ | (ACCESS_WRITE if access & _MAY_STORE else 0) for access in table.unpack(accesses)
+        ),
         _memory(local_memory, local_size),
     )
 

@@ -25,7 +25,7 @@ from jitree.loaders.vmvx_records import (
     KernelScratch,
     WorkerContextRecord,
 )
-from jitree.regs.layout import ACCESS_READ, ACCESS_WRITE
+from jitree.regs.layout import ACCESS_PRIVATE, ACCESS_READ, ACCESS_WRITE
 
 FIRST_CONTEXT = CONTEXTS["first"]
 FIRST_BINDING = CONTEXT["binding"]
@@ -108,7 +108,8 @@ def take_context(
         for index in range(count):
             entry = binding(context, index)
             aim(entry, load64(dispatch.addresses + 8 * index), load64(dispatch.lengths + 8 * index))
-            entry.access = ACCESS_READ | (load64(dispatch.accesses + 8 * index) & ACCESS_WRITE)
+            may_store = load64(dispatch.accesses + 8 * index) & (ACCESS_WRITE | ACCESS_PRIVATE) != 0
+            entry.access = ACCESS_READ | (ACCESS_WRITE if may_store else 0)
     return context
 
 

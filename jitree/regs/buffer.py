@@ -36,7 +36,7 @@ class VmBuffer(Unique):
     __slots__ = ("__weakref__", "access", "address", "charge", "data", "length", "view")
 
     access: int
-    """ACCESS_READ, with ACCESS_WRITE if VM code may change the bytes."""
+    """ACCESS_READ, with ACCESS_WRITE if VM code may change the bytes, or ACCESS_PRIVATE."""
     charge: object
     """What counts the bytes of one that a program has made (:class:`jitree.regs.memory.Bounds`)."""
 
@@ -68,7 +68,7 @@ class VmBuffer(Unique):
 
     @classmethod
     def parts(
-        cls, table: HandleTable, source: memoryview, starts: Offsets, lengths: Offsets
+        cls, table: HandleTable, source: memoryview, starts: Offsets, lengths: Offsets, access: int
     ) -> npt.NDArray[np.int64]:
         """Handles of buffers over parts of bytes that cannot be written, given by first bytes and lengths."""
         whole: Bytes = np.frombuffer(source, np.uint8)
@@ -77,10 +77,12 @@ class VmBuffer(Unique):
 
         def make(table: HandleTable, handle: int) -> VmBuffer:
             address, length = table.extent(handle)
-            return cls.alias(whole[address - first : address - first + length])
+            part = cls.alias(whole[address - first : address - first + length])
+            part.access = access
+            return part
 
         return table.wrap_later(len(starts), make, {
-            "kind": KIND_BUFFER, "address": starts + first, "length": lengths, "access": ACCESS_READ,
+            "kind": KIND_BUFFER, "address": starts + first, "length": lengths, "access": access,
         })  # fmt: skip
 
     def show(self, data: Bytes) -> None:

@@ -16,8 +16,8 @@ import numpy as np
 from jitree.errors import ResourceExhaustedError
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.handles import HandleTable
-from jitree.regs.layout import FUNCTION, IMPORT, MODULE
-from jitree.regs.memory import address_of
+from jitree.regs.layout import ACCESS_PRIVATE, ACCESS_READ, FUNCTION, IMPORT, MODULE
+from jitree.regs.memory import UNBOUNDED, address_of
 from jitree.vmfb.cconv import RegisterSlot
 from jitree.vmfb.program import DecodedModule
 from jitree.vmfb.schema import ModuleTables
@@ -150,7 +150,10 @@ class ModuleRecord:
         self.first_calls: dict[int, FirstCall] = {}
         """How sites call the imports that are host functions until then."""
         constants = module.rodata
-        rodata = self._own(VmBuffer.parts(table, module.archive.data, constants.offsets, constants.lengths))
+        is_own = module.archive.is_private and table.bounds == UNBOUNDED  # sandboxes share opened programs
+        access = ACCESS_READ | (ACCESS_PRIVATE if is_own else 0)
+        data = module.archive.data
+        rodata = self._own(VmBuffer.parts(table, data, constants.offsets, constants.lengths, access))
         self.rodata: memoryview = rodata.data
         first = address_of(self._memory) + MODULE.size
         fields = {

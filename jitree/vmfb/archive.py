@@ -14,11 +14,11 @@ import struct
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias, TypeGuard
 
 import numpy as np
 
-from jitree.base.memory import PAGE_SIZE, address_of, mapped_file
+from jitree.base.memory import PAGE_SIZE, address_of, private_file
 from jitree.base.records import NamedTuple
 from jitree.errors import (
     InvalidArgumentError,
@@ -67,6 +67,8 @@ class Archive(NamedTuple):
     """Byte offset that the offsets of external segments are relative to."""
     polyglot: bool
     """The FlatBuffer is a stored member of a ZIP file."""
+    is_private: bool
+    """Nobody else has the bytes: they have been read of a file, or a change of them makes copies of pages."""
 
     @staticmethod
     def open(source: Source, name: str | None = None) -> Archive:
@@ -77,7 +79,8 @@ class Archive(NamedTuple):
         """
         shown = name_of(source) if name is None else name
         with loading(shown):
-            return _locate(content(source), shown)
+            data = _opened(source)
+            return _locate(data.toreadonly(), shown, not data.readonly)
 
 
 def loading(name: str) -> AbstractContextManager[None]:
@@ -100,12 +103,18 @@ def standard_input() -> BinaryIO:
 
 
 def content(source: Source, most: int = -1) -> memoryview:
-    """The bytes of a source; of what has no size by itself (a pipe) at most so many."""
+    """The bytes of a source, read-only; of what has no size by itself (a pipe) at most so many."""
+    return _opened(source, most).toreadonly()
+
+
+def _opened(source: Source, most: int = -1) -> memoryview:
+    """As :func:`content`; those that nobody else has can be written."""
     if isinstance(source, (str, os.PathLike)):
         return _read_path(os.fspath(source), most, _read_file)
     try:
-        data: Any = _read_stream(source, most) if _is_file(source) else source
-        return memoryview(data).toreadonly().cast("B")
+        if _is_file(source):
+            return memoryview(_read_stream(source, most))
+        return memoryview(source).toreadonly().cast("B")  # type: ignore[arg-type]
     except InvalidArgumentError:
         raise
     except TypeError as error:  # neither bytes nor a file of bytes
@@ -132,7 +141,7 @@ def separate_content(source: Source, most: int) -> memoryview:
     """As :func:`content`, at most so many bytes of files too, and none that others can change or take away: a
     mapping shows what becomes of its file."""
     if isinstance(source, (str, os.PathLike)):
-        return _read_path(os.fspath(source), most, _read_part)
+        return _read_path(os.fspath(source), most, _read_part).toreadonly()
     return content(source, most)
 
 
@@ -158,7 +167,7 @@ def _read_path(path: str, most: int, read: Callable[[io.FileIO, int], memoryview
 def _read_file(file: io.FileIO, most: int) -> memoryview:
     status = os.fstat(file.fileno())
     if stat.S_ISREG(status.st_mode) and status.st_size >= _MAPPED_SIZE:
-        return mapped_file(file.fileno(), status.st_size)
+        return private_file(file.fileno(), status.st_size)
     return _read_part(file, most if not stat.S_ISREG(status.st_mode) else -1)
 
 
@@ -166,10 +175,10 @@ def _read_part(file: io.FileIO, most: int) -> memoryview:
     """Reads at most so many bytes."""
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):
-        return memoryview(_read_stream(file, most)).toreadonly()
+        return memoryview(_read_stream(file, most))
     size = status.st_size if most < 0 else min(status.st_size, most)
     if size == 0:
-        return memoryview(b"")
+        return memoryview(bytearray())
     # As in a mapping, it begins with a page: constants keep the alignment that they have in the file. Of the
     # heap, since new pages cost a hundred times as much as reading what the system has anyway.
     memory = np.empty(size + PAGE_SIZE, np.uint8)
@@ -177,7 +186,7 @@ def _read_part(file: io.FileIO, most: int) -> memoryview:
     whole, length = memory[start : start + size].data, 0
     while length < size and (count := file.readinto(whole[length:])):
         length += count
-    return whole.toreadonly()[:length]
+    return whole[:length]
 
 
 def _read_stream(file: BinaryIO | io.FileIO, most: int) -> bytearray:
@@ -212,7 +221,7 @@ def _longest(file: BinaryIO | io.FileIO) -> int:
     return sys.maxsize - 1 if stat.S_ISREG(mode) else _STREAM_SIZE
 
 
-def _locate(data: memoryview, name: str) -> Archive:
+def _locate(data: memoryview, name: str, is_private: bool) -> Archive:
     prefix = _prefix_offset(data)
     available = len(data) - prefix - _PREFIX_SIZE
     if available + _PREFIX_SIZE < _MINIMUM_FLATBUFFER:
@@ -238,6 +247,7 @@ def _locate(data: memoryview, name: str) -> Archive:
         flatbuffer_offset=start,
         rodata_base=(end + _RODATA_ALIGNMENT - 1) // _RODATA_ALIGNMENT * _RODATA_ALIGNMENT,
         polyglot=prefix != 0,
+        is_private=is_private,
     )
 
 

@@ -21,6 +21,7 @@ from jitree.errors import (
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.handles import HandleTable
 from jitree.regs.layout import (
+    ACCESS_READ,
     ENTRY,
     KIND_BUFFER,
     KIND_FIRST_REGISTERED,
@@ -159,7 +160,7 @@ def test_machine_code_frees_its_objects_all_at_once(table: HandleTable) -> None:
     objects = table.reserve(8)
     table.write(objects, {"owner": OWNER_CODE, "count": [1, 1, 2, 1, 1, 1, 1, 1], "kind": KIND_BUFFER})
     mine = table.wrap(Thing())
-    later = VmBuffer.parts(table, memoryview(b"data"), np.arange(2), np.ones(2, np.int64))
+    later = VmBuffer.parts(table, memoryview(b"data"), np.arange(2), np.ones(2, np.int64), ACCESS_READ)
     table.retain(int(later[1]))
     table.release_all([*objects[:3].tolist(), mine, 0, *objects[4:].tolist(), *later.tolist()])
     table.release_all([0] * 20)
@@ -250,7 +251,7 @@ def test_objects_that_are_made_when_they_are_asked_for(table: HandleTable) -> No
     table.release(free)
     data = bytes(range(16))
     starts, lengths = np.array([0, 4, 8]), np.array([4, 4, 0])
-    first, second, empty = VmBuffer.parts(table, memoryview(data), starts, lengths).tolist()
+    first, second, empty = VmBuffer.parts(table, memoryview(data), starts, lengths, ACCESS_READ).tolist()
     assert free in (first, second, empty)
     assert [table.kind(handle) for handle in (first, second, empty)] == [KIND_BUFFER] * 3
     assert (table.live_count, table.count(second)) == (3, 1)
@@ -266,11 +267,11 @@ def test_objects_that_are_made_when_they_are_asked_for(table: HandleTable) -> No
         table.release(handle)
     assert table.live_count == 0
     assert table.kind(first) == table.kind(second) == KIND_FREE
-    assert VmBuffer.parts(table, memoryview(b""), starts[:0], lengths[:0]).tolist() == []
+    assert VmBuffer.parts(table, memoryview(b""), starts[:0], lengths[:0], ACCESS_READ).tolist() == []
 
 
 def test_no_room_for_objects_that_are_made_later(table: HandleTable) -> None:
     zeros = np.zeros(1001, np.int64)
     with pytest.raises(ResourceExhaustedError):
-        VmBuffer.parts(table, memoryview(b"data"), zeros, zeros)
+        VmBuffer.parts(table, memoryview(b"data"), zeros, zeros, ACCESS_READ)
     assert (table.room, table.live_count) == (1000, 0)

@@ -17,6 +17,7 @@ from jitree.hal.pipeline_layout import PipelineLayout
 from jitree.loaders.vmvx import FORMAT
 from jitree.observe.tensors import ObservedDispatch
 from jitree.regs.objects import VmBuffer
+from jitree.vmfb.archive import _MAPPED_SIZE
 from tests.assembler import Assembler
 from tests.hal.native_kernels import aligned
 from tests.loaders.cut_programs import (
@@ -179,7 +180,8 @@ ARGUMENT = """[%r5] = call @hal_inline.buffer_view.buffer [%r0]
 @pytest.mark.parametrize("sandbox", [False, True])
 @pytest.mark.parametrize("tier", TIERS)
 def test_constants_without_a_device(tmp_path: Path, tier: str, sandbox: bool) -> None:
-    """Of a file that is mapped, and of bytes of the caller that nothing protects."""
+    """Bytes of the caller, which nothing protects, are refused, and in a sandbox all constants. Else a store
+    is to memory that the program alone has: the file stays as it is."""
     kept = inline_program("%r3, %i4:5")
     data = aligned(np.frombuffer(kept, np.uint8))
     data.flags.writeable = False
@@ -190,9 +192,40 @@ def test_constants_without_a_device(tmp_path: Path, tier: str, sandbox: bool) ->
         with Session("local-sync", tier=tier, sandbox=sandbox) as session:
             session.load(source)
             for _ in range(3):
+                if source == path and not sandbox:
+                    session.lookup("m.f")(np.zeros(COUNT, np.float32))
+                    continue
                 with pytest.raises(PermissionDeniedError, match="buffer is read-only"):
                     session.lookup("m.f")(np.zeros(COUNT, np.float32))
     assert data.tobytes() == kept and path.read_bytes() == kept
+
+
+SORTED = Path(__file__).parent / "sorted.vmfb"
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("tier", TIERS)
+def test_what_compilers_have_kernels_do_to_constants(tmp_path: Path, tier: str, mapped: bool) -> None:
+    """An operation that works in place on a constant, in a file that is read or mapped."""
+    path = tmp_path / "sorted.vmfb"
+    kept = SORTED.read_bytes() + bytes(_MAPPED_SIZE if mapped else 0)
+    path.write_bytes(kept)
+    for uri in ("local-sync", "local-task"):
+        with Session(uri, tier=tier) as session:
+            function = session.load(path)["sorted"]
+            for _ in range(3):
+                assert np.asarray(function()).tolist() == [[3, 6], [5, 7]]
+    assert path.read_bytes() == kept
+    data = aligned(np.frombuffer(kept, np.uint8))
+    data.flags.writeable = False
+    sources: tuple[Any, ...] = (path, data.data)
+    for sandbox, source in ((True, sources[0]), (False, sources[1]), (True, sources[1])):
+        with Session("local-sync", tier=tier, sandbox=sandbox) as session:
+            function = session.load(source)["sorted"]
+            for _ in range(2):
+                with pytest.raises(PermissionDeniedError, match="buffer is read-only"):
+                    function()
+    assert data.tobytes() == kept
 
 
 @pytest.mark.parametrize("tier", TIERS)

@@ -11,6 +11,7 @@ from jitree.hal.buffer import Buffer
 from jitree.hal.device import Device
 from jitree.hal.enums import BufferUsage, names
 from jitree.modules.hal.module import HalState
+from jitree.regs.layout import ACCESS_PRIVATE
 from jitree.regs.objects import VmBuffer
 
 _IMMUTABLE: Final = int(BufferUsage.SHARING_IMMUTABLE)
@@ -47,6 +48,9 @@ def import_(
         )
     view = source.view[offset : offset + length]
     buffer = allocator.import_host(view.toreadonly() if immutable else view, memory_types, usage)
+    if buffer is not None and immutable:
+        access = buffer.allowed_access | source.access & ACCESS_PRIVATE
+        buffer.allowed_access = buffer.allocation.allowed_access = access
     if buffer is None and not try_import:
         raise PermissionDeniedError(
             f"the device cannot use {length} bytes of host memory at offset {offset} in place"
