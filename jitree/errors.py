@@ -344,11 +344,8 @@ def _is_of_handler(error: BaseException) -> bool:
 
 
 def as_raised(error: BaseException) -> BaseException:
-    """What code of the caller has raised, where another error stands for it: a status while a fence carries
-    it, or what Python makes of a StopIteration that leaves a generator, RuntimeError. That generator is one
-    of this package, or a signal's handler was called in it."""
-    if isinstance(error, StatusError):
-        return error.raised or error
+    """What code of the caller has raised, where Python has made another error of it: RuntimeError of a
+    StopIteration that leaves a generator of this package, or any in which a signal's handler raised it."""
     stop = error.__cause__
     if not (type(error) is RuntimeError and isinstance(stop, StopIteration)):
         return error

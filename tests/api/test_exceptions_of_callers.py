@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jitree import CustomModule, Session, i32
-from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError
+from jitree.errors import InternalError, InvalidArgumentError, ResourceExhaustedError, StatusError
 from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, PROGRAMS
 from tests.assembler import Assembler
 
@@ -113,6 +113,8 @@ def stands_for_it(way: str, raised: type[BaseException]) -> type[StatusError] | 
     """The status whose cause it is."""
     if way == "through_a_module" and raised is RecursionError:
         return ResourceExhaustedError
+    if way == "through_a_tap_of_what_is_submitted" and issubclass(raised, Exception):
+        return InternalError  # a fence carries statuses only
     refusals: dict[str, tuple[type[BaseException], ...]] = {
         "__dlpack__": (RuntimeError,),
         "__dlpack_device__": (RuntimeError, ValueError),

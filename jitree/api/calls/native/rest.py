@@ -142,7 +142,6 @@ class Rest:
         except StatusError as error:
             error.with_context(f"invoking function '{self._vm_function.name}'")
             error.with_context(f"`{self._declaration}`")
-            raise_as_raised(error)
             raise
         except RuntimeError as error:
             raise_as_raised(error)
