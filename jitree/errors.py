@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import ContextDecorator, suppress
+from contextlib import ContextDecorator
 from ctypes import ArgumentError
 from errno import ENOMEM
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 
 from jitree.base.records import Enumeration
 
@@ -73,7 +73,7 @@ def _number(character: int) -> str:
 
 def tell(text: str) -> None:
     """Writes a message for people to stderr. No call fails where that is full, closed or absent."""
-    with suppress(OSError, ValueError, AttributeError):  # it is full, closed, or None
+    with ignored(OSError, ValueError, AttributeError):  # it is full, closed, or None
         sys.stderr.write(printable(text))
         sys.stderr.flush()
 
@@ -255,6 +255,8 @@ class memory_errors(ContextDecorator):
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, StatusError) or not isinstance(error, (MemoryError, OSError)):
             return
+        if is_interruption(error):
+            return
         if isinstance(error, OSError) and error.errno != ENOMEM:
             return
         raise ResourceExhaustedError(
@@ -262,6 +264,18 @@ class memory_errors(ContextDecorator):
             "address space (ulimit -v, RLIMIT_AS), that has to be some 200 MB more than the program itself "
             "takes"
         ) from error
+
+
+class ignored:
+    """As ``contextlib.suppress``, but what a signal's handler raises goes through."""
+
+    def __init__(self, *kinds: type[Exception]) -> None:
+        self._kinds = kinds
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        return isinstance(error, self._kinds) and not is_interruption(error)
 
 
 class error_context:
@@ -286,8 +300,10 @@ def fold(error: BaseException, is_finalizing: Callable[[], bool] = sys.is_finali
     if not is_finalizing():
         from jitree.base.folding import fold_tracebacks
 
-        fold_tracebacks(error)
-        see_to_overflow(error)
+        raised = as_raised(error)
+        fold_tracebacks(raised)
+        see_to_overflow(raised)
+        raise_in_place_of(error, raised)
 
 
 def see_to_overflow(error: BaseException) -> None:
@@ -315,6 +331,10 @@ def is_interruption(error: BaseException) -> bool:
     """
     if not isinstance(error, Exception):
         return True
+    return _is_of_handler(as_raised(error))
+
+
+def _is_of_handler(error: BaseException) -> bool:
     place = error.__traceback__
     while place is not None:
         if _has_interrupted(place.tb_frame):
@@ -323,11 +343,57 @@ def is_interruption(error: BaseException) -> bool:
     return False
 
 
+def as_raised(error: BaseException) -> BaseException:
+    """What code of the caller has raised, where Python has made another error of it: RuntimeError of a
+    StopIteration that leaves a generator of this package, or any in which a signal's handler raised it."""
+    stop = error.__cause__
+    if not (type(error) is RuntimeError and isinstance(stop, StopIteration)):
+        return error
+    place = stop.__traceback__
+    if place is None:
+        return error
+    is_ours = place.tb_frame.f_globals.get("__name__", "").startswith("jitree.")
+    return stop if is_ours or _is_of_handler(stop) else error
+
+
 def pass_interruption(error: BaseException) -> None:
     """Raises an exception that a signal's handler has raised, which may be of the class that is caught where
     the work fails: ``TimeoutError`` is an ``OSError``."""
     if is_interruption(error):
+        raise_as_raised(error)
         raise error
+
+
+def own_error(error: BaseException) -> BaseException | None:
+    """An error that is caught, as the cause of a status, if code of the caller has raised it. Of builtin
+    functions the status says what they say."""
+    place = error.__traceback__
+    while place is not None:
+        if not place.tb_frame.f_globals.get("__name__", "").startswith("jitree."):
+            return error
+        place = place.tb_next
+    return None
+
+
+def is_return(error: BaseException) -> TypeGuard[StopIteration]:
+    """Whether an exception says what a generator returns; a signal's handler may raise one of its class."""
+    return isinstance(error, StopIteration) and not is_interruption(error)
+
+
+def raise_as_raised(error: BaseException) -> None:
+    """Raises what code of the caller has raised, where that is another error than this one."""
+    raise_in_place_of(error, as_raised(error))
+
+
+def raise_in_place_of(error: BaseException, raised: BaseException) -> None:
+    """Raises another error than the one that stood for it, which tells nothing more."""
+    if raised is error:
+        return
+    context = raised.__context__
+    try:
+        raise raised
+    finally:
+        raised.__context__ = context
 
 
 def _has_interrupted(frame: FrameType) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 
 from jitree.api.calls.transfers import CALLER, ImplicitTransfer, keep_interrupt, to_numpy
 from jitree.base.endings import guard
-from jitree.errors import FailedPreconditionError, StatusCode, StatusError, folded
+from jitree.errors import FailedPreconditionError, StatusCode, StatusError, folded, pass_interruption
 from jitree.hal.buffer import PENDING, BufferView
 from jitree.hal.enums import WRITING
 from jitree.types import ElementType, element_type
@@ -304,6 +304,7 @@ class Array(ImplicitTransfer):
         try:
             return self._implicitly().data
         except ValueError as error:
+            pass_interruption(error)
             raise BufferError(f"memoryviews cannot hold {self.dtype} elements") from error
         except BaseException as error:
             keep_interrupt(error, sys._getframe(CALLER))
@@ -389,6 +390,7 @@ class Array(ImplicitTransfer):
         except StatusError:  # of the call that computes it
             raise
         except (IndexError, OverflowError) as error:
+            pass_interruption(error)
             from jitree.api.indices import explained
 
             raise explained(error, self.shape, index) from None

@@ -18,7 +18,7 @@ from jitree.api.calls.refusal import describe
 from jitree.api.calls.tensor_packing import ArrayTransfer, ready_view
 from jitree.api.calls.transfers import native_row, to_numpy
 from jitree.base.arguments import is_masked, shown
-from jitree.errors import InternalError, InvalidArgumentError, StatusError
+from jitree.errors import InternalError, InvalidArgumentError, StatusError, pass_interruption
 from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device, home_of
 from jitree.modules.hal.references import type_name
@@ -260,7 +260,8 @@ def _tensor(item: ValueType, value: object, index: int) -> object:
         raise _wrong_result(item, value, index)
     try:
         array = np.asarray(value)
-    except ValueError:
+    except ValueError as error:
+        pass_interruption(error)
         array = np.asarray(None)
     if native_row(array.dtype) is None:
         raise _wrong_result(item, value, index)

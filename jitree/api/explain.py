@@ -20,7 +20,7 @@ from jitree.api.function import Function, Watcher
 from jitree.api.session_arguments import require
 from jitree.base.endings import Unique
 from jitree.base.records import NamedTuple
-from jitree.errors import StatusError
+from jitree.errors import StatusError, pass_interruption
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.command_buffer import CommandBuffer
 from jitree.hal.operations import Listener
@@ -290,7 +290,8 @@ def _host_array(value: Any) -> npt.NDArray[Any] | None:
     """An array over memory that arrays of other libraries have on the host."""
     try:
         return as_array(value)
-    except (StatusError, TypeError, ValueError):  # which the call complains of
+    except (StatusError, TypeError, ValueError) as error:  # which the call complains of
+        pass_interruption(error)
         return None
 
 

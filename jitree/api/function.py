@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 from jitree.api.calls.declaration import TIMEOUT, Parameter, Signature
 from jitree.api.calls.packing import packers, unpackers
 from jitree.api.calls.tensor_packing import ArrayTransfer, Donation, ready_view
-from jitree.base.arguments import shown
+from jitree.base.arguments import is_deep, shown
 from jitree.base.endings import Remade, require_interpreter
 from jitree.base.scopes import deadline
 from jitree.dispatch.function import VmFunction as VmFunction
-from jitree.errors import InvalidArgumentError, StatusError, fold, folded, printable
+from jitree.errors import InvalidArgumentError, StatusError, fold, folded, printable, raise_in_place_of
 from jitree.hal.buffer import PENDING
 
 if TYPE_CHECKING:
@@ -428,7 +428,7 @@ class Function(Remade):
             self._in_call(error)
             raise
         except RecursionError:
-            if not any(isinstance(value, (list, tuple)) for value in arguments):
+            if not is_deep(arguments):
                 raise
             what = "an argument has lists in lists that are in a circle, or deeper than Python's stack"
             raise self._in_call(InvalidArgumentError(what)) from None
@@ -471,14 +471,8 @@ class Function(Remade):
         return error.with_context(f"invoking function '{self.name}'").with_context(f"`{self.declaration}`")
 
     def _fail(self, error: StatusError) -> NoReturn:
-        raised = error.raised
-        if raised is None:
-            raise error.with_context(f"`{self.declaration}`")
-        context = raised.__context__
-        try:
-            raise raised
-        finally:  # the error that stood for it tells nothing more
-            raised.__context__ = context
+        raise_in_place_of(error, error.raised or error)
+        raise error.with_context(f"`{self.declaration}`")
 
     def __repr__(self) -> str:
         return printable(f"<jitree.Function {self.full_name}: {self.declaration}>")

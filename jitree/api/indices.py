@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from jitree.base.arguments import shown
+from jitree.errors import pass_interruption
 
 _COUNTED: Final = 63
 """Bits of the largest number that numpy counts to."""
@@ -22,7 +23,8 @@ def basic(index: Any) -> tuple[Any, ...] | None:
                 return None
             try:
                 item = operator.index(item)
-            except TypeError:
+            except TypeError as error:
+                pass_interruption(error)
                 return None
         items.append(item)
     return tuple(items) if any(item is Ellipsis for item in items) else (*items, Ellipsis)

@@ -22,7 +22,13 @@ from jitree.api.indices import basic, explained
 from jitree.base.arguments import is_masked, shown
 from jitree.base.copying import copy_into
 from jitree.base.records import NamedTuple
-from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError
+from jitree.errors import (
+    InvalidArgumentError,
+    OutOfRangeError,
+    UnimplementedError,
+    own_error,
+    pass_interruption,
+)
 from jitree.hal.command_enums import CommandBufferMode, CommandCategory
 from jitree.types import format_shaped_type, is_packed
 
@@ -152,10 +158,12 @@ def _selected(array: Array, row: ElementType, index: Any, select: Callable[[tupl
     try:
         return select(items)
     except (IndexError, OverflowError) as error:
+        pass_interruption(error)
         shaped, why = format_shaped_type(array.shape, row), explained(error, array.shape, items)
         raise OutOfRangeError(f"assigning elements of a {shaped} array: {why}") from None
     except (TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"the index {shown(index)}: {error}") from None
+        pass_interruption(error)
+        raise InvalidArgumentError(f"the index {shown(index)}: {error}") from own_error(error)
 
 
 def _source(value: Any, array: Array, row: ElementType) -> Array | npt.NDArray[Any]:
@@ -181,7 +189,8 @@ def _source(value: Any, array: Array, row: ElementType) -> Array | npt.NDArray[A
     try:
         given = numbers_of(value)
     except (ValueError, OverflowError) as error:
-        raise refused("the value", expected, value, f"; {error}") from None
+        pass_interruption(error)
+        raise refused("the value", expected, value, f"; {error}") from own_error(error)
     if native_row(given.dtype) is None:
         raise refused("the value", expected, value)
     return convert_exactly(given, row.dtype, "the value", expected, value)

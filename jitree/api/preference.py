@@ -24,7 +24,7 @@ from jitree.codegen.image.keys import key_of
 from jitree.dispatch.asserted import AssertedTensor, asserted_tensors
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.variants import Variants, find_variants, with_formats
-from jitree.errors import StatusError
+from jitree.errors import StatusError, ignored
 from jitree.hal.observing import DISPATCH
 from jitree.types import element_type
 
@@ -222,5 +222,5 @@ def _remembered(recipe: Recipe, key: bytes) -> list[str] | None:
 
 def _remember(recipe: Recipe, key: bytes, formats: Sequence[str]) -> None:
     """A folder that refuses has the next session measure again."""
-    with suppress(OSError):
+    with ignored(OSError):
         cache.store(recipe, key, FlatImage(b"", b"", {}, json.dumps(formats).encode()))

@@ -24,7 +24,13 @@ from jitree.api.program_files import (
 from jitree.api.resources import in_order
 from jitree.api.session import Session
 from jitree.dispatch.bytecode_module import BytecodeModule
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError, error_context
+from jitree.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnimplementedError,
+    error_context,
+    pass_interruption,
+)
 from jitree.hal.device import Device
 from jitree.vmfb.archive import Archive, Source
 
@@ -264,7 +270,8 @@ def _frozen(name: str, value: Any) -> Any:
         value = tuple(value)
     try:
         hash(value)
-    except TypeError:
+    except TypeError as error:
+        pass_interruption(error)
         raise InvalidArgumentError(f"{name}: {describe(value)} can change, and a program cannot") from None
     return value
 

@@ -10,7 +10,7 @@ from typing import Any, Final, SupportsIndex
 
 from jitree.base.records import NamedTuple
 from jitree.codegen.image.flat import begin_digest
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, pass_interruption
 from jitree.vmfb.archive import content
 
 _STAMPED_SIZE: Final = 8 << 20
@@ -70,7 +70,8 @@ class ProgramFile(NamedTuple):
             return None
         try:
             status = os.stat(self.path)
-        except OSError:  # reading it says why
+        except OSError as error:  # reading it says why
+            pass_interruption(error)
             return None
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
@@ -103,7 +104,8 @@ def require_file(path: str) -> None:
     """INVALID_ARGUMENT for what can be read once only, or without end: another process reads it again."""
     try:
         mode = os.stat(path).st_mode
-    except (OSError, ValueError):  # reading it says why
+    except (OSError, ValueError) as error:  # reading it says why
+        pass_interruption(error)
         return
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise InvalidArgumentError(
@@ -152,7 +154,8 @@ def _stamp(path: str) -> tuple[int, ...] | None:
     """Numbers that change when a large file is written; None where that could be missed."""
     try:
         status = os.stat(path)
-    except (OSError, ValueError):  # reading it says why
+    except (OSError, ValueError) as error:  # reading it says why
+        pass_interruption(error)
         return None
     if status.st_size < _STAMPED_SIZE or time.time() - status.st_ctime < _SETTLED_SECONDS:
         return None

@@ -16,7 +16,7 @@ from typing import Any, Final
 from jitree.api.custom_module import CustomModule, require_api_version
 from jitree.api.load_order import IMPORTED_NAME, ModuleReference
 from jitree.dispatch.host_module import HostModule
-from jitree.errors import InvalidArgumentError, NotFoundError
+from jitree.errors import InvalidArgumentError, NotFoundError, pass_interruption
 
 VERSION_NAME: Final = "JITREE_API_VERSION"
 """A file may state the version of the interface that it is written for."""
@@ -109,6 +109,7 @@ def _arguments(function: Callable[..., Any], reference: ModuleReference) -> dict
     try:
         signature.bind(**arguments)
     except TypeError as error:
+        pass_interruption(error)
         given = ", ".join(arguments) or "none"
         raise InvalidArgumentError(
             f"'{reference.path}': {function.__name__}{signature} does not take the parameters given "

@@ -14,7 +14,13 @@ from jitree.api.calls.refusal import describe, listed, refused
 from jitree.api.calls.tensor_packing import as_array
 from jitree.api.calls.transfers import native_row
 from jitree.base.arguments import integer, is_masked, is_one_of, is_released, taken_apart
-from jitree.errors import InvalidArgumentError, PermissionDeniedError, UnimplementedError, pass_interruption
+from jitree.errors import (
+    InvalidArgumentError,
+    PermissionDeniedError,
+    UnimplementedError,
+    own_error,
+    pass_interruption,
+)
 from jitree.vmfb.words import ARITHMETICS
 
 if TYPE_CHECKING:
@@ -181,7 +187,7 @@ def host_array(value: Any) -> tuple[npt.NDArray[Any], ElementType]:
             array = np.asarray(value)
         except (TypeError, ValueError) as error:  # sequences of different lengths, no arrays
             pass_interruption(error)
-            raise InvalidArgumentError(f"to_device: {error}") from None
+            raise InvalidArgumentError(f"to_device: {error}") from own_error(error)
     row = native_row(array.dtype)
     if row is None:
         raise InvalidArgumentError(f"to_device: no device array can hold {describe(value)}")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from math import inf, isnan
 from numbers import Real
 from reprlib import Repr
 from typing import Any, Final, TypeGuard
 
-from jitree.errors import InvalidArgumentError, is_interruption, pass_interruption
+from jitree.errors import InvalidArgumentError, is_interruption, own_error, pass_interruption
 
 _SHOWN: Final = 60
+_MOST_DIMENSIONS: Final = 64
+"""Of numpy's arrays."""
 _MOST_BITS: Final = 1024
 """More than any size has, and few enough for an integer to have a text."""
 
@@ -42,8 +44,10 @@ def described(value: object) -> str:
 def integer(name: str, value: Any) -> int:
     try:
         number = operator.index(value)
-    except TypeError:
-        raise InvalidArgumentError(f"{name}: expected an integer but got {described(value)}") from None
+    except TypeError as error:
+        pass_interruption(error)
+        what = f"{name}: expected an integer but got {described(value)}"
+        raise InvalidArgumentError(what) from own_error(error)
     if number.bit_length() > _MOST_BITS:
         raise InvalidArgumentError(f"{name}: an integer of {number.bit_length()} bits is no size")
     return number
@@ -91,7 +95,7 @@ def contents(name: str, value: Any) -> memoryview:
         pass_interruption(error)
         raise InvalidArgumentError(
             f"{name}: expected bytes in one piece but got {type(value).__name__}: {error}"
-        ) from None
+        ) from own_error(error)
 
 
 def is_one_of(value: object, names: Container[str]) -> TypeGuard[str]:
@@ -122,7 +126,8 @@ def seconds(name: str, value: Any) -> float:
     number = object_of(name, value, Real)
     try:
         limit = float(number)
-    except OverflowError:
+    except OverflowError as error:
+        pass_interruption(error)
         limit = inf if number > 0 else -inf
     if isnan(limit) or limit < 0:
         raise InvalidArgumentError(f"{name}: expected a number of seconds but got {shown(value)}")
@@ -140,8 +145,23 @@ def is_masked(value: object) -> bool:
     masked = sys.modules.get("numpy.ma")  # there are no such arrays before it is imported
     try:
         return masked is not None and _has_masked(value, masked.MaskedArray)
-    except RecursionError:
+    except RecursionError as error:
+        pass_interruption(error)
+        if not is_deep((value,)):
+            raise
         raise InvalidArgumentError("a list with lists inside each other without end is no array") from None
+
+
+def is_deep(values: tuple[object, ...]) -> bool:
+    """Whether lists among values lie inside each other deeper than dimensions of arrays do, or in a circle:
+    that fills Python's stack, as code of the caller may, or may have before the call."""
+    level: Sequence[object] = values
+    for _ in range(_MOST_DIMENSIONS):
+        lists = {id(value): value for value in level if isinstance(value, (list, tuple))}
+        if not lists:
+            return False
+        level = [item for value in lists.values() for item in value]
+    return True
 
 
 def _has_masked(value: object, masked: type) -> bool:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from jitree.errors import pass_interruption
+
 ROOT: Final = Path("/sys/fs/cgroup")
 MEMBERSHIP: Final = Path("/proc/self/cgroup")
 
@@ -19,7 +21,8 @@ def allowed(
     """The least that the groups (version 1 or 2) of a controller allow; None without a limit."""
     try:
         lines = membership.read_text().splitlines()
-    except OSError:
+    except OSError as error:
+        pass_interruption(error)
         return None
     limits: list[float] = []
     for line in lines:
@@ -42,7 +45,8 @@ def _limits(root: Path, path: str, read: Read) -> list[float]:
     while True:
         try:
             limit = read(group)
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            pass_interruption(error)
             limit = None
         if limit is not None:
             found.append(limit)

@@ -23,7 +23,7 @@ from jitree.base.dlpack_names import (
     UNSIGNED,
     VERSIONED_NAME,
 )
-from jitree.errors import InvalidArgumentError
+from jitree.errors import InvalidArgumentError, pass_interruption
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -221,7 +221,10 @@ def device_kind(value: object) -> int | None:
         return None
     try:
         kind: int = device()[0]
+    except RecursionError:  # which is a RuntimeError, and says nothing of the value
+        raise
     except (BufferError, RuntimeError, ValueError) as error:
+        pass_interruption(error)
         raise InvalidArgumentError(
             f"an array of type {type(value).__name__} cannot be taken: {error}; pass one whose elements "
             "lie in host memory or on the session's device"
@@ -277,7 +280,10 @@ def import_array(value: Any) -> npt.NDArray[Any]:
     try:
         require_elements(value)
         array = np.from_dlpack(exchange)
+    except RecursionError:
+        raise
     except (BufferError, RuntimeError) as error:
+        pass_interruption(error)
         raise InvalidArgumentError(
             f"an array of type {type(value).__name__} cannot be taken: {error}"
         ) from error

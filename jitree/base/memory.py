@@ -16,7 +16,12 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jitree.base.endings import Ending
-from jitree.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError
+from jitree.errors import (
+    InvalidArgumentError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    pass_interruption,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -145,6 +150,7 @@ class Mapping:
         try:
             start = _mapped(whole, NONE, _PRIVATE | _ANONYMOUS, -1)
         except OSError as error:
+            pass_interruption(error)
             text = f"{whole} bytes of memory could not be reserved: {error.strerror}"
             raise ResourceExhaustedError(text) from None
         self._ending = Ending(partial(_munmap, start, whole))

@@ -16,6 +16,8 @@ import stat
 from collections.abc import Iterator
 from typing import BinaryIO, Final
 
+from jitree.errors import pass_interruption
+
 _FILE_MODE: Final = 0o600
 _FOLDER_MODE: Final = 0o700
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
@@ -33,7 +35,8 @@ def read(folder: str, name: str) -> bytes | None:
         with opened(folder) as directory, open(existing(directory, name, os.O_RDONLY), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             return file.read(size) if size <= LARGEST else None  # it may grow meanwhile
-    except (OSError, MemoryError):
+    except (OSError, MemoryError) as error:
+        pass_interruption(error)
         return None
 
 

@@ -6,6 +6,8 @@ import os
 from functools import cache
 from typing import Final
 
+from jitree.errors import pass_interruption
+
 _FILE: Final = "/proc/cpuinfo"
 MACHINES: Final = frozenset(("x86_64", "amd64", "aarch64", "arm64", "riscv64"))
 """Those that machine code is made for, as ``uname -m`` names them: :mod:`jitree.codegen.processor_texts`."""
@@ -19,7 +21,8 @@ def description() -> bytes:
     try:
         with open(_FILE, "rb", buffering=0) as file:
             return file.read(_ENOUGH).partition(b"\n\n")[0]
-    except OSError:
+    except OSError as error:
+        pass_interruption(error)
         return _asked()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from jitree.base.weak_sets import SharedWeakSet
+from jitree.errors import pass_interruption
 
 SHARE: Final = 4
 """Spare memory may grow to the part ``1 / SHARE`` of what the system, or the cgroup, has left."""
@@ -73,5 +74,6 @@ def _left() -> int | None:
 
     try:
         return available_memory()
-    except OSError:  # a confined process reads no such files
+    except OSError as error:  # a confined process reads no such files
+        pass_interruption(error)
         return None

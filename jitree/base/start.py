@@ -236,8 +236,10 @@ def _read(file: str, kept: ExitStack) -> tuple[dict[str, Entry], memoryview]:
                 entries = marshal.loads(marshalled)
             if isinstance(entries, dict):
                 return entries, content
-    except (OSError, EOFError, ValueError, TypeError, MemoryError):
-        pass
+    except (OSError, EOFError, ValueError, TypeError, MemoryError) as error:
+        from jitree.errors import pass_interruption  # not before it is known where modules lie
+
+        pass_interruption(error)
     return {}, memoryview(b"")
 
 

@@ -24,6 +24,7 @@ from jitree.errors import (
     UnimplementedError,
     folded,
     is_interruption,
+    pass_interruption,
 )
 from jitree.hal.command_buffer import BufferRange
 from jitree.hal.enums import CachingMode
@@ -185,6 +186,7 @@ class LoneDispatch:
                 *(np.ascontiguousarray(made).reshape(-1).view(np.uint8) for made in self._expected),
             )
         except OSError as error:
+            pass_interruption(error)
             raise UnavailableError(f"cannot write a dispatch to '{place}': {error.strerror}") from None
 
     @classmethod
@@ -199,8 +201,10 @@ class LoneDispatch:
             made = [_typed(data, kind) for data, (_, kind) in zip(expected, facts["outputs"], strict=True)]
             return cls(facts, (place / _EXECUTABLE).read_bytes(), blocks, made)
         except OSError as error:
+            pass_interruption(error)
             raise NotFoundError(f"no dispatch was saved in '{place}': {error.strerror}") from None
         except (ValueError, KeyError, TypeError, BadZipFile) as error:
+            pass_interruption(error)
             raise InvalidArgumentError(f"the dispatch in '{place}' is damaged: {error}") from None
 
     # -- in a call -------------------------------------------------------------------------------------
@@ -303,6 +307,7 @@ def save_reproduction(
     try:
         (place / "run.py").write_text(_SCRIPT.format(text=text, tolerance=given).replace(", )", ")"))
     except OSError as error:
+        pass_interruption(error)
         raise UnavailableError(f"cannot write to '{place}': {error.strerror}") from None
 
 

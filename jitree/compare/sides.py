@@ -19,7 +19,7 @@ from jitree.api.other_kinds import OtherKind
 from jitree.base.arguments import items
 from jitree.compare.peers.base import Peer
 from jitree.compare.peers.callables import CallablePeer
-from jitree.errors import InvalidArgumentError, NotFoundError
+from jitree.errors import InvalidArgumentError, NotFoundError, pass_interruption
 
 if TYPE_CHECKING:
     from jitree.api.session import Session
@@ -168,7 +168,10 @@ def _array(item: Any) -> np.ndarray[Any, Any]:
     try:
         found = as_array(item)  # also of element types that numpy has not
         array = np.asarray(item) if found is None else found
+    except RecursionError:
+        raise
     except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        pass_interruption(error)
         why = f"results are compared as arrays, and {describe(item)} is none: {error}"
         raise InvalidArgumentError(why) from error
     if array.dtype.kind in _NO_NUMBERS:

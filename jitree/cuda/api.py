@@ -9,7 +9,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from jitree.cuda.errors import LOST, NOT_INITIALIZED, NOT_READY, status_of
-from jitree.errors import StatusError, UnavailableError, UnimplementedError, again, status_error
+from jitree.errors import (
+    StatusError,
+    UnavailableError,
+    UnimplementedError,
+    again,
+    pass_interruption,
+    status_error,
+)
 
 MINIMUM_DRIVER: Final = 12000
 """CUDA 12.0, driver 525: the first with all calls used here (graph parameters of kind v2)."""
@@ -40,6 +47,7 @@ def load_bindings() -> Any:
         api.call("cuInit", 0)
         version = api.call("cuDriverGetVersion")
     except RuntimeError as error:  # of the bindings when there is no library, or a StatusError
+        pass_interruption(error)
         raise UnavailableError(
             f"the CUDA driver cannot be used: {error}; install an NVIDIA driver of version 525 (CUDA 12.0) "
             "or newer, and give the process or container access to the GPU"

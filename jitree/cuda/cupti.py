@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from jitree.base.endings import guard
 from jitree.base.records import NamedTuple
+from jitree.errors import pass_interruption
 from jitree.hal.observing import DISPATCH
 from jitree.hal.profiling import now
 
@@ -107,11 +108,13 @@ def tracer() -> Tracer | None:
         from cuda.pathfinder import load_nvidia_dynamic_lib
 
         path = load_nvidia_dynamic_lib("cupti").abs_path
-    except Exception:  # too old to know it, or none is installed: each version has another exception
+    except Exception as error:  # too old to know it, or none is installed: each version has another exception
+        pass_interruption(error)
         path = "libcupti.so"
     try:
         return Tracer(ctypes.CDLL(path))
-    except OSError:
+    except OSError as error:
+        pass_interruption(error)
         return None
 
 

@@ -16,7 +16,7 @@ from jitree.base import scopes
 from jitree.base.endings import end_each, guard
 from jitree.cuda.inbox_thread import InboxThread
 from jitree.cuda.semaphore import CudaSemaphore
-from jitree.errors import CancelledError, FailedPreconditionError, StatusError, again
+from jitree.errors import CancelledError, FailedPreconditionError, StatusError, again, is_interruption
 from jitree.hal.fence import Fence
 from jitree.hal.producer import Producer
 from jitree.hal.semaphore import ReachedCallback, Timepoint
@@ -82,9 +82,7 @@ class DeferredOperation:
 
     def interrupt(self, failure: StatusError) -> None:
         self.interrupted = failure
-        if self.waiting.claim(self):
-            self.stop_waiting()
-            self.cancel(again(failure))
+        self.waiting.fail(self, again(failure))
 
     def describe(self) -> str:
         return f"{self.name}, which waits for its wait fence"
@@ -142,12 +140,21 @@ class DeferredWork:
             operation.wait, lambda failure: self._schedule(operation, failure)
         )
 
-    def claim(self, operation: DeferredOperation) -> bool:
-        """Takes an operation off the list. Only the thread that does so goes on with it."""
-        with self._lock:
-            is_there = operation in self._waiting
-            self._waiting.pop(operation, None)
-        return is_there
+    def fail(self, operation: DeferredOperation, failure: StatusError) -> None:
+        """Ends an operation that is still on the list without doing its work, also where a signal's handler
+        raises meanwhile: others may wait for it. Only the thread that takes it off the list does so."""
+        is_there = False
+        try:
+            with self._lock:
+                is_there = operation in self._waiting
+                self._waiting.pop(operation, None)
+            if is_there:
+                _end(operation, failure)
+        except BaseException as error:
+            if is_there and is_interruption(error):
+                self._waiting.pop(operation, None)
+                _end(operation, failure)
+            raise
 
     def close(self) -> None:
         """Cancels what waits, submits what is ready, and ends the worker. Again, it does what was left when
@@ -159,20 +166,26 @@ class DeferredWork:
 
     def _schedule(self, operation: DeferredOperation, failure: StatusError | None) -> None:
         """The wait fence was reached, promised or failed, on whatever thread did that."""
-        fails_here = failure is not None and operation.signal is None
+        if failure is not None and operation.signal is None:
+            self.fail(operation, failure)
+            return
         with self._lock:  # what is no longer on the list is given to the worker before that is told to end
-            is_there = self.claim(operation)
-            if is_there and not fails_here:  # not here: fences of a long chain would call each other
-                self._worker.give((self._submit, operation))
-        if is_there and failure is not None and fails_here:
-            operation.cancel(failure)
+            if operation in self._waiting:  # not done here: fences of a long chain would call each other
+                ready = self._submit, operation
+                # In one step, in C: an interrupt in between would leave it to nobody. `put` ignores the None
+                # that it gets besides.
+                taken = map(self._waiting.__delitem__, (operation,))
+                _ = [*map(self._worker.inbox.put, (ready,), taken)]  # type: ignore[misc]
 
 
 def _cancel(operation: DeferredOperation) -> None:
+    message = f"{operation.name}: the device was closed before its wait fence was reached"
+    _end(operation, CancelledError(message))
+
+
+def _end(operation: DeferredOperation, failure: StatusError) -> None:
     operation.stop_waiting()
-    operation.cancel(
-        CancelledError(f"{operation.name}: the device was closed before its wait fence was reached")
-    )
+    operation.cancel(failure)
 
 
 def _run(inbox: SimpleQueue[_Ready | None]) -> None:

@@ -37,6 +37,11 @@ class InboxThread(Generic[Item]):
             if is_first:
                 thread.start()
 
+    @property
+    def inbox(self) -> SimpleQueue[Item | None]:
+        """What the thread takes out of."""
+        return self._inbox
+
     def give(self, item: Item) -> None:
         self._inbox.put(item)
 

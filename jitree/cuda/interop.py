@@ -23,7 +23,7 @@ from jitree.base.dlpack import (
 )
 from jitree.base.endings import Ending, carefully
 from jitree.cuda import capsules, submissions
-from jitree.errors import InvalidArgumentError
+from jitree.errors import InvalidArgumentError, pass_interruption
 from jitree.hal.buffer import BufferView
 from jitree.hal.command_layout import BINDING_ALIGNMENT
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
@@ -105,7 +105,10 @@ class CudaExchange:
             if hasattr(value, "__dlpack_device__"):
                 return self._import_dlpack(value)
             return self._import_interface(value)
+        except RecursionError:  # which is a RuntimeError, and says nothing of the value
+            raise
         except (BufferError, ValueError, RuntimeError, TypeError, KeyError) as error:
+            pass_interruption(error)
             if isinstance(error, InvalidArgumentError):
                 raise
             raise InvalidArgumentError(
@@ -146,7 +149,8 @@ class CudaExchange:
             stream = int(self._stream.handle)
             try:
                 capsule = value.__dlpack__(stream=stream, max_version=capsules.VERSION)
-            except TypeError:  # made before DLPack 1.0
+            except TypeError as error:  # made before DLPack 1.0
+                pass_interruption(error)
                 capsule = value.__dlpack__(stream=stream)
         return capsules.Taken.of_capsule(capsule)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
 import os
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from jitree.codegen.image import cache
 from jitree.codegen.image.flat import FlatImage, Recipe
 from jitree.cuda import ptx
-from jitree.errors import IncompatibleError, InvalidArgumentError, StatusError
+from jitree.errors import IncompatibleError, InvalidArgumentError, StatusError, ignored
 
 if TYPE_CHECKING:
     from jitree.cuda.context import CudaContext
@@ -62,7 +61,7 @@ def store_cubins(recipe: Recipe, key: bytes, cubins: Sequence[bytes]) -> None:
 
     ends = {str(number): end for number, end in enumerate(accumulate(map(len, cubins)))}
     limit = contents.maximum_size()
-    with contextlib.suppress(OSError):
+    with ignored(OSError):
         contents.shrink(limit, cache.store(recipe, key, FlatImage(b"".join(cubins), b"", ends)))
 
 

@@ -160,6 +160,7 @@ def _open() -> ctypes.CDLL:
         try:
             return ctypes.CDLL(candidate)
         except OSError as error:
+            errors.pass_interruption(error)
             failure = failure or error
     raise errors.UnavailableError(
         f"channels need the NCCL library, which cannot be loaded ({failure}); install it with {_INSTALL}"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from jitree.base.arguments import described, items, shown
 from jitree.dispatch.host_export import results
-from jitree.errors import InternalError, InvalidArgumentError
+from jitree.errors import InternalError, InvalidArgumentError, pass_interruption
 from jitree.vmfb.cconv import TYPE_NAMES, CallingConvention, Span
 from jitree.vmfb.words import signed
 
@@ -30,7 +30,8 @@ def argument(value: object, character: str, index: int) -> object:
             raise InvalidArgumentError(f"argument {index}: {shown(integer)} does not fit 64 bits")
         if not isinstance(value, (str, bytes, bytearray)):
             return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError) as error:
+        pass_interruption(error)
         pass  # the message below says it better
     raise InvalidArgumentError(
         f"argument {index}: expected {TYPE_NAMES[character]} but got {described(value)}"
@@ -89,7 +90,8 @@ def result(value: object, character: str, index: int) -> int | float:
                 return signed(integer, bits)
         else:
             return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError) as error:
+        pass_interruption(error)
         pass  # the message below says it better
     raise InternalError(
         f"result {index}: expected {TYPE_NAMES[character]} but the function returned {shown(value)}"

@@ -14,7 +14,7 @@ import numpy as np
 
 from jitree.base.endings import Unique, require_interpreter
 from jitree.dispatch.sites import VIEWS, HostTarget, register_index
-from jitree.errors import InvalidArgumentError
+from jitree.errors import InvalidArgumentError, pass_interruption
 from jitree.regs.layout import FUNCTION
 from jitree.regs.machine import Machine
 from jitree.regs.records import FunctionRecord
@@ -126,7 +126,8 @@ class BytecodeFunction(VmFunction):
         """
         try:
             is_complete = len(arguments) == self._argument_count
-        except TypeError:
+        except TypeError as error:
+            pass_interruption(error)
             is_complete = False
         if not is_complete:
             from jitree.dispatch.conversion import require_count
@@ -138,7 +139,8 @@ class BytecodeFunction(VmFunction):
         machine.pc = 0
         try:
             self._pack(machine, arguments)
-        except (TypeError, ValueError, OverflowError):
+        except (TypeError, ValueError, OverflowError) as error:
+            pass_interruption(error)
             from jitree.dispatch.conversion import arguments as converted
 
             machine.release_frames()

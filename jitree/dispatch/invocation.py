@@ -28,7 +28,10 @@ from jitree.errors import (
     FailedPreconditionError,
     ResourceExhaustedError,
     StatusError,
+    as_raised,
     error_context,
+    is_interruption,
+    is_return,
     see_to_overflow,
 )
 from jitree.regs.handles import HandleTable
@@ -163,11 +166,13 @@ class Invoker(ContextGate):
         machine.state[_STATE_FRAME] = machine.frames_address
 
     def abandon(self, error: BaseException, machine: Machine, function: VmFunction) -> None:
-        """Ends a direct call that failed, and adds to the error where that was."""
+        """Ends a direct call that failed, and adds to the error where that was. Raises what it becomes."""
         if machine.pc < 0:  # interrupted before Python looked where machine code had left
             machine.pc = machine.adopt()
         try:
             self.end_call(error)
+            if _is_overflow(error):
+                raise self._overflow(machine, function) from error
             self.explain(error, machine, function)
         finally:
             self.free_direct(machine)
@@ -196,6 +201,8 @@ class Invoker(ContextGate):
             try:
                 pending = self._locked(call, step, shortcomings, begun)
             except StopIteration as end:
+                if not is_return(end):
+                    raise
                 if shortcomings:  # of a call inside another, on whose thread the event loop runs
                     raise shortcomings.take() from None
                 results: list[Any] = end.value
@@ -250,12 +257,12 @@ class Invoker(ContextGate):
                         pending = call.throw(error)
                     else:
                         pending = next(call)
-            except StopIteration as end:
-                if not nesting:
-                    self.end_call(None)
-                results: list[Any] = end.value
-                return results
             except BaseException as error:
+                if is_return(error):
+                    if not nesting:
+                        self.end_call(None)
+                    results: list[Any] = error.value
+                    return results
                 call.close()  # if Ctrl-C came between its steps
                 if not nesting:
                     self.end_call(error)
@@ -306,10 +313,9 @@ class Invoker(ContextGate):
             found = results(machine)
             self.require_faultless()
             return found
-        except RecursionError as error:
-            see_to_overflow(error)
-            raise self._overflow(machine, function) from error
         except BaseException as error:
+            if _is_overflow(error):
+                raise self._overflow(machine, function) from error
             self.explain(error, machine, function)
             raise
         finally:
@@ -444,6 +450,7 @@ class Invoker(ContextGate):
         from jitree.dispatch import backtrace  # only failures ask
 
         see_to_overflow(error)
+        error = as_raised(error)
         backtrace.annotate(error, machine)
         if isinstance(error, StatusError):
             error.with_context(f"invoking function '{function.name}'")
@@ -462,3 +469,12 @@ class Invoker(ContextGate):
         error = ResourceExhaustedError("stack overflow in Python code that the program called")
         self.explain(error, machine, function)
         return error
+
+
+def _is_overflow(error: BaseException) -> bool:
+    """Whether Python's stack was full, and what needs it is seen to; a signal's handler may raise one of its
+    class."""
+    if not isinstance(error, RecursionError) or is_interruption(error):
+        return False
+    see_to_overflow(error)
+    return True

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jitree.base.records import NamedTuple
 from jitree.dispatch.engine import Pending
 from jitree.dispatch.host_export import HostExport, results
+from jitree.errors import pass_interruption
 from jitree.vmfb.cconv import CallingConvention, RegisterSlot, Span, parse
 from jitree.vmfb.program import CallSite
 from jitree.vmfb.words import TAG_REF_MOVE, TAG_VALUE64
@@ -78,7 +79,8 @@ def _complete(site: CallSite, machine: Machine, result: object) -> None:
         view, register = getattr(machine, VIEWS[character]), register_index(slot)
         try:
             view[register] = value
-        except (TypeError, ValueError, OverflowError):
+        except (TypeError, ValueError, OverflowError) as error:
+            pass_interruption(error)
             from jitree.dispatch.conversion import result as register_value
 
             view[register] = register_value(value, character, index)

@@ -20,6 +20,7 @@ from jitree.errors import (
     InvalidArgumentError,
     OutOfRangeError,
     UnimplementedError,
+    pass_interruption,
 )
 from jitree.hal import checks
 from jitree.hal.buffer import Buffer
@@ -308,6 +309,7 @@ class CommandBuffer(Unique, abc.ABC):
                 for buffer, offset, length in table
             ]
         except (TypeError, ValueError, AttributeError) as error:
+            pass_interruption(error)
             raise InvalidArgumentError(
                 f"binding table: expected a buffer or None, an offset and a length for each slot: {error}"
             ) from None

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base.records import NamedTuple
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError, pass_interruption
 from jitree.hal.allocator import Charge, HostMemory
 from jitree.hal.command_layout import (
     BINDING_ALIGNMENT,
@@ -253,7 +253,8 @@ class CommandList:
         constant = len(self.constants)
         try:
             self.constants.extend(constants)
-        except OverflowError:  # words given as unsigned
+        except OverflowError as error:  # words given as unsigned
+            pass_interruption(error)
             del self.constants[constant:]
             self.constants.extend(_signed(word) for word in constants)
         x, y, z = workgroups

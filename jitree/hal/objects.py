@@ -16,6 +16,7 @@ from jitree.errors import (
     OutOfRangeError,
     PermissionDeniedError,
     UnavailableError,
+    pass_interruption,
 )
 from jitree.hal.enums import MemoryAccess
 
@@ -136,6 +137,7 @@ class DescriptorFile(File):
         except PermissionError as error:
             raise PermissionDeniedError(f"file '{name}' cannot be opened: {error.strerror}") from error
         except OSError as error:
+            pass_interruption(error)
             raise UnavailableError(f"file '{name}' cannot be opened: {error.strerror}") from error
 
     @property

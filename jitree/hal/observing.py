@@ -130,16 +130,21 @@ def perform(step: DeviceStep, observers: Sequence[Observer], work: Callable[[], 
             observer.after(step)
 
 
-@contextmanager
-def _failing_as_itself(step: DeviceStep) -> Iterator[None]:
-    """Fences carry statuses only: what else an observer raises goes with one to the call that waits."""
-    try:
-        yield
-    except StatusError:
-        raise
-    except Exception as error:
-        if is_interruption(error):
-            raise
-        failure = InternalError(f"what looks at {step.name} failed: {type(error).__name__}: {error}")
+class _failing_as_itself:
+    """Fences carry statuses only: what else an observer raises goes with one to the call that waits. A
+    generator would raise it without one if it is a StopIteration."""
+
+    __slots__ = ("_step",)
+
+    def __init__(self, step: DeviceStep) -> None:
+        self._step = step
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not isinstance(error, Exception) or isinstance(error, StatusError) or is_interruption(error):
+            return
+        name = self._step.name
+        failure = InternalError(f"what looks at {name} failed: {type(error).__name__}: {error}")
         failure.raised = error
         raise failure from error

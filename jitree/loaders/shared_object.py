@@ -12,7 +12,13 @@ from typing import Final
 
 from jitree.base.endings import Ending, carefully
 from jitree.base.records import NamedTuple
-from jitree.errors import FailedPreconditionError, IncompatibleError, NotFoundError, UnavailableError
+from jitree.errors import (
+    FailedPreconditionError,
+    IncompatibleError,
+    NotFoundError,
+    UnavailableError,
+    pass_interruption,
+)
 from jitree.loaders.elf_file import read_elf
 from jitree.loaders.elf_format import host_architecture
 
@@ -63,6 +69,7 @@ class SharedObject:
             # All symbols are bound now: with lazy binding a missing one would end the process when called.
             library = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_LOCAL)
         except OSError as error:
+            pass_interruption(error)
             raise FailedPreconditionError(f"the system's linker cannot load the library: {error}") from None
         self._library = library
         self._ranges = _mapped_ranges(status.st_dev, status.st_ino)
@@ -139,7 +146,8 @@ def _make_math_library_global() -> ctypes.CDLL | None:
     """Compiled libraries use functions of the C math library without saying that they need it."""
     try:
         return ctypes.CDLL("libm.so.6", mode=os.RTLD_GLOBAL | os.RTLD_NOW)
-    except OSError:  # where it is part of the C library, which is global anyway
+    except OSError as error:  # where it is part of the C library, which is global anyway
+        pass_interruption(error)
         return None
 
 
@@ -171,6 +179,7 @@ def _mapped_ranges(device: int, inode: int) -> tuple[_AddressRange, ...]:
     try:
         lines = Path(_MAPS).read_text().splitlines()
     except OSError as error:
+        pass_interruption(error)
         raise UnavailableError(f"libraries of the system cannot be used without '{_MAPS}': {error}") from None
     for line in lines:
         place, rights, _, file_device, file_inode, *_ = line.split(maxsplit=5)

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.errors import UnavailableError
+from jitree.errors import UnavailableError, pass_interruption
 from jitree.hal.profiling import OPERATION
 from jitree.observe.profiled import line_of
 
@@ -36,6 +36,7 @@ def write(noted: Noted, path: str | os.PathLike[str]) -> None:
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
+        pass_interruption(error)
         raise UnavailableError(f"unable to write file `{os.fspath(path)}`: {error.strerror}") from error
 
 

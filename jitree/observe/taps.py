@@ -19,6 +19,7 @@ from jitree.errors import (
     OutOfRangeError,
     ResourceExhaustedError,
     folded,
+    pass_interruption,
 )
 from jitree.hal.observing import DISPATCH
 from jitree.observe import tensor_files
@@ -125,7 +126,8 @@ def _ordinals(given: Ordinals) -> range | frozenset[int] | None:
         else:
             found = frozenset((given,) if isinstance(given, int) else map(operator.index, given))
             ends = min(found, default=0), 0
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as error:
+        pass_interruption(error)
         raise InvalidArgumentError(
             f"ordinals: expected a number, a range or several numbers but got {shown(given)}"
         ) from None

@@ -12,7 +12,7 @@ from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
 
-from jitree.errors import InvalidArgumentError, UnavailableError
+from jitree.errors import InvalidArgumentError, UnavailableError, pass_interruption
 
 if TYPE_CHECKING:
     from jitree.observe.tensors import ObservedTensor
@@ -43,6 +43,7 @@ def _writing(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        pass_interruption(error)
         raise UnavailableError(f"cannot write '{path}': {error.strerror}") from None
 
 

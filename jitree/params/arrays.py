@@ -14,7 +14,7 @@ from jitree.base import dlpack
 from jitree.base.arguments import NO_MASKS, is_masked
 from jitree.base.copying import room_for
 from jitree.base.elements import pack_integers
-from jitree.errors import InvalidArgumentError, error_context, is_interruption
+from jitree.errors import InvalidArgumentError, error_context, is_interruption, own_error, pass_interruption
 from jitree.params.entry import ParameterEntry, Storage, TensorType
 from jitree.types import element_type_of, is_packed, opaque_type_of
 
@@ -77,6 +77,8 @@ def _as_array(value: Any) -> npt.NDArray[Any]:
     if hasattr(value, "__array__"):
         try:
             return np.asarray(value)
+        except RecursionError:
+            raise
         except Exception as error:
             if is_interruption(error):
                 raise
@@ -85,8 +87,10 @@ def _as_array(value: Any) -> npt.NDArray[Any]:
             ) from error
     try:
         return np.frombuffer(value, np.uint8) if memoryview(value).nbytes else np.empty(0, np.uint8)
-    except (TypeError, ValueError, BufferError):
-        raise InvalidArgumentError(f"expected an array but got a {type(value).__name__}") from None
+    except (TypeError, ValueError, BufferError) as error:
+        pass_interruption(error)
+        what = f"expected an array but got a {type(value).__name__}"
+        raise InvalidArgumentError(what) from own_error(error)
 
 
 def state_of(value: Any) -> Mapping[str, Any] | None:

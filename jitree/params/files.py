@@ -44,7 +44,8 @@ class ParameterFile:
         file, all naming the path."""
         try:
             self.name = os.fspath(path)
-        except TypeError:
+        except TypeError as error:
+            errors.pass_interruption(error)
             raise errors.InvalidArgumentError(f"expected a path but got a {type(path).__name__}") from None
         self.writable = access is Access.READ_WRITE
         if self.writable and mode is Mode.PRELOAD:

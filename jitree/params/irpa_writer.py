@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from jitree.base.private_files import unique
-from jitree.errors import InvalidArgumentError, UnavailableError, error_context, pass_interruption
+from jitree.errors import (
+    InvalidArgumentError,
+    StatusError,
+    UnavailableError,
+    error_context,
+    pass_interruption,
+)
 from jitree.params import irpa
 from jitree.params.entry import ParameterEntry
 
@@ -121,9 +127,14 @@ def write(path: str | os.PathLike[str], layout: ArchiveLayout, start: int = 0) -
                 os.replace(unfinished, target)
             finally:
                 unfinished.unlink(missing_ok=True)
+        except StatusError:
+            raise
         except OSError as error:
             pass_interruption(error)
             raise UnavailableError(f"cannot write: {error.strerror or error}") from None
+        except ValueError as error:  # a name with a zero in it
+            pass_interruption(error)
+            raise InvalidArgumentError(f"it is no file name: {error}") from None
 
 
 def _write_storage(file: BinaryIO, layout: ArchiveLayout, start: int) -> None:

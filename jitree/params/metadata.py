@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from jitree.errors import pass_interruption
 from jitree.params.entry import TensorType
 from jitree.types import BY_NAME, ElementType, element_type_of
 
@@ -29,7 +30,8 @@ def tensor_type(metadata: bytes) -> TensorType | None:
             return None
         shape = tuple(int(dimension) for dimension in fields["shape"])
         return TensorType(shape, element_called(str(fields["dtype"])))
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        pass_interruption(error)
         return None  # a text for people; nothing depends on it
 
 
@@ -39,5 +41,6 @@ def element_called(name: str) -> ElementType | str:
         return BY_NAME[name]
     try:
         return element_type_of(np.dtype(name)) or name
-    except TypeError:
+    except TypeError as error:
+        pass_interruption(error)
         return name

@@ -10,7 +10,7 @@ import math
 import struct
 from typing import Any, Final
 
-from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError
+from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError, pass_interruption
 from jitree.params.entry import ParameterEntry, TensorType
 from jitree.params.files import ParameterFile, check_range
 from jitree.params.ranges import check_overlaps
@@ -54,11 +54,13 @@ def read(file: ParameterFile) -> list[ParameterEntry]:
 def _parse(view: memoryview) -> dict[str, Any]:
     try:
         header = json.loads(str(view, "utf-8"), object_pairs_hook=_unique)
-    except RecursionError:
+    except RecursionError as error:
+        pass_interruption(error)
         raise InvalidArgumentError("the safetensors header nests too deeply") from None
     except InvalidArgumentError:
         raise
     except ValueError as error:
+        pass_interruption(error)
         raise InvalidArgumentError(f"the safetensors header is not JSON: {error}") from None
     if not isinstance(header, dict):
         raise InvalidArgumentError("the safetensors header is no JSON object")
@@ -77,7 +79,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _entry(file: ParameterFile, start: int, key: str, fields: Any) -> ParameterEntry:
     try:
         dtype, shape, (begin, end) = fields["dtype"], tuple(fields["shape"]), fields["data_offsets"]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError) as error:
+        pass_interruption(error)
         raise InvalidArgumentError(
             f"parameter '{key}': the header must state dtype, shape and data_offsets [begin, end]"
         ) from None

@@ -58,6 +58,7 @@ class VmBuffer(Unique):
         try:
             data = np.frombuffer(source, np.uint8)
         except (TypeError, ValueError, BufferError) as error:
+            pass_interruption(error)
             raise InvalidArgumentError(
                 "source: expected an object with the buffer protocol, its bytes in one piece, but got one of "
                 f"type {type(source).__name__}: {error}"

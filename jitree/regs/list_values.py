@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from jitree.errors import pass_interruption
 from jitree.regs.layout import LIST_F32, LIST_F64, LIST_I8, LIST_I16, LIST_I32, LIST_I64
 from jitree.vmfb.words import signed
 
@@ -16,7 +17,8 @@ _F64: Final = struct.Struct("<d")
 def _f32_bits(value: float) -> int:
     try:
         return int.from_bytes(_F32.pack(value), "little")
-    except OverflowError:  # beyond binary32: infinity, as the conversion instruction gives
+    except OverflowError as error:  # beyond binary32: infinity, as the conversion instruction gives
+        pass_interruption(error)
         return 0x7F800000 if value > 0 else 0xFF800000
 
 

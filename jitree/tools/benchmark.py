@@ -316,6 +316,7 @@ def _report(rows: Sequence[BenchmarkRow], context: dict[str, Any], flags: Parsed
         try:
             Path(path).write_text(text)
         except OSError as error:
+            errors.pass_interruption(error)
             raise errors.UnavailableError(f"unable to write file `{path}`: {error.strerror}") from None
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jitree.base import processor
+from jitree.errors import pass_interruption
 
 _CACHE_FOLDER: Final = Path("/sys/devices/system/cpu/cpu0/cache")
 
@@ -81,5 +82,6 @@ def _count_processors(text: str) -> int:
 def _lines(path: Path) -> list[str]:
     try:
         return path.read_text().splitlines()
-    except OSError:
+    except OSError as error:
+        pass_interruption(error)
         return []

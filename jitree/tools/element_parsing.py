@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jitree.base import elements
-from jitree.errors import InvalidArgumentError
+from jitree.errors import InvalidArgumentError, pass_interruption
 from jitree.tools.number_parsing import parse_floats
 from jitree.types import CLASS_BOOLEAN, ELEMENT_TYPES, ElementType, element_type
 
@@ -121,7 +121,8 @@ def _parse_complex(tokens: list[str], row: ElementType) -> npt.NDArray[Any]:
             if _NOT_IN_COMPLEX.search(token):
                 raise ValueError(token)
             parts.append(np.array(complex(token)).astype(row.dtype).tobytes())
-        except ValueError:
+        except ValueError as error:
+            pass_interruption(error)
             raise InvalidArgumentError(
                 f"'{token}' is neither a complex number (`1+2j`) nor the hex of its {size} bytes"
             ) from None
@@ -136,7 +137,8 @@ def _parse_hex(tokens: list[str], row: ElementType) -> npt.NDArray[Any]:
 def _hex_bytes(token: str, size: int) -> bytes:
     try:
         raw = bytes.fromhex(token)
-    except ValueError:
+    except ValueError as error:
+        pass_interruption(error)
         raise InvalidArgumentError(f"'{token}' is not the hex of the element's bytes") from None
     if len(raw) != size:
         raise InvalidArgumentError(

@@ -14,7 +14,7 @@ from copy import copy
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from jitree.errors import InvalidArgumentError, NotFoundError, UnimplementedError
+from jitree.errors import InvalidArgumentError, NotFoundError, UnimplementedError, pass_interruption
 from jitree.tools.element_parsing import parse_integer
 from jitree.tools.number_parsing import parse_float
 
@@ -195,6 +195,7 @@ def _flagfile_lines(path: str) -> list[str]:
     try:
         text = Path(path).read_text()
     except OSError as error:
+        pass_interruption(error)
         raise NotFoundError(f"cannot read flag file '{path}': {error.strerror}") from None
     except UnicodeDecodeError:
         raise InvalidArgumentError(f"flag file '{path}' is not text") from None

@@ -12,7 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from jitree.base import elements
-from jitree.errors import InvalidArgumentError, OutOfRangeError, UnavailableError, UnimplementedError
+from jitree.errors import (
+    InvalidArgumentError,
+    OutOfRangeError,
+    UnavailableError,
+    UnimplementedError,
+    pass_interruption,
+)
 from jitree.tools import host_values as hv
 from jitree.tools import printing
 from jitree.types import BY_NAME
@@ -67,6 +73,7 @@ def _write_file(values: Sequence[hv.HostValue], specification: str) -> None:
             with open(path, "wb" if replace else "ab") as file:
                 file.write(contents)
     except OSError as error:
+        pass_interruption(error)
         raise UnavailableError(f"unable to write file `{path}`: {error.strerror}") from None
 
 

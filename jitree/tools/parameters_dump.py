@@ -6,7 +6,13 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from jitree.errors import InvalidArgumentError, NotFoundError, UnavailableError, error_context
+from jitree.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    UnavailableError,
+    error_context,
+    pass_interruption,
+)
 from jitree.params import Mode, ParameterEntry, ParameterProvider, open_providers
 from jitree.params.index import nearest, scope_text
 from jitree.tools.flag_table import flag_set
@@ -46,6 +52,7 @@ def _extract(providers: Sequence[ParameterProvider], text: str) -> None:
             for chunk in entry.chunks():
                 file.write(chunk)
     except OSError as error:
+        pass_interruption(error)
         raise UnavailableError(f"cannot write '{path}': {error.strerror}") from None
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.errors import InvalidArgumentError, NonFiniteError, UnavailableError
+from jitree.errors import InvalidArgumentError, NonFiniteError, UnavailableError, pass_interruption
 from jitree.hal.buffer import BufferView
 from jitree.tools.flags import ParsedFlags
 
@@ -74,6 +74,7 @@ def _write(statistics: str, output: str) -> None:
         try:
             Path(output).write_text(statistics, encoding="utf-8")
         except OSError as error:
+            pass_interruption(error)
             raise UnavailableError(f"--tap_output: cannot write '{output}': {error.strerror}") from None
 
 

@@ -9,10 +9,9 @@ import abc
 import errno
 import os
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Any, Final
 
-from jitree.errors import UnavailableError, printable
+from jitree.errors import UnavailableError, ignored, pass_interruption, printable
 
 _STANDARD: Final = (0, 1, 2)
 
@@ -48,6 +47,7 @@ class Shown(abc.ABC):
                 raise OSError(errno.EBADF, "it is closed")
             action(self._stream)
         except (OSError, ValueError) as error:  # the latter of one that the program has closed
+            pass_interruption(error)
             self.discard()
             self.fail(error)
 
@@ -57,7 +57,7 @@ class Shown(abc.ABC):
 
     def discard(self) -> None:
         """Points the stream at nothing, so that the interpreter's own flush at exit fails no more."""
-        with suppress(OSError, ValueError, AttributeError), open(os.devnull, "wb") as nothing:
+        with ignored(OSError, ValueError, AttributeError), open(os.devnull, "wb") as nothing:
             os.dup2(nothing.fileno(), self._stream.fileno())
 
 

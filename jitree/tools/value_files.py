@@ -47,6 +47,7 @@ class ValueFiles:
             except FileNotFoundError:
                 raise errors.NotFoundError(f"unable to open file `{path}`: it does not exist") from None
             except OSError as error:
+                errors.pass_interruption(error)
                 raise errors.UnavailableError(f"unable to open file `{path}`: {error.strerror}") from None
             self._open[path] = file
         if mode == START:
@@ -110,8 +111,10 @@ def _reading(path: str, what: str) -> Iterator[None]:
     except errors.StatusError:
         raise
     except (*DAMAGE, *UNKNOWN) as error:
+        errors.pass_interruption(error)
         raise errors.InvalidArgumentError(f"`{path}` is not a numpy {what}: {error}") from None
     except MemoryError as error:
+        errors.pass_interruption(error)
         raise errors.ResourceExhaustedError(f"`{path}` does not fit in memory: {error}") from None
 
 

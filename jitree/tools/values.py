@@ -18,7 +18,13 @@ from typing import Final
 import numpy as np
 
 from jitree.base import elements
-from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError, error_context
+from jitree.errors import (
+    InvalidArgumentError,
+    OutOfRangeError,
+    ResourceExhaustedError,
+    error_context,
+    pass_interruption,
+)
 from jitree.tools import element_parsing
 from jitree.tools import host_values as hv
 from jitree.tools.value_files import ValueFiles, is_numpy_file
@@ -186,7 +192,8 @@ def _memory_for(length: int) -> Iterator[None]:
     """RESOURCE_EXHAUSTED when an array cannot be made because there is no memory of that length."""
     try:
         yield
-    except (MemoryError, ValueError, OverflowError):
+    except (MemoryError, ValueError, OverflowError) as error:
+        pass_interruption(error)
         raise ResourceExhaustedError(f"a tensor of {length} bytes does not fit in memory") from None
 
 

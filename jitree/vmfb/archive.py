@@ -132,7 +132,8 @@ def _is_file(source: object) -> TypeGuard[BinaryIO]:
     """Whether it has to be read. A ``mmap`` can be, too, but is memory."""
     try:
         memoryview(source)  # type: ignore[arg-type]
-    except TypeError:
+    except TypeError as error:
+        pass_interruption(error)
         return hasattr(source, "read")
     return False
 
@@ -211,7 +212,8 @@ def _longest(file: BinaryIO | io.FileIO) -> int:
     """The most bytes that are read of a file. INVALID_ARGUMENT for a device, which may never end."""
     try:
         mode = os.fstat(file.fileno()).st_mode
-    except (AttributeError, OSError, ValueError):  # it is no file of the system
+    except (AttributeError, OSError, ValueError) as error:  # it is no file of the system
+        pass_interruption(error)
         return _STREAM_SIZE
     if stat.S_ISCHR(mode):
         raise InvalidArgumentError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from jitree import Array, Session, donate
 from jitree.api.calls.transfers import wrap_in_place
 from jitree.errors import FailedPreconditionError, InvalidArgumentError
 from jitree.hal.fence import Fence
-from tests.api.direct import direct
+from tests.api.direct import direct, needs_machine_code
 from tests.api.programs import ASYNCHRONOUS, OUTPUTS
 
 X = np.arange(4, dtype=np.int32)
@@ -163,3 +164,23 @@ def test_a_call_waits_for_a_donated_array_that_is_still_computed() -> None:
             np.asarray(memory)[:] = 5
             fence.signal()
             assert np.array_equal(result, np.full(64, 6, np.float32))
+
+
+@needs_machine_code
+def test_a_kept_array_of_another_sign_is_copied_without_python() -> None:
+    """As one of the declared type is."""
+    session = Session("local-sync", tier="fast")
+    kept = session.to_device(np.arange(4, dtype=np.uint32))
+    double = direct(session.load(OUTPUTS).double, kept)
+    double(kept)
+    called: list[str] = []
+    before = sys.getprofile()
+    sys.setprofile(
+        lambda frame, event, _: called.append(frame.f_code.co_qualname) if event == "call" else None
+    )
+    try:
+        result = double(kept)
+    finally:
+        sys.setprofile(before)
+    assert called == []
+    assert list(np.asarray(result)) == [0, 2, 4, 6] and list(np.asarray(kept)) == [0, 1, 2, 3]

@@ -53,6 +53,20 @@ class Alarm(Exception):
     """As users raise it in a handler for ``signal.alarm``."""
 
 
+class Failure(
+    TimeoutError,
+    MemoryError,
+    TypeError,
+    OverflowError,
+    ValueError,
+    KeyError,
+    IndexError,
+    BufferError,
+    RecursionError,
+):
+    """Of all classes that work fails with."""
+
+
 class Interrupter:
     """Raises an exception at the n-th of these places, as a signal handler might."""
 
@@ -98,7 +112,7 @@ def numbers(session: Session) -> Any:
 def objects(session: Session) -> Any:
     """What machine code made becomes an object."""
     result = session["calls.both"](X)
-    return tuple(session["arithmetic.add"](one, one) for one in result if one.view.buffer)
+    return tuple([session["arithmetic.add"](one, one) for one in result if one.view.buffer])
 
 
 def host_reads(session: Session) -> Any:
@@ -142,7 +156,7 @@ CALLED: dict[Callable[[Session], Any], Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("raised", [KeyboardInterrupt, Alarm])
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, Alarm, Failure, StopIteration])
 @pytest.mark.parametrize("device", ["local-sync", "local-task"])
 @pytest.mark.parametrize("called", CALLED, ids=lambda called: called.__name__)
 def test_an_interrupt_anywhere_in_a_call(
@@ -162,6 +176,7 @@ def test_an_interrupt_anywhere_in_a_call(
             sys.setprofile(interrupter)
             try:
                 called(session)
+                assert interrupter.places > 0, "it was swallowed"
             except raised:
                 pass
             finally:

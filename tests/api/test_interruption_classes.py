@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -16,13 +17,14 @@ import pytest
 from jitree import Session
 from jitree.api.calls import conversion
 from jitree.api.process import messages
-from jitree.base import copying
-from jitree.errors import ResourceExhaustedError
+from jitree.base import copying, private_files, start
+from jitree.errors import ResourceExhaustedError, ignored
 from jitree.hal import heap
 from jitree.hal.groups import rendezvous
 from jitree.modules.hal import pacing
 from jitree.params import files
 from jitree.regs import buffer
+from jitree.tools import value_files, values
 from jitree.vmfb import archive
 from tests.tools.command import ECHO
 
@@ -104,6 +106,32 @@ def test_where_a_module_is_read(
     with open(tmp_path / "a.vmfb", "rb") as file, pytest.raises(Late):
         monkeypatch.setattr(archive, "_read_stream", alarm)
         archive.content(file)
+
+
+def test_where_files_of_tools_and_of_the_cache_are_read(
+    alarm: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(Late), values._memory_for(8):
+        alarm()
+    with pytest.raises(Late), value_files._reading("a.npy", "array"):
+        alarm()
+    with monkeypatch.context() as patch, pytest.raises(Late):
+        patch.setattr(private_files, "opened", alarm)
+        private_files.read(str(tmp_path), "a.image")
+    with monkeypatch.context() as patch, pytest.raises(Late):
+        patch.setattr(start, "_mapped", alarm)
+        with ExitStack() as kept:
+            start._read(__file__, kept)
+
+
+def test_what_is_ignored() -> None:
+    """Code that goes on after an error does not go on after what a handler has raised."""
+    with ignored(OSError):
+        raise PermissionError
+    with pytest.raises(Late), ignored(OSError):
+        _raise_by_alarm(Late("too late"))
+    with pytest.raises(ValueError), ignored(OSError):
+        raise ValueError
 
 
 def _raise_by_alarm(error: Exception) -> None:

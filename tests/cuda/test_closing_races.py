@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -226,21 +227,24 @@ def test_closing_that_is_interrupted_goes_on(fake: FakeDriver, name: str) -> Non
     assert not fake.live_bytes
 
 
-def test_work_that_becomes_ready_while_the_device_closes_ends(fake: FakeDriver, device: CudaDevice) -> None:
+def test_work_that_becomes_ready_while_the_device_closes_ends(
+    fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is on no list then: the worker has it, or it was cancelled."""
     deferred: Any = device._queue._deferred
     wait, done = Fence.create(device), Fence.create(device)
     fill(device, allocate(device), wait, done)
-    claim: Callable[[Any], bool] = deferred.claim
+    worker = deferred._worker
+    put: Callable[[Any], None] = worker.inbox.put
     closing = threading.Thread(target=device.close)
 
-    def claim_late(operation: Any) -> bool:
-        is_there = claim(operation)
+    def put_late(ready: Any, *_: object) -> None:
+        assert not deferred.waiting_count
         closing.start()
         closing.join(0.1)
-        return is_there
+        put(ready)
 
-    deferred.claim = claim_late
+    monkeypatch.setattr(type(worker), "inbox", SimpleNamespace(put=put_late))
     wait.signal()
     closing.join(TIMEOUT)
     with suppress(FailedPreconditionError):

@@ -8,6 +8,7 @@ import numpy as np
 
 from jitree.api.calls.refusal import refused
 from jitree.base.copying import copy_into, parts_of, ranges, room_for
+from jitree.errors import pass_interruption
 from jitree.modules.hal.buffer_view import compatible_elements
 from jitree.types import CLASS_BOOLEAN, CLASS_INTEGER, CLASS_OPAQUE, CLASS_SIGNED, CLASS_UNSIGNED
 
@@ -50,7 +51,8 @@ def convert_exactly(
             with np.errstate(all="ignore"):
                 converted[place] = given[place].astype(dtype)
                 is_kept = bool(np.all(_kept(given[place], converted[place])))
-        except (TypeError, ValueError, OverflowError):  # raw bytes are read as digits
+        except (TypeError, ValueError, OverflowError) as error:  # raw bytes are read as digits
+            pass_interruption(error)
             raise refused(name, expected, value) from None
         if not is_kept:
             raise refused(name, expected, value, "; its elements cannot be converted without loss")

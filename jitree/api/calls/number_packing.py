@@ -13,6 +13,7 @@ from jitree.api.calls.refusal import refused
 from jitree.api.calls.transfers import native_row
 from jitree.base.arguments import is_masked
 from jitree.base.elements import is_float
+from jitree.errors import own_error, pass_interruption
 from jitree.types import BY_NAME
 
 if TYPE_CHECKING:
@@ -108,8 +109,9 @@ class IntegerPacker:
             return int(number)
         try:
             integer = operator.index(number)  # type: ignore[arg-type]
-        except TypeError:
-            raise refused(self._name, self._type, value) from None
+        except TypeError as error:
+            pass_interruption(error)
+            raise refused(self._name, self._type, value) from own_error(error)
         is_carried = isinstance(number, np.unsignedinteger) and number.dtype.name == self._carrier
         return integer - self._wrap if is_carried and integer > self._high else integer
 

@@ -12,7 +12,7 @@ from jitree.api.calls.transfers import copy_to_device, copy_view, native_row
 from jitree.base.arguments import is_masked, is_released
 from jitree.base.endings import Unique
 from jitree.base.records import NamedTuple
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, pass_interruption
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, own_error, pass_interruption
 from jitree.hal.buffer import BufferView
 from jitree.modules.hal.references import type_name
 from jitree.regs.ref_types import BUFFER_NAME, LIST_NAME, stated_type
@@ -256,7 +256,7 @@ class TensorPacker:
             given = numbers_of(value)
         except (ValueError, OverflowError) as error:
             pass_interruption(error)
-            raise refused(self._name, str(self._tensor), value, f"; {error}") from None
+            raise refused(self._name, str(self._tensor), value, f"; {error}") from own_error(error)
         if self._dtype is None:
             return given
         row = native_row(given.dtype)
@@ -302,5 +302,6 @@ def _foreign_array(value: Any) -> npt.NDArray[Any] | None:
         return np.asarray(array) if isinstance(array, np.ndarray) else None
     try:
         return None if is_released(value) else np.asarray(memoryview(value))
-    except TypeError:
+    except TypeError as error:
+        pass_interruption(error)
         return None

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from jitree import types
-from jitree.errors import InternalError, folded, is_interruption
+from jitree.errors import InternalError, folded, is_interruption, pass_interruption
 from jitree.hal.buffer import PENDING, Buffer, BufferView
 from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.types import is_packed
@@ -181,6 +181,7 @@ def to_numpy(view: BufferView, device: Device, fence: Fence | None = None) -> np
     try:
         array = _array(data[:needed], row, view.shape)
     except (ValueError, OverflowError, TypeError) as error:
+        pass_interruption(error)
         raise InternalError(
             f"the program made a tensor that no numpy array can show: shape {view.shape}, element type "
             f"{row.name} (0x{row.code & 0xFFFFFFFF:08x}); {error}"

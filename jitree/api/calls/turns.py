@@ -10,7 +10,7 @@ from functools import partial
 from types import coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from jitree.errors import CancelledError
+from jitree.errors import CancelledError, is_return
 from jitree.hal import pending
 from jitree.hal.buffer import PENDING
 from jitree.hal.fence import Fence
@@ -122,6 +122,8 @@ class AwaitedUse:
             try:
                 waits_for = step()
             except StopIteration as end:
+                if not is_return(end):
+                    raise
                 return end.value
             self.begin()
             try:

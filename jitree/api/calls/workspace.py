@@ -14,7 +14,7 @@ from jitree.api.calls.overlaps import shares_memory
 from jitree.api.calls.reference_packing import require_workspace
 from jitree.api.calls.refusal import describe
 from jitree.base.arguments import shown
-from jitree.errors import InvalidArgumentError, NotFoundError
+from jitree.errors import InvalidArgumentError, NotFoundError, own_error, pass_interruption
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.types import ENCODING_OPAQUE
 
@@ -137,10 +137,11 @@ def _stand_in(parameter: Parameter, item: str, given: Any, function: MeasuredFun
         raise InvalidArgumentError(f"workspace_size: the shape of {parameter.name} is missing")
     try:
         shape = tuple(map(operator.index, getattr(given, "shape", given)))
-    except TypeError:
+    except TypeError as error:
+        pass_interruption(error)
         raise InvalidArgumentError(
             f"workspace_size: {parameter.name}: expected a shape but got {describe(given)}"
-        ) from None
+        ) from own_error(error)
     expected = shape if tensor is None else tensor.shape
     if len(shape) != len(expected) or any(
         want not in (None, have) for want, have in zip(expected, shape, strict=True)

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from jitree.errors import UnavailableError
+from jitree.errors import UnavailableError, pass_interruption
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
@@ -164,6 +164,7 @@ def _read(path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
+        pass_interruption(error)
         raise UnavailableError(f"no process can be confined where '{path}' cannot be read: {error}") from None
 
 

@@ -64,6 +64,7 @@ def new_file() -> Iterator[int]:
     try:
         file = owned(os.memfd_create, "jitree-message", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError as error:
+        pass_interruption(error)
         raise ResourceExhaustedError(f"no file can be made for a message: {error}") from None
     with file:
         yield file.fileno()
@@ -137,7 +138,8 @@ def receive(source: socket.socket) -> tuple[Message, int] | None:
     """The next message of the parent and the file for its answer; None when the parent has ended."""
     try:
         _, files, _, _ = socket.recv_fds(source, 1, 2, socket.MSG_CMSG_CLOEXEC)
-    except ConnectionError:
+    except ConnectionError as error:
+        pass_interruption(error)
         return None
     if not files:
         return None
@@ -189,6 +191,7 @@ def read(file: int, most: int) -> Message:
     try:
         data = mapped_file(file, size)
     except OSError as error:
+        pass_interruption(error)
         raise ResourceExhaustedError(f"no room for a message of {size} bytes: {error.strerror}") from None
     [length] = _LENGTH.unpack_from(data)
     if length > min(MOST_TEXT, size - _LENGTH.size):

@@ -17,7 +17,7 @@ from jitree.api.calls.tensor_packing import as_array
 from jitree.api.calls.transfers import native_row
 from jitree.api.process.messages import aligned
 from jitree.base.copying import copy_of, room_for
-from jitree.errors import DataLossError
+from jitree.errors import DataLossError, pass_interruption
 from jitree.params.arrays import array_entry
 from jitree.params.entry import TensorType, splat_entry
 from jitree.params.index import ParameterIndex
@@ -76,6 +76,7 @@ def unpack(rows: Any, data: memoryview) -> list[Any]:
         try:
             values.append(array.reshape(shape) if len(row) > 1 else array[0])
         except ValueError as error:  # an empty one, of huge dimensions
+            pass_interruption(error)
             raise DataLossError(f"an array of shape {shape}: {error}") from None
         position += count * dtype.itemsize
     return values

@@ -26,7 +26,9 @@ from jitree.errors import (
     StatusError,
     UnavailableError,
     again,
+    ignored,
     is_interruption,
+    pass_interruption,
     status_error,
 )
 
@@ -89,7 +91,8 @@ class Child(Ended):
         self.pid: int = ready.head["ready"]
         try:
             self._process = _Process(self.pid)
-        except OSError:
+        except OSError as error:
+            pass_interruption(error)
             raise self._ended("while it started") from None
         self._signal(signal.SIGSTOP)
 
@@ -214,7 +217,7 @@ class Child(Ended):
 
     def _kill(self) -> None:
         self._is_killed = True
-        with contextlib.suppress(OSError):  # it has ended
+        with ignored(OSError):  # it has ended
             self._life.shutdown(socket.SHUT_WR)
 
     def end(self) -> None:

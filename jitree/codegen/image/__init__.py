@@ -19,7 +19,7 @@ from jitree.base.memory import NAMES_CODE, name_code
 from jitree.base.scopes import require_going_on
 from jitree.codegen.image import shipped
 from jitree.codegen.image.flat import FlatImage, Image, Recipe, map_image
-from jitree.errors import StatusError, UnavailableError, printable, tell
+from jitree.errors import StatusError, UnavailableError, pass_interruption, printable, tell
 
 if TYPE_CHECKING:
     from jitree.codegen.image.bar import Bar
@@ -234,6 +234,7 @@ class Provider:
         try:
             builder.start()
         except RuntimeError as error:
+            pass_interruption(error)
             self.failure = f"the builder process cannot be started: {error}"
         else:
             self._builder = builder

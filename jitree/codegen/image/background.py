@@ -11,7 +11,6 @@ import json
 import os
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
@@ -20,6 +19,7 @@ from jitree.base.spawn import spawn
 from jitree.codegen.image import cache
 from jitree.codegen.image.flat import Recipe, to_json
 from jitree.codegen.image.packages import folders_of
+from jitree.errors import ignored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,7 +108,7 @@ def start_builder(recipe: Recipe, key: bytes, niceness: int) -> Builder | None:
                 process = _start(recipe, key, folder, lock, log)
         finally:
             os.close(lock)  # the builder's copy keeps the lock
-    with suppress(OSError):  # it has those of the thread that started it, which may be a single one
+    with ignored(OSError):  # it has those of the thread that started it, which may be a single one
         os.sched_setaffinity(process, os.sched_getaffinity(os.getpid()))
     if niceness:  # from its first moment: what this process does now goes first
         _go_after(process, niceness)
@@ -119,7 +119,7 @@ def _go_after(process: int, niceness: int) -> None:
     """Linux may share processors between sessions first (sched(7), autogroup): the niceness of a process
     that leads one says nothing to others, that of its group does."""
     os.setpriority(os.PRIO_PROCESS, process, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
-    with suppress(OSError), open(f"/proc/{process}/autogroup", "w", encoding="ascii") as group:
+    with ignored(OSError), open(f"/proc/{process}/autogroup", "w", encoding="ascii") as group:
         group.write(str(niceness))
 
 

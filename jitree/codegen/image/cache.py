@@ -8,13 +8,13 @@ last used; :mod:`jitree.codegen.image.contents` goes by it.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import TYPE_CHECKING, Final
 
 from jitree.base import private_files
 from jitree.codegen.image.flat import SUFFIX, FlatImage, Recipe, decode, encode
 from jitree.codegen.image.place import place, settle
+from jitree.errors import ignored
 
 if TYPE_CHECKING:
     from pathlib import Path  # 3 ms to import: not for a look that finds its file
@@ -48,7 +48,7 @@ def load(recipe: Recipe, key: bytes) -> FlatImage | None:
             data = private_files.read(folder, name)
             image = None if data is None else decode(data, key)
             if image is not None:
-                with contextlib.suppress(OSError):  # another user's, or read-only
+                with ignored(OSError):  # another user's, or read-only
                     os.utime(path, follow_symlinks=False)
                 return image
     return None

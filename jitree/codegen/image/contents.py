@@ -19,7 +19,7 @@ from jitree.base.records import NamedTuple
 from jitree.codegen.image import cache
 from jitree.codegen.image.flat import SUFFIX, title_of
 from jitree.codegen.image.place import place
-from jitree.errors import InvalidArgumentError
+from jitree.errors import InvalidArgumentError, pass_interruption
 
 SIZE_VARIABLE: Final = "JITREE_CACHE_SIZE"
 DEFAULT_SIZE: Final = 256 << 20
@@ -105,7 +105,8 @@ def shrink(limit: int, kept: Path) -> None:
 def _files(folder: str) -> Iterator[CacheFile]:
     try:
         listed = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except OSError:  # no folder yet
+    except OSError as error:  # no folder yet
+        pass_interruption(error)
         return
     for entry in listed:
         match = _NAME.fullmatch(entry.name)
@@ -113,7 +114,8 @@ def _files(folder: str) -> Iterator[CacheFile]:
             continue
         try:
             status = entry.stat(follow_symlinks=False)
-        except OSError:  # removed meanwhile
+        except OSError as error:  # removed meanwhile
+            pass_interruption(error)
             continue
         yield CacheFile(Path(entry.path), match["name"], match["suffix"], status.st_size, status.st_mtime)
 
@@ -128,7 +130,8 @@ def _is_abandoned(file: CacheFile, seconds: float) -> bool:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return True
-    except OSError:
+    except OSError as error:
+        pass_interruption(error)
         return False
     return True
 
@@ -140,6 +143,7 @@ def _no_link(path: str, access: int) -> int:
 def _remove(file: CacheFile) -> bool:
     try:
         file.path.unlink()
-    except OSError:  # another process was faster, or it is not ours
+    except OSError as error:  # another process was faster, or it is not ours
+        pass_interruption(error)
         return False
     return True

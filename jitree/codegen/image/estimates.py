@@ -8,11 +8,11 @@ last ones of each name took. Seconds of a processor say the same on a busy machi
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from jitree.codegen.image import cache
 from jitree.codegen.image.flat import START_SECONDS
+from jitree.errors import ignored, pass_interruption
 
 if TYPE_CHECKING:
     from jitree.codegen.image.flat import Recipe
@@ -46,7 +46,7 @@ def note(recipe: Recipe) -> None:
 
     ratios = _ratios()
     ratios[recipe.name] = [*ratios.get(recipe.name, ()), min(seconds / recipe.seconds, _MOST)][-_KEPT:]
-    with suppress(OSError):  # the image has its place, this need not
+    with ignored(OSError):  # the image has its place, this need not
         cache.write(_FILE, json.dumps(ratios).encode())
 
 
@@ -60,7 +60,8 @@ def _ratios() -> Ratios:
     try:
         found = json.loads(data)
         return {str(name): [_ratio(value) for value in kept[-_KEPT:]] for name, kept in found.items()}
-    except (ValueError, TypeError, AttributeError, RecursionError):
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        pass_interruption(error)
         return {}
 
 

@@ -7,6 +7,8 @@ import os
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
 
+from jitree.errors import pass_interruption
+
 
 def folders_of(package: str) -> list[str]:
     """The folders, or archives, that a package lies in: where it was imported from, else where an import
@@ -28,5 +30,6 @@ def _is_current(entry: str) -> bool:
     """Whether an entry of ``sys.path`` is the current folder."""
     try:
         return not entry or os.path.samefile(entry, os.curdir)
-    except OSError:  # there is no such folder
+    except OSError as error:  # there is no such folder
+        pass_interruption(error)
         return False

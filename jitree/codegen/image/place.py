@@ -9,7 +9,6 @@ once. What is already in a stated folder that cannot be written is used.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import warnings
 from functools import cache
@@ -17,7 +16,7 @@ from typing import Final
 
 from jitree.base import private_files
 from jitree.base.records import NamedTuple
-from jitree.errors import printable, tell
+from jitree.errors import ignored, pass_interruption, printable, tell
 
 VARIABLE: Final = "JITREE_CACHE_DIR"
 _ARGUMENT: Final = "cache_dir"
@@ -176,8 +175,10 @@ def _refusal(path: str, is_own: bool) -> str:
         with private_files.opened(path) as directory:
             private_files.require_writable(directory, path)
     except OSError as error:
+        pass_interruption(error)
         return _why(error)
     except ValueError as error:  # a name with a NUL
+        pass_interruption(error)
         return f"{error}: name another folder"
     return ""
 
@@ -193,9 +194,10 @@ def _unwritable(path: str) -> str:
                 with private_files.create(directory, name) as file:
                     file.write(bytes(_SAMPLE))
             finally:
-                with contextlib.suppress(OSError):
+                with ignored(OSError):
                     os.unlink(name, dir_fd=directory)
     except OSError as error:
+        pass_interruption(error)
         return f"a file in '{path}' cannot be written ({error.strerror}): name another folder"
     _tried.add(path)
     return ""

@@ -13,6 +13,7 @@ from typing import Final
 from jitree.base import processor
 from jitree.base.memory import mapped_file
 from jitree.codegen.image.flat import SUFFIX, FlatImage, Recipe, decode_trusted
+from jitree.errors import pass_interruption
 
 FOLDER: Final = os.path.join(os.path.dirname(__file__), "shipped")
 STAMP_FILE: Final = os.path.join(FOLDER, "stamp.txt")
@@ -46,7 +47,8 @@ def load(recipe: Recipe) -> FlatImage | None:
         with open(path_of(recipe.name, level), "rb", buffering=0) as file:
             # It is mapped, not read: new pages of memory take longer than what is copied from there.
             return decode_trusted(mapped_file(file.fileno(), os.fstat(file.fileno()).st_size))
-    except OSError:  # not shipped, or left out of an installation; an empty file
+    except OSError as error:  # not shipped, or left out of an installation; an empty file
+        pass_interruption(error)
         return None
 
 

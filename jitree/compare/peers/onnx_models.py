@@ -12,7 +12,13 @@ import numpy as np
 from jitree.api.calls.refusal import describe
 from jitree.compare.peers.base import Peer, Show
 from jitree.compare.peers.onnx_graph import outputs_of, values_of, with_outputs
-from jitree.errors import InvalidArgumentError, NotFoundError, UnavailableError, is_interruption
+from jitree.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    UnavailableError,
+    is_interruption,
+    pass_interruption,
+)
 
 SUFFIX: Final = ".onnx"
 _MOST_AT_ONCE: Final = 64
@@ -74,6 +80,7 @@ class OnnxPeer(Peer):
             try:
                 return self._path.read_bytes()
             except OSError as error:
+                pass_interruption(error)
                 raise NotFoundError(f"cannot read '{self._path}': {error.strerror}") from None
         return self._bytes
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
+from jitree.base.arguments import shown
 from jitree.compat.iree_runtime.array_interop import DeviceArray, asdevicearray
 from jitree.compat.iree_runtime.buffers import HalBufferView
 from jitree.compat.iree_runtime.dtypes import map_abi_type_to_dtype_info
@@ -117,17 +118,17 @@ def pack_described(device: HalDevice, target: VmVariantList, value: Any, descrip
 def _number(value: Any, kind: str, convert: Any) -> Any:
     number = value.item() if isinstance(value, (np.generic, np.ndarray)) and value.size == 1 else value
     if not isinstance(number, (int, float)) or (convert(number) != number and number == number):
-        raise ArgumentError(f"expected a number of type {kind} but got {value!r}")
+        raise ArgumentError(f"expected a number of type {kind} but got {shown(value)}")
     if kind in _INTEGERS:
         limit = 2 ** (int(kind[1:]) - 1)
         if not -limit <= number < limit + (kind == "i1"):
-            raise ArgumentError(f"{value!r} is no number of type {kind}")
+            raise ArgumentError(f"{shown(value)} is no number of type {kind}")
     return convert(number)
 
 
 def _pack_sequence(device: HalDevice, value: Any, items: Sequence[Any]) -> VmVariantList:
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)) or len(value) != len(items):
-        raise ArgumentError(f"expected a sequence with {len(items)} values. got: {value!r}")
+        raise ArgumentError(f"expected a sequence with {len(items)} values. got: {shown(value)}")
     packed = VmVariantList(len(items))
     for element, description in zip(value, items, strict=True):
         pack_described(device, packed, element, description)
@@ -136,11 +137,11 @@ def _pack_sequence(device: HalDevice, value: Any, items: Sequence[Any]) -> VmVar
 
 def _pack_mapping(device: HalDevice, value: Any, items: Sequence[Any]) -> VmVariantList:
     if not isinstance(value, Mapping) or len(value) != len(items):
-        raise ArgumentError(f"expected a dict with {len(items)} values. got: {value!r}")
+        raise ArgumentError(f"expected a dict with {len(items)} values. got: {shown(value)}")
     packed = VmVariantList(len(items))
     for key, description in items:
         if key not in value:
-            raise ArgumentError(f"could not get item '{key}' from: {value!r}")
+            raise ArgumentError(f"could not get item '{key}' from: {shown(value)}")
         pack_described(device, packed, value[key], description)
     return packed
 
@@ -177,7 +178,7 @@ def _converted(device: HalDevice, descriptions: Sequence[Any], source: VmVariant
     if len(descriptions) != len(source):
         raise ReturnError(
             "Error processing function return: mismatched return arity: "
-            f"{len(source)} vs {len(descriptions)} (in {source!r})"
+            f"{len(source)} vs {len(descriptions)} (in {shown(source)})"
         )
     return [_described(device, source, index, item) for index, item in enumerate(descriptions)]
 
@@ -192,7 +193,7 @@ def _described(device: HalDevice, source: VmVariantList, index: int, description
             raise
         raise ReturnError(
             "Error processing function return: exception converting from VM type to Python (while decoding "
-            f"return {index}@{source!r} with description {description})"
+            f"return {index}@{shown(source)} with description {description})"
         ) from error
 
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import functools
 import operator
+import os
 from collections.abc import Callable, Sequence
 from enum import Enum
+from itertools import islice
 from typing import Any, Final, ParamSpec, TypeVar
 
 import numpy as np
 
+from jitree.base.arguments import is_released, shown
 from jitree.compat.iree_runtime.references import Reference
+from jitree.errors import own_error, pass_interruption
 
+_MOST_DIMENSIONS: Final = 64
 P = ParamSpec("P")
 R = TypeVar("R")
 Kind = Callable[[Any], Any]
@@ -38,6 +43,7 @@ def takes(*kinds: Kind) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 for place in named:
                     named[place] = by_name.get(place, anything)(named[place])
             except TypeError as error:
+                pass_interruption(error)
                 name = names[place] if type(place) is int else place
                 raise TypeError(
                     f"{function.__name__}(): incompatible function arguments: {name}: {error}"
@@ -99,8 +105,7 @@ def something(value: Any) -> Any:
 
 def array(value: Any) -> np.ndarray[Any, Any]:
     """An array over an object with Python's buffer protocol; ValueError for one that is not in C's order."""
-    view = value if isinstance(value, (np.ndarray, np.generic)) else memoryview(value)
-    made = np.asarray(view)
+    made = np.asarray(value if isinstance(value, (np.ndarray, np.generic)) else _view(value))
     if made.dtype.hasobject:
         raise TypeError("expected memory but got objects of Python")
     if not made.flags.c_contiguous:
@@ -108,6 +113,15 @@ def array(value: Any) -> np.ndarray[Any, Any]:
     if not made.dtype.isnative:
         raise ValueError(f"elements of type {made.dtype} are not in this machine's order of bytes")
     return made
+
+
+def _view(value: Any) -> memoryview:
+    if is_released(value):
+        raise ValueError("the memory is released")
+    try:
+        return memoryview(value)
+    except TypeError as error:
+        raise TypeError(f"expected memory but got {_name(value)}") from own_error(error)
 
 
 def memory(value: Any) -> memoryview:
@@ -121,9 +135,42 @@ def number(value: Any) -> float:
     return float(value)
 
 
+def dtype(value: Any) -> np.dtype[Any]:
+    something(value)
+    try:
+        made: np.dtype[Any] = np.dtype(value)
+    except (TypeError, ValueError) as error:
+        pass_interruption(error)
+        raise TypeError(f"expected a type of elements but got {shown(value)}: {error}") from own_error(error)
+    return made
+
+
 def sizes(value: Any) -> tuple[int, ...]:
     """Dimensions of an array."""
-    return tuple(map(size, a(Sequence)(value)))
+    given = tuple(islice(sequence(value), _MOST_DIMENSIONS + 1))
+    if len(given) > _MOST_DIMENSIONS:
+        raise TypeError(f"no array has more than {_MOST_DIMENSIONS} dimensions")
+    return tuple([size(item) for item in given])
+
+
+def sequence(value: Any) -> Sequence[Any]:
+    if is_released(value) or not isinstance(value, Sequence):
+        raise TypeError(f"expected a sequence but got {_name(value)}")
+    return value
+
+
+def path(value: Any) -> str | os.PathLike[str]:
+    """ValueError for a text that no file can have as its name."""
+    if "\0" in os.fsdecode(a(str, bytes, os.PathLike)(value)):
+        raise ValueError(f"{shown(value)} is no name of a file")
+    found: str | os.PathLike[str] = value
+    return found
+
+
+def function(value: Any) -> Any:
+    if not callable(value):
+        raise TypeError(f"expected a function but got {_name(value)}")
+    return value
 
 
 size: Final = integer(0, 2**64 - 1)

@@ -16,6 +16,7 @@ from jitree.compat.iree_runtime.buffers import HalBufferView
 from jitree.compat.iree_runtime.dtypes import map_dtype_to_hal_element_type
 from jitree.compat.iree_runtime.enumerations import BufferUsage, HalElementType, MemoryType
 from jitree.compat.iree_runtime.hal import HalDevice, a_device
+from jitree.errors import InvalidArgumentError, memory_errors, own_error, pass_interruption
 from jitree.hal.buffer import BufferView
 
 __all__ = ["DeviceArray", "asdevicearray"]
@@ -171,12 +172,24 @@ def asdevicearray(
             return a
         logging.warning("Implicit dtype conversion of a DeviceArray forces a host transfer")
         a = a.to_host()
-    array = np.asarray(a, dtype=dtype, order="C")
+    array = _host_array(a, dtype)
     code = element_type or map_dtype_to_hal_element_type(array.dtype)
     if code is None:
         raise ValueError(f"Could not map dtype {array.dtype} to IREE element type")
     view = device.allocator.allocate_buffer_copy(memory_type, allowed_usage, device, array, int(code))
     return DeviceArray(device, view, implicit_host_transfer)
+
+
+def _host_array(value: Any, dtype: npt.DTypeLike | None) -> npt.NDArray[Any]:
+    try:
+        with memory_errors("copying an array to a device"):
+            return np.asarray(value, dtype=dtype, order="C")
+    except TypeError as error:
+        pass_interruption(error)
+        raise TypeError(f"asdevicearray: {error}") from own_error(error)
+    except (ValueError, OverflowError) as error:
+        pass_interruption(error)
+        raise InvalidArgumentError(f"asdevicearray: {error}") from own_error(error)
 
 
 def map_dtype_to_element_type(dtype: Any) -> HalElementType | None:

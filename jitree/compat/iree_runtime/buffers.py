@@ -6,9 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-import numpy as np
-
-from jitree.compat.iree_runtime.arguments import a, element, integer, of, size, sizes, something, takes
+from jitree.compat.iree_runtime.arguments import a, dtype, element, integer, of, size, sizes, takes
 from jitree.compat.iree_runtime.references import Reference
 from jitree.compat.iree_runtime.variants import shown_type
 from jitree.errors import InvalidArgumentError, OutOfRangeError
@@ -67,14 +65,14 @@ class MappedMemory:
         """PERMISSION_DENIED for memory that the host cannot see."""
         self._bytes = buffer.host_array()
 
-    @takes(sizes, something)
+    @takes(sizes, dtype)
     def asarray(self, shape: Sequence[int], numpy_dtype_descr: Any) -> Any:
         """The elements, over the memory itself, which lives as long as the array.
 
         OUT_OF_RANGE for more than there is.
         """
-        kind = np.dtype(numpy_dtype_descr)
-        if kind.hasobject:
+        kind = numpy_dtype_descr
+        if kind.hasobject or not kind.itemsize:
             raise TypeError(f"asarray(): elements of type {kind} are no memory of a device")
         needed = math.prod(shape) * kind.itemsize
         if needed > len(self._bytes):

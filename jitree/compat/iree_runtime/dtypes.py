@@ -9,6 +9,7 @@ import ml_dtypes  # noqa: F401  # numpy knows the names of its types from then o
 import numpy as np
 
 from jitree.compat.iree_runtime.enumerations import HalElementType
+from jitree.errors import pass_interruption
 from jitree.types import element_type_of
 
 _SIGNED: Final = 0x01000000
@@ -52,7 +53,8 @@ def map_dtype_to_hal_element_type(dtype: Any) -> HalElementType | None:
     """Signed numpy integers become signed elements. None for types that programs do not have."""
     try:
         kind = np.dtype(dtype)
-    except TypeError:
+    except TypeError as error:
+        pass_interruption(error)
         return None
     row = None if kind.kind == "V" and kind.name.startswith("void") else element_type_of(kind)
     if row is None or row.bits % 8 or not kind.isnative:

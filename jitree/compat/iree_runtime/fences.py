@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from jitree.base.arguments import shown
 from jitree.compat.iree_runtime.arguments import (
     Kind,
     a,
@@ -29,6 +30,7 @@ from jitree.errors import (
     StatusError,
     UnimplementedError,
     UnknownError,
+    pass_interruption,
 )
 from jitree.hal.fence import Fence
 from jitree.hal.semaphore import Semaphore
@@ -208,7 +210,8 @@ def fence_of(points: Any, what: str) -> Fence:
     a(Sequence)(points)
     try:
         return Fence((of(Semaphore)(semaphore).raw, size(value)) for semaphore, value in points)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as error:
+        pass_interruption(error)
         raise InvalidArgumentError(
-            f"{what}: expected a HalFence or pairs of a HalSemaphore and a value but got {points!r}"
+            f"{what}: expected a HalFence or pairs of a HalSemaphore and a value but got {shown(points)}"
         ) from None

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from jitree.compat.iree_runtime.arguments import a
-from jitree.errors import InvalidArgumentError
+from jitree.errors import InvalidArgumentError, pass_interruption
 
 FUNCTION_INPUT_VALIDATION: Final = True
 """Calls always check their arguments."""
@@ -47,6 +47,7 @@ def _load_default_flags_from_env() -> None:
     try:
         parse_flags(*shlex.split(text))
     except ValueError as error:
+        pass_interruption(error)
         raise RuntimeError(
             f"parsing flags of the environment variable {_VARIABLE}='{text}': {error}"
         ) from error

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from jitree.api.array import Array
+from jitree.base.arguments import shown
 from jitree.compat.iree_runtime.abi import (
     IMPLICIT_BUFFER_ARG_MEMORY_TYPE,
     IMPLICIT_BUFFER_ARG_USAGE,
@@ -172,7 +173,7 @@ def _packed(device: HalDevice, values: Sequence[Any]) -> VmVariantList:
         elif value is None or hasattr(value, "__iree_vm_ref__"):
             made.raw.append(raw_of(value))
         else:
-            raise ArgumentError(f"could not convert python value to VM: {value!r}")
+            raise ArgumentError(f"could not convert python value to VM: {shown(value)}")
     return made
 
 

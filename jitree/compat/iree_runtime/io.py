@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from jitree.compat.iree_runtime.dtypes import map_dtype_to_dtype_info
 from jitree.compat.iree_runtime.parameters import ParameterIndex, ParameterIndexEntry
+from jitree.errors import memory_errors
 from jitree.params.metadata import tensor_type
 from jitree.types import ElementType
 
@@ -66,7 +67,9 @@ def parameter_index_add_numpy_ndarray(index: ParameterIndex, name: str, array: n
             "itemsize": info.dtype.itemsize,
         },
     }
-    index.add_buffer(name, np.asarray(array, order="C"), metadata=_PREFIX + json.dumps(described))
+    with memory_errors(f"copying the elements of parameter '{name}'"):
+        contiguous = np.asarray(array, order="C")
+    index.add_buffer(name, contiguous, metadata=_PREFIX + json.dumps(described))
 
 
 def parameter_index_entry_as_numpy_ndarray(index_entry: ParameterIndexEntry) -> npt.NDArray[Any]:

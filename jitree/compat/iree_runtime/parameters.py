@@ -20,7 +20,7 @@ from jitree.compat.iree_runtime.arguments import (
     takes,
     text,
 )
-from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError
+from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError, pass_interruption
 from jitree.params import formats, irpa_writer
 from jitree.params import provider as providers
 from jitree.params.arrays import ArrayMemory
@@ -54,6 +54,7 @@ class FileHandle:
             length = os.fstat(fd).st_size
             return FileHandle(memoryview(memory_maps.mmap(fd, length, access=access) if length else b""), fd)
         except OSError as error:
+            pass_interruption(error)
             raise InvalidArgumentError(
                 f"wrap_fd: descriptor {fd} cannot be mapped: {error.strerror}"
             ) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Self
 
+from jitree.base.arguments import shown
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.fence import Fence
 from jitree.regs.list import VmList
@@ -59,7 +60,7 @@ class VmRef:
 
 def _require_class(cls: Any) -> None:
     if not isinstance(cls, type):
-        raise TypeError(f"expected a class but got {cls!r}")
+        raise TypeError(f"expected a class but got {shown(cls)}")
     cls.__iree_vm_type__  # type: ignore[attr-defined]  # noqa: B018  # those without are no types of the VM
 
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from threading import RLock
 from typing import Final
 
+from jitree.compat.iree_runtime.arguments import anything, takes, text
 from jitree.compat.iree_runtime.hal import HalDevice, HalDriver, get_cached_hal_driver
-from jitree.errors import is_interruption
+from jitree.errors import is_interruption, pass_interruption
 
 DEFAULT_DRIVER_NAMES: Final = "local-task,cuda,vulkan"
 _LOCK = RLock()
@@ -24,6 +25,7 @@ def get_driver(device_uri: str) -> HalDriver:
     return get_cached_hal_driver(device_uri)
 
 
+@takes(text, anything)
 def get_device(device_uri: str, cache: bool = True) -> HalDevice:
     """The same for each call with one URI, unless ``cache`` is false; a failure is raised again."""
     with _LOCK:
@@ -51,7 +53,8 @@ def get_first_device(device_uris: Sequence[str] | None = None, cache: bool = Tru
     for uri in device_uris:
         try:
             return get_device(uri, cache)
-        except ValueError:  # there is no such driver or device
+        except ValueError as error:  # there is no such driver or device
+            pass_interruption(error)
             continue
         except Exception as error:
             if is_interruption(error):

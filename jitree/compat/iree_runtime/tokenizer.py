@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Self
 
 from jitree.compat.iree_runtime.arguments import a, flag, i64, takes, text
-from jitree.errors import UnimplementedError, is_interruption
+from jitree.errors import UnimplementedError, is_interruption, pass_interruption
 
 _SPECIAL: Final = ("bos", "eos", "unk", "pad", "sep", "cls", "mask")
 
@@ -38,6 +38,7 @@ class Tokenizer:
             with open(name, encoding="utf-8") as file:
                 content = file.read()
         except OSError as error:
+            pass_interruption(error)
             raise ValueError(f"Failed to open file: {name}: {error.strerror}") from None
         return cls._read(content, f"Failed to load tokenizer: {name}")
 

@@ -23,6 +23,11 @@ _VALUE_NAMES = {
 }  # fmt: skip
 
 
+def _place(value: Any) -> int:
+    """The index of an element, whether there is one or not."""
+    return operator.index(value)
+
+
 class VmVariantList(Reference):
     """A list of values of any type; integers are i64, floats f64."""
 
@@ -57,11 +62,13 @@ class VmVariantList(Reference):
         """Takes an object with ``__iree_vm_ref__``."""
         self.raw.append(raw_of(ref))
 
+    @takes(_place)
     def get_variant(self, index: int) -> Any:
         """An integer, a float, a :class:`VmRef`, or None for a null reference."""
         value = self._at(index)
         return value if value is None or isinstance(value, (int, float)) else VmRef(value)
 
+    @takes(_place)
     def get_as_ref(self, index: int) -> VmRef:
         """ValueError for an element that is no reference, or a null reference."""
         value = self._at(index)
@@ -69,6 +76,7 @@ class VmVariantList(Reference):
             raise ValueError("list element is not a ref")
         return VmRef(value)
 
+    @takes(_place)
     def get_as_list(self, index: int) -> VmVariantList:
         """RuntimeError for a number, ValueError for a reference of another type."""
         value = self._at(index)
@@ -78,11 +86,13 @@ class VmVariantList(Reference):
             raise InvalidArgumentError("Could not deref list (wrong type?): ref type mismatch")
         return VmVariantList.of(value)
 
+    @takes(_place, something)
     def get_as_object(self, index: int, cls: Any) -> Any:
         """The element as an instance of ``cls``, None if it is of another type."""
         a(type)(cls)
         return self.get_as_ref(index).deref(cls, optional=True)
 
+    @takes(_place)
     def get_serialized_trace_value(self, index: int) -> dict[str, Any]:
         """The element as upstream's trace files write it."""
         value = self._at(index)
@@ -110,7 +120,6 @@ class VmVariantList(Reference):
         return list(self.raw)
 
     def _at(self, index: int) -> Any:
-        index = operator.index(index)
         if not 0 <= index < len(self.raw):
             raise OutOfRangeError(
                 f"Could not access list element: index {index} out of bounds ({len(self.raw)})"
@@ -173,6 +182,6 @@ class VmBuffer(Reference, np.ndarray[Any, np.dtype[np.uint8]]):  # type: ignore[
         return made
 
     def __repr__(self) -> str:
-        return f"<VmBuffer size {len(self)} at {id(self.raw):#x}>"
+        return f"<VmBuffer size {self.nbytes} at {id(self):#x}>"
 
     __str__ = __repr__

@@ -16,10 +16,12 @@ from jitree.compat.iree_runtime.arguments import (
     a,
     anything,
     flag,
+    function,
     integer,
     memory,
     of,
     optional,
+    path,
     size,
     something,
     takes,
@@ -171,7 +173,7 @@ class VmModule:
         return _loaded(buffer, destroy_callback)
 
     @staticmethod
-    @takes(_instance, anything, anything)
+    @takes(_instance, path, optional(function))
     def mmap(
         instance: VmInstance, filepath: Any, destroy_callback: Callable[[], object] | None = None
     ) -> VmModule:

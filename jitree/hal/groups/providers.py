@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jitree.base.arguments import seconds
-from jitree.errors import StatusError, UnavailableError
+from jitree.errors import StatusError, UnavailableError, pass_interruption
 from jitree.hal.groups.rendezvous import environment_provider
 from jitree.hal.groups.transport import (
     TIMEOUT_SECONDS,
@@ -86,7 +86,8 @@ def _default_provider() -> ChannelProvider:
     if "RANK" not in os.environ:  # not torchrun
         try:
             from mpi4py import MPI
-        except (ImportError, RuntimeError):  # the latter where mpi4py finds no library of MPI
+        except (ImportError, RuntimeError) as error:  # the latter where mpi4py finds no library of MPI
+            pass_interruption(error)
             return provider
         if MPI.COMM_WORLD.Get_size() > 1:
             return MpiProvider(MPI.COMM_WORLD)
@@ -120,6 +121,7 @@ def _gloo(provider: ChannelProvider, timeout: float = TIMEOUT_SECONDS) -> Transp
     except StatusError as error:  # which is a RuntimeError
         raise error.with_context(f"member {rank} of {count} joins a group") from None
     except RuntimeError as error:
+        pass_interruption(error)
         raise UnavailableError(f"member {rank} of {count} could not join the group: {error}") from error
 
 
@@ -127,5 +129,6 @@ def _own_address() -> str:
     """What other machines know this one by; where its name is not known, there are no others."""
     try:
         return socket.gethostbyname(socket.gethostname())
-    except OSError:
+    except OSError as error:
+        pass_interruption(error)
         return "127.0.0.1"

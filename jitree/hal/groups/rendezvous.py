@@ -142,6 +142,7 @@ def _serve(address: tuple[str, int], number: int, count: int, identifier: bytes,
     try:
         server = socket.create_server(("", address[1]), backlog=count)
     except OSError as error:
+        errors.pass_interruption(error)
         raise errors.UnavailableError(
             f"member 0 of a channel cannot wait for the others at port {address[1]}: {error}; state a free "
             f"one for all members as {ADDRESS_VARIABLE}=host:port"

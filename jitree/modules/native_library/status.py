@@ -8,7 +8,7 @@ from functools import cache
 from typing import Final
 
 from jitree.base.c_allocator import free
-from jitree.errors import StatusCode, StatusError, status_error
+from jitree.errors import StatusCode, StatusError, pass_interruption, status_error
 from jitree.modules.native_library import layout
 
 _LONGEST_MESSAGE: Final = 1 << 16
@@ -69,7 +69,8 @@ def read_memory(address: int, size: int) -> bytes | None:
     """Bytes of this process; None where there is no memory, which a plain read would end the process for."""
     try:
         data = os.pread(_own_memory(), size, address)
-    except (OSError, OverflowError):
+    except (OSError, OverflowError) as error:
+        pass_interruption(error)
         return None
     return data if len(data) == size else None
 

@@ -15,7 +15,7 @@ from jitree.hal.enums import MemoryAccess
 from jitree.modules.hal.native.records import Entry
 from jitree.regs.counting import retain
 from jitree.regs.layout import PLACE_SHIFT
-from jitree.types import ENCODING_DENSE
+from jitree.types import CLASS_INTEGER, CLASS_SIGNED, CLASS_UNSIGNED, ENCODING_DENSE
 
 _WRITE = int(MemoryAccess.WRITE)
 
@@ -81,15 +81,21 @@ def pass_copied(python: Python, record: CallRecord, argument: Argument, array: i
     handle = Entry(handle_of(owner))
     if load64(array + python.array_fence) != python.none and not is_accepted(python, argument, array):
         return False
-    if handle.element_type != argument.element_type:
-        return False
-    if handle.encoding != ENCODING_DENSE:
+    if not is_alike_type(handle.element_type, argument.element_type) or handle.encoding != ENCODING_DENSE:
         return False
     dimensions = place_of(handle) + Owners(load64(owner + CAPSULE_CONTEXT_AT)).extension
     retained(python, owner)
     is_passed = pass_elements(python, record, argument, handle, dimensions)
     drop(python, owner)
     return is_passed
+
+
+def is_alike_type(given: int, declared: int) -> bool:
+    """Whether elements are of the declared type, or integers of its width where no sign is declared."""
+    if given == declared:
+        return True
+    is_integer = declared >> 24 == CLASS_INTEGER and CLASS_SIGNED <= given >> 24 <= CLASS_UNSIGNED
+    return is_integer and given & 0xFFFFFF == declared & 0xFFFFFF
 
 
 def is_elsewhere(python: Python, record: CallRecord, array: int) -> bool:

@@ -16,6 +16,7 @@ from jitree.base import dlpack
 from jitree.base.bound import bound
 from jitree.base.dlpack_names import VERSIONED_NAME
 from jitree.base.memory import once
+from jitree.errors import pass_interruption
 from jitree.hal.device import Device
 from jitree.hal.driver import all_drivers
 from jitree.hal.exporters import exporters
@@ -82,7 +83,8 @@ def export_array(value: Any) -> object:
         return value.__dlpack__(stream=_LEGACY_STREAM, max_version=_CAPSULE_VERSION)
     try:
         return value.__dlpack__(max_version=_CAPSULE_VERSION)
-    except TypeError:  # numpy before 2.1
+    except TypeError as error:  # numpy before 2.1
+        pass_interruption(error)
         return value.__dlpack__()
 
 

@@ -24,6 +24,7 @@ from jitree.api.calls.native.names import put_in_order
 from jitree.api.calls.native.owners import take_back
 from jitree.api.calls.native.python import (
     call_with_self,
+    comes_again,
     drained,
     drop,
     forgets_error,
@@ -229,11 +230,11 @@ def ended(python: Python, record: CallRecord, gate: GateRecord) -> int:
     while gate.nesting != 0:
         if is_done(python, invoke(python, record.give_up)):
             continue
-        if forgets_error(python):  # no room; the next call that Python makes gets the machine ready
+        has_no_room = comes_again(python)
+        call(python.clear_error)
+        if has_no_room:  # the next call that Python makes gets the machine ready
             release_frames(record, record.state)
             gate.nesting = 0
-        else:
-            call(python.clear_error)
     end_lending(python, record)
     while not drained(python, record, record.state):
         call(python.clear_error)

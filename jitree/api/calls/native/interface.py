@@ -34,7 +34,7 @@ from jitree.base.dlpack_names import NAME, VERSIONED_NAME, tensor_type
 from jitree.base.endings import guard
 from jitree.base.scopes import ENDED
 from jitree.codegen import image
-from jitree.errors import CancelledError, InternalError
+from jitree.errors import CancelledError, InternalError, pass_interruption
 from jitree.hal.buffer import PENDING
 from jitree.types import ELEMENT_TYPES, ElementType
 
@@ -53,6 +53,7 @@ _FUNCTIONS: Final = {
     "new_memoryview": "PyMemoryView_FromObject",
     "fetch_error": "PyErr_Fetch", "restore_error": "PyErr_Restore", "clear_error": "PyErr_Clear",
     "error_occurred": "PyErr_Occurred", "error_matches": "PyErr_ExceptionMatches",
+    "normalize_error": "PyErr_NormalizeException", "set_traceback": "PyException_SetTraceback",
     "is_subtype": "PyType_IsSubtype", "list_item": "PyList_GetItem",
     "new_list": "PyList_New", "set_list_item": "PyList_SetItem",
     "allocate": "PyMem_RawMalloc", "free": "PyMem_RawFree", "no_memory": "PyErr_NoMemory",
@@ -229,7 +230,7 @@ def addresses() -> dict[str, int]:
     table = _numpy_table()
     objects = {
         "none": None, "true": True, "false": False, "exception_type": Exception,
-        "cancelled_type": CancelledError,
+        "cancelled_type": CancelledError, "pass_interruption": pass_interruption,
         "int_type": int, "float_type": float, "list_type": list, "tuple_type": tuple,
         "array_type": Array, "function_type": Function, "ndarray_type": np.ndarray,
         "donation_type": Donation, "out_name": OUT, "dlpack_name": DLPACK,

@@ -36,6 +36,8 @@ PYTHON: Final = Record(
     i64 clear_error         # PyErr_Clear
     i64 error_occurred      # PyErr_Occurred
     i64 error_matches       # PyErr_ExceptionMatches
+    i64 normalize_error     # PyErr_NormalizeException
+    i64 set_traceback       # PyException_SetTraceback
     i64 is_subtype          # PyType_IsSubtype
     i64 list_item           # PyList_GetItem
     i64 new_list            # PyList_New
@@ -60,6 +62,7 @@ PYTHON: Final = Record(
     i64 false
     i64 exception_type      # Exception
     i64 cancelled_type      # CancelledError
+    i64 pass_interruption   # errors.pass_interruption
     i64 int_type
     i64 float_type
     i64 array_type          # jitree.Array

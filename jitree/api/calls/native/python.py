@@ -105,17 +105,31 @@ def is_false(python: Python, result: int) -> bool:
     return result == python.false
 
 
-def forgets_error(python: Python) -> bool:
-    """Drops an exception, if one is set, unless it ends more than a call (Ctrl-C, the end of the process) or
-    comes once: ``session.cancel()`` ends a call that has begun, and none that begins after it."""
-    if call(python.error_occurred) == 0:
-        return True
+def comes_again(python: Python) -> bool:
+    """Whether the exception that is set would come again in another attempt, as far as its class says. What
+    ends more than a call (Ctrl-C, the end of the process) would not, nor would ``session.cancel()``, which
+    ends a call that has begun, and none that begins after it."""
     if call(python.error_matches, python.exception_type) & 1 == 0:
         return False
-    if call(python.error_matches, python.cancelled_type) & 1 != 0:
+    return call(python.error_matches, python.cancelled_type) & 1 == 0
+
+
+def forgets_error(python: Python) -> bool:
+    """Drops an exception, if one is set that comes again. What a signal's handler has raised comes once."""
+    if call(python.error_occurred) == 0:
+        return True
+    if not comes_again(python):
         return False
-    call(python.clear_error)
-    return True
+    error = stack(24)
+    call(python.fetch_error, error, error + 8, error + 16)
+    call(python.normalize_error, error, error + 8, error + 16)
+    if load64(error + 16) != 0:
+        call(python.set_traceback, load64(error + 8), load64(error + 16))
+    is_forgotten = is_done(python, invoke_with(python, python.pass_interruption, load64(error + 8)))
+    for index in range(3):
+        if load64(error + 8 * index) != 0:
+            drop(python, load64(error + 8 * index))
+    return is_forgotten
 
 
 def drained(python: Python, record: CallRecord, state: State) -> bool:

@@ -7,7 +7,7 @@ from jitree.api.calls.native.fences import wait_for_device
 from jitree.api.calls.native.function import enter_gate, leave_gate, settle
 from jitree.api.calls.native.layout import CAPSULE_CONTEXT_AT, CAPSULE_POINTER_AT
 from jitree.api.calls.native.owners import give_back_handle, handle_of, new_owner
-from jitree.api.calls.native.python import drop, invoke_with_number, is_true, retained
+from jitree.api.calls.native.python import drop, forgets_error, invoke_with_number, is_true, retained
 from jitree.api.calls.native.read_ahead import ahead_of, may_copy, note_read, pinned_copy, take_copy
 from jitree.api.calls.native.records import CallRecord, Python
 from jitree.codegen.primitives import call, load64, stack, store64
@@ -39,7 +39,7 @@ def fetch_method(self: int, arguments: int, count: int, names: int) -> int:
         gate.ready = 0
         gate.nesting = 1
         copy = read_back(python, record, array, submission)
-        result = settle(python, record, none)
+        result = settle(python, record, none if call(python.error_occurred) == 0 else 0)
     if leave_gate(python, record, result) == 0:
         if copy:
             give_back_handle(record.owners, copy)
@@ -54,7 +54,9 @@ def fetch_method(self: int, arguments: int, count: int, names: int) -> int:
 
 def read_back(python: Python, record: CallRecord, array: int, submission: int) -> Entry:
     """A buffer of pinned memory that has or gets the bytes of an array, with its dimensions and element type;
-    0 if that takes Python. At ``submission`` are the stream and the number of the copy then."""
+    0 if that takes Python, with an exception set if a signal's handler has raised one.
+
+    At ``submission`` are the stream and the number of the copy then."""
     state = record.state
     handle_pool = state.handle_pool
     none = python.none
@@ -86,7 +88,7 @@ def read_back(python: Python, record: CallRecord, array: int, submission: int) -
         store64(submission + 8, submitted)
         note_read(record.owners, ahead, worked, submitted if submitted == begun + 1 else 0)
     else:
-        call(python.clear_error)
+        forgets_error(python)
     return copy
 
 

@@ -13,7 +13,7 @@ from jitree.api.function import Function, unpacked
 from jitree.dispatch.fast.engine import RUNNING
 from jitree.dispatch.function import BytecodeFunction
 from jitree.dispatch.gate import BEGUN
-from jitree.errors import StatusError
+from jitree.errors import StatusError, error_context, raise_as_raised
 from jitree.hal.fence import Fence
 
 if TYPE_CHECKING:
@@ -115,9 +115,11 @@ class Rest:
         return results
 
     def _end(self, error: BaseException) -> None:
-        self._invoker.abandon(error, self._machine, self._vm_function)
+        with error_context(f"`{self._declaration}`"):
+            self._invoker.abandon(error, self._machine, self._vm_function)
         if isinstance(error, StatusError):
             error.with_context(f"`{self._declaration}`")
+        raise_as_raised(error)
 
     def give_up(self) -> None:
         """Ends a call that :meth:`go_on` was interrupted in before it had begun. May be called again."""
@@ -140,6 +142,9 @@ class Rest:
         except StatusError as error:
             error.with_context(f"invoking function '{self._vm_function.name}'")
             error.with_context(f"`{self._declaration}`")
+            raise
+        except RuntimeError as error:
+            raise_as_raised(error)
             raise
 
     def wait_for_submission(self, tick: int, begun: int) -> None:

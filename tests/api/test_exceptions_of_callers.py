@@ -1,0 +1,174 @@
+"""What Python code of the caller raises in a call goes through as itself, of whatever class: functions of
+modules, taps, methods of arguments. A program's stack that such code fills up is the program's failure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jitree import CustomModule, Session, i32
+from jitree.errors import InternalError, InvalidArgumentError, ResourceExhaustedError, StatusError
+from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, PROGRAMS
+from tests.assembler import Assembler
+
+X = np.linspace(1, 2, 4, dtype=np.float32)
+N = np.arange(64, dtype=np.float32)
+PROGRAM = Assembler("m").import_function("host.twice", "0i_i").function(
+    "f", "0i_i", """
+    [%i1] = call @host.twice [%i0]
+    return [%i1]
+    """,
+)  # fmt: skip
+
+Raise = Callable[..., Any]
+
+
+class Own(Exception):
+    pass
+
+
+class Late(TimeoutError, ValueError):
+    pass
+
+
+CLASSES: list[type[BaseException]] = [
+    Own, Late, StopIteration, StopAsyncIteration, GeneratorExit, KeyError, MemoryError, RuntimeError,
+    AttributeError, SystemExit, RecursionError,
+]  # fmt: skip
+
+
+def listed(fail: Raise) -> Any:
+    class Number:
+        __float__ = __index__ = __array__ = fail
+
+    return [1.0, Number(), 2.0, 3.0]
+
+
+def with_method(name: str) -> Callable[[Raise], Any]:
+    def made(fail: Raise) -> Any:
+        methods: dict[str, Any] = {name: fail}
+        if name == "__dlpack__":
+            methods["__dlpack_device__"] = lambda self: (1, 0)
+        if name == "__dlpack_device__":
+            methods["__dlpack__"] = None
+        return type("Producer", (), methods)()
+
+    return made
+
+
+ARGUMENTS: dict[str, Callable[[Raise], Any]] = {
+    "__array__": with_method("__array__"),
+    "__dlpack__": with_method("__dlpack__"),
+    "__dlpack_device__": with_method("__dlpack_device__"),
+    "__array__ in a list": listed,
+}
+
+
+def passed(session: Session, make: Callable[[Raise], Any], fail: Raise) -> None:
+    value = make(fail)
+    for _ in range(3):
+        session["arithmetic.add"](value, X)
+
+
+def through_a_module(session: Session, fail: Raise) -> None:
+    custom = CustomModule("host")
+
+    @custom.export
+    def twice(number: i32) -> i32:
+        return 2 * number if number < 3 else int(fail())
+
+    session.load(PROGRAM.build(), custom)
+    assert [session["m.f"](number) for number in (0, 1, 2)] == [0, 2, 4]
+    session["m.f"](3)
+
+
+def through_a_tap(session: Session, fail: Raise) -> None:
+    session.load(PROGRAMS / "seen.vmfb")
+    with session.tap(keep=fail):
+        session["module.narrow"](N[:8])
+
+
+def through_a_tap_of_what_is_submitted(session: Session, fail: Raise) -> None:
+    with session.tap(keep=fail):
+        np.asarray(session["asynchronous.add"].submit(N, N))
+
+
+WAYS = [through_a_module, through_a_tap, through_a_tap_of_what_is_submitted]
+
+
+def outcome(way: Callable[[], None]) -> BaseException | None:
+    try:
+        way()
+    except BaseException as error:
+        return error
+    return None
+
+
+def stands_for_it(way: str, raised: type[BaseException]) -> type[StatusError] | None:
+    """The status whose cause it is."""
+    if way == "through_a_module" and raised is RecursionError:
+        return ResourceExhaustedError
+    if way == "through_a_tap_of_what_is_submitted" and issubclass(raised, Exception):
+        return InternalError  # a fence carries statuses only
+    refusals: dict[str, tuple[type[BaseException], ...]] = {
+        "__dlpack__": (RuntimeError,),
+        "__dlpack_device__": (RuntimeError, ValueError),
+        "__array__ in a list": (ValueError,),
+    }
+    is_refusal = issubclass(raised, refusals.get(way, ())) and raised is not RecursionError
+    return InvalidArgumentError if is_refusal else None
+
+
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+@pytest.mark.parametrize("tier", ["plain", "fast"])
+@pytest.mark.parametrize("raised", CLASSES)
+def test_what_is_raised_in_a_call(raised: type[BaseException], tier: str, device: str) -> None:
+    own = raised("mine")
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise own
+
+    with Session(device, tier=tier) as session:
+        session.load(ARITHMETIC, ASYNCHRONOUS)
+        ways = {way.__name__: partial(way, session, fail) for way in WAYS}
+        ways |= {name: partial(passed, session, make, fail) for name, make in ARGUMENTS.items()}
+        for name, way in ways.items():
+            error, status = outcome(way), stands_for_it(name, raised)
+            if status is None:
+                assert error is own, name
+            else:
+                assert isinstance(error, status) and error.__cause__ is own, name
+
+
+@pytest.mark.parametrize("raised", CLASSES)
+def test_what_is_raised_in_an_awaited_call(raised: type[BaseException]) -> None:
+    """Python makes RuntimeError of a StopIteration that leaves a coroutine."""
+    own = raised("mine")
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise own
+
+    with Session("local-sync") as session:
+        session.load(ASYNCHRONOUS)
+
+        async def awaited() -> None:
+            with session.tap(keep=fail):
+                await session["asynchronous.add"].async_(N, N)
+
+        async def caught() -> BaseException | None:
+            try:
+                await awaited()
+            except BaseException as error:
+                return error
+            return None
+
+        error = asyncio.run(caught())
+        if raised is StopIteration:
+            assert type(error) is RuntimeError and error.__cause__ is own
+        else:
+            assert error is own

@@ -1,0 +1,59 @@
+"""An operation that waits for the host is submitted or fails, wherever Ctrl-C comes; it needs no GPU."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+
+from jitree.cuda.deferred import DeferredOperation, DeferredWork
+from jitree.errors import CancelledError
+from jitree.hal.fence import Fence
+from jitree.hal.semaphore import Semaphore
+from tests.base.interruption import interruptions
+
+Step = Callable[[DeferredWork, DeferredOperation], None]
+
+
+def scheduled(work: DeferredWork, operation: DeferredOperation) -> None:
+    work._schedule(operation, None)
+
+
+def failed(work: DeferredWork, operation: DeferredOperation) -> None:
+    operation.interrupt(CancelledError("too late"))
+
+
+def failed_without_signal(work: DeferredWork, operation: DeferredOperation) -> None:
+    operation.signal = None
+    work._schedule(operation, CancelledError("its wait fence failed"))
+
+
+@pytest.mark.parametrize("step", [scheduled, failed, failed_without_signal])
+def test_an_interrupt_leaves_no_operation_to_nobody(step: Step) -> None:
+    """It ends once, at the latest when the queue is closed."""
+    places = 0
+    for interruption in interruptions(0):
+        ends: list[str] = []
+
+        def submit(operation: DeferredOperation, ends: list[str] = ends) -> None:
+            ends.append("submitted")
+            operation.settle()
+
+        work = DeferredWork("test", submit)
+        wait, signal = Fence(((Semaphore(), 1),)), Fence(((Semaphore(), 1),))
+        operation = DeferredOperation(work, "operation", wait, signal, lambda: None)
+        work.defer(operation)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            came = interruption.during(lambda work=work, operation=operation: step(work, operation))  # type: ignore[misc]
+            is_left = work.waiting_count == 1
+            work.close()
+        has_failed = operation.action is None
+        assert ends == ["submitted"] * (not has_failed), f"interrupted at place {interruption.place}"
+        assert (signal.failure is not None) == (has_failed and operation.signal is not None)
+        if came and step is not scheduled:
+            assert has_failed
+        assert came or not is_left
+        places += 1
+    assert places > 5
