@@ -9,24 +9,24 @@ from __future__ import annotations
 
 import os
 from _thread import get_ident
+from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Final
 from weakref import ref
 
 from jitree.base.endings import guard
-from jitree.errors import StatusCode, StatusError
+from jitree.errors import StatusError
 from jitree.hal.buffer import PENDING, Buffer, BufferView
 from jitree.hal.enums import NOTHING, READING, WRITING
 from jitree.hal.fence import Fence, Turn
+from jitree.hal.memory_map import Extent, MemoryMap
 from jitree.regs.list import without_lists
 
 if TYPE_CHECKING:
     from jitree.hal.fence import Signaller
     from jitree.hal.producer import Producer
-
-Extent = tuple[int, int]
-"""Addresses of the host: where memory begins and ends."""
 
 
 class Use:
@@ -49,16 +49,35 @@ class Use:
         return Turn((semaphore, value) for semaphore, value in found if semaphore is not None)
 
     def has_ended(self) -> bool:
-        end = self.end
-        return len(end.timepoints) < len(self._points) or end.query() != StatusCode.DEFERRED
+        is_reached = True
+        for reference, value in self._points:
+            semaphore = reference()
+            if semaphore is None:
+                return True
+            semaphore.look()
+            if semaphore.failure is not None:
+                return True
+            is_reached = is_reached and semaphore.is_reached(value)
+        return is_reached
 
-    def disturbs(self, read: Sequence[Extent], written: Sequence[Extent]) -> bool:
-        """Whether what reads and writes such memory has to come after it."""
-        return _overlap(self.written, read) or _overlap(self.written, written) or _overlap(self.read, written)
 
-
-_uses: list[Use] = []
+_uses: deque[Use] = deque()
+"""From the oldest."""
+_reading: Final[MemoryMap[Use]] = MemoryMap()
+_writing: Final[MemoryMap[Use]] = MemoryMap()
 _lock = guard()
+
+
+class _Looks:
+    """How many uses may be looked at, so that looking for those that have ended takes a few steps a call,
+    however many are pending."""
+
+    left = 0
+
+
+_LOOKS: Final = 8
+"""For each call. Of as many uses all are looked at each time; of more, the oldest until one has not ended,
+and all of them once there have been enough calls."""
 
 
 def begin(fence: Fence, read: Sequence[Extent], written: Sequence[Extent]) -> None:
@@ -78,18 +97,42 @@ def _add(use: Use) -> None:
     if not use.read and not use.written:
         return
     with _lock:
-        while _uses and _uses[0].has_ended():
-            _uses.pop(0)
+        _forget_ended()
         if not use.has_ended():
             _uses.append(use)
+            _reading.add(use, use.read)
+            _writing.add(use, use.written)
         _show()
 
 
 def settle() -> None:
-    """Forgets the calls that have ended."""
+    """Forgets calls that have ended."""
     with _lock:
-        _uses[:] = [use for use in _uses if not use.has_ended()]
+        _forget_ended()
         _show()
+
+
+def _forget_ended() -> None:
+    """The caller holds the lock."""
+    global _uses
+    while _uses and _uses[0].has_ended():
+        _forget(_uses[0])
+        _uses.popleft()
+    _Looks.left += _LOOKS
+    if _Looks.left >= len(_uses):
+        _Looks.left = 0
+        kept: deque[Use] = deque()
+        for use in _uses:
+            if use.has_ended():
+                _forget(use)
+            else:
+                kept.append(use)
+        _uses = kept
+
+
+def _forget(use: Use) -> None:
+    _reading.remove(use, use.read)
+    _writing.remove(use, use.written)
 
 
 def before(read: Sequence[Extent], written: Sequence[Extent]) -> list[Fence]:
@@ -113,8 +156,11 @@ def before_both(read: Sequence[Extent], written: Sequence[Extent]) -> list[Fence
 def _in_the_way(read: Sequence[Extent], written: Sequence[Extent]) -> list[Use]:
     if PENDING[0] == NOTHING:
         return []
-    settle()
-    return [use for use in tuple(_uses) if use.disturbs(read, written)]
+    with _lock:
+        _forget_ended()
+        _show()
+        found = chain(_writing.users(read), _writing.users(written), _reading.users(written))
+        return [use for use in dict.fromkeys(found) if not use.has_ended()]
 
 
 def wait_for(fences: Iterable[Fence]) -> None:
@@ -195,14 +241,9 @@ def extents(values: Iterable[object]) -> tuple[Extent, ...]:
     return tuple(found)
 
 
-def _overlap(some: Sequence[Extent], others: Sequence[Extent]) -> bool:
-    return any(start < stop and begin < end for start, end in some for begin, stop in others)
-
-
 def _show() -> None:
     """Shows machine code what is pending. The caller holds the lock."""
-    writes = any(use.written for use in _uses)
-    PENDING[0] = WRITING if writes else READING if _uses else NOTHING
+    PENDING[0] = WRITING if _writing else READING if _uses else NOTHING
 
 
 def _after_fork() -> None:
@@ -210,6 +251,8 @@ def _after_fork() -> None:
     global _lock
     _lock = guard()
     _uses.clear()
+    _reading.clear()
+    _writing.clear()
     PENDING[0] = NOTHING
 
 

@@ -16,6 +16,7 @@ from _thread import _local
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.arguments import integer, seconds
@@ -61,6 +62,56 @@ class Timepoint:
         return self._semaphore._forget(self)
 
 
+class Timepoints:
+    """Those of a semaphore, by value: thousands may wait for one, each for a value of its own, and finding
+    those that are due takes as long as there are of them."""
+
+    __slots__ = ("_heap", "_of_value")
+
+    def __init__(self) -> None:
+        self._of_value: dict[int, dict[Timepoint, None]] = {}
+        self._heap: list[int] = []
+        """The values, and some that nothing waits for any more."""
+
+    def __bool__(self) -> bool:
+        return bool(self._of_value)
+
+    def add(self, timepoint: Timepoint) -> None:
+        same = self._of_value.get(timepoint.value)
+        if same is None:
+            if len(self._heap) > 2 * len(self._of_value) + _FEW_VALUES:
+                self._heap = sorted(self._of_value)
+            heappush(self._heap, timepoint.value)
+            same = self._of_value.setdefault(timepoint.value, {})
+        same[timepoint] = None
+
+    def remove(self, timepoint: Timepoint) -> bool:
+        """Whether it was there."""
+        same = self._of_value.get(timepoint.value)
+        if same is None or timepoint not in same:
+            return False
+        del same[timepoint]
+        if not same:
+            del self._of_value[timepoint.value]
+            while self._heap and self._heap[0] not in self._of_value:
+                heappop(self._heap)
+        return True
+
+    def until(self, value: int) -> list[Timepoint]:
+        """Those of this value and of lower ones, from the lowest."""
+        heap, found = self._heap, set()
+        places = [0]
+        while places:
+            place = places.pop()
+            if place < len(heap) and heap[place] <= value:
+                found.add(heap[place])
+                places += (2 * place + 1, 2 * place + 2)
+        return [one for due in sorted(found) for one in list(self._of_value.get(due, ()))]
+
+
+_FEW_VALUES: Final = 16
+
+
 class Semaphore(Unique):
     """A timeline semaphore on the host."""
 
@@ -72,7 +123,7 @@ class Semaphore(Unique):
     def __init__(self, initial_value: int = 0) -> None:
         self._value = initial_value
         self._failure: StatusError | None = None
-        self._timepoints: dict[Timepoint, None] | None = None
+        self._timepoints: Timepoints | None = None
         self._producers: dict[int, Producer] | None = None
 
     @property
@@ -135,7 +186,7 @@ class Semaphore(Unique):
         with self._lock:
             if self._failure is None:
                 self._failure = error
-            failure, due = self._failure, list(self._timepoints or ())
+            failure, due = self._failure, self._due(MAXIMUM_PAYLOAD)
         if due:
             _call(due, failure)
 
@@ -146,12 +197,12 @@ class Semaphore(Unique):
         """
         if self._failure is None and self._value < value:
             timepoint = Timepoint(self, value, callback)
-            first: dict[Timepoint, None] = {}
+            first = Timepoints()
             with self._lock:
                 if self._failure is None and self._value < value:
                     if self._timepoints is None:
                         self._timepoints = first
-                    self._timepoints[timepoint] = None
+                    self._timepoints.add(timepoint)
                     return timepoint
         callback(self._failure)
         return None
@@ -208,14 +259,12 @@ class Semaphore(Unique):
 
     def _due(self, value: int) -> Sequence[Timepoint]:
         timepoints = self._timepoints
-        if not timepoints:
-            return ()
-        return [timepoint for timepoint in list(timepoints) if timepoint.value <= value]
+        return timepoints.until(value) if timepoints else ()
 
     def _forget(self, timepoint: Timepoint) -> bool:
         with self._lock:
             timepoints = self._timepoints
-            return timepoints is not None and timepoints.pop(timepoint, timepoint) is None
+            return timepoints is not None and timepoints.remove(timepoint)
 
 
 def _call(due: Sequence[Timepoint], failure: StatusError | None) -> None:

@@ -134,6 +134,25 @@ def test_what_could_not_be_started_once_may_be_started_later(monkeypatch: pytest
         assert session.call("hostile.count", 5) == 5
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_whatever_keeps_the_process_from_starting_is_raised_where_it_was_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    starting._end()
+    with confined() as session:
+        with monkeypatch.context() as patch:
+
+            def missing(package: str) -> list[str]:
+                raise ImportError(f"no {package} here")
+
+            patch.setattr(starting, "folders_of", missing)
+            with pytest.raises(ImportError, match="no jitree here"):
+                starting.ask_for_child(b"{}")
+        assert not starting._started
+        session.load(PROGRAM)
+        assert session.call("hostile.count", 5) == 5
+
+
 def test_the_process_ends_with_its_parent() -> None:
     """Also in the middle of a call that never ends, and when nothing can tell it."""
     program = (

@@ -114,6 +114,11 @@ TESTS = {
     "Host modules, parameters and providers": [
         "security/test_hostile.py::test_host_modules_are_called_with_anything"
     ],
+    "port of a group": [
+        "hal/groups/test_presence.py::test_strangers_are_no_members",
+        "hal/groups/test_presence.py::test_strangers_take_neither_room_nor_the_place_of_members",
+        "hal/groups/test_presence.py::test_the_token_never_goes_over_the_port_and_a_proof_serves_once",
+    ],
     "Time, and what kernels and programs need": ["loaders/test_vmvx_interrupt.py"],
     "how long something takes": [],
     "The file:": ["vmfb/test_flatbuffer.py", "vmfb/test_streams.py"],

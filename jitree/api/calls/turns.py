@@ -14,7 +14,8 @@ from jitree.errors import CancelledError, is_return
 from jitree.hal import pending
 from jitree.hal.buffer import PENDING
 from jitree.hal.fence import Fence
-from jitree.hal.pending import Extent, Use, extents
+from jitree.hal.memory_map import Extent
+from jitree.hal.pending import Use, extents
 from jitree.hal.semaphore import Semaphore
 
 if TYPE_CHECKING:

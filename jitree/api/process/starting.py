@@ -37,10 +37,11 @@ class Starter:
         self._is_over = False
         """Whether a thread has begun to start it, or none is to."""
         self._process: subprocess.Popen[bytes] | None = None
-        self._failure: OSError | None = None
+        self._failure: BaseException | None = None
 
     def start(self) -> None:
-        """Starts it unless it has been started. OSError where that is not possible."""
+        """Starts it unless it has been started. Raises what its thread has raised: OSError where that is not
+        possible."""
         if not self._is_over:
             done = allocate_lock()
             done.acquire()
@@ -50,13 +51,17 @@ class Starter:
         if self._failure is not None:
             raise self._failure
 
+    @property
+    def has_failed(self) -> bool:
+        return self._failure is not None
+
     def _start(self, done: LockType) -> None:
         try:
             with self._lock:
                 if not self._is_over:
                     self._is_over = True
                     self._process = self._started()
-        except OSError as error:
+        except BaseException as error:  # no thread hears it but the one that waits
             self._failure = error
         finally:
             self._theirs.close()
@@ -133,8 +138,9 @@ def _asked(options: bytes) -> tuple[socket.socket, socket.socket]:
                 _started.append(starter)
             try:
                 starter.start()
-            except OSError:
-                _end()  # the next one may be started
+            except BaseException:
+                if starter.has_failed:
+                    _end()  # the next one may be started
                 raise
             try:
                 socket.send_fds(starter.control, [options], [theirs.fileno(), its.fileno()])

@@ -4,6 +4,9 @@ A transport may not tell: memory that two GPUs share says nothing about the proc
 each member keeps a connection to member 0, which nothing goes over but how members end: by themselves, with a
 message, or by the end of their process, which closes the connection. Member 0 tells the others.
 
+Anyone who reaches the port of member 0 may connect. Member 0 sends a new word to each, and whoever has the
+token of the group, which never goes over the port, shows that by a digest of both.
+
 A member that leaves in order says how many operations it has begun. What the others begin beyond that waits
 for it in vain; what it has done its part of, and what others do among themselves, goes on.
 """
@@ -37,6 +40,7 @@ _ALL_SECONDS: Final = 5.0
 _STRANGER_SECONDS: Final = 5.0
 _STRANGER_BYTES: Final = 4096
 """That member 0 hears from one that does not say that it is a member."""
+_WORD_BYTES: Final = 32
 _MOST_STRANGERS: Final = 64
 """Connections that have not said so yet. Of more, the oldest end: members say it at once."""
 _RETRY_SECONDS: Final = 0.05
@@ -112,6 +116,8 @@ class _Line:
         self.rank = -1
         """Of the other side; -1 as long as it has not said."""
         self.since = time.monotonic()
+        self.word = secrets.token_bytes(_WORD_BYTES)
+        """What member 0 sends to the other side first."""
         self._heard = b""
         _sockets.add(connection)
 
@@ -204,9 +210,10 @@ class Presence:
         except OSError:
             return None
         line = _Line(connection)
-        line.send({"token": token, "rank": self._rank})
         try:
             with suppress(OSError):
+                word = connection.recv(_WORD_BYTES, socket.MSG_WAITALL)
+                line.send({"proof": _proof(token, word, self._rank), "rank": self._rank})
                 if connection.recv(1) == b"\n":  # accepted
                     line.rank = 0
                     connection.setblocking(False)
@@ -309,7 +316,10 @@ class Presence:
                 time.sleep(_RETRY_SECONDS)
             return
         connection.setblocking(False)
-        self._selector.register(connection, selectors.EVENT_READ, _Line(connection))
+        line = _Line(connection)
+        self._selector.register(connection, selectors.EVENT_READ, line)
+        with suppress(OSError):  # it has gone, which is heard of
+            connection.send(line.word)
 
     def _strangers(self, most: int = _MOST_STRANGERS) -> list[_Line]:
         """Connections that have not said that they are members, from the oldest. Those that have had their
@@ -351,10 +361,10 @@ class Presence:
 
     def _greeted(self, line: _Line, message: dict[str, Any]) -> bool:
         """Whether the other side is a member that has not come yet."""
-        rank, token = message.get("rank"), str(message.get("token")).encode(errors="replace")
-        if not hmac.compare_digest(token, self._token.encode()):
-            return False
+        rank, proof = message.get("rank"), str(message.get("proof")).encode(errors="replace")
         if not isinstance(rank, int) or not 0 < rank < self._count or rank in self._lines:
+            return False
+        if not hmac.compare_digest(proof, _proof(self._token, line.word, rank).encode()):
             return False
         line.rank = rank
         self._lines[rank] = line
@@ -375,6 +385,11 @@ class Presence:
     def _drop(self, line: _Line) -> None:
         self._selector.unregister(line.connection)
         line.connection.close()
+
+
+def _proof(token: str, word: bytes, rank: int) -> str:
+    """That a member has the token, for one connection and one rank."""
+    return hmac.digest(token.encode(), word + str(rank).encode(), "sha256").hex()
 
 
 def _listening(count: int) -> socket.socket | None:

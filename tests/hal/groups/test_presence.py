@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import multiprocessing
 import os
 import signal
@@ -41,6 +42,14 @@ def joined(count: int) -> list[Presence]:
         member.answer(note)
     members[0].await_all()
     return members
+
+
+def after_word(stranger: socket.socket) -> bytes:
+    """What member 0 sends to a connection after its word, if anything."""
+    left = presence._WORD_BYTES
+    while left and (part := stranger.recv(left)):
+        left -= len(part)
+    return stranger.recv(1)
 
 
 @pytest.fixture
@@ -201,7 +210,7 @@ def test_strangers_are_no_members() -> None:
     for stranger in strangers[:3]:
         stranger.settimeout(SECONDS)
         with suppress(ConnectionResetError):  # with what it has not read
-            assert stranger.recv(1) == b""
+            assert after_word(stranger) == b""
     second.answer(note)
     first.await_all()
     second.end(FAILED, "known")
@@ -212,6 +221,35 @@ def test_strangers_are_no_members() -> None:
         stranger.close()
 
 
+def test_the_token_never_goes_over_the_port_and_a_proof_serves_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has listened to a member cannot join in its place."""
+    sent: list[dict[str, Any]] = []
+    send = presence._Line.send
+
+    def record(line: Any, message: dict[str, Any]) -> None:
+        sent.append(message)
+        send(line, message)
+
+    monkeypatch.setattr(presence._Line, "send", record)
+    first, second, third = (Presence(rank, 3) for rank in range(3))
+    note = first.invite()
+    second.answer(note)
+    assert first._server is not None and first._token
+    assert [message["rank"] for message in sent] == [1] and first._token not in str(sent)
+    for replayed in (sent[0], {**sent[0], "rank": 2}):
+        with socket.create_connection(first._server.getsockname()[:2]) as stranger:
+            stranger.settimeout(SECONDS)
+            word = stranger.recv(presence._WORD_BYTES, socket.MSG_WAITALL)
+            assert len(set(word)) > 1
+            stranger.sendall(json.dumps(replayed).encode() + b"\n")
+            assert stranger.recv(1) == b""
+    third.answer(note)
+    first.await_all()
+    assert first._all_came.is_set()
+    for member in (first, second, third):
+        member.end(LEFT)
+
+
 def test_strangers_take_neither_room_nor_the_place_of_members(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest go where there are many, and all of them once the members are there."""
     monkeypatch.setattr(presence.Presence._strangers, "__defaults__", (2,))
@@ -220,10 +258,10 @@ def test_strangers_take_neither_room_nor_the_place_of_members(monkeypatch: pytes
     assert first._server is not None
     port = first._server.getsockname()[1]
     strangers = [socket.create_connection(("127.0.0.1", port), SECONDS) for _ in range(6)]
-    assert [stranger.recv(1) for stranger in strangers[:4]] == [b""] * 4
+    assert [after_word(stranger) for stranger in strangers[:4]] == [b""] * 4
     second.answer(note)
     first.await_all()
-    assert [stranger.recv(1) for stranger in strangers] == [b""] * 6
+    assert [after_word(stranger) for stranger in strangers] == [b""] * 6
     second.end(FAILED, "known")
     assert "has failed: known" in str(heard(first))
     for connection in (first, second):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from jitree.api.calls.native.producers import Producers
     from jitree.api.function import Function
     from jitree.hal.buffer import BufferView
-    from jitree.hal.pending import Extent
+    from jitree.hal.memory_map import Extent
     from jitree.vmfb.cconv import Item
 
     Keep = Callable[[object], int]

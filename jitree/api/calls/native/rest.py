@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jitree.api.calls.turns import Uses
     from jitree.dispatch.engine import EngineEntry
     from jitree.dispatch.invocation import Call
-    from jitree.hal.pending import Extent
+    from jitree.hal.memory_map import Extent
     from jitree.regs.machine import Machine
 
 
