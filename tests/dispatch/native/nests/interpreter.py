@@ -87,7 +87,7 @@ def _compiled(source: str, names: str) -> Callable[..., int]:
     return found["run"]  # type: ignore[no-any-return]
 
 
-def _view(buffer: Bytes, code: str) -> Any:
+def _view(buffer: Bytes, code: Any) -> Any:
     size = struct.calcsize(code)
     whole = len(buffer) // size * size
     return buffer.data[:whole].cast(code) if whole else ()
