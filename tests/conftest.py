@@ -35,6 +35,15 @@ def prepared_calls() -> None:
     prepare_calls()
 
 
+@pytest.fixture
+def images_are_built_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that wait for the code of many programs, which no builder process is then started for."""
+    from jitree.codegen import image
+    from tests.dispatch.harness import start_here
+
+    monkeypatch.setattr(image.Provider, "_start", start_here)
+
+
 def pytest_configure() -> None:
     """Code that has changed since images were shipped is tested with images of its own, in the cache. Failed
     tests show where in the package. Ctrl-C ends what tests begin, also in the background of a shell, where

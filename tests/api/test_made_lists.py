@@ -19,7 +19,7 @@ from jitree.regs.objects import VmBuffer
 from tests.api.direct import CALLS, direct, live, needs_machine_code, prepare_calls
 from tests.assembler import Assembler
 
-pytestmark = needs_machine_code
+pytestmark = [needs_machine_code, pytest.mark.usefixtures("images_are_built_here")]
 
 KINDS = ("i8", "i32", "i64", "f32", "f64", "!vm.opaque", "!vm.list<i8>")
 LISTS = ("%r0", "%r1", "%r2")
@@ -103,7 +103,7 @@ def test_programs_do_the_same_in_the_loop(sessions: list[Session], program: list
     compare(sessions[:2], program)
 
 
-@settings(max_examples=5, deadline=None)  # a second each
+@settings(max_examples=5, deadline=None)
 @given(st.lists(steps, min_size=6, max_size=14))
 @example(
     [("resize", 1, 32), ("put", 1, 31, 0), ("resize", 2, 1), ("put", 2, 0, 1), ("size", 2), ("take", 2, 0, 0)]

@@ -32,13 +32,24 @@ print(*[name for name, loader in loaders.items() if type(loader).__name__ == "_L
 """
 
 
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """The package's Python files, in another place."""
-    folder = tmp_path / "jitree"
+@pytest.fixture(scope="module")
+def imported_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package's Python files, in another place, with Python's own code of those of a first result: to
+    compile them takes longer than what most tests do."""
+    folder = tmp_path_factory.mktemp("imported") / "jitree"
     wanted = shutil.ignore_patterns("__pycache__", "*.image", "*.tsv", "*.ll", "*.ptx")
     shutil.copytree(PACKAGE, folder, ignore=wanted)
+    run(folder, LOADERS)
+    for name in ("start", "later"):
+        file_of(folder, name).unlink()
+    assert any(folder.rglob("*.pyc")) and not any(folder.rglob("*.bin"))
     return folder
+
+
+@pytest.fixture
+def copy(tmp_path: Path, imported_once: Path) -> Path:
+    """The package in a place of its own, before any process has written what the next ones take."""
+    return shutil.copytree(imported_once, tmp_path / "jitree")
 
 
 def run(copy: Path, code: str, **variables: str) -> str:

@@ -26,15 +26,6 @@ from jitree.codegen.image.keys import key_of
 from tests.codegen.test_image import KEY, SAMPLE, recipe, twice
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "cache"
-    path.mkdir(mode=0o700)
-    monkeypatch.setenv("JITREE_CACHE_DIR", str(path))
-    monkeypatch.setattr(image, "_static", {})
-    return path
-
-
 def _long(path: Path) -> None:
     path.touch(mode=0o600)
     os.truncate(path, 64 << 30)

@@ -20,13 +20,6 @@ from jitree.errors import AlreadyExistsError, UnavailableError
 from tests.codegen.images import built
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "cache"
-    monkeypatch.setenv("JITREE_CACHE_DIR", str(path))
-    return path
-
-
 def recipe(generator: str, *data: bytes) -> Recipe:
     return Recipe("made", "made of data", f"tests.codegen.image_texts:{generator}", 1.0, data)
 

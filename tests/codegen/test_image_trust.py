@@ -13,26 +13,11 @@ import pytest
 import jitree
 from jitree.codegen import image
 from jitree.codegen.image import cache, place
-from jitree.codegen.image.flat import FlatImage, Recipe
+from jitree.codegen.image.flat import FlatImage
 from jitree.codegen.image.keys import key_of
 from jitree.errors import UnavailableError
-from tests.codegen.test_image import twice
+from tests.codegen.test_image import KEY, recipe, twice
 from tests.security.programs import VMVX
-
-KEY = bytes(range(32))
-
-
-def recipe(generator: str = "texts") -> Recipe:
-    return Recipe("sample", "a sample", f"tests.codegen.image_texts:{generator}", 1.0)
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "cache"
-    path.mkdir(mode=0o700)
-    monkeypatch.setenv("JITREE_CACHE_DIR", str(path))
-    monkeypatch.setattr(image, "_static", {})
-    return path
 
 
 @pytest.fixture
@@ -101,11 +86,11 @@ def test_a_current_folder_that_is_gone(folder: Path, tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
 def test_an_image_that_others_can_write_is_a_miss(mode: int, folder: Path) -> None:
-    path = cache.store(recipe(), KEY, FlatImage(b"x" * 8, b"", {}))
+    path = cache.store(recipe("texts"), KEY, FlatImage(b"x" * 8, b"", {}))
     assert path.stat().st_mode & 0o777 == 0o600
-    assert cache.load(recipe(), KEY) is not None
+    assert cache.load(recipe("texts"), KEY) is not None
     path.chmod(mode)
-    assert cache.load(recipe(), KEY) is None
+    assert cache.load(recipe("texts"), KEY) is None
 
 
 def test_a_folder_that_others_can_write_is_refused(
@@ -113,7 +98,7 @@ def test_a_folder_that_others_can_write_is_refused(
 ) -> None:
     """What is in it is not run, and nothing is written to it: the user's own one gets the image."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    sample = recipe()
+    sample = recipe("texts")
     planted = cache.store(sample, key_of(sample), FlatImage(b"\xcc" * 64, b"", {"twice": 0}))
     folder.chmod(0o777)
     reason = r"cache' can be written by others \(mode 0777\).*chmod go-w '.*it is kept in '.*/jitree-"
@@ -136,11 +121,11 @@ def test_logs_and_locks_are_not_written_through_links(folder: Path, tmp_path: Pa
     assert victim.read_text() == "precious"
     assert not log.is_symlink() and "no text today" in log.read_text()
     assert log.stat().st_mode & 0o777 == 0o600
-    lock = cache.path_of(recipe(), key_of(recipe())).with_suffix(cache.LOCK_SUFFIX)
+    lock = cache.path_of(recipe("texts"), key_of(recipe("texts"))).with_suffix(cache.LOCK_SUFFIX)
     lock.symlink_to(tmp_path / "not there")
     image._static.clear()
     with pytest.raises(UnavailableError, match=r"cannot be started: .*\.lock"):
-        image.wait(recipe())
+        image.wait(recipe("texts"))
     assert not (tmp_path / "not there").exists()
 
 
@@ -148,7 +133,7 @@ def test_logs_and_locks_are_not_written_through_links(folder: Path, tmp_path: Pa
 def test_files_of_builders_are_the_users_alone(umask: int, folder: Path) -> None:
     before = os.umask(umask)
     try:
-        image.wait(recipe())
+        image.wait(recipe("texts"))
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}

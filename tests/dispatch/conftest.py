@@ -7,13 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from jitree.codegen import image
-from tests.dispatch.harness import TIERS, Vm, start_here
+from tests.dispatch.harness import TIERS, Vm
 
 
 @pytest.fixture(autouse=True)
-def images_are_built_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image.Provider, "_start", start_here)
+def _no_builders(images_are_built_here: None) -> None: ...
 
 
 @pytest.fixture(params=TIERS)

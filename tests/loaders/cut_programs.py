@@ -25,6 +25,7 @@ from jitree.hal.local.executor.records import KernelDispatch, KernelEntry, Workg
 from jitree.loaders.vmvx_executable import VmvxExecutable
 from jitree.loaders.vmvx_images import SPANS
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
+from jitree.loaders.vmvx_native import CompiledKernels
 from jitree.regs.memory import UNBOUNDED, Bounds, address_of
 from tests.assembler import Assembler
 from tests.dispatch.native.nests.programs import LoopText, Text
@@ -81,22 +82,24 @@ class KernelText(Text):
 
 def compiled(text: KernelText, bounds: Bounds = UNBOUNDED) -> VmvxExecutable:
     """With machine code in place, made in this process: workgroups can be cut however small they are."""
-    return with_code(load(text.module(), "native", bounds=bounds))
+    return with_code(lambda: load(text.module(), "native", bounds=bounds))
 
 
-def with_code(executable: VmvxExecutable) -> VmvxExecutable:
-    """An executable that has been loaded, with machine code in place."""
+def with_code(loaded: Callable[[], VmvxExecutable]) -> VmvxExecutable:
+    """As :func:`compile_here`, of which workgroups can be cut however small they are."""
     with patch.object(cutting, "LEAST_WORK", 0):
-        compile_here(executable)
-    return executable
+        return compile_here(loaded)
 
 
-def compile_here(executable: VmvxExecutable) -> None:
-    """Puts machine code in place, made in this process."""
+def compile_here(loaded: Callable[[], VmvxExecutable]) -> VmvxExecutable:
+    """An executable with machine code in place, made in this process; no other makes it once more."""
+    with patch.object(CompiledKernels, "start", lambda kernels: None):
+        executable = loaded()
     kernels = executable._compiled
     assert kernels is not None
     image.wait(SPANS)
     assert kernels._use(map_image(build(generate(kernels._provider.recipe), host_target())))
+    return executable
 
 
 def most_parts(executable: VmvxExecutable) -> int:

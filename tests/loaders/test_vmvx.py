@@ -26,6 +26,8 @@ from tests.hal.executors import EXECUTORS, Execute, executing
 from tests.hal.native_kernels import aligned, whole
 from tests.loaders.vmvx_programs import COUNT, NUMBER, kernels, load, load_sample
 
+pytestmark = pytest.mark.usefixtures("images_are_built_here")
+
 
 @pytest.fixture(scope="module", params=EXECUTORS)
 def execute(request: pytest.FixtureRequest) -> Iterator[Execute]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -59,10 +60,8 @@ def limited(memory: int | None = None, objects: int | None = None) -> tuple[Heap
 def kernel(text: str, tier: str, bounds: Bounds, **options: Any) -> VmvxExecutable:
     module = Assembler("kernels", **options)
     module.function("f", ENTRY_CONVENTION, text, attrs={"binding_count": "1"})
-    loaded = load(module, tier, bounds=bounds)
-    if tier == "native":
-        compile_here(loaded)
-    return loaded
+    loaded = partial(load, module, tier, bounds=bounds)
+    return compile_here(loaded) if tier == "native" else loaded()
 
 
 def run(executable: VmvxExecutable, count: int) -> np.ndarray:

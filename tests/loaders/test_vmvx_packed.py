@@ -55,7 +55,7 @@ def program() -> tuple[bytes, int]:
 def executable(file: object, size: int, bounds: Bounds | None = None) -> VmvxExecutable:
     data = memoryview(file)[:size].toreadonly()  # type: ignore[arg-type]
     loader = VmvxLoader((), "native") if bounds is None else VmvxLoader((), "native", bounds)
-    return with_code(loader.try_load(ExecutableParameters(FORMAT, data, ())))
+    return with_code(lambda: loader.try_load(ExecutableParameters(FORMAT, data, ())))
 
 
 def matrix_in(file: object, size: int) -> np.ndarray:

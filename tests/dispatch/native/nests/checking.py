@@ -10,7 +10,8 @@ import numpy as np
 from jitree.base.memory import PAGE_SIZE, READ, WRITE, page_up
 from jitree.base.memory import Mapping as Pages
 from jitree.dispatch.native.ssa import SsaFunction
-from tests.dispatch.native.nests.harness import Bytes, Compiled, interpret
+from tests.dispatch.native.nests.harness import Bytes, Compiled
+from tests.dispatch.native.nests.interpreter import interpret
 from tests.dispatch.native.nests.programs import only_nest
 
 ELEMENTS = 4096

@@ -1,11 +1,10 @@
-"""Runs one nest alone: its machine code on real memory, and the instructions of its loops one by one."""
+"""Runs one nest alone: its machine code on real memory."""
 
 from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
@@ -14,13 +13,13 @@ import numpy.typing as npt
 
 from jitree.codegen.image.compile import host_target, target_machine
 from jitree.dispatch.native.nests import Nest
-from jitree.dispatch.native.ssa import Block, SsaInstruction, SsaLoop, Value
-from jitree.dispatch.semantics import SEMANTICS, Semantic
+from jitree.dispatch.native.ssa import Value
+from jitree.dispatch.semantics import SEMANTICS
 
 Bytes = npt.NDArray[np.uint8]
 _LLVM = {"i32": "i32", "i64": "i64", "f32": "float", "f64": "double", "ref": "ptr"}
-_CODES = {"i8": "b", "i16": "h", "i32": "i", "i64": "q", "f32": "f", "f64": "d"}
-_WORD = {"i32": "<i", "i64": "<q", "f32": "<f", "f64": "<d"}
+CODES = {"i8": "b", "i16": "h", "i32": "i", "i64": "q", "f32": "f", "f64": "d"}
+WORD = {"i32": "<i", "i64": "<q", "f32": "<f", "f64": "<d"}
 
 
 class Buffer(NamedTuple):
@@ -152,155 +151,10 @@ deopt:
             if isinstance(given, np.ndarray):
                 words[2 * slot], words[2 * slot + 1] = given.ctypes.data, len(given)
             else:
-                raw = struct.pack(_WORD[value.type], given).ljust(8, b"\0")
+                raw = struct.pack(WORD[value.type], given).ljust(8, b"\0")
                 words[2 * slot] = int.from_bytes(raw, "little")
         result = ctypes.c_int64()
         left = ctypes.c_int64(looks)
         taken = self._function(ctypes.addressof(words), ctypes.addressof(result), ctypes.addressof(left))
         self.looks = looks - left.value
         return result.value if taken else None
-
-
-class TooLong(Exception):
-    """More iterations than a test can wait for."""
-
-
-def interpret(loop: SsaLoop, values: Mapping[Value, Any], limit: int = 1 << 62) -> int:
-    """Runs a loop instruction by instruction; what its counter is after it.
-
-    IndexError where an access is out of range.
-    """
-    return _Interpreter(loop, values).run(limit)
-
-
-Known = dict[Value, Any]
-Step = Callable[[Known], None]
-
-
-class _Interpreter:
-    """A loop as Python functions, one for each instruction: what iterations share is done once."""
-
-    def __init__(self, loop: SsaLoop, values: Mapping[Value, Any]) -> None:
-        self._loop = loop
-        self._known: Known = dict(values)
-        self._made = {
-            value
-            for block in loop.blocks
-            for value in (*block.parameters, *(r for each in block.instructions for r in each.results))
-        }
-        self._steps = {
-            block: [step for each in block.instructions if (step := self._step(each)) is not None]
-            for block in loop.blocks
-        }
-
-    def run(self, limit: int) -> int:
-        loop, known, steps = self._loop, self._known, self._steps
-        block, before = loop.header, None
-        for _ in range(limit):
-            if block not in steps:
-                return int(known[loop.header.parameters[0]])
-            arguments = [known[value] for value in self._arguments(block, before)]
-            known.update(zip(block.parameters, arguments, strict=True))
-            for step in steps[block]:
-                step(known)
-            before = block
-            ends = len(block.successors) == 2 and not known[block.terminator.operands[0]]
-            block = block.successors[1 if ends else 0]
-        raise TooLong
-
-    def _arguments(self, block: Block, before: Block | None) -> Iterator[Value]:
-        for parameter in block.parameters:
-            sources = zip(block.predecessors, parameter.operands, strict=True)
-            yield self._outside(
-                next(v for p, v in sources if (p is before if before else p not in self._loop.blocks))
-            )
-
-    def _outside(self, value: Value) -> Value:
-        """The value, which is known from now on if no instruction of the loop makes it."""
-        if value not in self._known and value not in self._made:
-            self._computation(value)(self._known)
-        return value
-
-    def _step(self, instruction: SsaInstruction) -> Step | None:
-        operands = [self._outside(operand) for operand in instruction.operands]
-        if instruction.mnemonic.startswith("buffer.load"):
-            return _load(instruction.mnemonic, instruction.results[0], operands)
-        if instruction.mnemonic.startswith("buffer.store"):
-            return _store(instruction.mnemonic, operands)
-        computations = [self._computation(result) for result in instruction.results]
-        return computations[0] if computations else None
-
-    def _computation(self, value: Value) -> Step:
-        """Some functions work on bits: their types are integers where those of the registers are not."""
-        if value.operation.startswith("const."):
-            number = _constant(value)
-            return lambda known: known.update({value: number})
-        semantic = SEMANTICS[value.operation]
-        operands = [self._outside(operand) for operand in value.operands]
-        function: Callable[..., Any] = semantic.function
-        kinds = [operand.type for operand in operands]
-        if [*kinds, value.type] != [*semantic.argument_types, semantic.result_type]:
-            function = partial(_on_bits, semantic, kinds, value.type)
-        if len(operands) == 2:
-            left, right = operands
-
-            def compute(known: Known) -> None:
-                known[value] = function(known[left], known[right])
-        else:
-
-            def compute(known: Known) -> None:
-                known[value] = function(*[known[operand] for operand in operands])
-
-        return compute
-
-
-def _constant(value: Value) -> Any:
-    bits = value.literals[0] if value.literals else 0
-    wide = 8 if value.type in ("i64", "f64") else 4
-    raw = (bits & (1 << 8 * wide) - 1).to_bytes(wide, "little")
-    return struct.unpack(_WORD[value.type], raw)[0]
-
-
-def _on_bits(semantic: Semantic, kinds: list[str], kind: str, *operands: Any) -> Any:
-    arguments = map(_reinterpreted, operands, kinds, semantic.argument_types)
-    return _reinterpreted(semantic.function(*arguments), semantic.result_type, kind)
-
-
-def _reinterpreted(number: Any, kind: str, wanted: str) -> Any:
-    if kind == wanted:
-        return number
-    return struct.unpack(_WORD[wanted], struct.pack(_WORD[kind], number))[0]
-
-
-def _place(mnemonic: str, size: int, buffer: Bytes, index: int) -> int:
-    if not 0 <= index < len(buffer) // size:
-        raise IndexError(f"{mnemonic} of element {index} of {len(buffer) // size}")
-    return index * size
-
-
-def _load(mnemonic: str, result: Value, operands: list[Value]) -> Step:
-    buffer, index = operands
-    code = _CODES[mnemonic.split(".")[2]]
-    element = struct.Struct(f"={code.upper() if mnemonic.endswith('.u') else code}")
-
-    def load(known: Known) -> None:
-        memory = known[buffer]
-        known[result] = element.unpack_from(
-            memory.data, _place(mnemonic, element.size, memory, known[index])
-        )[0]
-
-    return load
-
-
-def _store(mnemonic: str, operands: list[Value]) -> Step:
-    buffer, index, stored = operands
-    code = _CODES[mnemonic.split(".")[2]]
-    mask = {"b": 0xFF, "h": 0xFFFF}.get(code)
-    element = struct.Struct(f"={code if mask is None else code.upper()}")
-
-    def store(known: Known) -> None:
-        memory, value = known[buffer], known[stored]
-        value = value if mask is None else int(value) & mask
-        element.pack_into(memory.data, _place(mnemonic, element.size, memory, known[index]), value)
-
-    return store

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from jitree.dispatch.native.ssa import SsaFunction, Value
 from tests.dispatch.native.nests.checking import check
-from tests.dispatch.native.nests.harness import Bytes, Compiled, interpret
+from tests.dispatch.native.nests.harness import Bytes, Compiled
+from tests.dispatch.native.nests.interpreter import interpret
 from tests.dispatch.native.nests.programs import Level, Text, argument, only_nest, program, refusals
 
 Position = Callable[[Text, str], str]

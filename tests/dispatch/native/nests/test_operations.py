@@ -12,7 +12,8 @@ from jitree.dispatch.native.nests.operations import can_compute
 from jitree.dispatch.native.ssa import Value
 from jitree.dispatch.semantics import SEMANTICS
 from jitree.vmfb.words import FUSED, STRICT
-from tests.dispatch.native.nests.harness import Bytes, Compiled, interpret
+from tests.dispatch.native.nests.harness import Bytes, Compiled
+from tests.dispatch.native.nests.interpreter import interpret
 from tests.dispatch.native.nests.programs import Level, Text, only_nest, program
 from tests.dispatch.semantics_reference import (
     DTYPES,

@@ -18,7 +18,8 @@ from jitree.dispatch.native.counting import METADATA, on_pointers
 from jitree.dispatch.native.packed import PackedState
 from jitree.dispatch.native.ssa import Value
 from jitree.regs.layout import PACKED, PACKED_LINE, PACKED_ROWS, SCRATCH, STATE
-from tests.dispatch.native.nests.harness import Bytes, Compiled, interpret, own_machine
+from tests.dispatch.native.nests.harness import Bytes, Compiled, own_machine
+from tests.dispatch.native.nests.interpreter import interpret
 from tests.dispatch.native.nests.programs import Body, Level, Text, argument, only_nest, program
 
 ROOM = PACKED.word("room")

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from jitree.dispatch.native.nests import looks
 from jitree.dispatch.native.ssa import SsaFunction, Value
-from tests.dispatch.native.nests.harness import Bytes, Compiled, TooLong, interpret
+from tests.dispatch.native.nests.harness import Bytes, Compiled
+from tests.dispatch.native.nests.interpreter import TooLong, interpret
 from tests.dispatch.native.nests.programs import (
     Bound,
     Level,
