@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Final
 
 LLVM_TYPES: Final = {
@@ -15,6 +16,7 @@ _FIRST_FREE: Final = 100
 """Numbers of metadata below belong to the preludes."""
 
 
+@cache
 def llvm_type(kind: str, lanes: int) -> str:
     """``i1 i32 i64 f32 f64`` as a scalar, for one lane, or a vector."""
     return LLVM_TYPES[kind] if lanes == 1 else f"<{lanes} x {LLVM_TYPES[kind]}>"

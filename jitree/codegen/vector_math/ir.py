@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Final
 
@@ -63,14 +62,16 @@ def _definition(
     return f"{head} {{\n{writer.text()}\n  ret {writer.typed(result)}\n}}\n"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class _Value:
     """The result of an instruction. Operators write further ones; numbers among their operands are constants
     of the other operand's type."""
 
-    writer: _Writer
-    kind: str
-    name: str
+    __slots__ = ("kind", "name", "writer")
+
+    def __init__(self, writer: _Writer, kind: str, name: str) -> None:
+        self.writer = writer
+        self.kind = kind
+        self.name = name
 
     def _binary(self, other: Any, integer: str, floating: str) -> _Value:
         operation = floating if self.kind.startswith("f") else integer

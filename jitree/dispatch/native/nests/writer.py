@@ -53,8 +53,14 @@ class Writer(FunctionText):
     def let(self, expression: str) -> str:
         if expression.partition(" ")[0] not in _PURE and not _DIVISION.fullmatch(expression):
             return super().let(expression)
-        inside = len(self._fronts)
-        depth = max(map(self._depth, _NAME.findall(expression)), default=0)
+        inside, depth = len(self._fronts), 0
+        if inside:
+            for operand in _NAME.findall(expression):
+                lies_in = self._depths.get(operand)
+                if lies_in is None:
+                    lies_in = inside if operand.startswith(self._own) else 0
+                if lies_in > depth:
+                    depth = lies_in
         known = self._known if depth >= inside else self._fronts[depth].known
         name = known.get(expression)
         if name is None:
@@ -63,12 +69,6 @@ class Writer(FunctionText):
                 self._fronts[depth].lines.append(self._lines.pop())
             self._depths[name] = min(depth, inside)
         return name
-
-    def _depth(self, name: str) -> int:
-        depth = self._depths.get(name)
-        if depth is None:
-            return len(self._fronts) if name.startswith(self._own) else 0
-        return depth
 
     def label(self, name: str) -> None:
         super().label(name)
