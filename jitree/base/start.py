@@ -69,7 +69,7 @@ class _Loader(SourceFileLoader):
     def __init__(
         self, name: str, path: str, code: CodeType, finder: _Finder, imports: tuple[str, ...]
     ) -> None:
-        super().__init__(name, path)
+        self.name, self.path = name, path  # all that the class above would do
         self._code: CodeType | None = code
         self._finder, self._imports = finder, imports
 
@@ -92,7 +92,8 @@ class _Loader(SourceFileLoader):
 
     def run(self, module: ModuleType, lock: object) -> None:
         """As ``exec_module``."""
-        self.run_imports(lock)
+        if self._imports:
+            self.run_imports(lock)
         code, self._code = self._code, None
         assert code is not None
         exec(code, module.__dict__)
@@ -147,7 +148,7 @@ class _Finder:
             return
         loader = spec.loader
         assert isinstance(loader, _Loader) and _LOCKS is not None
-        module = _of_spec(spec, loader)
+        module = _of_spec(spec, loader, entry, above)
         spec._initializing = True  # type: ignore[attr-defined]  # threads look at the lock then
         _LOCKS[name] = lock
         sys.modules[name] = module
@@ -162,12 +163,14 @@ class _Finder:
         setattr(package, last, module)
 
 
-def _of_spec(spec: ModuleSpec, loader: _Loader) -> ModuleType:
-    """A new module, as Python makes them."""
+def _of_spec(spec: ModuleSpec, loader: _Loader, entry: Entry, above: str) -> ModuleType:
+    """A new module, as Python makes them; ``above`` is the package that it lies in."""
+    file, cached, is_package, *_ = entry
     module = loader.create_module(spec) or ModuleType(spec.name)
     names = module.__dict__
-    names["__spec__"], names["__loader__"], names["__package__"] = spec, loader, spec.parent
-    names["__file__"], names["__cached__"] = spec.origin, spec.cached
+    names["__spec__"], names["__loader__"] = spec, loader
+    names["__package__"] = spec.name if is_package else above
+    names["__file__"], names["__cached__"] = file, cached
     if spec.submodule_search_locations is not None:
         names["__path__"] = spec.submodule_search_locations
     return module

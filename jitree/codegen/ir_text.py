@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Final
 
 LLVM_TYPES: Final = {
@@ -32,6 +33,7 @@ def is_pure(expression: str) -> bool:
     return expression.partition(" ")[0] in _PURE or bool(_PURE_OTHERS.fullmatch(expression))
 
 
+@cache
 def llvm_type(kind: str, lanes: int) -> str:
     """``i1 i32 i64 f32 f64`` as a scalar, for one lane, or a vector."""
     return LLVM_TYPES[kind] if lanes == 1 else f"<{lanes} x {LLVM_TYPES[kind]}>"

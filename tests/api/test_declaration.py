@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,3 +115,28 @@ def test_sizes_that_no_tensor_has(size: str) -> None:
     """No text of the file takes long, and none is too long for Python."""
     parsed = parse_declaration(f"func @f(%a: tensor<{size}xf32> {{iree.abi.output = {size}}}) -> ()")
     assert parsed is not None and parsed[0][0].storage_of is None
+
+
+def test_what_is_run_does_not_grow_with_the_text() -> None:
+    """A first call reads the declaration of its function: characters take no Python call each."""
+
+    def calls(attributes: str) -> int:
+        count = 0
+
+        def note(frame: object, event: str, value: object) -> None:
+            nonlocal count
+            count += event == "call"
+
+        sys.setprofile(note)
+        try:
+            read = parse_declaration(
+                f'sync func @f(%x: tensor<4xf32> {{a = "{attributes}"}}) -> (tensor<4xf32>)'
+            )
+        finally:
+            sys.setprofile(None)
+        assert read is not None
+        return count
+
+    calls("")
+    assert calls("{" + ", " * 500 + "}") == calls("")
+    assert calls("") < 50

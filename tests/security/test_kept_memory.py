@@ -59,8 +59,8 @@ def numbers(value: int) -> np.ndarray:
 
 
 def loaded(tier: str, kept: str, into: str = "global", use: str = "reads") -> VmvxExecutable:
-    executable = load(kernels(kept, into, use), tier)
-    return with_code(executable) if tier == "native" else executable
+    program = kernels(kept, into, use)
+    return with_code(lambda: load(program, tier)) if tier == "native" else load(program, tier)
 
 
 @pytest.mark.parametrize(

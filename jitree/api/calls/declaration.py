@@ -7,7 +7,7 @@ The export attribute ``iree.abi.declaration`` holds text such as
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
@@ -194,8 +194,9 @@ def _parenthesised(text: str, start: int) -> tuple[str, int]:
     return "", -1
 
 
-def _depths(text: str, start: int) -> Iterator[tuple[int, int]]:
+def _depths(text: str, start: int) -> list[tuple[int, int]]:
     """(position, brackets open after it) of every character outside of strings; ``->`` closes nothing."""
+    found = []
     depth, quoted, escaped = 0, False, False
     for position in range(start, len(text)):
         character = text[position]
@@ -209,7 +210,8 @@ def _depths(text: str, start: int) -> Iterator[tuple[int, int]]:
             depth += 1
         elif character in _CLOSING and not (character == ">" and text[position - 1 : position] == "-"):
             depth -= 1
-        yield position, depth
+        found.append((position, depth))
+    return found
 
 
 def _parameters(text: str, prefix: str) -> tuple[Parameter, ...]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any, Final
 
@@ -63,14 +62,16 @@ def _definition(
     return f"{head} {{\n{writer.text()}\n  ret {writer.typed(result)}\n}}\n"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class _Value:
     """The result of an instruction. Operators write further ones; numbers among their operands are constants
     of the other operand's type."""
 
-    writer: _Writer
-    kind: str
-    name: str
+    __slots__ = ("kind", "name", "writer")
+
+    def __init__(self, writer: _Writer, kind: str, name: str) -> None:
+        self.writer = writer
+        self.kind = kind
+        self.name = name
 
     def _binary(self, other: Any, integer: str, floating: str) -> _Value:
         operation = floating if self.kind.startswith("f") else integer
@@ -213,14 +214,24 @@ def _multiply_add(writer: _Writer, intrinsic: str, *operands: Any) -> _Value:
     return writer.call(kind, name, [writer.value(x, kind) for x in operands])
 
 
-def _table(writer: _Writer, name: str, numbers: Iterable[float], count: int) -> str:
-    elements = ", ".join(f"double {_literal(number, 'f64')}" for number in numbers)
-    writer.others.append(f'@"table.{name}" = internal unnamed_addr constant [{count} x double] [{elements}]')
-    return f'@"table.{name}"'
+def _table(writer: _Writer, table: Callable[[], Sequence[Any]]) -> str:
+    writer.others.append(_table_text(table))
+    return f'@"table.{table.__name__}"'
+
+
+@functools.cache
+def _table_text(table: Callable[[], Sequence[Any]]) -> str:
+    """The definition of a table of numbers, or of rows of them one after the other."""
+    rows = table()
+    numbers = rows if isinstance(rows[0], float) else [number for row in rows for number in row]
+    digits = struct.pack(f">{len(numbers)}d", *numbers).hex().upper()
+    elements = ", ".join(f"double 0x{digits[at : at + 16]}" for at in range(0, len(digits), 16))
+    name = f'@"table.{table.__name__}"'
+    return f"{name} = internal unnamed_addr constant [{len(numbers)} x double] [{elements}]"
 
 
 def _lookup(writer: _Writer, table: Callable[[], tuple[float, ...]], index: _Value) -> _Value:
-    symbol = _table(writer, table.__name__, table(), len(table()))
+    symbol = _table(writer, table)
     lanes = writer.lanes
     places = writer.let(f"getelementptr double, ptr {symbol}, {writer.typed(index)}")
     if lanes == 1:
@@ -328,7 +339,7 @@ def _accumulate(
     if writer.lanes != 1:
         raise InternalError("a loop in vector math that is not rare")
     count = len(rows())
-    table = _table(writer, rows.__name__, (number for row in rows() for number in row), 2 * count)
+    table = _table(writer, rows)
     first = [("double", writer.value(start, "f64").name) for start in state]
     with writer.loop("0", str(count), 1, first) as iteration:
         row = []

@@ -1,4 +1,4 @@
-"""Tables that fit into two registers of 16 binary32 numbers: what :mod:`registers` looks up.
+"""Computes tables that fit into two registers of 16 binary32 numbers: what :mod:`registers` looks up.
 
 tanh and erf are 32 polynomials of degree 6, each around a centre: Taylor's series, of which Chebyshev
 polynomials take the higher powers away. The centres are chosen so that the value there and half the second
@@ -14,14 +14,20 @@ from fractions import Fraction
 from typing import Final
 
 from jitree.codegen.numbers import f32, f32_of_bits, f32_to_bits
-from jitree.codegen.vector_math.tables import (
+from jitree.codegen.vector_math.series import (
     BITS,
-    ERF_LIMIT,
     ONE,
-    TANH_LIMIT,
     error_function,
     exponential,
     slope_of_error_function,
+)
+from jitree.codegen.vector_math.tables import (
+    ERF_LIMIT,
+    ERF_OFFSET,
+    ERF_SHIFT,
+    TANH_LIMIT,
+    TANH_OFFSET,
+    TANH_SHIFT,
 )
 
 Row = tuple[float, ...]
@@ -33,8 +39,6 @@ TERMS: Final = 15
 UNIT: Final = Fraction(1, 2**24)
 """What rounding to binary32 changes at most, in relation to the number."""
 
-TANH_OFFSET: Final = 0.66015625
-TANH_SHIFT: Final = 20
 TANH_CENTRES: Final = (
     0.0, 0.05110441520810127, 0.11516528576612473, 0.181882843375206, 0.24379967153072357,
     0.30870234966278076, 0.3974650502204895, 0.5183728933334351, 0.6472687721252441, 0.7788578867912292,
@@ -44,8 +48,6 @@ TANH_CENTRES: Final = (
     5.0831217765808105, 5.584784984588623, 6.087691307067871, 6.584897041320801, 7.096592426300049,
     7.859620571136475, 8.664340019226074,
 )  # fmt: skip
-ERF_OFFSET: Final = 1.41015625
-ERF_SHIFT: Final = 19
 ERF_CENTRES: Final = (
     0.0, 0.05212448909878731, 0.12022405117750168, 0.1801631897687912, 0.2468239665031433,
     0.30672672390937805, 0.3717808723449707, 0.4358114004135132, 0.4956335723400116, 0.5567968487739563,
@@ -57,17 +59,14 @@ ERF_CENTRES: Final = (
 )  # fmt: skip
 
 
-@functools.cache
 def tanh_pieces() -> tuple[Row, ...]:
     return _pieces(_tanh_series, TANH_CENTRES, TANH_OFFSET, TANH_SHIFT, TANH_LIMIT)
 
 
-@functools.cache
 def erf_pieces() -> tuple[Row, ...]:
     return _pieces(_erf_series, ERF_CENTRES, ERF_OFFSET, ERF_SHIFT, ERF_LIMIT)
 
 
-@functools.cache
 def powers_of_two() -> tuple[Row, ...]:
     """2**(n / 32), and what that lacks, in relation to it."""
     step = 2 * ONE

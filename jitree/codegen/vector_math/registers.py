@@ -32,16 +32,17 @@ from jitree.codegen.vector_math.functions import (
     tanh_f32,
     with_sign_of,
 )
-from jitree.codegen.vector_math.pieces import (
+from jitree.codegen.vector_math.tables import (
+    ERF_LIMIT,
     ERF_OFFSET,
     ERF_SHIFT,
+    TANH_LIMIT,
     TANH_OFFSET,
     TANH_SHIFT,
     erf_pieces,
     powers_of_two,
     tanh_pieces,
 )
-from jitree.codegen.vector_math.tables import ERF_LIMIT, TANH_LIMIT
 
 LANES: Final = 16
 

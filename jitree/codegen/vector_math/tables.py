@@ -1,19 +1,18 @@
-"""Numbers that vector math looks up, computed by integers when first needed: the same bits everywhere.
+"""Numbers that vector math looks up, as ``tables.tsv`` has them: the same bits everywhere.
 
-A function of rows or values stands for its table; its name is the table's in machine code.
+Integers compute them (:mod:`computed`), those of erf in a tenth of a second, and a program that waits for its
+first machine code would wait for that. So ``python -m jitree.codegen.vector_math.computed`` writes a file.
+
+A function of rows or values stands for its table; its name is the table's, in the file and in machine code.
 """
 
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Sequence
-from fractions import Fraction
-from typing import Any, Final
-
-BITS: Final = 160
-"""Bits after the point of the integers here."""
-ONE: Final = 1 << BITS
+import os
+import struct
+from collections.abc import Mapping
+from typing import Final
 
 TANH_STEP: Final = 37.0 / 8192.0
 TANH_MASK: Final = 2047
@@ -30,156 +29,111 @@ PIECES: Final = 5
 FIRST_EXPONENT: Final = 96
 """The exponent of the first row of quarter turns, as binary32 counts: 2**-31."""
 
-Rows = tuple[tuple[float, float], ...]
+TANH_OFFSET: Final = 0.66015625
+TANH_SHIFT: Final = 20
+ERF_OFFSET: Final = 1.41015625
+ERF_SHIFT: Final = 19
+"""Bits of a number plus the offset that begin at the shift tell the row of :func:`tanh_pieces` and of
+:func:`erf_pieces` that holds it."""
+PIECE_NUMBERS: Final = 10
+"""Numbers in a row of these."""
+
+Values = tuple[float, ...]
+Rows = tuple[Values, ...]
+Pairs = tuple[tuple[float, float], ...]
+
+FILE: Final = os.path.join(os.path.dirname(__file__), "tables.tsv")
+"""A line for each table: its name, and its numbers one after the other, each as the hexadecimal digits of its
+64 bits."""
 
 
 @functools.cache
-def tanh_pairs() -> Rows:
-    """tanh of all multiples of the step, and what that lacks."""
-    decay = exponential(-2 * Fraction(TANH_STEP))
-    values, power = [], ONE
-    for _ in range(TANH_MASK + 1):
-        values.append(_pair(ONE - power, ONE + power))
-        power = power * decay >> BITS
-    return tuple(values)
+def tanh_values() -> Values:
+    """tanh of all multiples of the step."""
+    return _values("tanh_values")
 
 
 @functools.cache
-def tanh_values() -> tuple[float, ...]:
-    return tuple(high for high, _ in tanh_pairs())
+def tanh_rests() -> Values:
+    """What these lack."""
+    return _values("tanh_rests")
 
 
 @functools.cache
-def tanh_rests() -> tuple[float, ...]:
-    return tuple(low for _, low in tanh_pairs())
-
-
-@functools.cache
-def erf_slopes() -> tuple[float, ...]:
+def erf_slopes() -> Values:
     """2 / sqrt(pi) * exp(-c**2) for all multiples c of the step."""
-    quotient = exponential(-2 * Fraction(ERF_STEP) ** 2)
-    factor, slope = exponential(-(Fraction(ERF_STEP) ** 2)), _two_over_root_pi()
-    slopes = []
-    for _ in range(ERF_MASK + 1):
-        slopes.append(float(Fraction(slope, ONE)))
-        slope, factor = slope * factor >> BITS, factor * quotient >> BITS
-    return tuple(slopes)
+    return _values("erf_slopes")
 
 
 @functools.cache
-def erf_pair(n: int) -> tuple[float, float]:
-    """erf of a multiple of the step, and what that lacks."""
-    return _pair(error_function(n * Fraction(ERF_STEP)), ONE)
-
-
-class _ErfTable(Sequence[float]):
-    """A column of these, each computed when it is needed: all of them take a quarter of a second, in which
-    a call could not end."""
-
-    def __init__(self, column: int) -> None:
-        self._column = column
-
-    def __len__(self) -> int:
-        return ERF_MASK + 1
-
-    def __getitem__(self, n: Any) -> Any:
-        return erf_pair(range(ERF_MASK + 1)[n])[self._column]
+def erf_values() -> Values:
+    """erf of all multiples of the step."""
+    return _values("erf_values")
 
 
 @functools.cache
-def erf_values() -> Sequence[float]:
-    return _ErfTable(0)
+def erf_rests() -> Values:
+    """What these lack."""
+    return _values("erf_rests")
 
 
 @functools.cache
-def erf_rests() -> Sequence[float]:
-    return _ErfTable(1)
-
-
-def error_function(x: Fraction) -> int:
-    """erf by Taylor's series."""
-    power = int(ONE * x)
-    square, total, n = power * power >> BITS, 0, 0
-    while power:
-        total += power // (2 * n + 1)
-        n += 1
-        power = -(power * square >> BITS) // n
-    return total * _two_over_root_pi() >> BITS
-
-
-def slope_of_error_function(x: Fraction) -> int:
-    return exponential(-x * x) * _two_over_root_pi() >> BITS
-
-
-@functools.cache
-def exponential_rows() -> Rows:
+def exponential_rows() -> Pairs:
     """1 / n! from 24 to 1."""
-    return tuple(_pair(1, math.factorial(n)) for n in range(24, 0, -1))
+    return _pairs("exponential_rows")
 
 
 @functools.cache
-def sine_rows() -> Rows:
+def sine_rows() -> Pairs:
     """Coefficients of sin(r) / r in r**2, the last first."""
-    return tuple(_pair((-1) ** n, math.factorial(2 * n + 1)) for n in range(15, -1, -1))
+    return _pairs("sine_rows")
 
 
 @functools.cache
-def cosine_rows() -> Rows:
+def cosine_rows() -> Pairs:
     """Coefficients of cos(r) in r**2, the last first."""
-    return tuple(_pair((-1) ** n, math.factorial(2 * n)) for n in range(16, -1, -1))
+    return _pairs("cosine_rows")
 
 
 @functools.cache
-def quarter_turns() -> tuple[float, ...]:
+def quarter_turns() -> Values:
     """2**(e - 150) * 2 / pi modulo 4, for exponents as binary32 counts them, in pieces of 28 bits each."""
-    precision = 400
-    pieces = []
-    for exponent in range(FIRST_EXPONENT, 255):
-        scale = precision + exponent - 150
-        turns = (2 << scale + precision) // _pi(precision) % (4 << precision)
-        place = precision
-        for piece in range(PIECES):
-            place -= PIECE_BITS if piece else FIRST_PIECE_BITS
-            pieces.append(float(turns >> place) * 2.0 ** (place - precision))
-            turns &= (1 << place) - 1
-    return tuple(pieces)
-
-
-def _pair(numerator: int, denominator: int) -> tuple[float, float]:
-    """A quotient, and what that lacks: Python rounds both correctly."""
-    high = numerator / denominator
-    over, under = high.as_integer_ratio()
-    return high, (numerator * under - over * denominator) / (denominator * under)
-
-
-def exponential(x: Fraction) -> int:
-    """exp of a small number."""
-    argument, term, total, n = int(x * ONE), ONE, 0, 0
-    while abs(term) > 1:
-        total += term
-        n += 1
-        term = (term * argument >> BITS) // n
-    return total
+    return _values("quarter_turns")
 
 
 @functools.cache
-def _two_over_root_pi() -> int:
-    return math.isqrt((4 << 3 * BITS) // _pi(BITS))
+def powers_of_two() -> Pairs:
+    """2**(n / 32), and what that lacks, in relation to it."""
+    return _pairs("powers_of_two")
 
 
 @functools.cache
-def _pi(precision: int) -> int:
-    """Pi by Machin's formula."""
-    guard = 16
-    one = 1 << precision + guard
-    return 4 * (4 * _inverse_tangent(5, one) - _inverse_tangent(239, one)) >> guard
+def tanh_pieces() -> Rows:
+    """Polynomials in place of tanh; see :mod:`pieces`."""
+    return _rows("tanh_pieces")
 
 
-def _inverse_tangent(inverse: int, one: int) -> int:
-    """atan(1 / inverse)."""
-    term, total, n = one // inverse, 0, 0
-    while term:
-        total += term // (2 * n + 1) * (-1) ** n
-        term //= inverse * inverse
-        n += 1
-    return total
+@functools.cache
+def erf_pieces() -> Rows:
+    return _rows("erf_pieces")
+
+
+def _values(name: str) -> Values:
+    data = bytes.fromhex(_lines()[name])
+    return struct.unpack(f">{len(data) // 8}d", data)
+
+
+def _pairs(name: str) -> Pairs:
+    values = _values(name)
+    return tuple(zip(values[::2], values[1::2], strict=True))
+
+
+def _rows(name: str) -> Rows:
+    values = _values(name)
+    return tuple(values[start : start + PIECE_NUMBERS] for start in range(0, len(values), PIECE_NUMBERS))
+
+
+@functools.cache
+def _lines() -> Mapping[str, str]:
+    with open(FILE, encoding="ascii") as file:
+        return dict(line.rstrip("\n").split("\t") for line in file)

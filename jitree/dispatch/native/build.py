@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
+from itertools import count
 
 from jitree.dispatch.native.graph import find_loops, reverse_postorder, set_dominators
 from jitree.dispatch.native.ownership import Registers, Step
@@ -23,8 +24,9 @@ from jitree.dispatch.native.ssa import (
     SsaInstruction,
     Value,
     Variable,
+    variable_of,
 )
-from jitree.dispatch.native.views import Bits, Refusal, check_views, liveness
+from jitree.dispatch.native.views import Refusal, block_views, check_views, liveness, sets_of
 
 __all__ = ["Refusal", "build"]
 
@@ -52,13 +54,17 @@ class _Builder:
         self._function = function
         self._places = places
         self._read = read_blocks(source, function, (*places, *stops))
-        self._bits = Bits(function.value_count)
-        self._live = liveness(self._read, self._bits)
+        self._sets = sets_of(function.value_count)
+        self._views = block_views(self._read, self._sets)
+        self._live = liveness(self._views)
         if stops:  # whatever is after them has had its say about what is live
-            entry = ReadInstruction(ENTRY_PC, RESUME, literals=list(places), targets=list(places))
+            entry = ReadInstruction(ENTRY_PC, RESUME, places, places)
             self._read[ENTRY_PC] = ReadBlock(ENTRY_PC, [entry])
             self._read |= {pc: ReadBlock(pc, [ReadInstruction(pc, "yield")]) for pc in stops}
-        self._count = 0
+        self._numbers = count()
+        """Of values."""
+        self._variables: dict[int, list[Variable]] = {}
+        """The members of sets."""
         self._blocks: dict[int, Block] = {}
         self._exit_registers: dict[Block, Registers] = {}
         self._parameters: dict[Value, Variable] = {}
@@ -68,7 +74,7 @@ class _Builder:
     def run(self) -> SsaFunction:
         if not self._places:
             whole = reverse_postorder(ENTRY_PC, lambda pc: self._read[pc].targets)
-            check_views(self._read, whole, self._function, self._bits)
+            check_views(self._views, whole, self._function, self._sets)
         blocks = self._connect(reverse_postorder(ENTRY_PC, lambda pc: _successors(self._read[pc])))
         set_dominators(blocks)
         for block in blocks:
@@ -88,7 +94,7 @@ class _Builder:
         )
 
     def _connect(self, order: Sequence[int]) -> list[Block]:
-        blocks = [Block(pc, order=number) for number, pc in enumerate(order)]
+        blocks = [Block(pc, number) for number, pc in enumerate(order)]
         self._blocks = {block.pc: block for block in blocks}
         for block in blocks:
             for target in _successors(self._read[block.pc]):
@@ -101,14 +107,9 @@ class _Builder:
         block: Block,
         kind: str,
         operation: str,
-        operands: Iterable[Value] = (),
         literals: tuple[int, ...] = (),
-        pc: int | None = None,
     ) -> Value:
-        place = block.pc if pc is None else pc
-        value = Value(self._count, kind, operation, list(operands), literals, place, block)
-        self._count += 1
-        return value
+        return Value(next(self._numbers), kind, operation, [], literals, block.pc, block)
 
     def _zero(self, kind: str) -> Value:
         value = self._zeros.get(kind)
@@ -120,14 +121,18 @@ class _Builder:
 
     def _needed(self, pc: int) -> list[Variable]:
         """The variables that the block at a place needs: the live ones and all references."""
-        bits = self._live[pc]
-        found = []
-        while bits:
-            low = bits & -bits
-            kind, slot = divmod(low.bit_length() - 1, self._function.value_count)
-            found.append(Variable(VALUE_TYPES[kind], slot))
-            bits ^= low
-        return found + [Variable(REF, slot) for slot in range(self._function.ref_count)]
+        bits = live = self._live[pc]
+        found = self._variables.get(live)
+        if found is None:
+            found = []
+            while bits:
+                low = bits & -bits
+                kind, slot = divmod(low.bit_length() - 1, self._function.value_count)
+                found.append(variable_of(VALUE_TYPES[kind], slot))
+                bits ^= low
+            found += [variable_of(REF, slot) for slot in range(self._function.ref_count)]
+            self._variables[live] = found
+        return found
 
     def _at_entry(self, block: Block) -> Registers:
         if self._places:
@@ -137,7 +142,7 @@ class _Builder:
         for number, (kind, slot) in enumerate(self._function.arguments):
             value = self._value(block, kind, ARGUMENT, literals=(number,))
             self._arguments.append(value)
-            registers[Variable(kind, slot)] = value
+            registers[variable_of(kind, slot)] = value
         for variable in self._needed(self._function.start):
             registers.setdefault(variable, self._zero(variable.type))
         return registers
@@ -146,10 +151,11 @@ class _Builder:
         known = [self._exit_registers[p] for p in block.predecessors if p in self._exit_registers]
         is_complete = len(known) == len(block.predecessors)
         registers: Registers = {}
-        for variable in self._needed(block.pc):
-            first = known[0][variable]
-            if is_complete and all(other[variable] is first for other in known):
-                registers[variable] = first
+        needed = self._needed(block.pc)
+        columns = zip(*(map(given.__getitem__, needed) for given in known), strict=True)
+        for variable, values in zip(needed, columns, strict=True):
+            if is_complete and values.count(values[0]) == len(known):
+                registers[variable] = values[0]
             else:
                 registers[variable] = parameter = self._value(block, variable.type, PHI)
                 block.parameters.append(parameter)
@@ -169,7 +175,8 @@ class _Builder:
         literals = tuple(read.literals)
 
         def new_result(kind: str, operands: list[Value]) -> Value:
-            return self._value(block, kind, read.mnemonic, operands, literals, read.pc)
+            number = next(self._numbers)
+            return Value(number, kind, read.mnemonic, list(operands), literals, read.pc, block)
 
         step = Step(read, registers, new_result, partial(self._zero, REF))
         step.run()
@@ -194,17 +201,23 @@ class _Simplifier:
     def __init__(self, blocks: Sequence[Block]) -> None:
         self._blocks = blocks
         self._replaced: dict[Value, Value] = {}
+        """What stands in the place of each parameter that is removed: none of these."""
+        self._standing: dict[Value, list[Value]] = {}
+        """In whose places a value stands."""
 
     def run(self) -> None:
+        find = self._replaced.get
         changed = True
         while changed:
             changed = False
             for block in self._blocks:
                 kept = []
                 for parameter in block.parameters:
-                    others = {self._find(operand) for operand in parameter.operands} - {parameter}
+                    operands = parameter.operands
+                    others = set(map(find, operands, operands))
+                    others.discard(parameter)
                     if len(others) == 1:
-                        self._replaced[parameter] = others.pop()
+                        self._replace(parameter, others.pop())
                         changed = True
                     else:
                         kept.append(parameter)
@@ -213,23 +226,24 @@ class _Simplifier:
             for block in self._blocks:
                 self._rewrite(block)
 
-    def _find(self, value: Value) -> Value:
-        while value in self._replaced:
-            value = self._replaced[value]
-        return value
-
-    def _all(self, values: Iterable[Value]) -> tuple[Value, ...]:
-        return tuple(map(self._find, values))
+    def _replace(self, parameter: Value, value: Value) -> None:
+        removed = [parameter, *self._standing.pop(parameter, ())]
+        self._replaced.update(dict.fromkeys(removed, value))
+        self._standing.setdefault(value, []).extend(removed)
 
     def _rewrite(self, block: Block) -> None:
-        find = self._find
+        find = self._replaced.get
         for parameter in block.parameters:
-            parameter.operands = [find(operand) for operand in parameter.operands]
-        block.entry = {variable: find(value) for variable, value in block.entry.items()}
+            parameter.operands = list(map(find, parameter.operands, parameter.operands))
+        held = block.entry.values()
+        block.entry = dict(zip(block.entry, map(find, held, held), strict=True))
         for instruction in block.instructions:
-            instruction.operands = self._all(instruction.operands)
-            instruction.retained = self._all(instruction.retained)
-            instruction.dropped = self._all(instruction.dropped)
-            instruction.changes = tuple((v, find(value)) for v, value in instruction.changes)
+            given, retained, dropped = instruction.operands, instruction.retained, instruction.dropped
+            instruction.operands = tuple(map(find, given, given))
+            instruction.retained = tuple(map(find, retained, retained))
+            instruction.dropped = tuple(map(find, dropped, dropped))
+            if instruction.changes:
+                variables, values = zip(*instruction.changes, strict=True)
+                instruction.changes = tuple(zip(variables, map(find, values, values), strict=True))
             for result in instruction.results:
-                result.operands = [find(operand) for operand in result.operands]
+                result.operands = list(map(find, result.operands, result.operands))

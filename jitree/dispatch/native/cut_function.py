@@ -9,8 +9,9 @@ changes.
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Final, NamedTuple
+from typing import Final
 
+from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import ModuleText
 from jitree.dispatch.native import control
 from jitree.dispatch.native.calls import Callees

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Final
 
 from jitree.base.records import NamedTuple
@@ -79,7 +80,7 @@ class Emitter(CheckedText):
         """What the registers hold in front of the instruction under construction."""
         self._safepoint: Safepoint
         self._after: list[str] = []
-        self._values = max((value.number for value in function.values()), default=0) + len(function.arguments)
+        self._values = max(map(attrgetter("number"), function.values()), default=0) + len(function.arguments)
         self._incoming: dict[tuple[Block, Block], list[str]] = {}
         self._known: dict[str, str] = {}
         """Names by expression, of what the code that leads here and nowhere else has computed for good."""

@@ -43,6 +43,8 @@ _LONG: Final = 4_000
 _MANY_IMPORTS: Final = 8
 _IMPORT_SHARE: Final = 12
 """An import takes as long as so many instructions at least, on any tier."""
+_ENDS: Final = frozenset(word for word, base in enumerate(BASE_OPCODE) if OPCODE_NAMES[base] in TERMINATORS)
+"""Words of instructions that end a block."""
 _MODULE_LIMIT: Final = 30_000
 """Instructions, some 20 s of compiling."""
 
@@ -192,8 +194,8 @@ def _too_large(source: ModuleSource) -> dict[int, str]:
 
 def _branches(source: ModuleSource, row: FunctionSource, size: int) -> int:
     first = bisect_left(source.instruction_words, row.start)
-    words = source.instruction_words[first : first + size]
-    return sum(OPCODE_NAMES[BASE_OPCODE[source.words[word]]] in TERMINATORS for word in words)
+    starts = source.instruction_words[first : first + size]
+    return sum(map(_ENDS.__contains__, map(source.words.__getitem__, starts)))
 
 
 def _not_worth_it(functions: Mapping[int, SsaFunction]) -> dict[int, str]:

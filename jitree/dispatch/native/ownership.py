@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from jitree.dispatch.native.reading import Move, ReadInstruction, copies
-from jitree.dispatch.native.ssa import REF, Value, Variable
+from jitree.dispatch.native.ssa import REF, Value, Variable, variable_of
 from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE
 
 Registers = dict[Variable, Value]
@@ -64,25 +64,25 @@ class Step:
     def _take_operands(self) -> None:
         mnemonic = self._read.mnemonic
         looked_at = 1 if mnemonic == "list.set.ref" else 0  # the list
-        for number, (variable, moved) in enumerate(zip(self._read.inputs, self._read.moved, strict=True)):
-            value = self._registers[variable]
+        for number, (given, moved) in enumerate(zip(self._read.inputs, self._read.moved, strict=True)):
+            value = self._registers[given]
             self.operands.append(value)
-            if variable.type != REF:
+            if given.type != REF:
                 continue
             if moved:
-                self._set(variable, self._null())
+                self._set(given, self._null())
                 if mnemonic in _DROPPING:
                     self.dropped.append(value)
             elif mnemonic in _TAKING and number >= looked_at:
                 self.retained.append(value)
 
     def _write_results(self) -> None:
-        for variable in self._read.outputs:
-            if variable.type == REF:
-                self.dropped.append(self._registers[variable])
-            result = self._new_result(variable.type, self.operands)
+        for output in self._read.outputs:
+            if output.type == REF:
+                self.dropped.append(self._registers[output])
+            result = self._new_result(output.type, self.operands)
             self.results.append(result)
-            self._set(variable, result)
+            self._registers[output] = self.changes[output] = result
 
     def _run_select(self) -> None:
         """Retains the chosen one and then drops both that have the move flag."""
@@ -119,7 +119,7 @@ class Step:
                 self._set(destination, before[source])
 
     def _move_ref(self, move: Move) -> None:
-        source, destination = Variable(REF, move.source), Variable(REF, move.destination)
+        source, destination = variable_of(REF, move.source), variable_of(REF, move.destination)
         if source == destination:
             return
         value = self._registers[source]

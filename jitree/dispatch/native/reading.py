@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
 from jitree.base.records import NamedTuple
 from jitree.dispatch.native.source import FunctionSource, ModuleSource
-from jitree.dispatch.native.ssa import ENTRY_PC, REF, RESUME, Variable
+from jitree.dispatch.native.ssa import ENTRY_PC, REF, RESUME, Variable, variable_of
 from jitree.vmfb.isa import BY_MNEMONIC, Operand
 from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
 
@@ -23,28 +22,33 @@ class Move(NamedTuple):
     destination: int
 
 
-@dataclass(slots=True)
 class ReadInstruction:
     """An instruction as read. Of a movable ref input ``moved`` says whether the register gives it up."""
 
-    pc: int
-    mnemonic: str
-    inputs: list[Variable] = field(default_factory=list)
-    moved: list[bool] = field(default_factory=list)
-    """Whether each input gives up its register."""
-    literals: list[int] = field(default_factory=list)
-    outputs: list[Variable] = field(default_factory=list)
-    targets: list[int] = field(default_factory=list)
-    """Word indices; of terminators only."""
-    moves: list[Move] = field(default_factory=list)
+    __slots__ = ("inputs", "literals", "mnemonic", "moved", "moves", "outputs", "pc", "targets")
+
+    def __init__(
+        self, pc: int, mnemonic: str, literals: Sequence[int] = (), targets: Sequence[int] = ()
+    ) -> None:
+        self.pc = pc
+        self.mnemonic = mnemonic
+        self.inputs: list[Variable] = []
+        self.moved: list[bool] = []
+        """Whether each input gives up its register."""
+        self.literals = list(literals)
+        self.outputs: list[Variable] = []
+        self.targets = list(targets)
+        """Word indices; of terminators only."""
+        self.moves: list[Move] = []
 
     def add(self, variable: Variable, moved: bool = False) -> None:
         self.inputs.append(variable)
         self.moved.append(moved)
 
 
-@dataclass(slots=True)
-class ReadBlock:
+class ReadBlock(NamedTuple):
+    """Instructions, of which the last one says where it goes on."""
+
     pc: int
     instructions: list[ReadInstruction]
 
@@ -66,10 +70,7 @@ def read_blocks(
     reader = _Reader(source, function)
     starts = source.instruction_words
     low, high = bisect_left(starts, function.start), bisect_left(starts, function.end)
-    entry = ReadInstruction(
-        ENTRY_PC, RESUME if places else "br.bare", targets=list(places) or [function.start]
-    )
-    entry.literals = list(places)
+    entry = ReadInstruction(ENTRY_PC, RESUME if places else "br.bare", places, places or [function.start])
     leaders = {function.start, *places}
     reads: dict[int, ReadInstruction] = {}
     for at, following in pairwise([*starts[low:high], function.end]):
@@ -124,12 +125,12 @@ class _Reader:
                 else:
                     read.literals.append(words[at])
             elif operand.output:
-                read.outputs.append(Variable(kind, words[at]))
-            elif kind == REF and operand.movable:
-                read.add(Variable(REF, words[at]), words[at + 1] == 1)
-                at += 1
+                read.outputs.append(variable_of(kind, words[at]))
             else:
-                read.add(Variable(kind, words[at]))
+                read.inputs.append(variable_of(kind, words[at]))
+                is_movable = kind == REF and operand.movable
+                read.moved.append(is_movable and words[at + 1] == 1)
+                at += is_movable
             at += 1
 
     # -- instructions with operands of variable number -------------------------------------------------
@@ -142,17 +143,17 @@ class _Reader:
             read.moves = [Move(*words[w : w + 3]) for w in range(first, first + 3 * count, 3)]
 
     def conditional(self, read: ReadInstruction, at: int) -> None:
-        read.add(Variable("i32", self._words[at]))
+        read.add(variable_of("i32", self._words[at]))
         read.targets = [read.pc + self._words[at + 1], read.pc + self._words[at + 2]]
 
     def table(self, read: ReadInstruction, at: int) -> None:
         words = self._words
-        read.add(Variable("i32", words[at]))
+        read.add(variable_of("i32", words[at]))
         cases = words[at + 3 : at + 3 + words[at + 2]]
         read.targets = [read.pc + distance for distance in (words[at + 1], *cases)]
 
     def fail(self, read: ReadInstruction, at: int) -> None:
-        read.add(Variable("i32", self._words[at]))
+        read.add(variable_of("i32", self._words[at]))
         read.literals = [self._words[at + 1]]
         if self._words[at + 2]:
             read.targets = [read.pc + self._words[at + 2]]
@@ -167,7 +168,7 @@ class _Reader:
         first = at + 4
         for number, (kind, _) in enumerate(callee.arguments):
             tag, register, _ = words[first + 3 * number : first + 3 * number + 3]
-            read.add(Variable(kind, register), tag == TAG_REF_MOVE)
+            read.add(variable_of(kind, register), tag == TAG_REF_MOVE)
         first += 3 * len(callee.arguments)
         self._outputs(read, first, callee.results)
 
@@ -184,40 +185,40 @@ class _Reader:
         words = self._words
         for first in range(at + 2, at + 2 + 2 * words[at + 1], 2):
             if words[first] not in (TAG_VALUE32, TAG_VALUE64):
-                read.add(Variable(REF, words[first + 1]), words[first] == TAG_REF_MOVE)
+                read.add(variable_of(REF, words[first + 1]), words[first] == TAG_REF_MOVE)
 
     def discard(self, read: ReadInstruction, at: int) -> None:
         words = self._words
         for first in range(at + 1, at + 1 + 2 * words[at], 2):
-            read.add(Variable(REF, words[first]), words[first + 1] == 1)
+            read.add(variable_of(REF, words[first]), words[first + 1] == 1)
 
     def switch(self, read: ReadInstruction, at: int) -> None:
         """index, default, count, cases, result"""
         words = self._words
         kind = read.mnemonic.removeprefix("switch.")
-        read.add(Variable("i32", words[at]))
+        read.add(variable_of("i32", words[at]))
         for register in (words[at + 1], *words[at + 3 : at + 3 + words[at + 2]]):
-            read.add(Variable(kind, register))
-        read.outputs = [Variable(kind, words[at + 3 + words[at + 2]])]
+            read.add(variable_of(kind, register))
+        read.outputs = [variable_of(kind, words[at + 3 + words[at + 2]])]
 
     def switch_ref(self, read: ReadInstruction, at: int) -> None:
         """index, type, (default, move), count, (case, move) each, result"""
         words = self._words
-        read.add(Variable("i32", words[at]))
+        read.add(variable_of("i32", words[at]))
         read.literals = [words[at + 1]]
         count = words[at + 4]
         for first in (at + 2, *range(at + 5, at + 5 + 2 * count, 2)):
-            read.add(Variable(REF, words[first]), words[first + 1] == 1)
-        read.outputs = [Variable(REF, words[at + 5 + 2 * count])]
+            read.add(variable_of(REF, words[first]), words[first + 1] == 1)
+        read.outputs = [variable_of(REF, words[at + 5 + 2 * count])]
 
     def _tagged(self, read: ReadInstruction, first: int, kinds: Sequence[str]) -> None:
         for number, kind in enumerate(kinds):
             tag, register = self._words[first + 2 * number : first + 2 * number + 2]
-            read.add(Variable(kind, register), tag == TAG_REF_MOVE)
+            read.add(variable_of(kind, register), tag == TAG_REF_MOVE)
 
     def _outputs(self, read: ReadInstruction, first: int, kinds: Sequence[str]) -> None:
         read.outputs = [
-            Variable(kind, self._words[first + 2 * number + 1]) for number, kind in enumerate(kinds)
+            variable_of(kind, self._words[first + 2 * number + 1]) for number, kind in enumerate(kinds)
         ]
 
 
@@ -273,8 +274,8 @@ def copies(moves: Sequence[Move]) -> dict[Variable, Variable]:
         if tag == TAG_VALUE64:
             slots = ((source, destination), (source + 1, destination + 1))
             for kind in ("i64", "f64"):
-                found[Variable(kind, destination)] = Variable(kind, source)
+                found[variable_of(kind, destination)] = variable_of(kind, source)
         for one, other in slots:
             for kind in ("i32", "f32"):
-                found[Variable(kind, other)] = Variable(kind, one)
+                found[variable_of(kind, other)] = variable_of(kind, one)
     return found

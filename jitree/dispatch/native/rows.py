@@ -10,6 +10,7 @@ from functools import cache
 from typing import Final
 
 from jitree.base import processor
+from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.semantics import SEMANTICS
 from jitree.dispatch.semantics_rows import CALL, STEP, rows, symbol
@@ -22,7 +23,8 @@ Declare = Callable[[str], None]
 
 _FUSED: Final = "fma.f32.fused"
 """Its row has steps for processors that cannot do it at once."""
-_PLACEHOLDER: Final = re.compile(r"%(a?\d+)")
+_PLACEHOLDER: Final = re.compile(r"%(a?)(\d+)")
+_ARGUMENTS: Final = tuple(f"a{number}" for number in range(16))
 _DECLARED: Final = re.compile(r".*call (.+?) (@llvm[\w.]+)\((.*)\)")
 _OVER_BITS: Final = ("abs", "bitcast", "select")
 """Instructions on bits of floats of which LLVM may know all: what it makes of them changes none."""
@@ -34,7 +36,7 @@ def condition(let: Let, declare: Declare, mnemonic: str, arguments: Sequence[str
     if row is None or not row.condition:
         return None
     arguments = _stated(let, declare, mnemonic, arguments, 1)
-    return _filled(row.condition, _expanded(let, declare, row.lines[:-1], arguments, 1))
+    return _template(row.condition, 1).text.format_map(_expanded(let, declare, row.lines[:-1], arguments, 1))
 
 
 def result(let: Let, declare: Declare, mnemonic: str, arguments: Sequence[str], lanes: int) -> str:
@@ -43,13 +45,14 @@ def result(let: Let, declare: Declare, mnemonic: str, arguments: Sequence[str], 
     arguments = _stated(let, declare, mnemonic, arguments, lanes)
     if mnemonic == _FUSED and processor.fuses():
         lines = ["call float @llvm.fma.f32(float %a0, float %a1, float %a2)"]
-        made = _expanded(let, declare, lines, arguments, lanes)["0"]
+        made = _expanded(let, declare, lines, arguments, lanes)["r0"]
     elif row.text:
         assert lanes == 1, f"{mnemonic} is not elementwise"
         made = _called(let, declare, mnemonic, arguments)
     else:
-        made = _filled(row.result, _expanded(let, declare, row.lines, arguments, lanes))
-    given = BY_MNEMONIC[mnemonic].operands[-1].kind.removeprefix("r.")
+        names = _expanded(let, declare, row.lines, arguments, lanes)
+        made = _template(row.result, 1).text.format_map(names)
+    given = _kinds(mnemonic)[-1]
     if given == semantic.result_type:
         return made
     made = _as_bits(let, semantic.result_type, given, lanes, made)
@@ -59,22 +62,36 @@ def result(let: Let, declare: Declare, mnemonic: str, arguments: Sequence[str], 
 def _stated(let: Let, declare: Declare, mnemonic: str, arguments: Sequence[str], lanes: int) -> Sequence[str]:
     """Arguments, which have the types of the instruction table, as those of the semantics function, which may
     look at the bits of floats."""
-    kinds = [operand.kind.removeprefix("r.") for operand in BY_MNEMONIC[mnemonic].operands]
+    kinds = _kinds(mnemonic)
     if mnemonic.startswith("select.f"):
         fences = (fenced(let, declare, kinds[-1], lanes, value) for value in arguments[1:])
         arguments = [arguments[0], *fences]
+    stated = SEMANTICS[mnemonic].argument_types
+    if kinds[: len(stated)] == stated:
+        return arguments
     return [
         _as_bits(let, kind, wanted, lanes, argument)
-        for kind, wanted, argument in zip(kinds, SEMANTICS[mnemonic].argument_types, arguments, strict=False)
+        for kind, wanted, argument in zip(kinds, stated, arguments, strict=False)
     ]
+
+
+@cache
+def _kinds(mnemonic: str) -> tuple[str, ...]:
+    """The types of operands, as the instruction table has them."""
+    return tuple(operand.kind.removeprefix("r.") for operand in BY_MNEMONIC[mnemonic].operands)
 
 
 def function(declare: Declare, name: str) -> str:
     """The definition of what is a separate function; declares what that calls."""
     text = rows()[name].text
-    for line in text.splitlines():
-        _declare(declare, line)
+    for declaration in _declarations(name):
+        declare(declaration)
     return text
+
+
+@cache
+def _declarations(name: str) -> list[str]:
+    return [called for line in rows()[name].text.splitlines() if (called := _declaration(line))]
 
 
 def fenced(let: Let, declare: Declare, kind: str, lanes: int, value: str) -> str:
@@ -109,27 +126,33 @@ def _expanded(
     let: Let, declare: Declare, lines: Sequence[str], arguments: Sequence[str], lanes: int
 ) -> dict[str, str]:
     """Adds instructions of a row; what its placeholders stand for."""
-    names = {f"a{number}": argument for number, argument in enumerate(arguments)}
+    names = dict(zip(_ARGUMENTS, arguments, strict=False))
     for number, line in enumerate(lines):
-        text = _widened(line, lanes)
-        _declare(declare, text)
-        names[str(number)] = let(_filled(text, names))
+        text, declaration = _template(line, lanes)
+        if declaration:
+            declare(declaration)
+        names[f"r{number}"] = let(text.format_map(names))
     return names
 
 
-def _filled(text: str, names: dict[str, str]) -> str:
-    return _PLACEHOLDER.sub(lambda found: names[found[1]], text)
+class _Template(NamedTuple):
+    """An instruction of a row, with ``{a0}`` and ``{r0}`` for arguments and results; what it calls."""
+
+    text: str
+    declaration: str
 
 
-def _declare(declare: Declare, line: str) -> None:
-    """What an instruction calls."""
-    declaration = _declaration(line)
-    if declaration:
-        declare(declaration)
+@cache
+def _template(line: str, lanes: int) -> _Template:
+    text = _widened(line, lanes)
+    escaped = text.replace("{", "{{").replace("}", "}}")
+    named = _PLACEHOLDER.sub(lambda found: f"{{{found[1] or 'r'}{found[2]}}}", escaped)
+    return _Template(named, _declaration(text))
 
 
 @cache
 def _declaration(line: str) -> str:
+    """What an instruction calls."""
     found = _DECLARED.match(line)
     if found is None:
         return ""

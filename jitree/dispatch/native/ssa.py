@@ -12,7 +12,7 @@ it has to retain before it and drop after it, so that emitting code needs no reg
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from functools import cache
 from typing import Final
 
 from jitree.base.records import NamedTuple
@@ -39,27 +39,40 @@ class Variable(NamedTuple):
     slot: int
 
 
-@dataclass(eq=False, slots=True)
+variable_of: Final = cache(Variable)
+"""The variable of a type and a slot, of which there is one in all functions."""
+
+
 class Value:
     """A value; identity is equality."""
 
-    number: int
-    """Unique in the function; the value is called ``%v<number>`` in LLVM IR."""
-    type: str
-    """``i32 f32 i64 f64 ref``"""
-    operation: str
-    """A mnemonic of the instruction table, or one of the constants above."""
-    operands: list[Value]
-    """The instruction's register inputs in table order (of calls: the arguments)."""
-    literals: tuple[int, ...]
-    """The instruction's immediates in table order: integers as signed numbers, floats as their bits."""
-    pc: int
-    """Word index of the instruction; of a block parameter, of the block's first instruction."""
-    block: Block = field(repr=False)
+    __slots__ = ("block", "literals", "name", "number", "operands", "operation", "pc", "type")
 
-    @property
-    def name(self) -> str:
-        return f"%v{self.number}"
+    def __init__(
+        self,
+        number: int,
+        type: str,
+        operation: str,
+        operands: list[Value],
+        literals: tuple[int, ...],
+        pc: int,
+        block: Block,
+    ) -> None:
+        self.number = number
+        """Unique in the function."""
+        self.name = f"%v{number}"
+        """What it is called in LLVM IR."""
+        self.type = type
+        """``i32 f32 i64 f64 ref``"""
+        self.operation = operation
+        """A mnemonic of the instruction table, or one of the constants above."""
+        self.operands = operands
+        """The instruction's register inputs in table order (of calls: the arguments)."""
+        self.literals = literals
+        """The instruction's immediates in table order: integers as signed numbers, floats as their bits."""
+        self.pc = pc
+        """Word index of the instruction; of a block parameter, of the block's first instruction."""
+        self.block = block
 
     def __repr__(self) -> str:
         return (
@@ -67,47 +80,72 @@ class Value:
         )
 
 
-@dataclass(eq=False, slots=True)
 class SsaInstruction:
     """An instruction in its block. Pure ones have one result, which has the same operands and literals."""
 
-    pc: int
-    mnemonic: str
-    operands: tuple[Value, ...]
-    literals: tuple[int, ...]
-    results: tuple[Value, ...]
-    retained: tuple[Value, ...]
-    """References among the operands that need one more count before the instruction."""
-    dropped: tuple[Value, ...]
-    """References that have one less afterwards: overwritten ones, discarded ones, at a return all."""
-    changes: tuple[tuple[Variable, Value], ...]
-    """What the registers hold afterwards that differs: results, and null where a reference was moved away."""
-    inputs: tuple[Variable, ...] = ()
-    """The register of each operand."""
-    outputs: tuple[Variable, ...] = ()
-    """The registers that it writes."""
-    live: int = 0
-    """Set of variables (bits by :meth:`SsaFunction.bit`) whose values are needed from here on; no refs."""
+    __slots__ = (
+        "changes", "dropped", "inputs", "literals", "live", "mnemonic", "operands", "outputs", "pc",
+        "results", "retained",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        pc: int,
+        mnemonic: str,
+        operands: tuple[Value, ...],
+        literals: tuple[int, ...],
+        results: tuple[Value, ...],
+        retained: tuple[Value, ...],
+        dropped: tuple[Value, ...],
+        changes: tuple[tuple[Variable, Value], ...],
+        inputs: tuple[Variable, ...],
+        outputs: tuple[Variable, ...],
+        live: int,
+    ) -> None:
+        self.pc = pc
+        self.mnemonic = mnemonic
+        self.operands = operands
+        self.literals = literals
+        self.results = results
+        self.retained = retained
+        """References among the operands that need one more count before the instruction."""
+        self.dropped = dropped
+        """References that have one less afterwards: overwritten ones, discarded ones, at a return all."""
+        self.changes = changes
+        """What the registers hold afterwards that differs: results, and null where a reference was moved
+        away."""
+        self.inputs = inputs
+        """The register of each operand."""
+        self.outputs = outputs
+        """The registers that it writes."""
+        self.live = live
+        """Set of variables (bits by :meth:`SsaFunction.bit`) whose values are needed from here on; no
+        refs."""
 
 
-@dataclass(eq=False, slots=True)
 class Block:
     """A run of instructions; the last one is the terminator."""
 
-    pc: int
-    """Word index of the first instruction. Unique, but for the block ``ENTRY_PC`` in front of all."""
-    parameters: list[Value] = field(default_factory=list)
-    instructions: list[SsaInstruction] = field(default_factory=list)
-    predecessors: list[Block] = field(default_factory=list, repr=False)
-    """One for each edge; a block that branches here twice is in it twice."""
-    successors: list[Block] = field(default_factory=list, repr=False)
-    """Blocks in the order of the terminator: ``cond_br`` if true, if false; ``br_table`` default, cases."""
-    dominator: Block | None = field(default=None, repr=False)
-    """The block's immediate dominator; None of the entry."""
-    order: int = 0
-    """Position in reverse postorder."""
-    entry: dict[Variable, Value] = field(default_factory=dict, repr=False)
-    """What the registers hold at the beginning: every live variable and every ref."""
+    __slots__ = (
+        "dominator", "entry", "instructions", "order", "parameters", "pc", "predecessors", "successors",
+    )  # fmt: skip
+
+    def __init__(self, pc: int, order: int) -> None:
+        self.pc = pc
+        """Word index of the first instruction. Unique, but for the block ``ENTRY_PC`` in front of all."""
+        self.order = order
+        """Position in reverse postorder."""
+        self.parameters: list[Value] = []
+        self.instructions: list[SsaInstruction] = []
+        self.predecessors: list[Block] = []
+        """One for each edge; a block that branches here twice is in it twice."""
+        self.successors: list[Block] = []
+        """Blocks in the order of the terminator: ``cond_br`` if true, if false; ``br_table`` default,
+        cases."""
+        self.dominator: Block | None = None
+        """The block's immediate dominator; None of the entry."""
+        self.entry: dict[Variable, Value] = {}
+        """What the registers hold at the beginning: every live variable and every ref."""
 
     @property
     def terminator(self) -> SsaInstruction:
@@ -132,15 +170,17 @@ RESUME: Final = "resume"
 """Mnemonic of that terminator; ``literals`` are the word indices of the places."""
 
 
-@dataclass(eq=False, slots=True)
 class SsaLoop:
     """A natural loop."""
 
-    header: Block
-    blocks: set[Block] = field(repr=False)
-    """All blocks of the loop, those of inner loops as well."""
-    parent: SsaLoop | None = field(default=None, repr=False)
-    children: list[SsaLoop] = field(default_factory=list, repr=False)
+    __slots__ = ("blocks", "children", "header", "parent")
+
+    def __init__(self, header: Block, blocks: set[Block]) -> None:
+        self.header = header
+        self.blocks = blocks
+        """All blocks of the loop, those of inner loops as well."""
+        self.parent: SsaLoop | None = None
+        self.children: list[SsaLoop] = []
 
     @property
     def latches(self) -> list[Block]:
@@ -158,8 +198,7 @@ class SsaLoop:
         ]
 
 
-@dataclass(eq=False, slots=True)
-class SsaFunction:
+class SsaFunction(NamedTuple):
     """A function, or the part of it that is reachable from where execution resumes."""
 
     ordinal: int
@@ -186,7 +225,7 @@ class SsaFunction:
         while bits:
             low = bits & -bits
             kind, slot = divmod(low.bit_length() - 1, self.value_count)
-            yield Variable(VALUE_TYPES[kind], slot)
+            yield variable_of(VALUE_TYPES[kind], slot)
             bits ^= low
 
     def all_loops(self) -> Iterator[SsaLoop]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from jitree.base.records import NamedTuple
 from jitree.dispatch.native.nests.collapsing import collapsed, parted
 from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.guard import require_sizes
@@ -11,7 +12,7 @@ from jitree.dispatch.native.nests.guarded import BegunNest, emit_nest
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.planner import make_plan
 from jitree.dispatch.native.nests.reading import NotANest, PolynomialReader
-from jitree.dispatch.native.nests.recognise import Structure, recognise, values_used_after
+from jitree.dispatch.native.nests.recognise import Structure, Uses, recognise, uses, values_used_after
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,21 +71,22 @@ def find(function: SsaFunction) -> list[Nest | NestRefusal]:
     """The nests of a function, none inside another. Where a loop is refused, the loops in it may be taken."""
     found: list[Nest | NestRefusal] = []
     waiting = list(function.loops)
+    used = uses(function) if waiting else {}
     while waiting:
         loop = waiting.pop(0)
         try:
-            found.append(_take(function, loop))
+            found.append(_take(used, loop))
         except NotANest as refused:
             found.append(NestRefusal(loop, str(refused)))
             waiting += loop.children
     return found
 
 
-def _take(function: SsaFunction, loop: SsaLoop) -> Nest:
+def _take(used: Uses, loop: SsaLoop) -> Nest:
     structure, reader = recognise(loop)
     structure = collapsed(structure, reader, Dependence(structure, reader).counters_as_data())
     dependence = Dependence(structure, reader)
     require_sizes(structure, reader)
-    if values_used_after(function, loop) - {loop.header.parameters[0]}:
+    if values_used_after(used, loop) - {loop.header.parameters[0]}:
         raise NotANest("a value is carried out of the nest")
     return Nest(loop, structure, reader, dependence, make_plan(structure, reader.splits, dependence))

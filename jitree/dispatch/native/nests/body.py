@@ -5,14 +5,16 @@ A value that is the same for all lanes is computed as a scalar.
 
 from __future__ import annotations
 
+from itertools import repeat
+
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.computed import emit_part
 from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets, Places
-from jitree.dispatch.native.nests.operations import condition, emit, fenced, uses_library
+from jitree.dispatch.native.nests.operations import LIBRARY, condition, emit, fenced
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.polynomials import Polynomial
-from jitree.dispatch.native.nests.reading import PolynomialReader
+from jitree.dispatch.native.nests.reading import Level, PolynomialReader
 from jitree.dispatch.native.nests.recognise import ElementAccess, Predicate, Structure
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value, is_neutral, operand
@@ -40,6 +42,11 @@ class Body:
         self._invariants = invariants
         self._memory = Memory(writer, structure, plan, places)
         self.places = places
+        self._same: dict[Value, NestOperand] = {}
+        """Values that do not change in the nest."""
+        self._levels_of: dict[Value, tuple[Level, ...]] = {}
+        """The loops that other values change with, in their order."""
+        self._tile = tuple(level for level in (plan.tiled, plan.vector) if level is not None)
         self._levels = {level.counter: level for level in structure.levels}
         if plan.fold is not None:
             self._levels |= dict.fromkeys(
@@ -79,12 +86,18 @@ class Body:
         return self._operation(value, operands).text
 
     def value(self, region: NestRegion, value: Value, offsets: Offsets) -> NestOperand:
-        if self._reader.is_invariant(value):
-            return NestOperand(self.invariant(value), 1)
+        same = self._same.get(value)
+        if same is not None:
+            return same
+        levels = self._levels_of.get(value)
+        if levels is None:
+            if self._reader.is_invariant(value):
+                return self._invariant_operand(value)
+            levels = self._levels_of[value] = self._ordered(value)
         access = self._structure.loads.get(value)
         if access is not None and value in self._plan.accumulators:
             return region.accumulators[self.copy(self._plan.accumulators[value], offsets)]
-        key = (value, *(offsets.get(self._levels[c], 0) for c in self._ordered(value)))
+        key = (value, *map(offsets.get, levels, repeat(0)))
         known = region.known.get(key)
         if known is None:
             if region.ahead is not None and not self._dependence.reads_stored(value):
@@ -100,6 +113,12 @@ class Body:
             region.known[key] = known
         return known
 
+    def _invariant_operand(self, value: Value) -> NestOperand:
+        made = NestOperand(self.invariant(value), 1)
+        if not is_neutral(value):  # which each use has a fence around
+            self._same[value] = made
+        return made
+
     def _one_of(self, region: NestRegion, value: Value, offsets: Offsets) -> NestOperand:
         """An iteration's value out of those that are computed at once."""
         assert self._ahead is not None
@@ -114,8 +133,7 @@ class Body:
 
     def copy(self, store: ElementAccess, offsets: Offsets) -> tuple[object, ...]:
         """The name of an accumulator: those of a tile differ in these offsets."""
-        tile = (self._plan.tiled, self._plan.vector)
-        return (store, *(offsets.get(level, 0) for level in tile if level is not None))
+        return (store, *map(offsets.get, self._tile, repeat(0)))
 
     def first(self, region: NestRegion, load: Value, offsets: Offsets) -> NestOperand:
         """What an accumulator starts with: the element in memory."""
@@ -129,9 +147,9 @@ class Body:
         text = self.widened(operand, load.type, lanes)
         return NestOperand(self._memory.stored_and_loaded(self._structure.loads[load], text), lanes)
 
-    def _ordered(self, value: Value) -> list[Value]:
+    def _ordered(self, value: Value) -> tuple[Level, ...]:
         of = self._dependence.of(value)
-        return [counter for counter in self._structure.counters if counter in of]
+        return tuple(self._levels[counter] for counter in self._structure.counters if counter in of)
 
     def _variable(self, region: NestRegion, polynomial: Polynomial, offsets: Offsets) -> NestOperand:
         """A variable of the program, from the counters."""
@@ -179,17 +197,23 @@ class Body:
         return NestOperand(emit(self._writer, f"select.{value.type}", lanes, texts), lanes)
 
     def _operation(self, value: Value, operands: list[NestOperand]) -> NestOperand:
-        lanes = max((operand.lanes for operand in operands), default=1)
-        kinds = [operand.type for operand in value.operands]
-        texts = [self.widened(operand, kind, lanes) for operand, kind in zip(operands, kinds, strict=True)]
+        lanes = 1
+        for made in operands:
+            if made.lanes > lanes:
+                lanes = made.lanes
+        texts = [
+            made.text if made.lanes == lanes else self._writer.splat(given.type, made.text, lanes)
+            for made, given in zip(operands, value.operands, strict=True)
+        ]
         if lanes > 1 and value in self.places.bounded:
             return NestOperand(emit_part(self._writer, value.operation, lanes, texts), lanes)
-        if uses_library(value):
-            return NestOperand(self._library(value, lanes, kinds, texts), lanes)
+        if value.operation in LIBRARY:
+            return NestOperand(self._library(value, lanes, texts), lanes)
         return NestOperand(emit(self._writer, value.operation, lanes, texts), lanes)
 
-    def _library(self, value: Value, lanes: int, kinds: list[str], texts: list[str]) -> str:
+    def _library(self, value: Value, lanes: int, texts: list[str]) -> str:
         """Calls a C function for each lane."""
+        kinds = [operand.type for operand in value.operands]
         writer, function = self._writer, self._writer.context.math(value.operation)
         scalar, vector = llvm_type(value.type, 1), llvm_type(value.type, lanes)
         types = [llvm_type(kind, 1) for kind in kinds]

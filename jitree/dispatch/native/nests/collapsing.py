@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
@@ -59,12 +58,7 @@ def _joined(structure: Structure, reader: PolynomialReader, outer: Level, inner:
 
     reader.splits = _splits(reader.splits, outer, inner, level)
     at = structure.levels.index(outer)
-    return replace(
-        structure,
-        levels=(*structure.levels[:at], level, *structure.levels[at + 2 :]),
-        loads={value: replace(load, index=index(load.index)) for value, load in structure.loads.items()},
-        stores=tuple(replace(store, index=index(store.index)) for store in structure.stores),
-    )
+    return structure.over((*structure.levels[:at], level, *structure.levels[at + 2 :]), index)
 
 
 def _splits(splits: Sequence[Split], outer: Level, inner: Level, level: Level) -> list[Split]:
@@ -99,12 +93,7 @@ def parted(
         return polynomial.without([old]) + polynomial.coefficient(old) * position
 
     at = structure.levels.index(level)
-    found = replace(
-        structure,
-        levels=(*structure.levels[:at], *levels, *structure.levels[at + 1 :]),
-        loads={value: replace(load, index=index(load.index)) for value, load in structure.loads.items()},
-        stores=tuple(replace(store, index=index(store.index)) for store in structure.stores),
-    )
+    found = structure.over((*structure.levels[:at], *levels, *structure.levels[at + 1 :]), index)
     other = copy(reader)
     other.splits = [split for split in reader.splits if level not in (split.outer, split.inner)]
     return found, other

@@ -12,8 +12,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from math import isfinite
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.operations import emit
 from jitree.dispatch.native.nests.polynomials import Polynomial

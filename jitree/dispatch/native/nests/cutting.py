@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import lcm, prod
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from jitree.base.records import NamedTuple
 from jitree.dispatch.native.nests.digits import Digit, Reading, elements, read_digit
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.polynomials import Polynomial
@@ -312,7 +313,7 @@ def _greatest(level: Level) -> int:
     """A number of iterations that is not exceeded, as far as it is known."""
     if level.extent is not None:
         return level.extent
-    symbols = (level.bound - level.initial).symbols()
+    symbols = level.distance.symbols()
     limits = [
         operand.literals[0]
         for symbol in symbols

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from jitree.codegen.vector_math.ir import FUNCTIONS
-from jitree.dispatch.native.nests.operations import is_pure, uses_library
+from jitree.dispatch.native.nests.operations import LIBRARY, is_pure
 from jitree.dispatch.native.nests.reading import NotANest, PolynomialReader
 from jitree.dispatch.native.nests.recognise import ElementAccess, Predicate, Structure
 from jitree.dispatch.native.ssa import PHI, Value
@@ -54,7 +54,7 @@ class Dependence:
             self._weigh(value)
         return known
 
-    def place(self, access: ElementAccess) -> set[Value]:
+    def place(self, access: ElementAccess) -> frozenset[Value]:
         """The counters on which it depends which element an access touches."""
         own = access.index.symbols() & set(self._structure.counters)
         return own.union(*(self.of(part) for part, _ in access.computed))
@@ -107,7 +107,7 @@ class Dependence:
             if not value.operation.startswith("const."):
                 self.invariants[value] = None
             return
-        function = value.operation in FUNCTIONS or uses_library(value)
+        function = value.operation in FUNCTIONS or value.operation in LIBRARY
         self.weight += FUNCTION_WEIGHT if function else 1
 
 

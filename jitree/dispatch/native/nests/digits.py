@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import gcd
-from typing import Final, NamedTuple
+from typing import Final
 
+from jitree.base.records import NamedTuple
 from jitree.dispatch.native.nests.intervals import is_narrow
 from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.nests.reading import Level
@@ -43,7 +44,7 @@ def extent_of(level: Level) -> Polynomial | None:
     """The number of iterations; None if it is no polynomial."""
     if level.extent is not None:
         return Polynomial.constant(level.extent)
-    return level.bound - level.initial if level.step == 1 else None
+    return level.distance if level.step == 1 else None
 
 
 def read_digit(structure: Structure, access: ElementAccess, level: Level) -> Reading | None:

@@ -10,8 +10,9 @@ it and taken off.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
+from jitree.base.records import NamedTuple
 from jitree.dispatch.native.nests import registers
 from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.reading import Level

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Final
 
+from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.body import Body
 from jitree.dispatch.native.nests.dot_panels import DotPanels
@@ -482,9 +483,6 @@ class NestLoops:
         for (store, offsets), value in zip(keys, values[: len(keys)], strict=True):
             region.accumulators[body.copy(store, offsets)] = NestOperand(value, self._plan.lanes)
         return [
-            *(
-                body.kept(owners[store], body.value(region, store.stored, {**offsets, **step})).text
-                for store, offsets in keys
-            ),
-            *values[len(keys) :],
-        ]
+            body.kept(owners[store], body.value(region, store.stored, {**offsets, **step})).text
+            for store, offsets in keys
+        ] + values[len(keys) :]

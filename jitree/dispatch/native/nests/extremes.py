@@ -6,8 +6,9 @@ Four vectors at a time, the vectors that are left, and the lanes that are left, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
+from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.body import Body
 from jitree.dispatch.native.nests.folding import Extreme, is_zero

@@ -7,8 +7,9 @@ So a zero is looked for once more: the first element that equals it (``extremes.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
+from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.operations import emit
 from jitree.dispatch.native.nests.reading import Level

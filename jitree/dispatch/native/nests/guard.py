@@ -5,8 +5,8 @@ stored overlaps what other accesses touch. Also computes what the nest needs of 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 
+from jitree.base.records import NamedTuple
 from jitree.dispatch.native.nests.body import Body
 from jitree.dispatch.native.nests.computed import BoundWriter, Extremes, separated
 from jitree.dispatch.native.nests.intervals import NARROW_BITS, SYMBOL_BITS, is_narrow, is_wide
@@ -39,11 +39,10 @@ def require_sizes(structure: Structure, reader: PolynomialReader) -> None:
 
 def _parts(access: ElementAccess) -> Polynomial:
     """The computed parts of an index."""
-    return sum((Polynomial({(part,): number}) for part, number in access.computed), Polynomial.constant(0))
+    return Polynomial({(part,): number for part, number in access.computed})
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(NamedTuple):
     """First and last element of an access, and their addresses (the last one's end)."""
 
     start: str
@@ -221,7 +220,7 @@ class Guard:
         writer, number = self._writer, level.extent
         if number is not None:
             return str(number)
-        distance = self._polynomial(level.bound - level.initial, "i64")
+        distance = self._polynomial(level.distance, "i64")
         if level.step == 1:
             return distance
         rounded = writer.let(f"add i64 {distance}, {level.step - 1}")

@@ -10,8 +10,9 @@ What is not known to lie there is left as it is, or proved by the guard.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
+from jitree.base.records import NamedTuple
 from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.ssa import Value
 

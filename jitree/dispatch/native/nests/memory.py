@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from itertools import repeat
+from typing import Final
 
+from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.reading import Level
@@ -30,19 +31,19 @@ class NestOperand(NamedTuple):
     lanes: int
 
 
-@dataclass(slots=True)
 class Places:
     """What the emitted loops use: names and constants."""
 
-    extents: dict[Level, str] = field(default_factory=dict)
-    coefficients: dict[tuple[ElementAccess, Level], str] = field(default_factory=dict)
-    """Factors of counters in indices, in elements."""
-    pointers: dict[ElementAccess, str] = field(default_factory=dict)
-    """The element that an access touches when all counters are 0, without what is computed."""
-    distance: str = ""
-    """In bytes, from constants to their copies."""
-    bounded: set[Value] = field(default_factory=set)
-    """Computed parts of indices that the guard has found to be small."""
+    def __init__(self) -> None:
+        self.extents: dict[Level, str] = {}
+        self.coefficients: dict[tuple[ElementAccess, Level], str] = {}
+        """Factors of counters in indices, in elements."""
+        self.pointers: dict[ElementAccess, str] = {}
+        """The element that an access touches when all counters are 0, without what is computed."""
+        self.distance = ""
+        """In bytes, from constants to their copies."""
+        self.bounded: set[Value] = set()
+        """Computed parts of indices that the guard has found to be small."""
 
     def fold(self, fold: Fold) -> None:
         """Two loops become one, in indices too; what is left of those are gaps between rows."""
@@ -64,23 +65,38 @@ class Panel(NamedTuple):
     """The row of sums after a panel of words (``dots.py``)."""
 
 
-@dataclass(slots=True)
 class NestRegion:
     """A block that is being written: what the counters are in it, and what has been computed in it."""
 
-    counters: dict[Level, str]
-    mask: tuple[str, ...] | None
-    """Lanes that exist, as a vector of i1 for each vector of the tile; None: all."""
-    squares: bool
-    """Whole squares can be loaded and transposed."""
-    accumulators: dict[tuple[object, ...], NestOperand] = field(default_factory=dict)
-    """Sums in registers, by store and copy."""
-    known: dict[tuple[object, ...], NestOperand] = field(default_factory=dict)
-    rows: dict[tuple[object, ...], list[str]] = field(default_factory=dict)
-    pointers: dict[tuple[object, ...], str] = field(default_factory=dict)
-    panels: dict[ElementAccess, Panel] = field(default_factory=dict)
-    ahead: NestRegion | None = None
-    """The same block for values that are computed for several of its iterations at once."""
+    def __init__(
+        self,
+        counters: dict[Level, str],
+        mask: tuple[str, ...] | None,
+        squares: bool,
+        panels: dict[ElementAccess, Panel] | None = None,
+    ) -> None:
+        self.counters = counters
+        self.mask = mask
+        """Lanes that exist, as a vector of i1 for each vector of the tile; None: all."""
+        self.squares = squares
+        """Whole squares can be loaded and transposed."""
+        self.accumulators: dict[tuple[object, ...], NestOperand] = {}
+        """Sums in registers, by store and copy."""
+        self.known: dict[tuple[object, ...], NestOperand] = {}
+        self.rows: dict[tuple[object, ...], list[str]] = {}
+        self.pointers: dict[tuple[object, ...], str] = {}
+        self.panels: dict[ElementAccess, Panel] = {} if panels is None else panels
+        self.ahead: NestRegion | None = None
+        """The same block for values that are computed for several of its iterations at once."""
+
+
+class _Factors(NamedTuple):
+    """What an index moves by with each loop: a number, or the name of one."""
+
+    all: list[tuple[Level, str]]
+    fixed: list[tuple[Level, int]]
+    dynamic: list[Level]
+    """Those with the name of one."""
 
 
 class Memory:
@@ -91,6 +107,8 @@ class Memory:
         self._structure = structure
         self._plan = plan
         self.places = places
+        self._factors: dict[ElementAccess, _Factors] = {}
+        """Of accesses that have been written: the places of all are known before."""
         self._levels = structure.levels if plan.fold is None else (*structure.levels, plan.fold.level)
 
     def is_uniform(self, access: ElementAccess) -> bool:
@@ -110,31 +128,41 @@ class Memory:
 
     def pointer(self, region: NestRegion, access: ElementAccess, offsets: Offsets) -> str:
         """Of the element of the first lane."""
-        writer, coefficients = self._writer, self.places.coefficients
-        moving = [level for level in self._levels if (access, level) in coefficients]
-        numbers = {level: coefficients[access, level] for level in moving}
+        writer, factors = self._writer, self._factors.get(access)
+        if factors is None:
+            factors = self._factors[access] = self._factors_of(access)
         # Multiples of constants go into the last addition, so that copies of a tile share the rest.
-        dynamic = {level: offsets.get(level, 0) for level in moving if numbers[level].startswith("%")}
-        fixed = sum(int(numbers[level]) * offsets.get(level, 0) for level in moving if level not in dynamic)
-        key = (access, *dynamic.values())
+        fixed = 0
+        for level, factor in factors.fixed:
+            fixed += factor * offsets.get(level, 0)
+        dynamic = tuple(map(offsets.get, factors.dynamic, repeat(0)))
+        key = (access, *dynamic)
         kind = ELEMENT_LLVM[access.element]
         base = region.pointers.get(key)
         if base is None:
             base = self.places.pointers[access]
+            distances = dict(zip(factors.dynamic, dynamic, strict=True))
             # From the outermost loop on: what does not change in an inner one stands in front of it.
-            for level in sorted(moving, key=lambda level: writer.depth(region.counters[level])):
+            for level, number in sorted(factors.all, key=lambda item: writer.depth(region.counters[item[0]])):
                 counter = region.counters[level]
-                if dynamic.get(level):
-                    counter = writer.let(f"add i64 {counter}, {dynamic[level]}")
+                if distances.get(level):
+                    counter = writer.let(f"add i64 {counter}, {distances[level]}")
                 if counter != "0":
-                    product = (
-                        counter
-                        if numbers[level] == "1"
-                        else writer.let(f"mul i64 {counter}, {numbers[level]}")
-                    )
+                    product = counter if number == "1" else writer.let(f"mul i64 {counter}, {number}")
                     base = writer.let(f"getelementptr {kind}, ptr {base}, i64 {product}")
             region.pointers[key] = base
         return writer.let(f"getelementptr {kind}, ptr {base}, i64 {fixed}") if fixed else base
+
+    def _factors_of(self, access: ElementAccess) -> _Factors:
+        coefficients = self.places.coefficients
+        found = [
+            (level, coefficients[access, level]) for level in self._levels if (access, level) in coefficients
+        ]
+        return _Factors(
+            found,
+            [(level, int(number)) for level, number in found if not number.startswith("%")],
+            [level for level, number in found if number.startswith("%")],
+        )
 
     def displaced(self, access: ElementAccess, pointer: str, distance: NestOperand) -> str:
         """So many elements after the first lane's, or after that of each lane: as many pointers."""

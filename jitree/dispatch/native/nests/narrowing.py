@@ -8,8 +8,9 @@ not modulo 2**64: of what may wrap, nothing is narrowed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
+from jitree.base.records import NamedTuple
 from jitree.dispatch.native.nests.intervals import is_narrow
 from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.nests.recognise import ElementAccess, Literal, Structure

@@ -8,6 +8,7 @@ can fail are in only with divisors that cannot make them fail.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from jitree.codegen.ir_text import llvm_type
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from jitree.dispatch.native.nests.writer import Writer
     from jitree.dispatch.native.ssa import SsaInstruction, Value
 
+LIBRARY: Final = frozenset(
+    mnemonic for mnemonic, semantic in SEMANTICS.items() if semantic.math_function is not None
+)
+"""Instructions that call a C function, which takes one value at a time."""
 Emitter = Callable[["Writer", int, list[str]], str]
 """(writer, lanes, operands) → result."""
 
@@ -28,16 +33,20 @@ Emitter = Callable[["Writer", int, list[str]], str]
 def is_pure(item: SsaInstruction | Value) -> bool:
     """A result that depends on the operands alone, and no way to fail."""
     mnemonic = item.operation if hasattr(item, "operation") else item.mnemonic
-    if mnemonic.startswith("const.") and mnemonic != "const.ref.rodata":
-        return True
-    semantic = SEMANTICS.get(mnemonic)
-    if semantic is None or (
-        semantic.refusal is not None and not _never_fails(semantic.refusal, item.operands)
-    ):
+    if not _is_known(mnemonic):
         return False
     if mnemonic.startswith("fpowi"):  # written out for its exponent
         return item.operands[1].operation.startswith("const.")
-    return can_compute(mnemonic) or semantic.math_function is not None
+    semantic = SEMANTICS.get(mnemonic)
+    return semantic is None or semantic.refusal is None or _never_fails(semantic.refusal, item.operands)
+
+
+@cache
+def _is_known(mnemonic: str) -> bool:
+    """A constant, or what can be computed where it does not fail."""
+    if mnemonic.startswith("const."):
+        return mnemonic != "const.ref.rodata"
+    return mnemonic in SEMANTICS and (can_compute(mnemonic) or mnemonic in LIBRARY)
 
 
 def can_compute(mnemonic: str) -> bool:
@@ -52,12 +61,6 @@ def _never_fails(refusal: str, operands: Sequence[Value]) -> bool:
         return False
     divisor = operands[1]
     return divisor.operation in ("const.i32", "const.i64") and divisor.literals[0] not in (0, -1)
-
-
-def uses_library(value: Value) -> bool:
-    """Calls a C function, which takes one value at a time."""
-    semantic = SEMANTICS.get(value.operation)
-    return semantic is not None and semantic.math_function is not None
 
 
 def emit(w: Writer, mnemonic: str, n: int, operands: list[str]) -> str:

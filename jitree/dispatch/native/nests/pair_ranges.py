@@ -11,8 +11,9 @@ A binary32 number is one from exponent 24 on. Products are finite where the grea
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
+from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.dots import DotProduct
 from jitree.dispatch.native.nests.memory import Memory, NestRegion

@@ -10,8 +10,9 @@ two apart, more of them would drive each other out of the cache.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
+from jitree.base.records import NamedTuple
 from jitree.dispatch.native.nests.memory import ELEMENT_LLVM, Memory, NestRegion, Panel
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.reading import Level

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from jitree.base.records import NamedTuple
 from jitree.dispatch.native.nests.dots import DotProduct
 from jitree.dispatch.native.nests.folding import Extreme
 from jitree.dispatch.native.nests.polynomials import Polynomial
@@ -16,8 +15,7 @@ Order = tuple[tuple[Polynomial, Level], ...]
 """Parallel loops and their factors in an index, smallest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """How a nest runs."""
 
     outer: tuple[Level, ...]

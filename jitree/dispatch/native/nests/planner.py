@@ -10,7 +10,6 @@ the same bit for bit. Other nests run as they stand, one element at a time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from math import prod
 from typing import Final
 
@@ -132,9 +131,9 @@ class _Planner:
         )
         pairs = find_pairs(self._structure, self._dependence, vector, self._reductions) if vector else None
         if vector is not None and pairs is not None:
-            return replace(plan, alternative=self._dot_plan(pairs, vector, accumulators, injective))
+            return plan._replace(alternative=self._dot_plan(pairs, vector, accumulators, injective))
         if vector is not None and along in self._reductions and len(transposed) == 1:
-            plan = replace(plan, alternative=self._prepacked(plan, vector))
+            plan = plan._replace(alternative=self._prepacked(plan, vector))
         if (
             vector is not None
             and self._reductions
@@ -144,8 +143,8 @@ class _Planner:
         if vector is not None or not self._reductions or self._dependence.weight < FUNCTION_WEIGHT:
             return plan
         lanes = self._lanes()
-        ahead = replace(plan, vector=self._reductions[-1], lanes=lanes, accumulators={})
-        return replace(plan, steps=lanes, ahead=ahead)
+        ahead = plan._replace(vector=self._reductions[-1], lanes=lanes, accumulators={})
+        return plan._replace(steps=lanes, ahead=ahead)
 
     def _along_rows(
         self,
@@ -177,10 +176,10 @@ class _Planner:
             injective=injective,
         )
         lanes = self._lanes()
-        wide = replace(plan, vector=self._reductions[-1], lanes=lanes, accumulators={})
+        wide = plan._replace(vector=self._reductions[-1], lanes=lanes, accumulators={})
         if extreme is not None:
-            return replace(plan, folded=replace(wide, vectors=MAXIMUM_VECTORS))
-        return replace(plan, steps=lanes, ahead=wide)
+            return plan._replace(folded=wide._replace(vectors=MAXIMUM_VECTORS))
+        return plan._replace(steps=lanes, ahead=wide)
 
     def _leaves_lanes(self, rows: Level) -> bool:
         """Whether functions would be computed for many lanes that are no rows."""
@@ -195,8 +194,7 @@ class _Planner:
         if fold is None:
             return plan
         vectors = self._vectors(vector, plan.tiled, -(-_count(fold.level) // plan.lanes))
-        return replace(
-            plan,
+        return plan._replace(
             outer=tuple(level for level in plan.outer if level is not fold.rows),
             vector=fold.level,
             vectors=vectors,
@@ -382,8 +380,7 @@ class _Planner:
         ):
             return None
         vectors = self._vectors(vector, plan.tiled, _count(vector) // plan.lanes)
-        return replace(
-            plan,
+        return plan._replace(
             transposed={},
             prepacked=(value,),
             steps=1,

@@ -7,8 +7,8 @@ congruent to the program's number. ``intervals.py`` says when it is that number.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -28,11 +28,28 @@ def _wrap(number: int) -> int:
     return ((number + _HALF) & _ALL) - _HALF
 
 
-@dataclass(frozen=True, slots=True)
 class Polynomial:
-    """A sum of monomials with integer coefficients, none of them 0; the empty monomial is the constant."""
+    """A sum of monomials with integer coefficients, none of them 0; the empty monomial is the constant. It
+    never changes, so it keeps the answers that the terms alone decide: some are asked for in each loop."""
 
-    terms: Mapping[Monomial, int]
+    __slots__ = ("_bits", "_coefficients", "_symbols", "number", "terms")
+
+    def __init__(self, terms: Mapping[Monomial, int]) -> None:
+        self.terms = terms
+        self.number: int | None = None
+        """Its value, if it is a constant."""
+        if not terms:
+            self.number = 0
+        elif len(terms) == 1:
+            self.number = terms.get(())
+        self._symbols: frozenset[Value] | None = None
+        self._coefficients: dict[Value, Polynomial] = {}
+        self._bits: dict[int, int] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Polynomial) and self.terms == other.terms
+
+    __hash__ = None  # type: ignore[assignment]
 
     @staticmethod
     @cache
@@ -53,7 +70,9 @@ class Polynomial:
     def _plus(self, other: Polynomial, sign: int) -> Polynomial:
         terms = dict(self.terms)
         for monomial, number in other.terms.items():
-            total = _wrap(terms.get(monomial, 0) + sign * number)
+            total = terms.get(monomial, 0) + sign * number
+            if not -_HALF <= total < _HALF:
+                total = _wrap(total)
             if total:
                 terms[monomial] = total
             else:
@@ -63,12 +82,22 @@ class Polynomial:
     def __mul__(self, other: Polynomial) -> Polynomial:
         for one, factor in ((self, other.number), (other, self.number)):
             if factor is not None:
-                return one if factor == 1 else _polynomial((m, a * factor) for m, a in one.terms.items())
+                return one if factor == 1 else one._scaled(factor)
         return _polynomial(
             (tuple(sorted((*left, *right), key=_NUMBER)), a * b)
             for left, a in self.terms.items()
             for right, b in other.terms.items()
         )
+
+    def _scaled(self, factor: int) -> Polynomial:
+        terms: dict[Monomial, int] = {}
+        for monomial, number in self.terms.items():
+            product = number * factor
+            if not -_HALF <= product < _HALF:
+                product = _wrap(product)
+            if product:
+                terms[monomial] = product
+        return Polynomial(terms)
 
     def sum(self, other: Polynomial) -> Polynomial:
         """The sum in unbounded integers: its coefficients do not wrap, nor do those of the next two."""
@@ -85,20 +114,17 @@ class Polynomial:
         """The difference in unbounded integers."""
         return self.sum(other.times(-1))
 
-    @property
-    def number(self) -> int | None:
-        """Its value, if it is a constant."""
-        if not self.terms:
-            return 0
-        return self.terms.get(()) if len(self.terms) == 1 else None
-
     def coefficient(self, counter: Value) -> Polynomial:
         """What a value is multiplied by; of its square, the value itself."""
-        return Polynomial({
-            monomial[: (at := monomial.index(counter))] + monomial[at + 1 :]: number
-            for monomial, number in self.terms.items()
-            if counter in monomial
-        })  # fmt: skip
+        known = self._coefficients.get(counter)
+        if known is None:
+            found: dict[Monomial, int] = {}
+            for monomial, number in self.terms.items():
+                if counter in monomial:
+                    at = monomial.index(counter)
+                    found[monomial[:at] + monomial[at + 1 :]] = number
+            known = self._coefficients[counter] = Polynomial(found) if found else _ZERO
+        return known
 
     def divided(self, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
         """(quotient, rest) by a positive constant, a value or a product of them, term by term; else (0,
@@ -117,15 +143,29 @@ class Polynomial:
 
     def bits(self, of_symbols: int) -> int:
         """Bits that its magnitude can have when symbols have this many."""
-        return sum(abs(number) << of_symbols * len(m) for m, number in self.terms.items()).bit_length()
+        known = self._bits.get(of_symbols)
+        if known is None:
+            total = 0
+            for monomial, number in self.terms.items():
+                total += abs(number) << of_symbols * len(monomial)
+            known = self._bits[of_symbols] = total.bit_length()
+        return known
 
-    def symbols(self) -> set[Value]:
-        return {value for monomial in self.terms for value in monomial}
+    def symbols(self) -> frozenset[Value]:
+        known = self._symbols
+        if known is None:
+            known = self._symbols = frozenset(chain.from_iterable(self.terms))
+        return known
 
     def degree(self, counters: Iterable[Value]) -> int:
         """The largest number of the counters that stand in one product."""
-        counted = set(counters)
-        return max((sum(value in counted for value in m) for m in self.terms), default=0)
+        is_counted, most = frozenset(counters).__contains__, 0
+        for monomial in self.terms:
+            most = max(most, sum(map(is_counted, monomial)))
+        return most
+
+
+_ZERO: Final = Polynomial({})
 
 
 def _without(monomial: Monomial, factors: Monomial) -> Monomial | None:

@@ -14,7 +14,9 @@ LEAST_DEPTH: Final = 64
 MOST_DEPTH: Final = 1 << 20
 
 
-def is_packable(access: ElementAccess, place: set[Value], vector: Level, reductions: Sequence[Level]) -> bool:
+def is_packable(
+    access: ElementAccess, place: frozenset[Value], vector: Level, reductions: Sequence[Level]
+) -> bool:
     """Whether a load's lanes are whole blocks of sixteen rows, one after the other; ``place`` are the
     counters on which its index depends."""
     if len(reductions) != 1 or access.element != "f32" or access.predicate or access.computed:

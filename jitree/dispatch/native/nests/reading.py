@@ -9,9 +9,9 @@ workgroup numbers are. The guard checks each assumption. Nothing is concluded fr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
+from jitree.base.records import NamedTuple
 from jitree.dispatch.native.nests.computed import DIVISIONS, is_bounded, separated
 from jitree.dispatch.native.nests.intervals import GREATEST_SYMBOL, Interval, interval_of, is_wide
 from jitree.dispatch.native.nests.operations import is_pure
@@ -25,24 +25,26 @@ class NotANest(Exception):
     """Why a loop is not taken; the text is for people who read the tier report."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Level:
     """A loop of a nest. Its counter runs from 0 in steps of 1; the program's variable is
     ``initial + step * counter``."""
 
-    counter: Value
-    """What stands for the counter in polynomials: the parameter of the loop's header, or a new value."""
-    initial: Polynomial
-    bound: Polynomial
-    step: int
-    unsigned: bool
-    """Whether the counter is compared with the bound as an unsigned number."""
-    extent: int | None = field(init=False)
-    """The number of iterations, if it is constant."""
+    __slots__ = ("bound", "counter", "distance", "extent", "initial", "step", "unsigned")
 
-    def __post_init__(self) -> None:
-        distance = (self.bound - self.initial).number
-        object.__setattr__(self, "extent", None if distance is None else -(-distance // self.step))
+    def __init__(
+        self, counter: Value, initial: Polynomial, bound: Polynomial, step: int, unsigned: bool
+    ) -> None:
+        self.counter = counter
+        """What stands for the counter in polynomials: the parameter of the loop's header, or a new value."""
+        self.initial = initial
+        self.bound = bound
+        self.distance = bound - initial
+        self.step = step
+        self.unsigned = unsigned
+        """Whether the counter is compared with the bound as an unsigned number."""
+        distance = self.distance.number
+        self.extent = None if distance is None else -(-distance // step)
+        """The number of iterations, if it is constant."""
 
 
 class Split(NamedTuple):

@@ -6,7 +6,7 @@ stepped by a constant, one way out. Between the loops of a nest there is only ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from jitree.dispatch.native.nests.computed import separated
@@ -27,51 +27,93 @@ Predicate = frozenset[Literal]
 """All of them have to hold; empty where the code runs in each iteration."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ElementAccess:
     """A load or store."""
 
-    instruction: SsaInstruction
-    element: str
-    """``i8 i16 i32 f32 i64 f64``"""
-    buffer: Value
-    index: Polynomial
-    """The index of the element, over counters and values from outside."""
-    predicate: Predicate
-    position: int
-    """The position in the body."""
-    computed: tuple[tuple[Value, int], ...] = ()
-    """What is added to the index for each element, and its factors (``computed.py``); of loads alone."""
+    __slots__ = ("buffer", "bytes", "computed", "element", "index", "instruction", "position", "predicate")
 
-    @property
-    def bytes(self) -> int:
-        return ELEMENT_BYTES[self.element]
+    def __init__(
+        self,
+        instruction: SsaInstruction,
+        element: str,
+        buffer: Value,
+        index: Polynomial,
+        predicate: Predicate,
+        position: int,
+        computed: tuple[tuple[Value, int], ...],
+    ) -> None:
+        self.instruction = instruction
+        self.element = element
+        """``i8 i16 i32 f32 i64 f64``"""
+        self.bytes = ELEMENT_BYTES[element]
+        self.buffer = buffer
+        self.index = index
+        """The index of the element, over counters and values from outside."""
+        self.predicate = predicate
+        self.position = position
+        """The position in the body."""
+        self.computed = computed
+        """What is added to the index for each element, and its factors (``computed.py``); of loads alone."""
 
     @property
     def stored(self) -> Value:
         return self.instruction.operands[2]
 
+    def at(self, index: Polynomial) -> ElementAccess:
+        """The same one with another index."""
+        return ElementAccess(
+            self.instruction,
+            self.element,
+            self.buffer,
+            index,
+            self.predicate,
+            self.position,
+            self.computed,
+        )
 
-@dataclass(frozen=True, slots=True, eq=False)
+
 class Structure:
     """A recognised nest."""
 
-    loop: SsaLoop
-    outermost: Level
-    """The whole outermost loop, also where it is split."""
-    levels: tuple[Level, ...]
-    """Levels from the outermost to the innermost."""
-    loads: dict[Value, ElementAccess]
-    """What is read, by the value that it gives."""
-    stores: tuple[ElementAccess, ...]
-    choices: dict[Value, tuple[Literal, Value, Value]]
-    """By parameter where two branches meet: the condition, its value if that holds, and if not."""
-    conditions: dict[Value, Polynomial]
-    """What is compared in predicates, where it is a polynomial."""
-    counters: tuple[Value, ...] = field(init=False)
+    __slots__ = (
+        "choices", "conditions", "counters", "levels", "loads", "loop", "outermost", "stores",
+    )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "counters", tuple(level.counter for level in self.levels))
+    def __init__(
+        self,
+        loop: SsaLoop,
+        outermost: Level,
+        levels: tuple[Level, ...],
+        loads: dict[Value, ElementAccess],
+        stores: tuple[ElementAccess, ...],
+        choices: dict[Value, tuple[Literal, Value, Value]],
+        conditions: dict[Value, Polynomial],
+    ) -> None:
+        self.loop = loop
+        self.outermost = outermost
+        """The whole outermost loop, also where it is split."""
+        self.levels = levels
+        """Levels from the outermost to the innermost."""
+        self.loads = loads
+        """What is read, by the value that it gives."""
+        self.stores = stores
+        self.choices = choices
+        """By parameter where two branches meet: the condition, its value if that holds, and if not."""
+        self.conditions = conditions
+        """What is compared in predicates, where it is a polynomial."""
+        self.counters = tuple(level.counter for level in levels)
+
+    def over(self, levels: tuple[Level, ...], index: Callable[[Polynomial], Polynomial]) -> Structure:
+        """The same nest over other levels; ``index`` says what becomes of indices."""
+        return Structure(
+            self.loop,
+            self.outermost,
+            levels,
+            {value: load.at(index(load.index)) for value, load in self.loads.items()},
+            tuple(store.at(index(store.index)) for store in self.stores),
+            self.choices,
+            self.conditions,
+        )
 
     @property
     def is_empty(self) -> bool:
@@ -274,14 +316,21 @@ class _Body:
             self.stores.append(access)
 
 
-def values_used_after(function: SsaFunction, loop: SsaLoop) -> set[Value]:
-    """Values of a loop that are used outside it."""
-    used: set[Value] = set()
+Uses = dict[Block, list[tuple[Value, Block]]]
+"""By block: the values of it that other blocks use, and these."""
+
+
+def uses(function: SsaFunction) -> Uses:
+    found: Uses = {block: [] for block in function.blocks}
     for block in function.blocks:
-        if block in loop.blocks:
-            continue
-        for instruction in block.instructions:
-            used.update(operand for operand in instruction.operands if operand.block in loop.blocks)
-        for parameter in block.parameters:
-            used.update(operand for operand in parameter.operands if operand.block in loop.blocks)
-    return used
+        users: list[SsaInstruction | Value] = [*block.instructions, *block.parameters]
+        for user in users:
+            for operand in user.operands:
+                if operand.block is not block:
+                    found[operand.block].append((operand, block))
+    return found
+
+
+def values_used_after(uses: Uses, loop: SsaLoop) -> set[Value]:
+    """Values of a loop that are used outside it."""
+    return {value for block in loop.blocks for value, user in uses[block] if user not in loop.blocks}

@@ -14,8 +14,9 @@ leave fewer lanes empty: 0.95 of the time with 34, 1.09 with 40.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
+from jitree.base.records import NamedTuple
 from jitree.dispatch.native.nests import registers
 from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.polynomials import Polynomial

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from jitree.base.records import NamedTuple
 from jitree.dispatch.native.nests.memory import Offsets
 from jitree.dispatch.native.nests.panels import DepthBlock
 from jitree.dispatch.native.nests.plan import Plan

@@ -7,8 +7,9 @@ memory, a tile reads each of them once; each element still has its own iteration
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise, product
+from collections.abc import Sequence
+from itertools import product, repeat
+from operator import ge, mul
 
 from jitree.dispatch.native.nests.memory import Offsets
 from jitree.dispatch.native.nests.plan import Plan
@@ -16,17 +17,20 @@ from jitree.dispatch.native.nests.reading import Level
 from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
 
 
-def iterations(structure: Structure, plan: Plan, copies: Sequence[Offsets]) -> Iterator[tuple[Offsets, int]]:
+def iterations(structure: Structure, plan: Plan, copies: Sequence[Offsets]) -> list[tuple[Offsets, int]]:
     """What a tile does, one after the other: an iteration of the reductions, for which of its copies."""
     ranges = [range(level.extent or 0) for level in plan.reductions]
     steps = [dict(zip(plan.reductions, numbers, strict=True)) for numbers in product(*ranges)]
-    order = [(step, copy) for step in steps for copy in range(len(copies))]
+    pairs = [(step, copy) for step in steps for copy in range(len(copies))]
     factors = _factors(structure, plan)
-    if factors is not None:
-        distances = [_distance(factors, step) for step in steps]
-        if all(one < other for one, other in pairwise(distances)):  # each copy's iterations stay in order
-            order.sort(key=lambda pair: _distance(factors, {**pair[0], **copies[pair[1]]}))
-    yield from order
+    if factors is None:
+        return pairs
+    distances = [_distance(factors, step) for step in steps]
+    if any(map(ge, distances, distances[1:])):  # each copy's iterations are to stay in order
+        return pairs
+    of_copies = [_distance(factors, copy) for copy in copies]
+    sums = [one + other for one in distances for other in of_copies]
+    return [pairs[at] for at in sorted(range(len(sums)), key=sums.__getitem__)]
 
 
 def _factors(structure: Structure, plan: Plan) -> dict[Level, int] | None:
@@ -54,4 +58,5 @@ def _constant(load: ElementAccess, levels: Sequence[Level]) -> dict[Level, int] 
 
 
 def _distance(factors: dict[Level, int], offsets: Offsets) -> int:
-    return sum(factor * offsets.get(level, 0) for level, factor in factors.items())
+    """Iterations of reductions and copies of a tile are of different loops: distances add up."""
+    return sum(map(mul, factors.values(), map(offsets.get, factors, repeat(0))))

@@ -46,7 +46,7 @@ class Writer(FunctionText):
         if not is_pure(expression):
             return super().let(expression)
         inside = len(self._fronts)
-        depth = max(map(self.depth, _NAME.findall(expression)), default=0)
+        depth = max(map(self.depth, _NAME.findall(expression)), default=0) if inside else 0
         known = self._known if depth >= inside else self._fronts[depth].known
         name = known.get(expression)
         if name is None:
