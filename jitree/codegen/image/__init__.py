@@ -12,7 +12,7 @@ from _thread import allocate_lock  # threading takes 0.6 ms to import
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from jitree.base.endings import guard
 from jitree.base.memory import NAMES_CODE, name_code
@@ -24,6 +24,7 @@ from jitree.errors import StatusError, UnavailableError, printable, tell
 if TYPE_CHECKING:
     from jitree.codegen.image.bar import Bar
     from jitree.codegen.image.builds import Builds
+    from jitree.codegen.image.pack import Pack
     from jitree.codegen.image.starting import Starting
 
 __all__ = ["Image", "Provider", "Recipe", "get", "processors", "provider", "start", "wait"]
@@ -70,9 +71,26 @@ class Provider:
     @cached_property
     def key(self) -> bytes:
         """The key of the file in the cache."""
-        from jitree.codegen.image.keys import key_of
+        from jitree.codegen.image.keys import environment, key_for
 
-        return key_of(self.recipe)
+        return key_for(self._source, environment(self.recipe.processor))
+
+    @cached_property
+    def _source(self) -> bytes:
+        from jitree.codegen.image.keys import source_key
+
+        return source_key(self.recipe)
+
+    def _load(self) -> FlatImage | None:
+        """The image of the file in a pack or in the cache."""
+        if self._builds is None:
+            for pack in packs:
+                packed = pack.load(self._source)
+                if packed is not None:
+                    return packed
+        from jitree.codegen.image import cache
+
+        return cache.load(self.recipe, self.key)
 
     @cached_property
     def estimate(self) -> float:
@@ -176,9 +194,7 @@ class Provider:
                 return
             self._next_look = now + _POLL_SECONDS
             has_ended = self._builder is not None and self._builder.has_ended()
-            from jitree.codegen.image import cache
-
-            flat = cache.load(self.recipe, self.key)
+            flat = self._load()
             if flat is not None:
                 self._map(flat)
             elif self._builder is None:
@@ -257,6 +273,8 @@ def _builders_at_work() -> int:
     return sum(bool(item.recipe.data) and item.is_building for item in list(_providers.values()))
 
 
+packs: Final[WeakSet[Pack]] = WeakSet()
+"""Where images are looked for first, except those of sandboxes; sessions hold those that they were given."""
 _providers: Final[WeakValueDictionary[tuple[object, ...], Provider]] = WeakValueDictionary()
 _static: Final[dict[str, Provider]] = {}
 _providers_lock: Final = guard()
