@@ -18,7 +18,7 @@ from jitree.base.endings import guard
 from jitree.base.memory import NAMES_CODE, name_code
 from jitree.base.scopes import require_going_on
 from jitree.codegen.image import shipped
-from jitree.codegen.image.flat import FlatImage, Image, Recipe, map_image
+from jitree.codegen.image.flat import OUTPUT, FlatImage, Image, Recipe, map_image
 from jitree.errors import StatusError, UnavailableError, printable, tell
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ class Provider:
         """Whether an image that was built was gone when it was looked for (``jitree cache clear``)."""
         self._next_look = 0.0
         self._is_announced = self._is_given_up = False
+        self._is_explained = False
+        """Whether it has been said why nothing can be built."""
         self.gives_way = False
         """Whether a builder in the background has only what the program leaves: its call ends sooner."""
         self.begun: float | None = None
@@ -115,11 +117,17 @@ class Provider:
         """
         if not self.settled:
             self._look(self._background_niceness)
-            if self.failure is not None:
+            if self.failure is not None and not self._is_explained:
                 self._warn(self.failure)
         return self.image
 
-    def _warn(self, reason: str) -> None:
+    def _warn(self, reason: str, told: str = "") -> None:
+        """Once for each reason (``told``: what it is without figures): what keeps one image away often keeps
+        all away, in turn."""
+        told = told or reason.partition(OUTPUT)[0]
+        if told in _told:
+            return
+        _told.add(told)
         text = printable(
             f"jitree: goes without {self.recipe.title}: {reason}; what it is for is interpreted, which takes"
             " longer: `jitree cache warm` with the program's file tries again"
@@ -145,7 +153,7 @@ class Provider:
         late = passed > _PATIENCE_FACTOR * self.estimate + _PATIENCE_SECONDS_MORE
         if late and not self._is_given_up:
             self._is_given_up = True
-            self._warn(f"it has not been built within {passed:.0f} s")
+            self._warn(f"it has not been built within {passed:.0f} s", "late")
         return late
 
     def shown(self) -> Bar | None:
@@ -242,7 +250,7 @@ class Provider:
 
         if niceness is None:
             return
-        settle()  # here, where the caller of the program sees the warning
+        self._is_explained = bool(settle().obstacle)  # here, where the caller of the program sees the warning
         self.begun = self.begun or time.monotonic()
         builder = Starting(self.recipe, self.key, niceness, self._builds)
         if self._builds is not None:
@@ -273,6 +281,8 @@ def _builders_at_work() -> int:
     return sum(bool(item.recipe.data) and item.is_building for item in list(_providers.values()))
 
 
+_told: Final[set[str]] = set()
+"""Why images are missing, as warnings have said."""
 packs: Final[WeakSet[Pack]] = WeakSet()
 """Where images are looked for first, except those of sandboxes; sessions hold those that they were given."""
 _providers: Final[WeakValueDictionary[tuple[object, ...], Provider]] = WeakValueDictionary()

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import sys
 import traceback
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -51,12 +53,17 @@ def level_target(level: str) -> Target:
 
 
 def main() -> None:
-    """The builder process; what is not installed is the last line that it prints."""
+    """The builder process; what is not installed is the last line that it prints. It ends with the number of
+    the system's error, if there is one."""
     try:
         _main()
     except ImportError as error:
         traceback.print_exc()
         sys.exit(not_installed(error))
+    except OSError as error:
+        with suppress(OSError):  # what it prints goes to the same disk
+            traceback.print_exc()
+        os._exit(error.errno or 1)
 
 
 def _main() -> None:
@@ -72,7 +79,7 @@ def _main() -> None:
     if level:
         processor.assume(level, processor.described(*LEVELS[level]))
     target = level_target(level) if level else host_target()
-    path = cache.store(recipe, key, build(generate(recipe), target))
+    path = cache.store_here(recipe, key, build(generate(recipe), target))
     estimates.note(recipe)
     contents.shrink(contents.maximum_size(), path)
     for suffix in (cache.LOCK_SUFFIX, cache.LOG_SUFFIX):

@@ -20,6 +20,8 @@ from jitree.base import processor
 from jitree.base.memory import EXECUTE, READ, WRITE, Mapping
 from jitree.base.records import NamedTuple
 
+OUTPUT: Final = " (whole output: "
+"""What comes after the reason why a builder has failed."""
 START_SECONDS: Final = 0.25
 """Seconds of a processor until a builder has imported what it needs: by one process."""
 
