@@ -106,6 +106,7 @@ def test_command_lines_in_sentences(command: str, tmp_path: Path, monkeypatch: p
         model = tmp_path / "model.vmfb"
         model.write_bytes(Assembler("m").function("predict", "0i_i", SUM).build())
     monkeypatch.setenv("JITREE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)  # some write files
     outcome = jitree(*shlex.split(command.replace("model.vmfb", str(model))))
     assert outcome.code == 0, outcome.stderr
 

@@ -22,7 +22,7 @@ from jitree.api.load_order import parse_reference
 from jitree.base.arguments import shown
 from jitree.base.endings import Ending
 from jitree.base.scopes import Scope, require_going_on
-from jitree.codegen.image.builds import Builds
+from jitree.codegen.image.builds import UNLIMITED, Builds
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context, ContextFlags, ModuleLike
 from jitree.dispatch.host_module import HostModule
@@ -84,7 +84,7 @@ class Sandbox:
         self._allocator = self.allocator_class(limits.memory, is_zeroed=True)
         frames = UNBOUNDED.frames if limits.recursion is None else min(limits.recursion, UNBOUNDED.frames)
         charge = UNBOUNDED.charge if limits.memory is None else self._allocator.charge
-        self._builds = None
+        self._builds = UNLIMITED
         if limits.load_time is not None or limits.memory is not None:
             self._builds = Builds(limits.load_time, limits.memory)
         lender = None if limits.memory is None else self._allocator
@@ -162,8 +162,7 @@ class Sandbox:
 
     def close(self) -> None:
         """Ends the building of machine code; calls that come later begin it again."""
-        if self._builds is not None:
-            self._builds.end()
+        self._builds.end()
 
     @contextmanager
     def calling(self, is_loading: bool = False) -> Iterator[None]:
@@ -293,6 +292,15 @@ class Charging(ExecutableLoader):
 
     def query_i64(self, category: str, key: str) -> int | None:
         return self._loader.query_i64(category, key)
+
+
+def refuse_machine_code(compiled: object) -> None:
+    """PERMISSION_DENIED for machine code of programs that was made beforehand; None is none."""
+    if compiled is not None:
+        raise PermissionDeniedError(
+            f"compiled: {shown(compiled)} is machine code that is run unchecked, and a sandbox runs none; "
+            "leave it out: a sandbox compiles its programs itself, or finds them in the cache"
+        )
 
 
 def require_local(choice: object) -> str:

@@ -18,6 +18,7 @@ from jitree.api.load_order import explained, load_order, require_new_names
 from jitree.api.module import Module, create_function
 from jitree.api.resources import DeviceChoice, Resources, open_devices, placed, read_module
 from jitree.api.seeing import Observable
+from jitree.api.session_arguments import Compiled, Loaded
 from jitree.base.endings import Ended, Remade, require_interpreter
 from jitree.base.memory import give_back_free_memory, give_back_much_free_memory, once
 from jitree.base.scopes import deadline
@@ -32,7 +33,6 @@ from jitree.hal.local.interrupts import end_call
 from jitree.hal.watchdog import start as start_watchdog
 from jitree.hal.watchdog import watch_gate, watcher_of_calls
 from jitree.modules.hal.module import write_to_stderr
-from jitree.vmfb.archive import Source
 from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
@@ -142,6 +142,7 @@ class Session(Observable, Ended, Remade):
         session_arguments.require_memory(zero_memory, guard_pages)
         self._preference = session_arguments.preference(prefer, sandbox, arithmetic)
         own = tier, executable_plugins, executable_modules, arithmetic
+        self._arithmetic, self._packs = arithmetic, list[object]()
         self._sandbox = session_arguments.create_sandbox(sandbox, limits, *own)
         self.loaders: tuple[ExecutableLoader, ...] = (
             self._instance.loaders_with(*own) if self._sandbox is None else self._sandbox.loaders
@@ -214,25 +215,25 @@ class Session(Observable, Ended, Remade):
     # -- loading -----------------------------------------------------------------------------------------
 
     @overload
-    def load(self, source: Source | ModuleLike, /) -> Module: ...
+    def load(self, source: Loaded, /, *, compiled: Compiled = None) -> Module: ...
 
     @overload
     def load(
-        self, first: Source | ModuleLike, second: Source | ModuleLike, /, *others: Source | ModuleLike
+        self, first: Loaded, second: Loaded, /, *others: Loaded, compiled: Compiled = None
     ) -> tuple[Module, ...]: ...
 
     @overload
-    def load(self, *sources: Source | ModuleLike) -> Module | tuple[Module, ...]: ...
+    def load(self, *sources: Loaded, compiled: Compiled = None) -> Module | tuple[Module, ...]: ...
 
     @folded
     @memory_errors("loading modules")
-    def load(self, *sources: Source | ModuleLike) -> Module | tuple[Module, ...]:
+    def load(self, *sources: Loaded, compiled: Compiled = None) -> Module | tuple[Module, ...]:
         """Loads compiled modules: paths (``-`` is the standard input), bytes-like objects, open binary files.
         Modules that are read already may be among them, and files that make some (``m.py@create?key=value``).
 
         They may import from one another, in any order that resolves, and from those that are loaded already.
         One source gives its module, several a tuple. When any of them fails none is loaded, and the session
-        is as it was.
+        is as it was. ``compiled``: their machine code (``jitree cache pack``, docs/containers.md).
 
         NOT_FOUND for a missing file, dependency or import, INVALID_ARGUMENT for a file that is no module or
         damaged and for modules that import from one another in a circle, ALREADY_EXISTS for a second module
@@ -243,18 +244,18 @@ class Session(Observable, Ended, Remade):
         if not sources:
             raise InvalidArgumentError("load: no module was given; pass a path, bytes or an open binary file")
         with session_arguments.loading(self._sandbox):
-            modules = self._register_new([self._read(source) for source in sources])
+            modules = self._register_new([self._read(source) for source in sources], compiled)
         return modules[0] if len(modules) == 1 else modules
 
     @folded
     @memory_errors("linking modules")
-    def link(self, *sources: Source | ModuleLike) -> tuple[Module, ...]:
+    def link(self, *sources: Loaded, compiled: Compiled = None) -> tuple[Module, ...]:
         """As :meth:`load`, of modules whose names others may have: from then on a name means the last module
         that has it, here and in what is loaded later. The modules that this gives call their own functions.
         """
         self._require_open()
         with session_arguments.loading(self._sandbox):
-            return self._register([self._read(source) for source in sources])
+            return self._register([self._read(source) for source in sources], compiled)
 
     @folded
     def append_module(self, module: ModuleLike) -> Module:
@@ -279,16 +280,16 @@ class Session(Observable, Ended, Remade):
         library = open_library_module(path, create, parameters, self._instance.ref_types)
         return self._register_new([library])[0]
 
-    def _read(self, source: Source | ModuleLike) -> ModuleLike:
-        if self._sandbox is not None:
-            return self._sandbox.read(source)
-        return read_module(source, self._instance.ref_types)
+    def _read(self, source: Loaded) -> ModuleLike:
+        sandbox = self._sandbox
+        return read_module(source, self._instance.ref_types) if sandbox is None else sandbox.read(source)
 
-    def _register_new(self, loaded: Sequence[ModuleLike]) -> tuple[Module, ...]:
+    def _register_new(self, loaded: Sequence[ModuleLike], compiled: Compiled = None) -> tuple[Module, ...]:
         require_new_names(loaded, self._context.modules)
-        return self._register(loaded)
+        return self._register(loaded, compiled)
 
-    def _register(self, loaded: Sequence[ModuleLike]) -> tuple[Module, ...]:
+    def _register(self, loaded: Sequence[ModuleLike], compiled: Compiled = None) -> tuple[Module, ...]:
+        packs = session_arguments.machine_code(compiled, loaded, self._arithmetic, self._sandbox)
         if self._preference is not None:
             loaded = [self._preference.chosen(self, module) for module in loaded]
         names = [module.name for module in (*self._context.modules, *loaded)]
@@ -297,6 +298,7 @@ class Session(Observable, Ended, Remade):
             self._context.register([*builtins, *load_order(loaded)])
         modules = tuple(Module(self, module) for module in loaded)
         self._modules.update((module.name, module) for module in modules)
+        self._packs += packs
         self._named.clear()
         return modules
 
@@ -485,14 +487,14 @@ def _default_instance() -> Instance:
 
 
 @folded
-def load(*sources: Source | ModuleLike, device: DeviceChoice = None, **options: Any) -> Any:
+def load(*sources: Loaded, device: DeviceChoice = None, compiled: Compiled = None, **options: Any) -> Any:
     """Loads modules into a new session, which lives as long as they are used; see :meth:`Session.load`.
 
     ``options`` are those of :class:`Session`.
     """
     session = Session(device, **options)
     try:
-        return session.load(*sources)
+        return session.load(*sources, compiled=compiled)
     except BaseException:
         session.close()
         raise

@@ -30,12 +30,19 @@ if TYPE_CHECKING:
     from jitree.api.limits import Limits
     from jitree.api.preference import Preference
     from jitree.api.sandbox import Sandbox
+    from jitree.codegen.image.pack import Pack
+    from jitree.dispatch.context import ModuleLike
     from jitree.dispatch.host_module import HostModule
     from jitree.params.provider import ParameterProvider
     from jitree.params.provider import Source as ParameterSource
     from jitree.types import ElementType
+    from jitree.vmfb.archive import Source
 
 
+Loaded: TypeAlias = "Source | ModuleLike"
+"""What modules are loaded from."""
+Compiled: TypeAlias = "str | os.PathLike[str] | None"
+"""Machine code of modules, made beforehand."""
 Shape: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
 """A size, or one for each dimension."""
 
@@ -170,6 +177,17 @@ def create_sandbox(
     require_arithmetic(arithmetic)
     host_modules = listed("executable_modules", "host modules", modules, HostModule)
     return Sandbox(limits, tier, host_modules, arithmetic)
+
+
+def machine_code(
+    compiled: Compiled, modules: Sequence[ModuleLike], arithmetic: str, sandbox: object
+) -> tuple[Pack, ...]:
+    """As :func:`jitree.api.packed_code.open_pack`; nothing without a path."""
+    if compiled is None:
+        return ()
+    from jitree.api.packed_code import open_pack
+
+    return open_pack(compiled, modules, arithmetic, sandbox)
 
 
 def loading(sandbox: Sandbox | None) -> AbstractContextManager[object]:

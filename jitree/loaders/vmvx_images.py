@@ -54,17 +54,22 @@ def _title(name: str, count: int) -> str:
     return f"{count} kernel{'s' * (count != 1)} of executable '{name}'"
 
 
+def archives(module: ModuleTables) -> Iterator[memoryview]:
+    """The constants of a program that look like modules."""
+    for segment in module.rodata:
+        head = bytes(segment.data[:8])
+        if head[:4] == _ARCHIVE or head[4:] == b"IREE":
+            yield segment.data
+
+
 def executables(module: ModuleTables, arithmetic: str = FUSED) -> Iterator[BytecodeModule]:
     """The VMVX executables among a program's constants, as a session of that arithmetic has them. What looks
     like one and is damaged is left out."""
     from jitree.dispatch.bytecode_module import BytecodeModule
 
-    for segment in module.rodata:
-        data = bytes(segment.data[:8])
-        if data[:4] != _ARCHIVE and data[4:] != b"IREE":
-            continue
+    for data in archives(module):
         try:
-            found = BytecodeModule.load(bytes(segment.data), "executable", arithmetic)
+            found = BytecodeModule.load(bytes(data), "executable", arithmetic)
         except StatusError:
             continue
         functions = found.module.functions

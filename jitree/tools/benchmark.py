@@ -69,7 +69,7 @@ def dispatch_rows(
 FLAGS: Final = flag_set(
     "benchmark",
     "measures how long functions of a compiled module take",
-    "module function input value device parameter profiling benchmark refused",
+    "module packed function input value device parameter profiling benchmark refused",
     positional="module",
     ignored_prefixes=("benchmark_",),
 )

@@ -1,4 +1,4 @@
-"""``jitree cache``: lists, empties and fills the folder of machine code."""
+"""``jitree cache``: lists, empties and fills the folder of machine code, and packs it for modules."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ COMMANDS: Final = {
     "list": ("jitree.tools.cache_contents", "list_main", "show what the folder holds"),
     "clear": ("jitree.tools.cache_contents", "clear_main", "remove everything in it"),
     "warm": ("jitree.tools.cache_warm", "main", "build what running modules takes, before they are run"),
+    "pack": ("jitree.tools.cache_pack", "main", "write that to a file, which travels with the modules"),
 }
 """Module and function of every command and what it does."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs ``list``, ``clear`` or ``warm``; returns the exit code."""
+    """Runs a command; returns the exit code."""
     command = arguments[0] if arguments else ""
     if command in ("", "--help", "-h", "help"):
         lines = ["# jitree cache: lists, empties and fills the folder of machine code", "#"]

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.tools.flag_table import flag_set
 from jitree.tools.flags import ParsedFlags, command
+from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
     from jitree.codegen.image import Recipe
+    from jitree.dispatch.bytecode_module import BytecodeModule
 
 FLAGS: Final = flag_set(
     "cache warm",
@@ -38,15 +40,20 @@ def main(flags: ParsedFlags) -> int:
 def recipes(paths: Sequence[str]) -> Iterator[Recipe]:
     """What every program uses, then what each module does; statuses as of loading a module."""
     from jitree.dispatch.bytecode_module import BytecodeModule
-    from jitree.dispatch.native import tiering
     from jitree.hal.local import executor
-    from jitree.loaders import vmvx_images
 
     yield from (item for item in own_recipes() if item != executor.RECIPE or executor.supported())
     for path in paths:
-        module = BytecodeModule.load(path)
-        yield tiering.recipe(module.program, module.name)
-        yield from map(vmvx_images.recipe, vmvx_images.executables(module.module))
+        yield from recipes_of(BytecodeModule.load(path))
+
+
+def recipes_of(module: BytecodeModule, arithmetic: str = FUSED) -> Iterator[Recipe]:
+    """What a module and its executables run as, in sessions of an arithmetic."""
+    from jitree.dispatch.native import tiering
+    from jitree.loaders import vmvx_images
+
+    yield tiering.recipe(module.program, module.name)
+    yield from map(vmvx_images.recipe, vmvx_images.executables(module.module, arithmetic))
 
 
 def own_recipes() -> tuple[Recipe, ...]:

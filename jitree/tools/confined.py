@@ -68,7 +68,7 @@ def open_session(
         builtin_modules=WITHOUT_CHECK,
     )
     stack.enter_context(session)
-    return session, session.link(*modules)[-1]
+    return session, session.link(*modules, compiled=flags.text("compiled") or None)[-1]
 
 
 def _read_standard_input(limits: Limits | None) -> memoryview:

@@ -60,7 +60,7 @@ def _open(flags: ParsedFlags, stack: ExitStack) -> OpenedProgram:
     loaded = read_modules(flags)
     devices = open_devices(flags, stack)
     session = stack.enter_context(create_session(flags, devices, loaded))
-    return OpenedProgram(session, load_modules(session, loaded), devices)
+    return OpenedProgram(session, load_modules(session, loaded, flags.text("compiled")), devices)
 
 
 def read_modules(flags: ParsedFlags) -> list[ModuleLike]:
@@ -99,9 +99,10 @@ def create_session(flags: ParsedFlags, devices: Sequence[Device], loaded: Sequen
     )
 
 
-def load_modules(session: Session, loaded: Sequence[ModuleLike]) -> Module:
-    """Loads modules into a session and gives the last one, also where others have its name."""
-    return session.link(*loaded)[-1]
+def load_modules(session: Session, loaded: Sequence[ModuleLike], compiled: str = "") -> Module:
+    """Loads modules, with their machine code if there is some, into a session and gives the last one, also
+    where others have its name."""
+    return session.link(*loaded, compiled=compiled or None)[-1]
 
 
 def _read_module(path: str, mode: str) -> ModuleLike:

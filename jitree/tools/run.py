@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FLAGS: Final = flag_set(
     "run",
     "calls a function of a compiled module and prints, stores or checks its results",
-    "module sandbox deadline function input value device parameter seeing profiling refused",
+    "module packed sandbox deadline function input value device parameter seeing profiling refused",
     positional="module",
 )
 

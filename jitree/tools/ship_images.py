@@ -17,7 +17,7 @@ from typing import Final
 from jitree.base.records import NamedTuple
 from jitree.codegen.forks import spread
 from jitree.codegen.image import Recipe, shipped
-from jitree.codegen.image.build import build, generate
+from jitree.codegen.image.build import build, generate, level_target
 from jitree.codegen.image.compile import Target
 from jitree.codegen.image.flat import encode, hashed, key_of
 from jitree.codegen.image.generated import Generated
@@ -51,9 +51,7 @@ class ShippedImage(NamedTuple):
 
     @property
     def target(self) -> Target:
-        machine, _ = shipped.LEVELS[self.level]
-        processor = _OTHER_PROCESSORS.get((self.recipe.name, self.level), self.level)
-        return Target(f"{machine}-unknown-linux-gnu", "generic" if processor == machine else processor, "")
+        return level_target(_OTHER_PROCESSORS.get((self.recipe.name, self.level), self.level))
 
     def key(self) -> bytes:
         """A digest of all that decides the bytes."""

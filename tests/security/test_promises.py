@@ -111,6 +111,11 @@ TESTS = {
         "security/test_limits.py::test_instructions",
     ],
     "Native code of a module outside": ["loaders/test_bad_elf.py"],
+    "Machine code that you name by": [
+        "tools/test_cache_pack.py::test_a_sandbox_refuses_it",
+        "tools/test_cache_pack.py::test_a_process_of_a_sandbox_refuses_it",
+        "tools/test_cache_pack.py::test_a_sandbox_takes_no_code_that_another_session_was_given",
+    ],
     "Host modules, parameters and providers": [
         "security/test_hostile.py::test_host_modules_are_called_with_anything"
     ],
@@ -134,6 +139,10 @@ TESTS = {
     "Compiled loops took numbers that wrap": [
         "dispatch/native/nests/test_wrapping.py::test_all_tiers_agree",
         "fuzz/test_nests.py::test_nests_whose_constants_wrap_end_alike_on_all_tiers",
+    ],
+    "Packs:": [
+        "tools/test_cache_pack.py::test_damage_is_a_line_and_the_usual_way",
+        "tools/test_cache_pack.py::test_a_sparse_file_and_what_is_no_file",
     ],
     "The cache:": [
         "codegen/test_image.py::test_damaged_file_is_a_miss",

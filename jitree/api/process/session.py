@@ -16,8 +16,9 @@ from jitree.api.module import Module
 from jitree.api.process import messages, values
 from jitree.api.process.stand_in import StandIn
 from jitree.api.process.worker import Child
-from jitree.api.sandbox import WORD, require_local
+from jitree.api.sandbox import WORD, refuse_machine_code, require_local
 from jitree.api.session_arguments import (
+    Compiled,
     host_array,
     open_parameters,
     require,
@@ -94,15 +95,17 @@ class ProcessSession(StandIn):
         """The number of the process; None while there is none."""
         return None if self._worker is None else self._worker.pid
 
-    def load(self, *sources: Source) -> Any:
+    def load(self, *sources: Source, compiled: Compiled = None) -> Any:
         """As :meth:`jitree.Session.load`, of compiled modules."""
+        refuse_machine_code(compiled)
         if not sources:
             raise InvalidArgumentError("load: no module was given; pass a path, bytes or an open file")
         modules = self._loaded_by("load", sources)
         return modules[0] if len(modules) == 1 else modules
 
-    def link(self, *sources: Source) -> tuple[ProcessModule, ...]:
+    def link(self, *sources: Source, compiled: Compiled = None) -> tuple[ProcessModule, ...]:
         """As :meth:`jitree.Session.link`, of compiled modules."""
+        refuse_machine_code(compiled)
         return self._loaded_by(messages.LINK, sources)
 
     def _loaded_by(self, method: str, sources: tuple[Source, ...]) -> tuple[ProcessModule, ...]:

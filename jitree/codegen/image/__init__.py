@@ -12,18 +12,19 @@ from _thread import allocate_lock  # threading takes 0.6 ms to import
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from jitree.base.endings import guard
 from jitree.base.memory import NAMES_CODE, name_code
 from jitree.base.scopes import require_going_on
 from jitree.codegen.image import shipped
-from jitree.codegen.image.flat import FlatImage, Image, Recipe, map_image
+from jitree.codegen.image.flat import OUTPUT, FlatImage, Image, Recipe, map_image
 from jitree.errors import StatusError, UnavailableError, pass_interruption, printable, tell
 
 if TYPE_CHECKING:
     from jitree.codegen.image.bar import Bar
     from jitree.codegen.image.builds import Builds
+    from jitree.codegen.image.pack import Pack
     from jitree.codegen.image.starting import Starting
 
 __all__ = ["Image", "Provider", "Recipe", "get", "processors", "provider", "start", "wait"]
@@ -59,6 +60,8 @@ class Provider:
         """Whether an image that was built was gone when it was looked for (``jitree cache clear``)."""
         self._next_look = 0.0
         self._is_announced = self._is_given_up = False
+        self._is_explained = False
+        """Whether it has been said why nothing can be built."""
         self.gives_way = False
         """Whether a builder in the background has only what the program leaves: its call ends sooner."""
         self.begun: float | None = None
@@ -70,9 +73,26 @@ class Provider:
     @cached_property
     def key(self) -> bytes:
         """The key of the file in the cache."""
-        from jitree.codegen.image.keys import key_of
+        from jitree.codegen.image.keys import environment, key_for
 
-        return key_of(self.recipe)
+        return key_for(self._source, environment(self.recipe.processor))
+
+    @cached_property
+    def _source(self) -> bytes:
+        from jitree.codegen.image.keys import source_key
+
+        return source_key(self.recipe)
+
+    def _load(self) -> FlatImage | None:
+        """The image of the file in a pack or in the cache."""
+        if self._builds is None:
+            for pack in packs:
+                packed = pack.load(self._source)
+                if packed is not None:
+                    return packed
+        from jitree.codegen.image import cache
+
+        return cache.load(self.recipe, self.key)
 
     @cached_property
     def estimate(self) -> float:
@@ -97,11 +117,17 @@ class Provider:
         """
         if not self.settled:
             self._look(self._background_niceness)
-            if self.failure is not None:
+            if self.failure is not None and not self._is_explained:
                 self._warn(self.failure)
         return self.image
 
-    def _warn(self, reason: str) -> None:
+    def _warn(self, reason: str, told: str = "") -> None:
+        """Once for each reason (``told``: what it is without figures): what keeps one image away often keeps
+        all away, in turn."""
+        told = told or reason.partition(OUTPUT)[0]
+        if told in _told:
+            return
+        _told.add(told)
         text = printable(
             f"jitree: goes without {self.recipe.title}: {reason}; what it is for is interpreted, which takes"
             " longer: `jitree cache warm` with the program's file tries again"
@@ -127,7 +153,7 @@ class Provider:
         late = passed > _PATIENCE_FACTOR * self.estimate + _PATIENCE_SECONDS_MORE
         if late and not self._is_given_up:
             self._is_given_up = True
-            self._warn(f"it has not been built within {passed:.0f} s")
+            self._warn(f"it has not been built within {passed:.0f} s", "late")
         return late
 
     def shown(self) -> Bar | None:
@@ -176,9 +202,7 @@ class Provider:
                 return
             self._next_look = now + _POLL_SECONDS
             has_ended = self._builder is not None and self._builder.has_ended()
-            from jitree.codegen.image import cache
-
-            flat = cache.load(self.recipe, self.key)
+            flat = self._load()
             if flat is not None:
                 self._map(flat)
             elif self._builder is None:
@@ -226,7 +250,7 @@ class Provider:
 
         if niceness is None:
             return
-        settle()  # here, where the caller of the program sees the warning
+        self._is_explained = bool(settle().obstacle)  # here, where the caller of the program sees the warning
         self.begun = self.begun or time.monotonic()
         builder = Starting(self.recipe, self.key, niceness, self._builds)
         if self._builds is not None:
@@ -258,6 +282,10 @@ def _builders_at_work() -> int:
     return sum(bool(item.recipe.data) and item.is_building for item in list(_providers.values()))
 
 
+_told: Final[set[str]] = set()
+"""Why images are missing, as warnings have said."""
+packs: Final[WeakSet[Pack]] = WeakSet()
+"""Where images are looked for first, except those of sandboxes; sessions hold those that they were given."""
 _providers: Final[WeakValueDictionary[tuple[object, ...], Provider]] = WeakValueDictionary()
 _static: Final[dict[str, Provider]] = {}
 _providers_lock: Final = guard()

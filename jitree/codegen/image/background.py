@@ -6,6 +6,7 @@ A process starts one in the middle of a call, so this imports little and takes l
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 from jitree.base import private_files
 from jitree.base.spawn import spawn
 from jitree.codegen.image import cache
-from jitree.codegen.image.flat import Recipe, to_json
+from jitree.codegen.image.flat import OUTPUT, Recipe, to_json
 from jitree.codegen.image.packages import folders_of
 from jitree.errors import ignored
 
@@ -73,12 +74,14 @@ class Builder:
 
     def failure(self) -> str:
         """What went wrong; of a builder that has ended without leaving an image."""
+        code = self._code or 0
         lines = (cache.read(self._log.name) or b"").decode(errors="backslashreplace").strip().splitlines()
         reason = lines[-1] if lines else "it printed nothing"
+        if code in errno.errorcode and code > 1:  # what it printed may be cut off, on a full disk
+            reason = os.strerror(code)
+        ended = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
         limited = ", within the limits of its session on load time and memory" if self._is_limited else ""
-        return (
-            f"the builder process ended with code {self._code}{limited}: {reason} (whole output: {self._log})"
-        )
+        return f"the builder process {ended}{limited}: {reason}{OUTPUT}{self._log})"
 
 
 _running: Final[set[Builder]] = set()

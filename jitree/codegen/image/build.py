@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import sys
 import traceback
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from jitree.base import processor
 from jitree.codegen.image import cache, contents, estimates
 from jitree.codegen.image.flat import FlatImage, Recipe, from_json
 from jitree.codegen.image.generated import Generated
 from jitree.codegen.image.keys import key_of
+from jitree.codegen.image.shipped import LEVELS
 from jitree.errors import not_installed
 
 if TYPE_CHECKING:
@@ -40,13 +44,26 @@ def build(generated: Generated, target: Target) -> FlatImage:
     return link(objects, generated.entries, generated.notes)
 
 
+def level_target(level: str) -> Target:
+    """Any processor of one of :data:`.LEVELS`."""
+    from jitree.codegen.image.compile import Target
+
+    machine, _ = LEVELS[level]
+    return Target(f"{machine}-unknown-linux-gnu", "generic" if level == machine else level, "")
+
+
 def main() -> None:
-    """The builder process; what is not installed is the last line that it prints."""
+    """The builder process; what is not installed is the last line that it prints. It ends with the number of
+    the system's error, if there is one."""
     try:
         _main()
     except ImportError as error:
         traceback.print_exc()
         sys.exit(not_installed(error))
+    except OSError as error:
+        with suppress(OSError):  # what it prints goes to the same disk
+            traceback.print_exc()
+        os._exit(error.errno or 1)
 
 
 def _main() -> None:
@@ -58,7 +75,11 @@ def _main() -> None:
     recipe, key = from_json(sys.argv[1], int(sys.argv[2])), bytes.fromhex(sys.argv[3])
     if key_of(recipe) != key:
         sys.exit("jitree has changed since this program was started; start it again")
-    path = cache.store(recipe, key, build(generate(recipe), host_target()))
+    level = recipe.processor
+    if level:
+        processor.assume(level, processor.described(*LEVELS[level]))
+    target = level_target(level) if level else host_target()
+    path = cache.store_here(recipe, key, build(generate(recipe), target))
     estimates.note(recipe)
     contents.shrink(contents.maximum_size(), path)
     for suffix in (cache.LOCK_SUFFIX, cache.LOG_SUFFIX):

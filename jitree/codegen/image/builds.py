@@ -32,6 +32,8 @@ class Builds(Unique):
 
     def __init__(self, seconds: float | None, memory: int | None) -> None:
         """``seconds``: of processor time; ``memory``: bytes of address space. None limits nothing."""
+        self.is_limit = seconds is not None or memory is not None
+        """Whether it limits anything; builders without a limit go on when their session ends."""
         self._limits: list[tuple[int, int]] = [(resource.RLIMIT_CORE, 0)]
         if seconds is not None:
             self._limits.append((resource.RLIMIT_CPU, ceil(seconds) + SPARE_SECONDS))
@@ -57,8 +59,14 @@ class Builds(Unique):
                 resource.prlimit(process, kind, (most, most))
 
     def end(self) -> None:
-        """Ends the builders that are at work."""
+        """Ends the builders that are at work, if it limits them."""
+        if not self.is_limit:
+            return
         with self._lock:
             ended, self._building = self._building, set()
         for building in ended:
             building.end()
+
+
+UNLIMITED: Final = Builds(None, None)
+"""Of sandboxes without limits: they share images, and take none out of packs, which are for others."""

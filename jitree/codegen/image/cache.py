@@ -60,6 +60,13 @@ def store(recipe: Recipe, key: bytes, image: FlatImage) -> Path:
     return path_of(recipe, key)
 
 
+def store_here(recipe: Recipe, key: bytes, image: FlatImage) -> Path:
+    """As :func:`store`, in the folder that the process that waits for it looks into, or nowhere."""
+    path = path_of(recipe, key)
+    private_files.write(str(path.parent), path.name, encode(image, key, recipe.title))
+    return path
+
+
 def read(name: str) -> bytes | None:
     """A file of the folder; None if there is none that can be trusted."""
     return private_files.read(place().folder, name)

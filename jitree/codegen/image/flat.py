@@ -16,9 +16,12 @@ from collections.abc import Mapping as MappingOf
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final
 
+from jitree.base import processor
 from jitree.base.memory import EXECUTE, READ, WRITE, Mapping
 from jitree.base.records import NamedTuple
 
+OUTPUT: Final = " (whole output: "
+"""What comes after the reason why a builder has failed."""
 START_SECONDS: Final = 0.25
 """Seconds of a processor until a builder has imported what it needs: by one process."""
 
@@ -29,7 +32,8 @@ class Recipe(NamedTuple):
     ``generator`` is ``"package.module:function"``; the builder process calls it with ``data`` for what to
     compile (:class:`jitree.codegen.image.generated.Generated`). ``name`` begins the file's name. ``title`` is
     for messages; ``seconds``: of a processor, to build it (:mod:`jitree.codegen.image.estimates`), which so
-    many ``processes`` can share. An image without ``data`` is the package's own.
+    many ``processes`` can share. An image without ``data`` is the package's own. ``processor`` is the kind of
+    processors that it is for (:data:`jitree.codegen.image.shipped.LEVELS`), empty for the one that is here.
     """
 
     name: str
@@ -38,24 +42,26 @@ class Recipe(NamedTuple):
     seconds: float
     data: tuple[bytes, ...] = ()
     processes: int = 1
+    processor: str = ""
 
 
 def to_json(recipe: Recipe) -> str:
     """All of a recipe that a builder needs, but the bytes of its data."""
     import json  # 2 ms: most processes build nothing
 
-    return json.dumps([*recipe[:4], list(map(len, recipe.data))])
+    level = recipe.processor or processor.assumed()
+    return json.dumps([*recipe[:4], level, list(map(len, recipe.data))])
 
 
 def from_json(text: str, descriptor: int) -> Recipe:
     """The recipe of :func:`to_json`, with its data read from the start of a file."""
     import json
 
-    name, title, generator, seconds, sizes = json.loads(text)
+    name, title, generator, seconds, level, sizes = json.loads(text)
     with open(descriptor, "rb") as file:
         file.seek(0)
         data = tuple(file.read(size) for size in sizes)
-    return Recipe(name, title, generator, seconds, data)
+    return Recipe(name, title, generator, seconds, data, processor=level)
 
 
 if TYPE_CHECKING:

@@ -9,8 +9,10 @@ once. What is already in a stated folder that cannot be written is used.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import warnings
+from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
@@ -74,6 +76,17 @@ def choose_directory(path: str | os.PathLike[str]) -> None:
     """The stated folder for the rest of the process, whatever the environment says."""
     global _chosen
     _chosen = _absolute(os.fspath(path))
+
+
+@contextlib.contextmanager
+def kept_in(path: str) -> Iterator[None]:
+    """A block whose images are kept in a folder of their own."""
+    global _chosen
+    before, _chosen = _chosen, _absolute(path)
+    try:
+        yield
+    finally:
+        _chosen = before
 
 
 def place() -> CacheFolder:

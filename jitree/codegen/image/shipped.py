@@ -55,11 +55,13 @@ def load(recipe: Recipe) -> FlatImage | None:
 @cache
 def fitting_level() -> str | None:
     """The best of the levels that this processor has; None if it has none, or with another stamp."""
-    if STAMP_VARIABLE in os.environ:
-        return None
-    machine, flags = os.uname().machine, processor.words("flags")
-    suiting = (level for level, (of, needed) in LEVELS.items() if of == machine and flags >= needed)
-    return next(suiting, None)
+    return None if STAMP_VARIABLE in os.environ else next(iter(levels_here()), None)
+
+
+def levels_here() -> list[str]:
+    """The levels that this processor has, the best first."""
+    machine, flags = processor.machine(), processor.words("flags")
+    return [level for level, (of, needed) in LEVELS.items() if of == machine and flags >= needed]
 
 
 @cache

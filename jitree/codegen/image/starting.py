@@ -30,7 +30,7 @@ class Starting(Thread):
 
             background.give_way()
             self._builder = background.start_builder(*self._arguments)
-            if self._builder is not None and self._builds is not None:
+            if self._builder is not None and self._builds is not None and self._builds.is_limit:
                 self._builder.limit(self._builds.limit)
             if self.is_ended:
                 self.end()

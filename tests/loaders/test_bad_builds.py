@@ -1,0 +1,243 @@
+"""Whatever becomes of a builder, a call gives its result by interpretation; what keeps machine code away is
+said once, with what to do. Each case is a process of its own, with an empty cache."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DIGITS = ROOT / "examples" / "digits" / "digits.vmvx.vmfb"
+REMEDY = "`jitree cache warm` with the program's file tries again"
+
+_PROGRAM = """
+import os, signal, sys, time, warnings
+import numpy as np
+import jitree
+from jitree.codegen import image
+from jitree.codegen.image import background
+
+def started(process):  # what happens to a builder that has just been started
+    {happening}
+
+spawn = background._start
+processes = []
+def start(*arguments):
+    processes.append(spawn(*arguments))
+    started(processes[-1])
+    return processes[-1]
+background._start = start
+{setting}
+
+x = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
+with jitree.Session("local-sync", tier="fast") as session:
+    expected = np.asarray(session.load({model!r}).classify(x))
+session = jitree.Session({device!r}, tier="auto")
+classify = session.load({model!r}).classify
+end = time.monotonic() + 60
+
+def call():
+    np.testing.assert_array_equal(np.asarray(classify(x)), expected)
+    assert time.monotonic() < end, "it has not come"
+
+def ready():
+    programs = [item for item in list(image._providers.values()) if item.recipe.name == "vmvx_kernels"]
+    return any(item.image is not None for item in programs)
+
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    {waiting}
+    for _ in range(50):
+        call()
+for process in processes:
+    try:
+        os.kill(process, signal.SIGCONT)
+        os.kill(process, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+for item in caught:
+    print(item.message)
+"""
+_UNTIL_WARNED = "while not caught: call()"
+_UNTIL_READY = "while not ready(): call()"
+
+
+def warned(
+    cache: Path,
+    happening: str = "pass",
+    setting: str = "",
+    waiting: str = _UNTIL_WARNED,
+    device: str = "local-sync",
+    variables: dict[str, str] | None = None,
+) -> list[str]:
+    """The warnings of a program whose results were all as expected."""
+    program = _PROGRAM.format(
+        happening=happening, setting=setting, waiting=waiting, device=device, model=str(DIGITS)
+    )
+    environment = os.environ | {"JITREE_CACHE_DIR": str(cache), "PYTHONPATH": str(ROOT), **(variables or {})}
+    environment.pop("JITREE_TIER", None)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def images(cache: Path) -> list[str]:
+    return [path.name for path in cache.glob("vmvx_kernels*.image")]
+
+
+def test_a_builder_that_is_killed(tmp_path: Path) -> None:
+    """By a kernel that is short of memory, say. The next process builds."""
+    (text,) = warned(tmp_path, "os.kill(process, signal.SIGKILL)")
+    assert "ended by signal 9" in text and REMEDY in text
+    assert not images(tmp_path)
+    assert not warned(tmp_path, waiting=_UNTIL_READY)
+    assert images(tmp_path)
+
+
+def test_a_builder_that_is_killed_while_it_writes(tmp_path: Path) -> None:
+    """Half a file is no image, and goes when one is built."""
+    half = "\n".join(
+        [
+            "from jitree.base import private_files",
+            "import pathlib",
+            "folder = os.environ['JITREE_CACHE_DIR']",
+            "pathlib.Path(folder, 'vmvx_kernels-' + 32 * '0' + '.image').write_bytes(b'jitree' * 100)",
+        ]
+    )
+    (text,) = warned(tmp_path, "os.kill(process, signal.SIGKILL)", half)
+    assert "ended by signal 9" in text
+    assert not warned(tmp_path, waiting=_UNTIL_READY)
+
+
+def test_a_builder_that_hangs(tmp_path: Path) -> None:
+    quick = "image._PATIENCE_FACTOR, image._PATIENCE_SECONDS_MORE = 0, 0.3"
+    (text,) = warned(tmp_path, "os.kill(process, signal.SIGSTOP)", quick)
+    assert "has not been built within" in text and REMEDY in text
+    assert not images(tmp_path)
+
+
+def test_the_builder_of_another_process_hangs(tmp_path: Path) -> None:
+    """It has the lock, so that this process starts none. Machine code is there when that one goes on."""
+    hang = """
+image._PATIENCE_FACTOR, image._PATIENCE_SECONDS_MORE = 0, 0.3
+import fcntl
+from jitree.base import private_files
+held = []
+start_builder = background.start_builder
+def start_locked(recipe, key, niceness):
+    path = background.cache.path_of(recipe, key).with_suffix(".lock")
+    if recipe.data and path not in held:
+        private_files.make_folder(str(path.parent))
+        with private_files.opened(str(path.parent)) as directory:
+            descriptor = private_files.lockable(directory, path.name)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        held.append(path)
+    return start_builder(recipe, key, niceness)
+background.start_builder = start_locked
+"""
+    (text,) = warned(tmp_path, setting=hang)
+    assert "has not been built within" in text
+    assert not warned(tmp_path, waiting=_UNTIL_READY)
+
+
+@pytest.mark.parametrize("processors", [1, 2])
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+def test_few_processors(tmp_path: Path, processors: int, device: str) -> None:
+    bound = f"os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:{processors}])"
+    assert not warned(tmp_path, setting=bound, waiting=_UNTIL_READY, device=device)
+
+
+@pytest.mark.parametrize("jump", [-1e9, 1e9])
+def test_a_clock_that_jumps(tmp_path: Path, jump: float) -> None:
+    """To 1994 or 2058, when a builder has been started: what waits goes by another clock, and images are not
+    taken for old ones."""
+    clock = f"clock = time.time; time.time = lambda: clock() + ({jump} if processes else 0)"
+    assert not warned(tmp_path, setting=clock, waiting=_UNTIL_READY)
+    assert images(tmp_path)
+    for name in images(tmp_path):
+        used = (tmp_path / name).stat().st_mtime + jump
+        os.utime(tmp_path / name, (used, used))
+    assert not warned(tmp_path, waiting=_UNTIL_READY)
+    listed = subprocess.run(
+        [sys.executable, "-m", "jitree", "cache", "list"],
+        env=os.environ | {"JITREE_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert "of executable 'linked_module'" in listed.stdout
+
+
+def test_two_processes_that_build_the_same(tmp_path: Path) -> None:
+    """Both get machine code, and none warns; one builds (`test_many_processes_build_once`)."""
+    both = """
+other = os.fork()
+if other:
+    import atexit
+    atexit.register(lambda: print(*[f"process {code}" for _, code in [os.waitpid(other, 0)] if code]))
+"""
+    shown = warned(tmp_path, setting=both, waiting=_UNTIL_READY)
+    assert not [line for line in shown if line]
+    assert images(tmp_path)
+
+
+def test_a_builder_that_finds_a_full_disk(tmp_path: Path) -> None:
+    """Which was not full when the folder was looked at."""
+    full = "import resource; resource.prlimit(process, resource.RLIMIT_FSIZE, (1024, 1024))"
+    (text,) = warned(tmp_path, full)
+    assert "File too large" in text and REMEDY in text
+    assert not images(tmp_path)
+    assert not [
+        path for path in tmp_path.iterdir() if path.suffix not in (".log", ".lock", ".json", ".image")
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system")
+def test_a_disk_that_becomes_full(tmp_path: Path) -> None:
+    tmp_path = tmp_path / "disk"
+    tmp_path.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "tmpfs", tmp_path], check=False
+    ).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        fill = f"""try:
+        with open({str(tmp_path / "full")!r}, "wb", buffering=0) as file:
+            while file.write(bytes(4096)): pass
+    except OSError: pass"""
+        (text,) = warned(tmp_path, fill)
+        assert "No space left on device" in text and REMEDY in text
+        (tmp_path / "full").unlink()
+        assert not images(tmp_path)
+        assert not warned(tmp_path, waiting=_UNTIL_READY)
+    finally:
+        subprocess.run(["umount", "--lazy", tmp_path], check=True)
+
+
+def test_no_folder_can_be_written(tmp_path: Path) -> None:
+    nowhere = tmp_path / "none"
+    nowhere.write_text("no folder")
+    temporary = f"from jitree.codegen.image import place; place._TEMPORARY = ({str(nowhere)!r},)"
+    shown = warned(
+        nowhere, setting=temporary, variables=dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(nowhere))
+    )
+    (text,) = shown
+    assert "so nothing is compiled" in text and "name a folder" in text
+
+
+def test_no_compiler(tmp_path: Path) -> None:
+    absent = (
+        "find = background.folders_of\n"
+        "background.folders_of = lambda name: [] if name == 'llvmlite' else find(name)"
+    )
+    (text,) = warned(tmp_path, setting=absent)
+    assert "llvmlite" in text and "pip install" in text and REMEDY in text
