@@ -44,9 +44,10 @@ def time_lines(module: BytecodeModule) -> Iterator[str]:
         exports = kernels(executable.module)
         width = max(len(export.name) for export in exports)
         total = _Times()
-        _measured(vmvx_images.recipe(executable, [exports[0].ordinal]))
-        for export in exports:
-            times = _measured(vmvx_images.recipe(executable, [export.ordinal]))
+        recipes = vmvx_images.recipes(executable)
+        _measured(recipes[0])
+        for export, recipe in zip(exports, recipes, strict=True):
+            times = _measured(recipe)
             total = total.plus(times)
             yield f"  [{export.ordinal:3}] {export.name:{width}}  {times.text()}"
         yield f"  in all: {total.text()}"

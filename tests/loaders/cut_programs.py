@@ -95,7 +95,10 @@ def compile_here(executable: VmvxExecutable) -> None:
     kernels = executable._compiled
     assert kernels is not None
     image.wait(SPANS)
-    assert kernels._use(map_image(build(generate(kernels._provider.recipe), host_target())))
+    for provider in kernels._batch.providers:
+        provider.image = map_image(build(generate(provider.recipe), host_target()))
+    kernels._use_all()
+    assert kernels.ready
 
 
 def most_parts(executable: VmvxExecutable) -> int:
