@@ -8,6 +8,7 @@ from array import array
 from jitree.codegen.image.generated import STRAIGHT, Generated, Unit
 from jitree.dispatch.native.generate import PROGRAM, resumable
 from jitree.dispatch.native.lower import lower
+from jitree.dispatch.native.prelude import shared
 from jitree.dispatch.native.source import decode, mnemonics
 from jitree.loaders.vmvx_text import CHANGE_LISTS, Kernel, texts
 from jitree.loaders.vmvx_workgroups import workgroups
@@ -31,7 +32,8 @@ def generate(data: bytes, numbers: bytes) -> Generated:
     kernel = Kernel(f"f{ordinal}", lowered.needs[ordinal], max(parts, 1), ordinal in lowered.borrowing)
     pipeline = PROGRAM if lowered.scalar else STRAIGHT
     entries = (workgroups.__name__,)
-    return Generated((Unit(texts(lowered.text, kernel), entries, pipeline),), entries, notes.encode())
+    unit = Unit(texts(lowered.text, kernel), entries, pipeline)
+    return Generated((unit, shared()), entries, notes.encode())
 
 
 def generate_hot(data: bytes, ordinals: bytes) -> Generated:

@@ -6,6 +6,7 @@ however it ends.
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import os
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 from jitree.base.records import NamedTuple
 from jitree.codegen.image import cache, contents, estimates
 from jitree.codegen.image.flat import KEY_SIZE, FlatImage, Recipe, from_json
-from jitree.codegen.image.generated import Generated
+from jitree.codegen.image.generated import Generated, SharedUnit
 from jitree.codegen.image.keys import key_of
 from jitree.codegen.image.worklist import WorkList
 from jitree.errors import not_installed
@@ -44,8 +45,17 @@ def build(generated: Generated, target: Target) -> FlatImage:
     from jitree.codegen.image.compile import compile_unit
     from jitree.codegen.image.link import link
 
-    objects = spread(partial(compile_unit, target=target), generated.units)
+    own = [unit for unit in generated.units if not isinstance(unit, SharedUnit)]
+    objects = spread(partial(compile_unit, target=target), own)
+    objects += [_compiled_once(unit, target) for unit in generated.units if isinstance(unit, SharedUnit)]
     return link(objects, generated.entries, generated.notes)
+
+
+@functools.cache
+def _compiled_once(unit: SharedUnit, target: Target) -> bytes:
+    from jitree.codegen.image.compile import compile_unit
+
+    return compile_unit(unit, target)
 
 
 def main() -> None:
