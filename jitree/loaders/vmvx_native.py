@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final
-from weakref import WeakMethod
 
 from jitree.base.endings import Ended, guard
 from jitree.base.memory import NAMES_CODE, name_code
@@ -168,12 +167,6 @@ class CompiledKernels(Ended):
                 interrupts.require_going_on(job_failure(running.dispatch))
         return ordinal in self._images
 
-    def _begin(self) -> None:
-        """Has all kernels built, beside the calls that come: first those that have taken most."""
-        if not self._closed:
-            self._batch.order(self._policy.dearest())
-            self._batch.start()
-
     def goes_in(self, ordinal: int, running: Running) -> bool:
         """Whether a workgroup that takes long has code made for its middle: not while it waits for that of
         all kernels, nor where its threads need the processors and end half as soon."""
@@ -200,9 +193,6 @@ class CompiledKernels(Ended):
         batch.gives_way = policy.share != LATER
         if policy.builds:
             batch.start()
-        elif policy.fills and policy.share == ALL and batch.begun is None and wanted.find() is None:
-            interrupts.when_call_ends(WeakMethod(self._begin))
-            return
         self._use(ordinal, wanted.get())
 
     def has_left(self, ordinal: int) -> bool:

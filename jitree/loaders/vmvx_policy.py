@@ -4,9 +4,8 @@ What the rest of a command list costs is known after a few workgroups: those tha
 has taken; a dispatch whose kernel has not run counts as the mean of the others. What building costs is
 estimated by the provider of the image, from the size of the kernels and what builds take on this machine.
 Both use all processors, so one of them has to give way: what follows from both is the *share* of its time in
-which the program may interpret. The rest of it the threads sleep, and the builder has the processors. No
-builder starts with low priority to be waited for later: that would last on a busy machine. Where a first call
-fills the processors and ends sooner, the builder starts when it has ended.
+which the program may interpret. The rest of it the threads sleep, and the builder has the processors. Beside
+a first call that ends sooner a builder has what that leaves, which is much: many kernels have one workgroup.
 """
 
 from __future__ import annotations

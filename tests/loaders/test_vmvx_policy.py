@@ -224,10 +224,10 @@ def test_a_builder_that_fails_ends_the_wait(hanging: VmvxExecutable, monkeypatch
     assert (_run(hanging) == 1).all()
 
 
-def test_a_call_that_fills_the_processors_has_its_kernels_built_when_it_has_ended(
+def test_kernels_are_built_beside_a_call_that_ends_sooner(
     hanging: VmvxExecutable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They would be waited for, else, by a builder of low priority."""
+    """Of the processors it has what the call leaves, also where that has a thread for each of them."""
     for waited_for in (image.Provider, batch.ImageBatch):
         monkeypatch.setattr(waited_for, "estimate", 100.0)
     compiled = hanging._compiled
@@ -235,9 +235,8 @@ def test_a_call_that_fills_the_processors_has_its_kernels_built_when_it_has_ende
     compiled._policy.fills = True
     interrupts.end_call(None)
     assert (_run(hanging) == 1).all()
-    assert compiled._batch.begun is None
-    interrupts.end_call(None)
-    assert compiled._batch.begun is not None
+    assert compiled._batch.begun is not None and compiled._batch.gives_way
+    assert compiled._policy.share == ALL and not compiled._policy.builds
 
 
 def test_the_thread_that_waits_for_others_rests_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
