@@ -75,7 +75,8 @@ def compile_kernels(file: Path, processors: int) -> None:
     from jitree.loaders import vmvx_images
 
     for executable in vmvx_images.executables(BytecodeModule.load(file).module):
-        build(generate(vmvx_images.recipe(executable)), host_target())
+        for recipe in vmvx_images.recipes(executable):
+            build(generate(recipe), host_target())
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     print(time.perf_counter() - start, sum(usage.ru_utime + usage.ru_stime for usage in usages))
 

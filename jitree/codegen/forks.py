@@ -34,8 +34,14 @@ def spread(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result
             copies.enter_context(_Copy(work, items, chain((first,), numbers))) for first in range(1, count)
         ]
         results = {number: work(items[number]) for number in chain((0,), numbers)}
-        for other in others:
-            results.update(other.results())
+        failures = []
+        for other in others:  # what one has done is not lost by another that fails
+            try:
+                results.update(other.results())
+            except Exception as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
     return [results[number] for number in range(len(items))]
 
 

@@ -62,7 +62,7 @@ def store_cubins(recipe: Recipe, key: bytes, cubins: Sequence[bytes]) -> None:
     ends = {str(number): end for number, end in enumerate(accumulate(map(len, cubins)))}
     limit = contents.maximum_size()
     with ignored(OSError):
-        contents.shrink(limit, cache.store(recipe, key, FlatImage(b"".join(cubins), b"", ends)))
+        contents.shrink(limit, (cache.store(recipe, key, FlatImage(b"".join(cubins), b"", ends)),))
 
 
 def _check_target(context: CudaContext, text: bytes) -> None:

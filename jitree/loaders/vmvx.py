@@ -140,9 +140,6 @@ def _compiled(
     from jitree.loaders.vmvx_native import CompiledKernels
     from jitree.loaders.vmvx_packed import PackedConstants, copies_for
 
-    def alone(ordinal: int) -> image.Provider:
-        return image.provider(vmvx_images.recipe(executable, [ordinal]), bounds.builds)
-
     def hot(ordinal: int) -> image.Provider:
         return image.provider(vmvx_images.hot_recipe(executable, ordinal), bounds.builds)
 
@@ -151,10 +148,10 @@ def _compiled(
 
     counts = (row.binding_count for row in rows)
     binding_count = max((MAXIMUM_BINDINGS if count is None else count for count in counts), default=0)
-    everything = image.provider(vmvx_images.recipe(executable, ordinals), bounds.builds)
+    batch = vmvx_images.batch(executable, bounds.builds)
     names = [f"{executable.name}.{export.name}" for export in exports]
     copies = None if file is None else copies_for(file, bounds.lender)
-    return CompiledKernels(everything, alone, hot, ordinals, names, context, copies)
+    return CompiledKernels(batch, hot, ordinals, names, context, copies)
 
 
 def _entry_points(module: ModuleTables, layouts: Sequence[PipelineLayout]) -> list[EntryPoint]:

@@ -164,7 +164,7 @@ class _Function:
         contexts = 0 if compiled is None else compiled.contexts_address
         # A record of vmvx_layout.ENVIRONMENT.
         self._environment = array(
-            "q", (id(self), contexts, _RUN_ADDRESS, _SLOW_PATH_ADDRESS, _FINISH_ADDRESS, 0)
+            "q", (id(self), contexts, _RUN_ADDRESS, _SLOW_PATH_ADDRESS, _FINISH_ADDRESS, 0, 0)
         )
 
     @property
@@ -186,7 +186,7 @@ class _Function:
         start = time.thread_time_ns()
         result = self._workers.run(self._ordinal, self._label, dispatch, workgroup)
         if self._compiled is not None:
-            self._compiled.spend(time.thread_time_ns() - start)
+            self._compiled.spend(self._ordinal, time.thread_time_ns() - start)
             group = Workgroup(workgroup)
             if result == 0 and group.first < group.last:
                 return self._compiled.go_on(self._ordinal, self.environment, dispatch, workgroup)

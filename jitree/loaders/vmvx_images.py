@@ -1,22 +1,24 @@
-"""Which images the kernels of an executable are, and which executables a module has."""
+"""Which images the kernels of an executable are, one each, and which executables a module has."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from jitree.codegen.image import Recipe
+from jitree.codegen.image import Recipe, provider
 from jitree.codegen.image.flat import START_SECONDS
-from jitree.dispatch.native.source import encode, from_program
+from jitree.dispatch.native.source import ModuleSource, by_itself, encode, from_program, mnemonics
 from jitree.errors import StatusError
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION, kernels
-from jitree.loaders.vmvx_layout import TOGETHER
+from jitree.loaders.vmvx_layout import KEEPS
 from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
+    from jitree.codegen.image.batch import ImageBatch
+    from jitree.codegen.image.builds import Builds
     from jitree.dispatch.bytecode_module import BytecodeModule  # numpy: builders do not need it
-    from jitree.vmfb.schema import ModuleTables
+    from jitree.vmfb.schema import Export, ModuleTables
 
 _ARCHIVE: Final = b"PK\x03\x04"
 _SECONDS_A_WORD: Final = 0.00022
@@ -26,32 +28,56 @@ SPANS: Final = Recipe("spans", "the code around VMVX kernels", "jitree.loaders.v
 """Runs spans of any kernels; its notes are what each has for itself (:mod:`jitree.loaders.vmvx_text`)."""
 
 
-def recipe(executable: BytecodeModule, ordinals: Sequence[int] = ()) -> Recipe:
-    """The image of an executable's kernels, or of those of them whose functions have these ordinals."""
-    ordinals = ordinals or [export.ordinal for export in kernels(executable.module)]
-    return _recipe("vmvx_kernels", "generate", executable, ordinals)
+def recipes(executable: BytecodeModule) -> list[Recipe]:
+    """The image of each of an executable's kernels, in their order. One that calls nothing is the same image
+    for all executables that have it."""
+    source = from_program(executable.program)
+    keeps = not KEEPS.isdisjoint(mnemonics(source))
+    return [
+        _kernel(executable, export, *_source_of(source, export.ordinal), keeps)
+        for export in kernels(executable.module)
+    ]
+
+
+def _source_of(source: ModuleSource, ordinal: int) -> tuple[ModuleSource, int]:
+    """What the code of a kernel depends on, and its ordinal in that."""
+    own = by_itself(source, ordinal)
+    calls = any(mnemonic.startswith("call.") for mnemonic in mnemonics(own))
+    return (source, ordinal) if calls else (own, 0)
+
+
+def _kernel(
+    executable: BytecodeModule, export: Export, source: ModuleSource, ordinal: int, keeps: bool
+) -> Recipe:
+    row = source.functions[ordinal]
+    return Recipe(
+        name="vmvx_kernels",
+        title=f"kernel '{export.name}' of executable '{executable.name}'",
+        generator="jitree.loaders.vmvx_build:generate",
+        seconds=START_SECONDS + _SECONDS_A_WORD * (row.end - row.start),
+        data=(encode(source), array("i", (ordinal, keeps)).tobytes()),
+    )
+
+
+def batch(executable: BytecodeModule, builds: Builds | None = None) -> ImageBatch:
+    """The images of an executable's kernels."""
+    from jitree.codegen.image.batch import ImageBatch
+
+    made = recipes(executable)
+    title = f"{len(made)} kernel{'s' * (len(made) != 1)} of executable '{executable.name}'"
+    return ImageBatch(title, [provider(recipe, builds) for recipe in made])
 
 
 def hot_recipe(executable: BytecodeModule, ordinal: int) -> Recipe:
     """The image of one kernel, for machines that are in the middle of it."""
-    return _recipe("vmvx_hot", "generate_hot", executable, [ordinal])
-
-
-def _recipe(name: str, generator: str, executable: BytecodeModule, ordinals: Sequence[int]) -> Recipe:
-    functions = executable.program.functions
-    words = sum(functions[ordinal].end - functions[ordinal].start for ordinal in ordinals)
+    function = executable.program.functions[ordinal]
     return Recipe(
-        name=name,
-        title=_title(executable.name, len(ordinals)),
-        generator=f"jitree.loaders.vmvx_build:{generator}",
-        seconds=START_SECONDS + _SECONDS_A_WORD * words,
-        data=(encode(from_program(executable.program)), array("i", ordinals).tobytes()),
-        processes=-(-len(ordinals) // TOGETHER),
+        name="vmvx_hot",
+        title=f"a kernel of executable '{executable.name}'",
+        generator="jitree.loaders.vmvx_build:generate_hot",
+        seconds=START_SECONDS + _SECONDS_A_WORD * (function.end - function.start),
+        data=(encode(from_program(executable.program)), array("i", [ordinal]).tobytes()),
     )
-
-
-def _title(name: str, count: int) -> str:
-    return f"{count} kernel{'s' * (count != 1)} of executable '{name}'"
 
 
 def archives(module: ModuleTables) -> Iterator[memoryview]:

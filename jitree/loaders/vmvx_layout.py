@@ -6,8 +6,8 @@ from typing import Final
 
 from jitree.base.layout import Record
 
-TOGETHER: Final = 8
-"""Kernels that are lowered and compiled together, beside others: LLVM's time grows faster than the number."""
+KEEPS: Final = frozenset(("global.store.ref", "global.store.indirect.ref"))
+"""Instructions of an executable due to which a kernel may find less scratch memory than another one did."""
 
 ENVIRONMENT: Final = Record(
     "vmvx environment",
@@ -18,6 +18,7 @@ ENVIRONMENT: Final = Record(
     i64 slow_path         # address of the one that runs a span when no worker context is free
     i64 finish            # address of the C function that finishes a workgroup which left machine code
     i64 workgroups        # address of the compiled kernel's ``workgroups`` (vmvx_workgroups.py), 0 = none
+    i64 kernel            # number of the kernel's function in the module
     """,
 )
 """What a function's calls get as environment; the function owns it. The C functions take environment,
@@ -69,8 +70,3 @@ STACK_SIZE: Final = 256 << 10
 """Bytes of a thread's stack that kernels may take, whatever thread it is; deeper calls are the VM's."""
 MOST_FINISHED: Final = 4
 """Workgroups of a span that may leave machine code before the rest is left to the VM."""
-
-
-def symbol(ordinal: int) -> str:
-    """The name of the ``workgroups`` of a kernel, by its ordinal in the module."""
-    return f"workgroups.{ordinal}"

@@ -8,9 +8,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache, partial
-from math import inf
 from typing import TYPE_CHECKING, Final
-from weakref import WeakMethod
 
 from jitree.base.endings import Ended, guard
 from jitree.base.memory import NAMES_CODE, name_code
@@ -23,7 +21,7 @@ from jitree.hal.local import interrupts
 from jitree.hal.local.executor.records import KernelDispatch, KernelEntry
 from jitree.loaders.vmvx_context import WorkerContext
 from jitree.loaders.vmvx_images import SPANS
-from jitree.loaders.vmvx_layout import CONTEXTS, MAXIMUM_CONTEXTS, symbol
+from jitree.loaders.vmvx_layout import CONTEXTS, MAXIMUM_CONTEXTS
 from jitree.loaders.vmvx_packed import Copies, PackedConstants
 from jitree.loaders.vmvx_policy import ALL, LATER, NOTHING, Running, WaitingPolicy, rest_of
 from jitree.loaders.vmvx_records import KernelEnvironment
@@ -31,6 +29,7 @@ from jitree.loaders.vmvx_worker import job_failure
 
 if TYPE_CHECKING:
     from jitree.codegen.image.bar import Bar
+    from jitree.codegen.image.batch import ImageBatch
 
 PATIENCE: Final = 20_000_000
 """Nanoseconds that kernels run on the VM before a small executable is compiled (:mod:`vmvx_policy`): what is
@@ -55,27 +54,22 @@ class CompiledKernels(Ended):
 
     def __init__(
         self,
-        provider: image.Provider,
-        alone: Callable[[int], image.Provider],
+        batch: ImageBatch,
         hot: Callable[[int], image.Provider],
         ordinals: Sequence[int],
         names: Sequence[str],
         create_context: Callable[[PackedConstants | None], WorkerContext],
         copies: Copies | None = None,
     ) -> None:
-        """``alone`` gives the image of one kernel, which is there sooner than that of all; ``hot`` the one
-        for workers in the middle of it. ``ordinals`` are those of the kernels' functions in the module, in
+        """``batch`` has the image of each kernel; ``hot`` gives the one for workers in the middle of it.
+        ``ordinals`` are those of the kernels' functions in the module, in
         the order of the executable's entries, ``names`` what they are called; ``copies``: of constants, which
         contexts may read. Nothing happens until :meth:`serve`."""
-        self._provider = provider
-        self._alone = cache(lambda ordinal: alone(ordinals[ordinal]))
+        self._batch = batch
         self._hot = cache(lambda ordinal: NativeModule(hot(ordinals[ordinal])))
         self._ordinals = ordinals
-        self._symbols = [symbol(ordinal) for ordinal in ordinals]
         self._names = names
-        self._policy = WaitingPolicy(provider)
-        self._leading: image.Provider | None = None
-        """The image of the kernel that was first worth it."""
+        self._policy = WaitingPolicy(batch, len(ordinals))
         self._create_context = create_context
         self._copies = copies
         self._records: array[int] | None = None
@@ -84,7 +78,8 @@ class CompiledKernels(Ended):
         self._table = array("q", bytes(CONTEXTS.size + 8 * (MAXIMUM_CONTEXTS - 1)))
         self._images: dict[int, image.Image] = {}
         """The machine code of kernels, by ordinal."""
-        self._ready = False
+        self._refused: set[int] = set()
+        """Kernels that are not compiled."""
         self._closed = False
         self._run_span: Callable[[int, int, int], int]
         self.will_end()
@@ -119,7 +114,7 @@ class CompiledKernels(Ended):
     @property
     def ready(self) -> bool:
         """Whether all kernels that can be compiled run as machine code."""
-        return self._ready
+        return len(self._images) + len(self._refused) == len(self._ordinals)
 
     def serve(self, records: array[int], look: int = 0) -> None:
         """``records`` are the ENTRY_POINT records to change over, ``look`` the address of a C function that
@@ -128,15 +123,16 @@ class CompiledKernels(Ended):
         self._records = records
         if self._copies is not None:
             self._copies.watch(self._table, look)
-        self._use_all(self._provider.get() if image.get(LOOP) is None else self._provider.find())
+        (self._batch.get if image.get(LOOP) is None else self._batch.find)()
+        self._use_all()
 
     def start(self) -> None:
         """Has the kernels compiled now."""
-        self._provider.start()
+        self._batch.start()
 
-    def spend(self, nanoseconds: int) -> None:
+    def spend(self, ordinal: int, nanoseconds: int) -> None:
         """Counts time that the VM took for a kernel."""
-        self._policy.spend(nanoseconds)
+        self._policy.spend(ordinal, nanoseconds)
 
     def look(self, ordinal: int, running: Running) -> bool:
         """Whether the rest of a span can be compiled code's. Waits for that while the program has had its
@@ -148,15 +144,21 @@ class CompiledKernels(Ended):
             is_resting = False
             while not self.has_left(ordinal):
                 self._decide(ordinal, running)
-                wanted = self._ask(ordinal)
+                self._ask(ordinal)
+                wanted = self._batch.providers[ordinal]
                 is_building = wanted.begun is not None and not wanted.settled
-                if self.has_left(ordinal) or not is_building or self._policy.may_go_on(running):
+                if self.has_left(ordinal) or not is_building:
                     break
+                if self._policy.may_go_on(running):
+                    if self._policy.share == ALL:
+                        wanted.put_off()  # what this call waits for comes first
+                    break
+                wanted.want()
                 if not is_resting:
                     is_resting = True
                     waiting.enter_context(interrupts.resting(running.job))
                 if bar is None and self._policy.share == NOTHING:
-                    bar = wanted.shown()
+                    bar = self._batch.shown()
                     if bar is not None:
                         waiting.enter_context(bar)
                 if bar is not None:
@@ -164,12 +166,6 @@ class CompiledKernels(Ended):
                 time.sleep(_POLL)
                 interrupts.require_going_on(job_failure(running.dispatch))
         return ordinal in self._images
-
-    def _begin(self) -> None:
-        """Has all kernels built, beside the calls that come."""
-        if not self._closed:
-            self._provider.start()
-            self._use_all(self._provider.get())
 
     def goes_in(self, ordinal: int, running: Running) -> bool:
         """Whether a workgroup that takes long has code made for its middle: not while it waits for that of
@@ -183,38 +179,25 @@ class CompiledKernels(Ended):
 
     def _decide(self, ordinal: int, running: Running) -> None:
         policy = self._policy
-        if policy.is_due():
+        if policy.is_due(ordinal):
             assert self._records is not None
-            is_led = self._leading is not None and self._leading.settled
-            is_new = not self._images and not is_led and self._provider.begun is None
-            alone = self._alone(ordinal).estimate if is_new else inf
-            policy.decide(running, rest_of(running, ordinal, self._records, self._images), alone)
+            wanted = self._batch.providers[ordinal]
+            rest = rest_of(running, ordinal, self._records, self._images)
+            policy.decide(running, rest, wanted.estimate, wanted.begun)
+            if self._batch.begun is None:
+                self._batch.order((ordinal, *rest.following, *policy.dearest()))
 
-    def _ask(self, ordinal: int) -> image.Provider:
-        """Has built, and uses, what the policy wants: the first kernel alone, then all. Gives that one."""
-        everything, policy = self._provider, self._policy
-        if policy.share == NOTHING and not policy.alone:
-            everything.start()
-        elif policy.share == ALL and policy.fills and everything.begun is None and not everything.settled:
-            interrupts.when_call_ends(WeakMethod(self._begin))
-            return everything
-        elif not self._images and everything.begun is None:
-            self._leading = self._leading or self._alone(ordinal)
-            if policy.share == NOTHING:
-                self._leading.start()
-            self._leading.gives_way = policy.share == ALL
-            self._use(self._leading.get())
-            if policy.share == NOTHING or not self._leading.settled:
-                return self._leading
-        everything.gives_way = policy.share != LATER
-        self._use_all(everything.get())
-        if everything.begun is None and not everything.settled and ordinal not in self._images:
-            self._use(self._alone(ordinal).get())  # it has to wait for others
-        return everything
+    def _ask(self, ordinal: int) -> None:
+        """Has kernels built as the policy wants them, and uses this one if it is there."""
+        batch, policy, wanted = self._batch, self._policy, self._batch.providers[ordinal]
+        batch.gives_way = policy.share != LATER
+        if policy.builds:
+            batch.start()
+        self._use(ordinal, wanted.get())
 
     def has_left(self, ordinal: int) -> bool:
         """Whether compiled code cannot run what the VM still runs of a kernel."""
-        return self._ready or ordinal in self._images
+        return ordinal in self._images or ordinal in self._refused
 
     def hot(self, ordinal: int) -> NativeModule:
         """A kernel for workers that are in the middle of it."""
@@ -231,7 +214,8 @@ class CompiledKernels(Ended):
             raise FailedPreconditionError("the executable has been dropped")
         if not self.has_left(ordinal):
             image.wait(SPANS)
-            self._use_all(self._provider.wait(partial(interrupts.require_going_on, job_failure(dispatch))))
+            look = partial(interrupts.require_going_on, job_failure(dispatch))
+            self._use(ordinal, self._batch.providers[ordinal].wait(look))
         elif ordinal in self._images:
             while not self._add_context():
                 if KernelDispatch(dispatch).parts <= 1:
@@ -244,37 +228,40 @@ class CompiledKernels(Ended):
         """The one with a CONTEXT record."""
         return self._contexts[address]
 
-    def _use_all(self, ready: image.Image | None) -> None:
-        self._ready = self._use(ready)
+    def _use_all(self) -> None:
+        """Those that are there."""
+        for ordinal, provider in enumerate(self._batch.providers):
+            self._use(ordinal, provider.image)
 
-    def _use(self, ready: image.Image | None) -> bool:
-        """Whether the kernels of an image run from now on."""
-        spans = None if ready is None else image.get(SPANS)
-        if ready is None or spans is None or not (self._contexts or self._add_context()):
-            return False
+    def _use(self, ordinal: int, ready: image.Image | None) -> None:
+        """Has a kernel run as machine code from now on, if it is there and can."""
+        if ready is None or self.has_left(ordinal):
+            return
+        if not ready.addresses:
+            self._refused.add(ordinal)
+            return
+        spans = image.get(SPANS)
+        if spans is None or not (self._contexts or self._add_context()):
+            return
         assert self._records is not None
-        run_span = spans.addresses["run_span"]
-        self._run_span = _SPAN(run_span)
-        parts: dict[str, int] = {}
+        self._run_span = _SPAN(spans.addresses["run_span"])
+        parts = 0
         if next(iter(self._contexts.values())).runs_parts:
             import json  # 2 ms, and a device with one thread has no parts
 
             parts = json.loads(ready.notes)["parts"]
-        for ordinal, name in enumerate(self._symbols):
-            if name in ready.addresses:
-                row = ordinal * _ENTRY_WORDS
-                self._images[ordinal] = ready
-                KernelEnvironment(self._records[row + _ENVIRONMENT]).workgroups = ready.addresses[name]
-                entry = KernelEntry(self._records.buffer_info()[0] + 8 * row)
-                entry.flags &= ~ENTRY_INTERPRETED
-                entry.parts = parts.get(str(self._ordinals[ordinal]), 0)
-                self._records[row + _COST] = 0
-                self._records[row + _CODE] = run_span
+        (code,) = ready.addresses.values()
+        self._images[ordinal] = ready
+        row = ordinal * _ENTRY_WORDS
+        environment = KernelEnvironment(self._records[row + _ENVIRONMENT])
+        environment.kernel, environment.workgroups = self._ordinals[ordinal], code
+        entry = KernelEntry(self._records.buffer_info()[0] + 8 * row)
+        entry.flags &= ~ENTRY_INTERPRETED
+        entry.parts = parts
+        self._records[row + _COST] = 0
+        self._records[row + _CODE] = spans.addresses["run_span"]
         if NAMES_CODE:
-            names = zip(self._symbols, self._names, strict=True)
-            found = {name: ready.addresses[key] for key, name in names if key in ready.addresses}
-            name_code(found, ready.end)
-        return True
+            name_code({self._names[ordinal]: code}, ready.end)
 
     def _add_context(self) -> bool:
         """Whether there is one that no thread has, or room for one more. To make one takes a millisecond of

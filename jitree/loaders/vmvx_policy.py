@@ -4,9 +4,8 @@ What the rest of a command list costs is known after a few workgroups: those tha
 has taken; a dispatch whose kernel has not run counts as the mean of the others. What building costs is
 estimated by the provider of the image, from the size of the kernels and what builds take on this machine.
 Both use all processors, so one of them has to give way: what follows from both is the *share* of its time in
-which the program may interpret. The rest of it the threads sleep, and the builder has the processors. No
-builder starts with low priority to be waited for later: that would last on a busy machine. Where a first call
-fills the processors and ends sooner, the builder starts when it has ended.
+which the program may interpret. The rest of it the threads sleep, and the builder has the processors. Beside
+a first call that ends sooner a builder has what that leaves, which is much: many kernels have one workgroup.
 """
 
 from __future__ import annotations
@@ -20,13 +19,14 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
 from jitree.codegen.image import processors
+from jitree.codegen.image.flat import START_SECONDS
 from jitree.hal.command_layout import COMMAND, ENTRY_POINT, JOB, KIND_DISPATCH, LIST, TEAM
 from jitree.hal.local import interrupts
 from jitree.hal.local.executor import native_executor
 from jitree.hal.local.executor.records import KernelDispatch
 
 if TYPE_CHECKING:
-    from jitree.codegen.image import Provider
+    from jitree.codegen.image.batch import ImageBatch
 
 ALL: Final = 1.0
 """The share of a first call that ends before the build does: the builder gets what is left."""
@@ -47,19 +47,13 @@ for more in proportion, a thirtieth of what they take."""
 _NANO: Final = 1e-9
 
 
-def share_of(call: float, build: float, is_first: bool) -> float:
-    """In which part of the time the program may interpret. ``call``: seconds that the rest of a call takes by
-    interpretation; ``build``: the rest of the build, where nothing else runs; ``is_first``: the program has
-    no result yet."""
-    if call >= SOONER * build:
+def share_of(kernel: float, build: float, is_first: bool) -> float:
+    """In which part of the time the program may interpret. ``kernel``: seconds that what a call has left of a
+    kernel takes by interpretation; ``build``: until that is built, where nothing else runs; ``is_first``: the
+    program has no result yet."""
+    if kernel >= SOONER * build:
         return NOTHING
     return ALL if is_first else LATER
-
-
-def wants_alone(call: float, kernel: float, alone: float, everything: float) -> bool:
-    """Whether the kernel that runs is to be built by itself first: seconds that the rest of the call takes by
-    interpretation, and of these the kernel; seconds until that is built, and until all are."""
-    return alone + call - kernel < everything
 
 
 def left(estimate: float, passed: float, interpreted: float) -> float:
@@ -92,6 +86,8 @@ class LeftToDo(NamedTuple):
     """Of the kernel that runs."""
     everything: float
     threads: int
+    following: tuple[int, ...] = ()
+    """Kernels that run later, in their order."""
 
 
 class ListedDispatch(NamedTuple):
@@ -152,7 +148,8 @@ def estimate(
         everything += seconds
         if item.kernel == dispatches[start].kernel:
             kernel += seconds
-    return LeftToDo(kernel, everything, max(1, min(threads, round(workgroups))))
+    following = tuple(dict.fromkeys(item.kernel for item in dispatches[start + 1 :]))
+    return LeftToDo(kernel, everything, max(1, min(threads, round(workgroups))), following)
 
 
 def _dispatches(
@@ -194,10 +191,11 @@ def _ahead(job: memoryview, running: Running, dispatch: KernelDispatch) -> float
 class WaitingPolicy:
     """What one executable does: how long its program may interpret while its kernels are built."""
 
-    def __init__(self, everything: Provider) -> None:
+    def __init__(self, everything: ImageBatch, count: int) -> None:
+        """``everything``: the images of its kernels, of which there are so many."""
         self._everything = everything
-        self._spent = 0.0
-        """Seconds of processors that kernels have been interpreted."""
+        self._spent = [0.0] * count
+        """Seconds of processors that each kernel has been interpreted."""
         self._ended: int | None = None
         """How many calls of this process had ended when kernels were first seen to take long."""
         self._since = (0.0, 0.0)
@@ -205,35 +203,43 @@ class WaitingPolicy:
         self._at_begin: float | None = None
         """What had been spent when the build began."""
         self._next = 0.0
+        self._kernel: int | None = None
+        """The kernel that was decided about."""
         self._threads = 1
         self.share = ALL
+        self.builds = False
+        """Whether kernels are to be built while the call goes on, with full priority."""
         self.fills = False
         """Whether the program has a thread for each of several processors."""
         self.kernel = 0.0
         """Seconds that interpreting what is left of the kernel that runs takes."""
-        self.alone = False
-        """Whether the kernel that runs is wanted by itself, before all of them."""
 
-    def spend(self, nanoseconds: int) -> None:
-        self._spent += _NANO * nanoseconds
+    def spend(self, kernel: int, nanoseconds: int) -> None:
+        self._spent[kernel] += _NANO * nanoseconds
+
+    def dearest(self) -> list[int]:
+        """Kernels that have been interpreted, the one that has taken most first."""
+        spent = [(-seconds, kernel) for kernel, seconds in enumerate(self._spent) if seconds]
+        return [kernel for _, kernel in sorted(spent)]
 
     def worth(self, patience: int, nanoseconds: int) -> bool:
         """Whether enough has been seen to tell what the call takes: a larger build is begun later."""
-        seconds = self._spent + _NANO * nanoseconds
+        seconds = sum(self._spent) + _NANO * nanoseconds
         return seconds >= _NANO * patience * max(1.0, self._everything.estimate / _SMALL_BUILD)
 
-    def is_due(self) -> bool:
-        """Whether it is time to decide again."""
+    def is_due(self, kernel: int) -> bool:
+        """Whether it is time to decide again, or it is another kernel that runs."""
         now = time.monotonic()
-        if now < self._next:
+        if now < self._next and kernel == self._kernel:
             return False
-        self._next = now + _REFRESH
+        self._next, self._kernel = now + _REFRESH, kernel
         return True
 
-    def decide(self, running: Running, rest: LeftToDo, alone: float) -> None:
-        """``alone``: seconds until the kernel that runs is built by itself."""
+    def decide(self, running: Running, rest: LeftToDo, own: float, begun: float | None) -> None:
+        """``own``: seconds in which a builder that starts now has built the kernel that runs; ``begun``: when
+        one has started."""
         everything, now = self._everything, time.monotonic()
-        spent = self._spent + _NANO * running.nanoseconds
+        spent = sum(self._spent) + _NANO * running.nanoseconds
         is_first = self._is_first(now, spent)
         build, count = everything.estimate, processors()
         self.fills = self.fills or 1 < count <= rest.threads
@@ -241,14 +247,16 @@ class WaitingPolicy:
             if self._at_begin is None:
                 self._at_begin = spent
             build = left(build, now - everything.begun, (spent - self._at_begin) / count)
+        if begun is not None:
+            own = max(own - (now - begun), own - START_SECONDS, 0.0)
         call = rest.everything / rest.threads
-        if spent / rest.threads >= everything.estimate:  # who knows how many lists come
-            call = inf
         self.kernel = rest.kernel / rest.threads
-        self.alone = wants_alone(call, self.kernel, alone, build)
-        sooner = alone + call - self.kernel if self.alone else build
+        if spent / rest.threads >= everything.estimate:  # who knows how many lists come
+            call = self.kernel = inf
         self._threads = rest.threads
-        self.share = ALL if everything.is_late() else share_of(call, sooner, is_first)
+        is_late = everything.is_late()
+        self.share = ALL if is_late else share_of(self.kernel, own, is_first)
+        self.builds = not is_late and (self.share == NOTHING or call >= SOONER * build)
 
     def _is_first(self, now: float, spent: float) -> bool:
         ended = interrupts.calls_ended()
@@ -263,5 +271,5 @@ class WaitingPolicy:
         if self.share in (ALL, NOTHING):
             return self.share == ALL
         since, before = self._since
-        spent = self._spent + _NANO * running.nanoseconds - before
+        spent = sum(self._spent) + _NANO * running.nanoseconds - before
         return spent / self._threads <= self.share * (time.monotonic() - since)

@@ -44,6 +44,7 @@ def run_span(environment: KernelEnvironment, dispatch: KernelDispatch, group: Wo
     context.state.stack_limit = stack_address() - STACK_SIZE
     context.state.looked = 0
     context.dispatch = place_of(dispatch)
+    context.state.scratch.kernel = environment.kernel
     finished = 0
     result = 0
     while result == 0 and first < last:

@@ -1,12 +1,11 @@
-"""LLVM IR of loops over workgroups, around kernels that the native tier has lowered.
+"""LLVM IR of the loop over workgroups, around a kernel that the native tier has lowered.
 
 The builder process imports this module. It does not take numba.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from jitree.base.records import NamedTuple
@@ -14,13 +13,11 @@ from jitree.codegen import image
 from jitree.dispatch.native.calls import Needs
 from jitree.dispatch.native.cut_function import PARAMETERS
 from jitree.loaders.vmvx_images import SPANS
-from jitree.loaders.vmvx_workgroups import has_room, kernel, workgroups
+from jitree.loaders.vmvx_workgroups import has_room, kernel
 from jitree.regs.layout import FRAME
-from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES
 
-_CHANGES_LISTS: Final = ("list.set", "list.resize", "list.reserve", "list.swap")
+CHANGE_LISTS: Final = ("list.set", "list.resize", "list.reserve", "list.swap")
 """Beginnings of mnemonics that could leave a worker context's list of bindings changed for the next span."""
-_KEEPS: Final = ("global.store.ref", "global.store.indirect.ref")
 _PLACES: Final = ("state", "frame", "values", "refs")
 _HANDLES: Final = ("local", "constants", "bindings")
 _IDS: Final = ("x", "y", "z", "size_x", "size_y", "size_z", "count_x", "count_y", "count_z")
@@ -29,8 +26,6 @@ _IDS: Final = ("x", "y", "z", "size_x", "size_y", "size_z", "count_x", "count_y"
 class Kernel(NamedTuple):
     """A kernel as its ``workgroups`` calls it."""
 
-    ordinal: int
-    """The number of its function in the module."""
     symbol: str
     """The symbol of the lowered function, in the same LLVM module."""
     needs: Needs
@@ -41,42 +36,16 @@ class Kernel(NamedTuple):
     """Whether it leaves the references that it is given to its caller."""
 
 
-def texts(lowered: str, kernels: Sequence[Kernel]) -> list[str]:
-    """The text of the lowered module, and that of a ``workgroups`` for each kernel."""
-    template = image.wait(SPANS).notes.decode()
-    bridges = [_bridges(kernel) for kernel in kernels]
-    loops = "\n".join(_named(template, kernel.ordinal) for kernel in kernels)
-    declared = dict.fromkeys(re.findall(r"^declare .*", loops, re.MULTILINE))
-    return ["\n".join([lowered, *bridges]), "\n".join([*declared, re.sub(r"(?m)^declare .*", "", loops)])]
-
-
-def list_changes(words: Sequence[int], starts: Sequence[int]) -> Iterator[str]:
-    """Instructions of a module, whose words begin at ``starts``, that rule out worker contexts."""
-    return _beginning(words, starts, _CHANGES_LISTS)
-
-
-def keeps_buffers(words: Sequence[int], starts: Sequence[int]) -> bool:
-    """Whether a kernel may find less scratch memory than another one did."""
-    return any(_beginning(words, starts, _KEEPS))
-
-
-def _beginning(words: Sequence[int], starts: Sequence[int], names: tuple[str, ...]) -> Iterator[str]:
-    mnemonics = (OPCODE_NAMES[BASE_OPCODE[words[start]]] for start in starts)
-    return (mnemonic for mnemonic in mnemonics if mnemonic.startswith(names))
-
-
-def _named(text: str, ordinal: int) -> str:
-    """Each kernel has its functions."""
-    for function in (workgroups, kernel, has_room):
-        text = re.sub(rf'@"?{function.__name__}"?\(', f"@{function.__name__}.{ordinal}(", text)
-    return text
+def texts(lowered: str, own: Kernel) -> list[str]:
+    """The text of the lowered module, and that of ``workgroups``."""
+    return [f"{lowered}\n{_bridges(own)}", image.wait(SPANS).notes.decode()]
 
 
 def _bridges(own: Kernel) -> str:
     """``kernel`` and ``has_room`` of a kernel: the lowered function; its room."""
     needs = own.needs
     parts = f", {', '.join(f'i64 %{name}' for name in PARAMETERS)}" if own.parts > 1 else ""
-    text = f"""
+    return f"""
 define i64 @"kernel"({_parameters(kernel)}) alwaysinline nounwind "no-builtins" {{
 {_lines("%{0}.ptr = inttoptr i64 %{0} to ptr", (*_PLACES, *_HANDLES))}
 {_lines("%{0}.i32 = trunc i64 %{0} to i32", _IDS)}
@@ -110,7 +79,6 @@ define i1 @"has_room"({_parameters(has_room)}) alwaysinline nounwind "no-builtin
   ret i1 %fits
 }}
 """
-    return _named(text, own.ordinal)
 
 
 def _parameters(function: Callable[..., object]) -> str:

@@ -76,6 +76,7 @@ SCRATCH: Final = Record(
     i64 part              # which part of a workgroup runs
     i64 refused           # 1 when `lend` has given nothing
     i64 packed            # address of a PACKED record of the program's constants, 0 = none
+    i64 kernel            # number of the function of the kernel whose workgroups run
     """,
 )
 """Memory for `buffer.alloc` in compiled functions whose buffers die with them. An allocation takes an entry,

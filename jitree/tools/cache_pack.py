@@ -12,6 +12,7 @@ import jitree
 from jitree.api.packed_code import identity
 from jitree.base.private_files import LARGEST, unique
 from jitree.codegen.image import Provider, Recipe, cache, contents, shipped
+from jitree.codegen.image.batch import ImageBatch
 from jitree.codegen.image.builds import UNLIMITED
 from jitree.codegen.image.flat import key_of
 from jitree.codegen.image.pack import packed
@@ -73,8 +74,10 @@ def _built(recipes: Sequence[Recipe], level: str) -> Mapping[bytes, bytes]:
         if place().refusal:
             raise UnavailableError(f"{place().reason}; TMPDIR may name another place")
         files: dict[str, bytes] = {}
-        for recipe in recipes:
-            Provider(recipe._replace(processor=level), UNLIMITED).wait()  # which no other pack has a say in
+        for name in dict.fromkeys(recipe.name for recipe in recipes):
+            own = [recipe._replace(processor=level) for recipe in recipes if recipe.name == name]
+            made = [Provider(recipe, UNLIMITED) for recipe in own]  # which no other pack has a say in
+            ImageBatch(made[0].title if len(made) == 1 else f"{len(made)} kernels", made).wait()
             names = {entry.path.name for entry in contents.entries()} - files.keys()
             files |= {name: cache.read(name) or b"" for name in names}  # now: later ones may push them out
     found = {key_of(files[name]): files[name] for name in sorted(files)}

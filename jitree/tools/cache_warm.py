@@ -11,7 +11,8 @@ from jitree.tools.flags import ParsedFlags, command
 from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
-    from jitree.codegen.image import Recipe
+    from jitree.codegen.image import Provider, Recipe
+    from jitree.codegen.image.batch import ImageBatch
     from jitree.dispatch.bytecode_module import BytecodeModule
 
 FLAGS: Final = flag_set(
@@ -25,26 +26,29 @@ FLAGS: Final = flag_set(
 @command(FLAGS)
 def main(flags: ParsedFlags) -> int:
     """Builds what is missing and prints a line per image. UNAVAILABLE if something cannot be built."""
-    from jitree.codegen import image
-
-    for recipe in recipes(flags.texts("module")):
+    for images in batches(flags.texts("module")):
         start = time.perf_counter()
-        provider = image.provider(recipe)
-        ready = provider.find() is not None
-        provider.wait()
+        ready = images.find()
+        images.wait()
         taken = "ready" if ready else f"built in {time.perf_counter() - start:.1f} s"
-        print(f"{recipe.title}: {taken}", flush=True)
+        print(f"{images.title}: {taken}", flush=True)
     return 0
 
 
-def recipes(paths: Sequence[str]) -> Iterator[Recipe]:
+def batches(paths: Sequence[str]) -> Iterator[Provider | ImageBatch]:
     """What every program uses, then what each module does; statuses as of loading a module."""
+    from jitree.codegen.image import provider
     from jitree.dispatch.bytecode_module import BytecodeModule
+    from jitree.dispatch.native import tiering
     from jitree.hal.local import executor
+    from jitree.loaders import vmvx_images
 
-    yield from (item for item in own_recipes() if item != executor.RECIPE or executor.supported())
+    own = (item for item in own_recipes() if item != executor.RECIPE or executor.supported())
+    yield from map(provider, own)
     for path in paths:
-        yield from recipes_of(BytecodeModule.load(path))
+        module = BytecodeModule.load(path)
+        yield provider(tiering.recipe(module.program, module.name))
+        yield from map(vmvx_images.batch, vmvx_images.executables(module.module))
 
 
 def recipes_of(module: BytecodeModule, arithmetic: str = FUSED) -> Iterator[Recipe]:
@@ -53,7 +57,8 @@ def recipes_of(module: BytecodeModule, arithmetic: str = FUSED) -> Iterator[Reci
     from jitree.loaders import vmvx_images
 
     yield tiering.recipe(module.program, module.name)
-    yield from map(vmvx_images.recipe, vmvx_images.executables(module.module, arithmetic))
+    for executable in vmvx_images.executables(module.module, arithmetic):
+        yield from vmvx_images.recipes(executable)
 
 
 def own_recipes() -> tuple[Recipe, ...]:

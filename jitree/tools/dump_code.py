@@ -12,11 +12,14 @@ from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native import tiering
 from jitree.errors import NotFoundError
 from jitree.loaders import vmvx_images
+from jitree.loaders.vmvx_kernels import kernels
 from jitree.vmfb.schema import FunctionRow, ModuleTables
 
-_SYMBOLS: Final = ("f{}", "enter.{}", "r{}", "resume.{}", "workgroups.{}", "span.{}")
+_SYMBOLS: Final = ("f{}", "enter.{}", "r{}", "resume.{}")
 """What a function becomes: itself and its entry from the interpreter; itself from where it resumes and that
-entry; of a kernel the loop over workgroups and its entry. What is inlined everywhere is not there."""
+entry. What is inlined everywhere is not there."""
+_OF_KERNELS: Final = ("workgroups",)
+"""What a kernel becomes: the loop over workgroups, in which it is inlined."""
 _ASSEMBLY: Final = re.compile(
     r"^\"?(?P<name>[A-Za-z_][\w.$]*)\"?:.*?^\.Lfunc_end\d+:$", re.DOTALL | re.MULTILINE
 )
@@ -33,7 +36,7 @@ class _Place(NamedTuple):
 
     title: str
     recipe: Recipe
-    ordinal: int
+    symbols: Sequence[str]
 
 
 def code_lines(
@@ -48,20 +51,23 @@ def code_lines(
     if not places:
         raise NotFoundError(f"no function `{text}` in the module or its VMVX executables")
     for place in places:
-        symbols = [symbol.format(place.ordinal) for symbol in _SYMBOLS]
-        units = [unit for unit in generate(place.recipe).units if set(symbols) & set(unit.entries)]
+        units = [unit for unit in generate(place.recipe).units if set(place.symbols) & set(unit.entries)]
         if not units:
             raise NotFoundError(f"{place.title} is not compiled as a whole; `jitree dump --tiers` says why")
         for unit in units:
             optimized = optimized_module(unit.texts, unit.entries, host_target(), unit.pipeline)
             for render in renderers:
                 yield f"; {place.title}"
-                yield from render(optimized, symbols)
+                yield from render(optimized, place.symbols)
 
 
 def _places(module: BytecodeModule, text: str, matches: Matches) -> list[_Place]:
     places = [
-        _Place(f"function {function.ordinal} of module @{module.name}", recipe, function.ordinal)
+        _Place(
+            f"function {function.ordinal} of module @{module.name}",
+            recipe,
+            [symbol.format(function.ordinal) for symbol in _SYMBOLS],
+        )
         for recipe in [tiering.recipe(module.program, module.name)]
         for function in module.module.functions
         if matches(module.module, function, text)
@@ -69,14 +75,10 @@ def _places(module: BytecodeModule, text: str, matches: Matches) -> list[_Place]
     if places:
         return places
     return [
-        _Place(
-            f"kernel {function.ordinal} of executable {number}",
-            vmvx_images.recipe(executable),
-            function.ordinal,
-        )
+        _Place(f"kernel {export.ordinal} of executable {number}", recipe, _OF_KERNELS)
         for number, executable in enumerate(vmvx_images.executables(module.module))
-        for function in executable.module.functions
-        if matches(executable.module, function, text)
+        for export, recipe in zip(kernels(executable.module), vmvx_images.recipes(executable), strict=True)
+        if matches(executable.module, executable.module.functions[export.ordinal], text)
     ]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from jitree.codegen.image import Recipe
 from jitree.codegen.image.build import generate
@@ -17,6 +17,7 @@ from jitree.dispatch.native.source import from_program
 from jitree.dispatch.native.ssa import Block, SsaLoop
 from jitree.errors import not_installed
 from jitree.loaders import vmvx_images
+from jitree.loaders.vmvx_kernels import kernels
 
 
 class _Count(NamedTuple):
@@ -35,12 +36,18 @@ class _Count(NamedTuple):
 
 def tier_lines(module: BytecodeModule) -> Iterator[str]:
     """A report of a module and of its VMVX executables, and what keeps it from being made or kept."""
-    yield from _module_lines(f"module @{module.name}", module, tiering.recipe(module.program, module.name))
+    notes = _notes(tiering.recipe(module.program, module.name))
+    refusals = {int(ordinal): reason for ordinal, reason in notes["refusals"].items()}
+    yield from _module_lines(f"module @{module.name}", module, refusals)
     for number, executable in enumerate(vmvx_images.executables(module.module)):
         yield ""
-        yield from _module_lines(
-            f"executable {number}, @{executable.name}", executable, vmvx_images.recipe(executable)
-        )
+        exports, recipes = kernels(executable.module), vmvx_images.recipes(executable)
+        refusals = {
+            export.ordinal: reason
+            for export, recipe in zip(exports, recipes, strict=True)
+            if (reason := _notes(recipe)["refusal"])
+        }
+        yield from _module_lines(f"executable {number}, @{executable.name}", executable, refusals)
     notes = [place().reason, *map(not_installed, _missing())]
     if any(notes):
         yield ""
@@ -55,9 +62,13 @@ def _missing() -> Iterator[ImportError]:
         yield error
 
 
-def _module_lines(title: str, module: BytecodeModule, recipe: Recipe) -> Iterator[str]:
-    """``recipe`` is that of the module's image: its generator says what is refused."""
-    refusals: dict[str, str] = json.loads(generate(recipe).notes)["refusals"]
+def _notes(recipe: Recipe) -> Any:
+    """What the generator of an image says."""
+    return json.loads(generate(recipe).notes)
+
+
+def _module_lines(title: str, module: BytecodeModule, refusals: Mapping[int, str]) -> Iterator[str]:
+    """``refusals``: why functions are not compiled."""
     source = from_program(module.program)
     names = [module.module.function_name(row.ordinal) for row in source.functions]
     width = max(map(len, names), default=0)
@@ -65,8 +76,8 @@ def _module_lines(title: str, module: BytecodeModule, recipe: Recipe) -> Iterato
     yield f"{title}:"
     for row, name in zip(source.functions, names, strict=True):
         start = f"  [{row.ordinal:3}] {name:{width}}  "
-        if str(row.ordinal) in refusals:
-            yield f"{start}fast: {refusals[str(row.ordinal)]}"
+        if row.ordinal in refusals:
+            yield f"{start}fast: {refusals[row.ordinal]}"
             count = count.add(1, 0, 0, 0)
             continue
         yield f"{start}native"

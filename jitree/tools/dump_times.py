@@ -1,6 +1,6 @@
 """``jitree dump --time``: what compiling the kernels of VMVX executables takes, measured on this machine.
 
-Each kernel is compiled by itself, in this process, so parts that several have in common count for each.
+Each kernel is compiled by itself, in this process, without the functions that all have in common.
 What a process needs once (imports, tables) is had before the first one. The passes are those that
 :mod:`jitree.codegen.image.generated` lists.
 """
@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, TypeVar
 from jitree.codegen.image import Recipe
 from jitree.codegen.image.build import generate
 from jitree.codegen.image.compile import compile_unit, host_target, optimized_module
+from jitree.codegen.image.generated import SharedUnit
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.loaders import vmvx_images
 from jitree.loaders.vmvx_kernels import kernels
@@ -44,9 +45,10 @@ def time_lines(module: BytecodeModule) -> Iterator[str]:
         exports = kernels(executable.module)
         width = max(len(export.name) for export in exports)
         total = _Times()
-        _measured(vmvx_images.recipe(executable, [exports[0].ordinal]))
-        for export in exports:
-            times = _measured(vmvx_images.recipe(executable, [export.ordinal]))
+        recipes = vmvx_images.recipes(executable)
+        _measured(recipes[0])
+        for export, recipe in zip(exports, recipes, strict=True):
+            times = _measured(recipe)
             total = total.plus(times)
             yield f"  [{export.ordinal:3}] {export.name:{width}}  {times.text()}"
         yield f"  in all: {total.text()}"
@@ -55,7 +57,7 @@ def time_lines(module: BytecodeModule) -> Iterator[str]:
 def _measured(recipe: Recipe) -> _Times:
     target = host_target()
     generating, generated = _timed(lambda: generate(recipe))
-    units = generated.units
+    units = [unit for unit in generated.units if not isinstance(unit, SharedUnit)]
     passes, _ = _timed(
         lambda: [optimized_module(unit.texts, unit.entries, target, unit.pipeline) for unit in units]
     )

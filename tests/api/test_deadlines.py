@@ -23,6 +23,7 @@ from jitree.api.calls.argument_order import ArgumentOrder
 from jitree.base import due
 from jitree.base.scopes import Scope
 from jitree.codegen.image import Provider
+from jitree.codegen.image.batch import ImageBatch
 from jitree.errors import CancelledError, DeadlineExceededError, InvalidArgumentError, StatusError
 from jitree.hal.fence import Fence
 from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, STATE
@@ -402,8 +403,9 @@ def test_a_call_that_waits_because_that_is_sooner_ends(device: str, monkeypatch:
             provider.begun = provider.begun or time.monotonic()
 
     monkeypatch.setattr(Provider, "_look", never_for_kernels)
-    monkeypatch.setattr(Provider, "estimate", 0.0)
-    monkeypatch.setattr("jitree.codegen.image._PATIENCE_SECONDS_MORE", 1e6)
+    for waited_for in (Provider, ImageBatch):
+        monkeypatch.setattr(waited_for, "estimate", 0.0)
+    monkeypatch.setattr("jitree.codegen.image.batch._PATIENCE_SECONDS_MORE", 1e6)
     monkeypatch.setattr("jitree.loaders.vmvx_native.PATIENCE", 0)
     with Session(device, tier="auto") as session:
         classify, image = session.load(DIGITS).classify, np.zeros((8, 8), np.float32)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
+from pathlib import Path
 
 from jitree.codegen.image.generated import Generated, Unit, one_unit
 
@@ -49,6 +51,25 @@ def waiting_texts() -> Generated:
     """As :func:`texts`, as soon as a file is there."""
     while not os.path.exists(os.environ["JITREE_TEST_GO"]):
         time.sleep(0.01)
+    return texts()
+
+
+def named_texts(data: bytes) -> Generated:
+    """As :func:`texts`; notes that it was called. The name says what comes of it: it waits for a file, takes
+    long, fails, or its process dies."""
+    name = data.decode()
+    with open(os.environ["JITREE_TEST_BUILDS"], "a", encoding="ascii") as log:
+        log.write(f"{name}\n")
+    if "waits" in name:
+        return waiting_texts()
+    if "slow" in name:
+        time.sleep(0.5)
+    if "fails" in name:
+        return failing_texts()
+    if "dies-in-a-copy" in name:
+        Path(os.environ["JITREE_TEST_GO"]).touch()
+    if "dies" in name:
+        os.kill(os.getpid(), signal.SIGKILL)
     return texts()
 
 

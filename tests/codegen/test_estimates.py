@@ -12,7 +12,8 @@ import pytest
 from jitree.codegen.image import cache, estimates
 from jitree.codegen.image.flat import Recipe
 
-STATED = Recipe("made", "made of data", "a:b", 8.25, (b"data",), processes=4)
+STATED = [Recipe("made", "made of data", "a:b", 2.25, (bytes([number]),)) for number in range(4)]
+"""Eight seconds of work, and the start of a builder."""
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +33,7 @@ def _takes(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("processors", "seconds"), [(1, 8.25), (2, 4.25), (4, 2.25), (16, 2.25)])
 def test_processes_share_all_but_the_start(processors: int, seconds: float) -> None:
     assert estimates.estimated(STATED, processors) == seconds
-    assert estimates.estimated(STATED._replace(seconds=0.1), processors) == 0.1
+    assert estimates.estimated([STATED[0]._replace(seconds=0.1)], processors) == 0.1
 
 
 def test_the_last_builds_correct_what_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +41,7 @@ def test_the_last_builds_correct_what_is_stated(monkeypatch: pytest.MonkeyPatch)
     for seconds in (16.5, 16.5, 16.5, 1000.0, 0.1):
         _takes(seconds, monkeypatch)
     assert estimates.estimated(STATED, 1) == 16.5
-    assert estimates.estimated(STATED._replace(name="other"), 1) == 8.25
+    assert estimates.estimated([one._replace(name="other") for one in STATED], 1) == 8.25
     for _ in range(9):
         _takes(4.125, monkeypatch)
     assert estimates.estimated(STATED, 1) == 4.125

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import os
 import select
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -136,10 +137,9 @@ def test_what_keys_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_recipe_survives_the_command_line() -> None:
     sample = recipe("texts")._replace(data=(b"one", b"", b"\0two"))
-    with tempfile.TemporaryFile() as file:
-        file.write(b"".join(sample.data))
-        file.flush()
-        assert from_json(to_json(sample), os.dup(file.fileno())) == sample
+    samples = [sample, recipe("texts"), sample._replace(name="other", data=(b"x",))]
+    file = io.BytesIO(b"".join(part for one in samples for part in one.data))
+    assert from_json(to_json(samples), file) == samples
 
 
 def test_store_and_load(folder: Path) -> None:
@@ -180,10 +180,10 @@ def test_get_does_not_wait(folder: Path) -> None:
 def test_get_does_not_wait_for_the_start_of_a_builder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reached, go_on, start = threading.Event(), threading.Event(), background.start_builder
 
-    def late(recipe: Recipe, key: bytes, niceness: int) -> background.Builder | None:
+    def late(*arguments: Any) -> background.Builder | None:
         reached.set()
         assert go_on.wait(60)
-        return start(recipe, key, niceness)
+        return start(*arguments)
 
     monkeypatch.setattr(background, "start_builder", late)
     sample = recipe("texts")

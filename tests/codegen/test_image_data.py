@@ -16,6 +16,7 @@ from jitree.codegen.image import background, cache, shipped
 from jitree.codegen.image.flat import Recipe, map_image, title_of
 from jitree.codegen.image.keys import key_of
 from jitree.codegen.image.starting import Starting
+from jitree.codegen.image.worklist import WorkList
 from jitree.errors import AlreadyExistsError, UnavailableError
 from tests.codegen.images import built
 
@@ -53,7 +54,7 @@ def test_starting_a_builder_gives_way(folder: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(background, "folders_of", find)
     monkeypatch.setattr(background, "spawn", spawn)
     sample = recipe("sum_of_constants", b"7")
-    starting = Starting(sample, key_of(sample), 0, None)
+    starting = Starting([sample], [key_of(sample)], key_of(sample), 0, None)
     starting.start()
     starting.join()
     assert {"numba", "numpy", "jitree"} <= set(steps) and steps[-1] == "spawn"
@@ -67,8 +68,16 @@ def test_a_builder_goes_after_other_sessions(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(background, "Builder", lambda process, log: groups.append(group_of(process)))
     for niceness in (0, 2):
         sample = recipe("sum_of_constants", b"7", bytes([niceness]))
-        assert background.start_builder(sample, key_of(sample), niceness) is None
+        assert start_builder(sample, niceness) is None
     assert [group.split()[-1] for group in groups] == ["0", "2"]
+
+
+def start_builder(sample: Recipe, niceness: int) -> background.Builder | None:
+    key, work = key_of(sample), WorkList.create(1)
+    try:
+        return background.start_builder([sample], [key], key, niceness, work)
+    finally:
+        work.close()
 
 
 def group_of(process: int) -> str:
@@ -150,7 +159,7 @@ def test_a_builder_has_the_processors_of_the_process(folder: Path, monkeypatch: 
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2} if process == own else {1})
     monkeypatch.setattr(os, "sched_setaffinity", lambda process, places: given.append((process, places)))
     sample = recipe("one")
-    builder = background.start_builder(sample, key_of(sample), 0)
+    builder = start_builder(sample, 0)
     assert builder is not None and given == [(own, {0, 1, 2})]
     assert image.processors() == 3
     assert builder.has_ended(), "it is no child"

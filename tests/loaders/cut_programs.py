@@ -98,7 +98,10 @@ def compile_here(loaded: Callable[[], VmvxExecutable]) -> VmvxExecutable:
     kernels = executable._compiled
     assert kernels is not None
     image.wait(SPANS)
-    assert kernels._use(map_image(build(generate(kernels._provider.recipe), host_target())))
+    for provider in kernels._batch.providers:
+        provider.image = map_image(build(generate(provider.recipe), host_target()))
+    kernels._use_all()
+    assert kernels.ready
     return executable
 
 

@@ -164,6 +164,17 @@ def test_compiled_kernels_need_no_python(finishes: Finishes, vm_spans: list[int]
     assert (finishes.count, vm_spans) == (0, [])
 
 
+def test_workgroups_leave_from_wherever_their_kernel_lies(finishes: Finishes) -> None:
+    """The machine code of each is the same in all modules; what it leaves to the VM is not."""
+    module = Assembler("kernels")
+    for number, text in enumerate((COUNT, LEAVES_CONSTANTS, COUNT, LEAVES)):
+        module.function(f"f{number}", ENTRY_CONVENTION, text)
+    executable = load(module, "native")
+    assert (run(executable, 9, 3) == np.arange(9)).all()
+    assert np.array_equal(run(executable, 9, 1), run(kernel(LEAVES_CONSTANTS), 9))
+    assert finishes.count == 3 * MOST_FINISHED
+
+
 @pytest.mark.parametrize("count", [1, MOST_FINISHED - 1, MOST_FINISHED, MOST_FINISHED + 1, 30])
 def test_workgroups_that_leave_are_finished(finishes: Finishes, vm_spans: list[int], count: int) -> None:
     executable = kernel(LEAVES)
@@ -363,28 +374,32 @@ def test_kernels_for_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.loaders.samples import sample
 
     monkeypatch.setattr(processor, "words", lambda name: frozenset())
-    recipe = vmvx_images.recipe(BytecodeModule.load(sample("vmvx_mm-3.13.0.fb"), "executable"))
+    recipe = vmvx_images.recipes(BytecodeModule.load(sample("vmvx_mm-3.13.0.fb"), "executable"))[0]
     generated = vmvx_build.generate(*recipe.data)
     flat = build(generated, Target("aarch64-linux-gnu", "generic", ""))
     assert set(flat.entries) == set(generated.entries) != set()
 
 
-def test_kernels_are_compiled_in_parts_that_have_nothing_of_each_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_each_kernel_is_an_image_that_has_nothing_of_others() -> None:
+    from jitree.codegen.image.keys import key_of
     from jitree.dispatch.bytecode_module import BytecodeModule
     from jitree.loaders import vmvx_build, vmvx_images
 
-    module = BytecodeModule.load(kernels().build(), "executable")
-    everything, alone = (
-        vmvx_build.generate(*vmvx_images.recipe(module, ordinals).data) for ordinals in ((), (1,))
-    )
-    assert (everything.entries, alone.entries) == (("workgroups.0", "workgroups.1"), ("workgroups.1",))
-    assert "@f0(" in everything.units[0].texts[0] and "@f0(" not in alone.units[0].texts[0]
-    monkeypatch.setattr(vmvx_build, "TOGETHER", 1)
-    apart = vmvx_build.generate(*vmvx_images.recipe(module).data)
-    assert (apart.entries, apart.notes) == (everything.entries, everything.notes)
-    assert ["@f0(" in unit.texts[0] for unit in apart.units] == [True, False]
+    def recipes(*texts: str) -> list[image.Recipe]:
+        module = Assembler("some")
+        for number, text in enumerate(texts):
+            module.function(f"f{number}", ENTRY_CONVENTION, text)
+        return vmvx_images.recipes(BytecodeModule.load(module.build(), "executable"))
+
+    first, second = recipes(COUNT, SCRATCH)
+    made = [vmvx_build.generate(*recipe.data) for recipe in (first, second)]
+    assert [generated.entries for generated in made] == [("workgroups",)] * 2
+    assert [generated.units[0].texts[0].count("define internal fastcc { i64 } @f") for generated in made] == [
+        1,
+        1,
+    ]
+    (alone,) = recipes(SCRATCH)
+    assert key_of(alone) == key_of(second) != key_of(first), "wherever it lies in its module"
 
 
 def test_kernels_are_compiled_while_the_program_goes_on(empty_cache: None) -> None:
@@ -393,7 +408,8 @@ def test_kernels_are_compiled_while_the_program_goes_on(empty_cache: None) -> No
         load(Assembler(name).function("f", ENTRY_CONVENTION, SCRATCH), "native") for name in ("one", "two")
     ]
     compiled = [executable._compiled for executable in executables]
-    assert [item._provider.is_building for item in compiled if item is not None] == [True, True]
+    builds = [provider for item in compiled if item is not None for provider in item._batch.providers]
+    assert [provider.is_building for provider in builds] == [True, True]
     assert all((run(executable, 5) == np.arange(5)).all() for executable in executables)
     assert all(item.ready for item in compiled if item is not None)
 
@@ -403,11 +419,10 @@ def test_compiling_begins_at_once_where_the_vm_has_no_machine_code(
     loop: object, question: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One workgroup in Python takes longer than compiling all kernels."""
-    provider = Mock()
-    provider.get.return_value = provider.find.return_value = None
+    batch = Mock(providers=[])
     monkeypatch.setattr(image, "get", lambda recipe: loop)
-    vmvx_native.CompiledKernels(provider, Mock(), Mock(), (), (), Mock()).serve(array("q"))
-    assert [call[0] for call in provider.method_calls] == [question]
+    vmvx_native.CompiledKernels(batch, Mock(), (), (), Mock()).serve(array("q"))
+    assert [call[0] for call in batch.method_calls] == [question]
 
 
 def test_threads_share_what_the_vm_runs_in_long_spans(vm_spans: list[int]) -> None:

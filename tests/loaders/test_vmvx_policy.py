@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from _thread import interrupt_main
 from collections.abc import Callable, Iterator
-from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 from jitree.base import scopes
 from jitree.codegen import image
+from jitree.codegen.image import batch
 from jitree.codegen.image.flat import map_image
 from jitree.dispatch import grid_call
 from jitree.errors import DeadlineExceededError
@@ -34,7 +34,7 @@ GROUPS = 60
 
 
 @pytest.mark.parametrize(
-    ("call", "build", "is_first", "share"),
+    ("kernel", "build", "is_first", "share"),
     [
         (0.1, 4.0, True, ALL),
         (0.1, 4.0, False, LATER),
@@ -45,23 +45,8 @@ GROUPS = 60
         (0.0, 0.0, True, NOTHING),
     ],
 )
-def test_the_sooner_way_is_taken(call: float, build: float, is_first: bool, share: float) -> None:
-    assert vmvx_policy.share_of(call, build, is_first) == share
-
-
-@pytest.mark.parametrize(
-    ("call", "kernel", "alone", "everything", "wanted"),
-    [
-        (10.0, 9.0, 0.5, 4.0, True),
-        (10.0, 1.0, 0.5, 4.0, False),  # the others take longer than all are built in
-        (10.0, 9.0, inf, 4.0, False),
-        (10.0, 10.0, 0.5, 0.5, False),  # there is only one
-    ],
-)
-def test_the_kernel_that_takes_nearly_all_is_built_alone(
-    call: float, kernel: float, alone: float, everything: float, wanted: bool
-) -> None:
-    assert vmvx_policy.wants_alone(call, kernel, alone, everything) is wanted
+def test_the_sooner_way_is_taken(kernel: float, build: float, is_first: bool, share: float) -> None:
+    assert vmvx_policy.share_of(kernel, build, is_first) == share
 
 
 def test_a_build_has_had_what_the_program_has_left() -> None:
@@ -82,8 +67,8 @@ def test_what_is_left_of_a_list() -> None:
     """A kernel that has not run counts as the mean of the dispatches that are known."""
     rest = vmvx_policy.estimate(DISPATCHES, {0: 0.1, 1: 0.04}, 50.0, 2)
     mean = (1.0 + 4.0 + 4.0) / 3
-    assert rest == pytest.approx((2.0 + 4.0, 2.0 + mean + 4.0, 2))
-    assert vmvx_policy.estimate(DISPATCHES, {}, 50.0, 2) == LeftToDo(0.0, 0.0, 2)
+    assert rest[:3] == pytest.approx((2.0 + 4.0, 2.0 + mean + 4.0, 2)) and rest.following == (2, 1)
+    assert vmvx_policy.estimate(DISPATCHES, {}, 50.0, 2) == LeftToDo(0.0, 0.0, 2, (2, 1))
     assert vmvx_policy.estimate(DISPATCHES[1:2], {1: 0.04}, 1.0, 2) == LeftToDo(0.04, 0.04, 1), (
         "one is no work for two"
     )
@@ -114,17 +99,17 @@ def test_calls_after_the_first_leave_the_processors_to_the_build(
 ) -> None:
     monkeypatch.setattr(vmvx_policy, "processors", lambda: processors)
     provider = _provider(4.0)
-    policy, at_begin = WaitingPolicy(provider), Running(0, 0, 0, 0, 1)
+    policy, at_begin = WaitingPolicy(provider, 1), Running(0, 0, 0, 0, 1)
     rest = LeftToDo(0.1, 0.5 * processors, processors)
-    policy.decide(at_begin, rest, inf)
+    policy.decide(at_begin, rest, 4.0, provider.begun)
     assert policy.share == ALL and policy.may_go_on(at_begin)
     assert policy.fills is (processors > 1)
-    policy.spend(int(0.5e9) * processors)
+    policy.spend(0, int(0.5e9) * processors)
     interrupts.end_call(None)
     provider.begun = clock.now
-    policy.decide(at_begin, rest, inf)
+    policy.decide(at_begin, rest, 4.0, provider.begun)
     assert policy.share == LATER
-    policy.spend(int(0.1e9) * processors)
+    policy.spend(0, int(0.1e9) * processors)
     assert not policy.may_go_on(at_begin)
     clock.now += 1.1
     assert policy.may_go_on(at_begin)
@@ -136,14 +121,14 @@ def test_what_has_been_interpreted_for_as_long_as_a_build_takes_waits(
 ) -> None:
     """However little each command list has: nothing says how many come."""
     monkeypatch.setattr(vmvx_policy, "processors", lambda: 2)
-    policy = WaitingPolicy(_provider(4.0))
-    policy.spend(int(8e9))
-    policy.decide(Running(0, 0, 0, 0, 1), LeftToDo(0.0, 0.001, 2), inf)
+    policy = WaitingPolicy(_provider(4.0), 1)
+    policy.spend(0, int(8e9))
+    policy.decide(Running(0, 0, 0, 0, 1), LeftToDo(0.0, 0.001, 2), 4.0, None)
     assert policy.share == NOTHING
 
 
 def test_a_larger_build_is_begun_later() -> None:
-    small, large = WaitingPolicy(_provider(0.3)), WaitingPolicy(_provider(6.0))
+    small, large = WaitingPolicy(_provider(0.3), 1), WaitingPolicy(_provider(6.0), 1)
     assert [policy.worth(20_000_000, 20_000_000) for policy in (small, large)] == [True, False]
     assert large.worth(20_000_000, 200_000_000)
 
@@ -167,8 +152,9 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[VmvxExecutable]:
     image.wait(SPANS)
 
     monkeypatch.setattr(image.Provider, "_look", look)
-    monkeypatch.setattr(image.Provider, "estimate", 0.0)
-    monkeypatch.setattr(image, "_PATIENCE_SECONDS_MORE", 1e6)
+    for waited_for in (image.Provider, batch.ImageBatch):
+        monkeypatch.setattr(waited_for, "estimate", 0.0)
+    monkeypatch.setattr(batch, "_PATIENCE_SECONDS_MORE", 1e6)
     monkeypatch.setattr(vmvx_native, "PATIENCE", 0)
     for module in (grid_call, vmvx_promotion):
         monkeypatch.setattr(module, "FIRST_TIME", 0)
@@ -207,7 +193,7 @@ def test_a_call_waits_for_its_kernels(hanging: VmvxExecutable, monkeypatch: pyte
     assert (_run(hanging) == 1).all()
     compiled = hanging._compiled
     assert compiled is not None and compiled.ready and len(asked) == 5
-    assert compiled._policy._spent == 0, "nothing was interpreted"
+    assert compiled._policy._spent == [0.0], "nothing was interpreted"
 
 
 def test_a_deadline_ends_the_wait(hanging: VmvxExecutable) -> None:
@@ -223,7 +209,7 @@ def test_an_interrupt_ends_the_wait(hanging: VmvxExecutable, monkeypatch: pytest
 
 
 def test_a_builder_that_hangs_is_given_up(hanging: VmvxExecutable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image, "_PATIENCE_SECONDS_MORE", 0.0)
+    monkeypatch.setattr(batch, "_PATIENCE_SECONDS_MORE", 0.0)
     with pytest.warns(RuntimeWarning, match="1 kernel of .*interpreted.*cache warm") as seen:
         for _ in range(3):
             assert (_run(hanging) == 1).all()
@@ -238,19 +224,19 @@ def test_a_builder_that_fails_ends_the_wait(hanging: VmvxExecutable, monkeypatch
     assert (_run(hanging) == 1).all()
 
 
-def test_a_call_that_fills_the_processors_has_its_kernels_built_when_it_has_ended(
+def test_kernels_are_built_beside_a_call_that_ends_sooner(
     hanging: VmvxExecutable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They would be waited for, else, by a builder of low priority."""
-    monkeypatch.setattr(image.Provider, "estimate", 100.0)
+    """Of the processors it has what the call leaves, also where that has a thread for each of them."""
+    for waited_for in (image.Provider, batch.ImageBatch):
+        monkeypatch.setattr(waited_for, "estimate", 100.0)
     compiled = hanging._compiled
     assert compiled is not None
     compiled._policy.fills = True
     interrupts.end_call(None)
     assert (_run(hanging) == 1).all()
-    assert compiled._provider.begun is None
-    interrupts.end_call(None)
-    assert compiled._provider.begun is not None
+    assert compiled._batch.begun is not None and compiled._batch.gives_way
+    assert compiled._policy.share == ALL and not compiled._policy.builds
 
 
 def test_the_thread_that_waits_for_others_rests_with_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@ machine code takes over what is running."""
 
 from __future__ import annotations
 
-from array import array
 from typing import Any
 
 import numpy as np
@@ -146,31 +145,18 @@ def test_the_rest_of_a_span_is_taken_over_at_the_next_workgroup(
     assert rests == [0]
 
 
-def test_a_kernel_that_is_worth_it_is_compiled_before_all_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_code_of_one_kernel_does_not_wait_for_that_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the others go on in the meantime."""
-    asked: list[bytes] = []
-
-    def note(provider: image.Provider, niceness: object) -> None:
-        asked.extend(provider.recipe.data[1:])
-
-    monkeypatch.setattr(image.Provider, "_look", note)
+    monkeypatch.setattr(image.Provider, "_look", lambda provider, niceness: None)
     monkeypatch.setattr(vmvx_native, "PATIENCE", 0)
-    module = Assembler("two").function("f", ENTRY_CONVENTION, COUNT).function("g", ENTRY_CONVENTION, COUNT)
+    module = Assembler("two").function("f", ENTRY_CONVENTION, COUNT).function("g", ENTRY_CONVENTION, COUNTING)
     executable = load(module, "auto")
-    compiled, (first, second, both) = (
-        _compiled(executable),
-        (array("i", row).tobytes() for row in ((0,), (1,), (0, 1))),
-    )
-    asked.clear()
-    assert _run(executable, GROUPS, 1).tolist() == [1] * 60
-    assert asked and set(asked) == {second}, "what else is asked for would hold it up"
-    _build(compiled._alone(1))
-    asked.clear()
-    assert _run(executable, GROUPS, 1).tolist() == [1] * 60
-    assert asked == [both] and compiled.has_left(1) and not compiled.has_left(0)
-    asked.clear()
-    assert _run(executable, GROUPS, 0).tolist() == _run(executable, GROUPS, 1).tolist() == [1] * 60
-    assert set(asked) == {first, both}, "machine code of one does not wait for the other's"
-    _build(compiled._provider)
+    compiled = _compiled(executable)
+    _build(compiled._batch.providers[1])
+    assert _run(executable, GROUPS, 1).tolist() == [TURNS] * 60
+    assert compiled.has_left(1) and not compiled.has_left(0) and not compiled.ready
+    assert _run(executable, GROUPS, 0).tolist() == [1] * 60
+    assert not compiled.has_left(0)
+    _build(compiled._batch.providers[0])
     assert _run(executable, GROUPS, 0).tolist() == [1] * 60
     assert compiled.ready

@@ -81,16 +81,16 @@ def test_bound_drops_what_was_not_used_for_longest(folder: Path) -> None:
     paths = [store("native", "a module", number, 1000) for number in range(1, 6)]
     size = paths[0].stat().st_size
     os.utime(paths[0], (9e5, 9e5))
-    contents.shrink(3 * size, paths[1])
+    contents.shrink(3 * size, paths[1:2])
     assert sorted(folder.iterdir()) == sorted([paths[0], paths[1], paths[4]])
-    contents.shrink(0, paths[1])
+    contents.shrink(0, paths[1:2])
     assert list(folder.iterdir()) == [paths[1]]
 
 
 def test_use_counts(folder: Path) -> None:
     old, new = store("native", "a module", 1), store("native", "a module", 2)
     assert cache.load(Recipe("native", "", "", 1.0), bytes([1]) * 32) is not None
-    contents.shrink(old.stat().st_size, Path("none"))
+    contents.shrink(old.stat().st_size, ())
     assert list(folder.iterdir()) == [old]
     assert not new.exists()
 
@@ -101,7 +101,7 @@ def test_leftovers_of_killed_builders_go(folder: Path) -> None:
     for file in (left, fresh):
         file.write_bytes(b"half")
     os.utime(left, (0, 0))
-    contents.shrink(1 << 20, path)
+    contents.shrink(1 << 20, [path])
     assert sorted(folder.iterdir()) == sorted([path, fresh])
 
 
@@ -113,7 +113,7 @@ def test_a_file_that_is_too_long_goes_and_not_the_images(
     sparse.touch(mode=0o600)
     os.truncate(sparse, 64 << 30)
     assert "64.0 GiB" in printed(capsys, "list") and sparse.exists()
-    contents.shrink(1 << 20, Path("none"))
+    contents.shrink(1 << 20, ())
     assert list(folder.iterdir()) == [path]
 
 
@@ -143,7 +143,7 @@ def test_built_images_are_kept_within_the_bound(folder: Path, monkeypatch: pytes
 
 def test_warm(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     sample = Recipe("sample", "a sample", "tests.codegen.image_texts:texts", 1.0)
-    monkeypatch.setattr(cache_warm, "recipes", lambda paths: [sample])
+    monkeypatch.setattr(cache_warm, "batches", lambda paths: [image.provider(sample)])
     assert printed(capsys, "warm").startswith("a sample: built in ")
     assert printed(capsys, "warm") == "a sample: ready\n"
 

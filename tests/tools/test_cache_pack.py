@@ -78,7 +78,8 @@ def classified(session: jitree.Session, **options: object) -> np.ndarray:
 def kernels_run(session: jitree.Session) -> bool:
     """Whether machine code of the digits' kernels is there, without looking into the cache."""
     module = BytecodeModule.load(DIGITS)
-    names = {vmvx_images.recipe(item).title for item in vmvx_images.executables(module.module)}
+    executables = vmvx_images.executables(module.module)
+    names = {recipe.title for executable in executables for recipe in vmvx_images.recipes(executable)}
     found = [item for item in list(image._providers.values()) if item.recipe.title in names]
     return bool(found) and all(item.image is not None for item in found)
 

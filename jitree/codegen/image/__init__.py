@@ -9,9 +9,9 @@ import os
 import time
 import warnings
 from _thread import allocate_lock  # threading takes 0.6 ms to import
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakSet, WeakValueDictionary
 
 from jitree.base.endings import guard
@@ -22,7 +22,6 @@ from jitree.codegen.image.flat import OUTPUT, FlatImage, Image, Recipe, map_imag
 from jitree.errors import StatusError, UnavailableError, pass_interruption, printable, tell
 
 if TYPE_CHECKING:
-    from jitree.codegen.image.bar import Bar
     from jitree.codegen.image.builds import Builds
     from jitree.codegen.image.pack import Pack
     from jitree.codegen.image.starting import Starting
@@ -41,9 +40,25 @@ _NICENESS_ON_ONE_PROCESSOR: Final = 10
 _NICENESS_ASIDE: Final = 5
 """For builders beside a call that ends sooner than they do: its threads keep their processors, and they get
 those that are left."""
-_PATIENCE_FACTOR: Final = 8
-_PATIENCE_SECONDS_MORE: Final = 5.0
-"""A builder that takes so many times as long as was estimated, and some seconds, may never end."""
+
+
+class Together(Protocol):
+    """Several images that one builder makes (:class:`jitree.codegen.image.batch.ImageBatch`)."""
+
+    gives_way: bool
+    """Whether a builder in the background has only what the program leaves: its call ends sooner."""
+    is_announced: bool
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def estimate(self) -> float: ...
+
+    def begin(self, niceness: int) -> None:
+        """Starts a builder of those for which there is none."""
+
+    def warn(self, reason: str) -> None:
+        """Says, once for all, that an image is not there."""
 
 
 class Provider:
@@ -59,11 +74,12 @@ class Provider:
         self._was_lost = False
         """Whether an image that was built was gone when it was looked for (``jitree cache clear``)."""
         self._next_look = 0.0
-        self._is_announced = self._is_given_up = False
         self._is_explained = False
         """Whether it has been said why nothing can be built."""
-        self.gives_way = False
-        """Whether a builder in the background has only what the program leaves: its call ends sooner."""
+        self.is_announced = False
+        """Whether somebody has said that the program waits."""
+        self.batch: Callable[[], Together | None] = _nothing
+        """Which other images one builder makes with this one: a weak reference."""
         self.begun: float | None = None
         """When a builder was first wanted, by ``time.monotonic``."""
         ready = shipped.load(recipe)
@@ -99,7 +115,12 @@ class Provider:
         """Seconds until it is built, if this machine does nothing else."""
         from jitree.codegen.image.estimates import estimated
 
-        return estimated(self.recipe, processors())
+        return estimated([self.recipe], processors())
+
+    @property
+    def title(self) -> str:
+        """What it is, to people."""
+        return self.recipe.title
 
     @property
     def settled(self) -> bool:
@@ -121,18 +142,12 @@ class Provider:
                 self._warn(self.failure)
         return self.image
 
-    def _warn(self, reason: str, told: str = "") -> None:
-        """Once for each reason (``told``: what it is without figures): what keeps one image away often keeps
-        all away, in turn."""
-        told = told or reason.partition(OUTPUT)[0]
-        if told in _told:
-            return
-        _told.add(told)
-        text = printable(
-            f"jitree: goes without {self.recipe.title}: {reason}; what it is for is interpreted, which takes"
-            " longer: `jitree cache warm` with the program's file tries again"
-        )
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
+    def _warn(self, reason: str) -> None:
+        batch = self.batch()
+        if batch is None:
+            warn(self.title, reason)
+        else:
+            batch.warn(reason)
 
     def find(self) -> Image | None:
         """The image if it has been built; never starts a builder."""
@@ -145,25 +160,15 @@ class Provider:
         self._next_look = 0.0
         self._look(_full_priority)
 
-    def is_late(self) -> bool:
-        """Whether a builder takes so long that it may be one that hangs; says so once."""
-        if self.settled or self.begun is None:
-            return False
-        passed = time.monotonic() - self.begun
-        late = passed > _PATIENCE_FACTOR * self.estimate + _PATIENCE_SECONDS_MORE
-        if late and not self._is_given_up:
-            self._is_given_up = True
-            self._warn(f"it has not been built within {passed:.0f} s", "late")
-        return late
+    def want(self) -> None:
+        """Has a builder that makes several images make this one next."""
+        if self._builder is not None:
+            self._builder.want(self.key)
 
-    def shown(self) -> Bar | None:
-        """What a terminal shows of waiting for it, for the first thread that waits; None for others."""
-        if self._is_announced:
-            return None
-        from jitree.codegen.image.bar import Bar
-
-        self._is_announced = True
-        return Bar(self.recipe.title, self.estimate)
+    def put_off(self) -> None:
+        """Has a builder that makes several images make this one last."""
+        if self._builder is not None:
+            self._builder.put_off(self.key)
 
     def wait(self, look: Callable[[], object] = require_going_on) -> Image:
         """The image, waiting (and saying so on stderr) if it has to be built. UNAVAILABLE if that fails.
@@ -172,10 +177,11 @@ class Provider:
         """
         self._look(_full_priority)
         if not self.settled:
-            if not self._is_announced:
-                seconds = max(1, round(self.estimate))
-                tell(f"jitree: building {self.recipe.title} (about {seconds} s, once) …\n")
-            self._is_announced = True
+            whole = self.batch() or self
+            if not whole.is_announced:
+                seconds = max(1, round(whole.estimate))
+                tell(f"jitree: building {whole.title} (about {seconds} s, once) …\n")
+            whole.is_announced = True
             deadline = time.monotonic() + _PATIENCE_SECONDS
             while not self.settled:
                 if time.monotonic() > deadline:
@@ -228,7 +234,8 @@ class Provider:
             return None
         if count == 1:
             return _NICENESS_ON_ONE_PROCESSOR
-        return _NICENESS_ASIDE if self.gives_way else _BACKGROUND_NICENESS
+        batch = self.batch()
+        return _NICENESS_ASIDE if batch is not None and batch.gives_way else _BACKGROUND_NICENESS
 
     def _map(self, flat: FlatImage) -> None:
         self._builder = None
@@ -245,23 +252,57 @@ class Provider:
         name_code({f"jitree.{self.recipe.name}.{name}": address for name, address in entries}, ready.end)
 
     def _start(self, niceness: int | None) -> None:
-        from jitree.codegen.image.place import settle
-        from jitree.codegen.image.starting import Starting  # now: builders start in the middle of calls
-
         if niceness is None:
             return
-        self._is_explained = bool(settle().obstacle)  # here, where the caller of the program sees the warning
-        self.begun = self.begun or time.monotonic()
-        builder = Starting(self.recipe, self.key, niceness, self._builds)
-        if self._builds is not None:
-            self._builds.add(builder)
-        try:
-            builder.start()
-        except RuntimeError as error:
-            pass_interruption(error)
-            self.failure = f"the builder process cannot be started: {error}"
+        batch = self.batch()
+        if batch is None:
+            start_builder([self], self.key, niceness)
         else:
-            self._builder = builder
+            batch.begin(niceness)
+
+    @property
+    def is_wanting(self) -> bool:
+        """Whether a builder is to be started for it."""
+        return not self.settled and self._builder is None
+
+
+def start_builder(wanted: Sequence[Provider], key: bytes, niceness: int) -> None:
+    """Starts a builder of images; ``key`` is its own, of which there is one at a time."""
+    from jitree.codegen.image.place import settle
+    from jitree.codegen.image.starting import Starting  # now: builders start in the middle of calls
+
+    is_explained = bool(settle().obstacle)  # here, where the caller of the program sees the warning
+    builds = wanted[0]._builds
+    recipes, keys = [item.recipe for item in wanted], [item.key for item in wanted]
+    builder = Starting(recipes, keys, key, niceness, builds)
+    if builds is not None:
+        builds.add(builder)
+    try:
+        builder.start()
+    except RuntimeError as error:
+        pass_interruption(error)
+        for item in wanted:
+            item.failure = f"the builder process cannot be started: {error}"
+        return
+    now = time.monotonic()
+    for item in wanted:
+        item.begun = item.begun or now
+        item._is_explained = is_explained
+        item._builder = builder
+
+
+def warn(title: str, reason: str, told: str = "") -> None:
+    """Says that there is no image, once for each reason (``told``: what it is without figures): what keeps
+    one image away often keeps all away, in turn."""
+    told = told or reason.partition(OUTPUT)[0]
+    if told in _told:
+        return
+    _told.add(told)
+    text = printable(
+        f"jitree: goes without {title}: {reason}; what it is for is interpreted, which takes longer:"
+        " `jitree cache warm` with the program's file tries again"
+    )
+    warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
 def processors() -> int:
@@ -277,9 +318,14 @@ def _not_now() -> None:
     return None
 
 
+def _nothing() -> None:
+    """Stands for a batch of several images."""
+
+
 def _builders_at_work() -> int:
     """Those of programs."""
-    return sum(bool(item.recipe.data) and item.is_building for item in list(_providers.values()))
+    items = list(_providers.values())
+    return len({item._builder for item in items if item.recipe.data and item.is_building})
 
 
 _told: Final[set[str]] = set()

@@ -23,7 +23,9 @@ from jitree.codegen.image.packages import folders_of
 from jitree.errors import ignored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from jitree.codegen.image.worklist import WorkList
 
 _PROGRAM: Final = Path(__file__).with_name("builder_process.py")
 _ISOLATED: Final = ("-I", "-S")
@@ -88,14 +90,17 @@ _running: Final[set[Builder]] = set()
 """Those that have not been seen to end: the system keeps a process until that."""
 
 
-def start_builder(recipe: Recipe, key: bytes, niceness: int) -> Builder | None:
+def start_builder(
+    recipes: Sequence[Recipe], keys: Sequence[bytes], key: bytes, niceness: int, work: WorkList
+) -> Builder | None:
     """Starts a builder that outlives this process; None when another process is building or has built.
+    ``key`` is the builder's own, ``work`` the list that it takes images from.
 
     OSError if the cache folder is not writable or no process can be started.
     """
     for builder in tuple(_running):
         builder.has_ended()
-    target = cache.path_of(recipe, key)
+    target = cache.path_of(recipes[0], key)
     folder, log_path = str(target.parent), target.with_suffix(cache.LOG_SUFFIX)
     private_files.make_folder(folder)
     with private_files.opened(folder) as directory:
@@ -105,10 +110,10 @@ def start_builder(recipe: Recipe, key: bytes, niceness: int) -> Builder | None:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return None
-            if cache.load(recipe, key) is not None:  # the other one has just finished
+            if all(map(cache.load, recipes, keys)):  # the other one has just finished
                 return None
             with private_files.replace(directory, log_path.name) as log:
-                process = _start(recipe, key, folder, lock, log)
+                process = _start(recipes, keys, key, folder, lock, log, work)
         finally:
             os.close(lock)  # the builder's copy keeps the lock
     with ignored(OSError):  # it has those of the thread that started it, which may be a single one
@@ -132,25 +137,27 @@ def give_way() -> None:
     time.sleep(_PAUSE)
 
 
-def _start(recipe: Recipe, key: bytes, folder: str, lock: int, log: BinaryIO) -> int:
+def _start(
+    recipes: Sequence[Recipe],
+    keys: Sequence[bytes],
+    key: bytes,
+    folder: str,
+    lock: int,
+    log: BinaryIO,
+    work: WorkList,
+) -> int:
     folders = {}
-    for package in {*_PACKAGES, recipe.generator.partition(".")[0]}:
+    for package in {*_PACKAGES, *(recipe.generator.partition(".")[0] for recipe in recipes)}:
         folders[package] = folders_of(package)
         give_way()
-    with open(os.memfd_create("jitree-recipe"), "wb") as data:
-        data.writelines(recipe.data)
-        data.flush()
-        kept = max(lock, data.fileno(), log.fileno()) + 1
-        return spawn(
-            [
-                sys.executable,
-                *_ISOLATED,
-                str(_PROGRAM),
-                json.dumps(folders),
-                to_json(recipe),
-                str(kept),
-                key.hex(),
-            ],
-            os.environ | {"JITREE_CACHE_DIR": folder},
-            {1: log.fileno(), 2: log.fileno(), kept: data.fileno(), kept + 1: lock},
-        )
+    with open(work.descriptor, "wb", closefd=False) as file:
+        file.writelines((*keys, to_json(recipes), b"\n"))
+        for recipe in recipes:
+            file.writelines(recipe.data)
+    kept = max(lock, work.descriptor, log.fileno()) + 1
+    arguments = json.dumps(folders), str(len(recipes)), str(kept), key.hex()
+    return spawn(
+        [sys.executable, *_ISOLATED, str(_PROGRAM), *arguments],
+        os.environ | {"JITREE_CACHE_DIR": folder},
+        {1: log.fileno(), 2: log.fileno(), kept: work.descriptor, kept + 1: lock},
+    )

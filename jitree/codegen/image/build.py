@@ -1,4 +1,4 @@
-"""Building an image, in this process or as the builder process.
+"""Building images, in this process or as the builder process, each of which is used when it is ready.
 
 The builder is started with a lock on the key's lock file that it inherits; the lock goes when it ends,
 however it ends.
@@ -6,21 +6,25 @@ however it ends.
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import os
 import sys
 import traceback
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from jitree.base import processor
+from jitree.base.records import NamedTuple
 from jitree.codegen.image import cache, contents, estimates
-from jitree.codegen.image.flat import FlatImage, Recipe, from_json
-from jitree.codegen.image.generated import Generated
+from jitree.codegen.image.flat import KEY_SIZE, FlatImage, Recipe, from_json
+from jitree.codegen.image.generated import Generated, SharedUnit
 from jitree.codegen.image.keys import key_of
 from jitree.codegen.image.shipped import LEVELS
+from jitree.codegen.image.worklist import WorkList
 from jitree.errors import not_installed
 
 if TYPE_CHECKING:
@@ -29,9 +33,13 @@ if TYPE_CHECKING:
 
 def generate(recipe: Recipe) -> Generated:
     """What the recipe's generator makes of its data."""
-    module, _, function = recipe.generator.partition(":")
-    made: Generated = getattr(importlib.import_module(module), function)(*recipe.data)
+    function = recipe.generator.partition(":")[2]
+    made: Generated = getattr(importlib.import_module(_module(recipe)), function)(*recipe.data)
     return made
+
+
+def _module(recipe: Recipe) -> str:
+    return recipe.generator.partition(":")[0]
 
 
 def build(generated: Generated, target: Target) -> FlatImage:
@@ -40,7 +48,9 @@ def build(generated: Generated, target: Target) -> FlatImage:
     from jitree.codegen.image.compile import compile_unit
     from jitree.codegen.image.link import link
 
-    objects = spread(partial(compile_unit, target=target), generated.units)
+    own = [unit for unit in generated.units if not isinstance(unit, SharedUnit)]
+    objects = spread(partial(compile_unit, target=target), own)
+    objects += [_compiled_once(unit, target) for unit in generated.units if isinstance(unit, SharedUnit)]
     return link(objects, generated.entries, generated.notes)
 
 
@@ -50,6 +60,13 @@ def level_target(level: str) -> Target:
 
     machine, _ = LEVELS[level]
     return Target(f"{machine}-unknown-linux-gnu", "generic" if level == machine else level, "")
+
+
+@functools.cache
+def _compiled_once(unit: SharedUnit, target: Target) -> bytes:
+    from jitree.codegen.image.compile import compile_unit
+
+    return compile_unit(unit, target)
 
 
 def main() -> None:
@@ -67,20 +84,68 @@ def main() -> None:
 
 
 def _main() -> None:
-    """Argument 1 is the recipe as ``to_json`` wrote it, 2 the descriptor of a file with
-    the recipe's data, 3 the key that is waited for, as hexadecimal number."""
+    """Argument 1 is the number of images, 2 the descriptor of a file: a :class:`WorkList`, their keys, a line
+    of ``to_json``, the recipes' data; 3 the builder's own key, as hexadecimal number."""
+    from jitree.codegen.forks import spread
     from jitree.codegen.image.compile import host_target
 
     gc.disable()  # it would look at all that was written again and again, a sixth of the time of that
-    recipe, key = from_json(sys.argv[1], int(sys.argv[2])), bytes.fromhex(sys.argv[3])
-    if key_of(recipe) != key:
+    count, descriptor = map(int, sys.argv[1:3])
+    with open(descriptor, "rb", closefd=False) as file:
+        file.seek(count)
+        keys = [file.read(KEY_SIZE) for _ in range(count)]
+        recipes = from_json(file.readline(), file)
+    if list(map(key_of, recipes)) != keys:
         sys.exit("jitree has changed since this program was started; start it again")
-    level = recipe.processor
+    level = recipes[0].processor
     if level:
         processor.assume(level, processor.described(*LEVELS[level]))
     target = level_target(level) if level else host_target()
-    path = cache.store_here(recipe, key, build(generate(recipe), target))
-    estimates.note(recipe)
-    contents.shrink(contents.maximum_size(), path)
+    for recipe in recipes:
+        importlib.import_module(_module(recipe))  # before there are copies, which would do so again
+    work = partial(_work, recipes, keys, target)
+    copies = [WorkList(descriptor, count)] * min(count, len(os.sched_getaffinity(0)))
+    outcomes = [outcome for done in spread(work, copies) for outcome in done]
+    built = [recipes[outcome.number] for outcome in outcomes if not outcome.failure]
+    if built:
+        estimates.note(built)
+    own = cache.path_of(recipes[0], bytes.fromhex(sys.argv[3]))
+    contents.shrink(contents.maximum_size(), set(map(cache.path_of, recipes, keys)))
+    for outcome in outcomes:
+        if outcome.code:
+            os._exit(outcome.code)
+        if outcome.failure:
+            sys.exit(outcome.failure)
     for suffix in (cache.LOCK_SUFFIX, cache.LOG_SUFFIX):
-        path.with_suffix(suffix).unlink(missing_ok=True)
+        own.with_suffix(suffix).unlink(missing_ok=True)
+
+
+class _Outcome(NamedTuple):
+    """Of building an image."""
+
+    number: int
+    failure: str = ""
+    """Empty if it is there."""
+    code: int = 0
+    """The number of the system's error, if there is one."""
+
+
+def _work(
+    recipes: Sequence[Recipe], keys: Sequence[bytes], target: Target, numbers: Iterable[int]
+) -> list[_Outcome]:
+    """Builds images one after the other, and puts each into its place when it is ready. One that fails does
+    not keep others from being built."""
+    outcomes = []
+    for number in numbers:
+        recipe, key = recipes[number], keys[number]
+        if cache.load(recipe, key) is not None:  # another builder, for another module, has made it
+            continue
+        try:
+            cache.store_here(recipe, key, build(generate(recipe), target))
+            outcomes.append(_Outcome(number))
+        except Exception as error:
+            with suppress(OSError):  # what it prints goes to the same disk
+                traceback.print_exc()
+            failure = traceback.format_exception_only(error)[-1].strip()
+            outcomes.append(_Outcome(number, failure, getattr(error, "errno", None) or 0))
+    return outcomes

@@ -10,7 +10,7 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -84,10 +84,10 @@ def clear() -> tuple[int, int]:
     return count, size
 
 
-def shrink(limit: int, kept: Path) -> None:
+def shrink(limit: int, kept: Container[Path]) -> None:
     """Removes the images that were not used for longest until the rest is within ``limit`` bytes, what
     killed builders left, and files that are too long to be images, instead of which all images would have to
-    go. ``kept`` stays whatever its size."""
+    go. ``kept`` ones stay whatever their size."""
     images = []
     for file in _files(place().folder):
         if file.suffix == SUFFIX and file.size <= private_files.LARGEST:
@@ -98,7 +98,7 @@ def shrink(limit: int, kept: Path) -> None:
     for file in sorted(images, key=lambda file: file.used):
         if excess <= 0:
             return
-        if file.path != kept and _remove(file):
+        if file.path not in kept and _remove(file):
             excess -= file.size
 
 

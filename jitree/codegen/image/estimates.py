@@ -8,6 +8,7 @@ last ones of each name took. Seconds of a processor say the same on a busy machi
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from jitree.codegen.image import cache
@@ -27,25 +28,31 @@ Ratios = dict[str, list[float]]
 """By name of recipes: seconds taken over seconds stated, the last one last."""
 
 
-def estimated(recipe: Recipe, processors: int) -> float:
-    """Seconds until an image is built, if nothing else uses so many processors."""
-    ratios = _ratios().get(recipe.name)
-    total = recipe.seconds * (sorted(ratios)[len(ratios) // 2] if ratios else 1.0)
+def estimated(recipes: Sequence[Recipe], processors: int) -> float:
+    """Seconds until one builder has built images of one name, if nothing else uses so many processors."""
+    ratios = _ratios().get(recipes[0].name)
+    total = _stated(recipes) * (sorted(ratios)[len(ratios) // 2] if ratios else 1.0)
     start = min(START_SECONDS, total)
-    processes = max(1, min(recipe.processes, processors))
-    return start + (total - start) / processes
+    return start + (total - start) / max(1, min(len(recipes), processors))
 
 
-def note(recipe: Recipe) -> None:
-    """Keeps what this process and those that it has waited for have taken to build a program's image."""
+def _stated(recipes: Sequence[Recipe]) -> float:
+    """Seconds of a processor: the builder starts once."""
+    return sum(recipe.seconds for recipe in recipes) - START_SECONDS * (len(recipes) - 1)
+
+
+def note(recipes: Sequence[Recipe]) -> None:
+    """Keeps what this process and those that it has waited for have taken to build images of programs, all of
+    one name."""
     times = os.times()
     seconds = times.user + times.system + times.children_user + times.children_system
-    if not recipe.data or recipe.seconds <= 0 or seconds <= 0:
+    stated = _stated(recipes)
+    if not recipes[0].data or stated <= 0 or seconds <= 0:
         return
     import json
 
-    ratios = _ratios()
-    ratios[recipe.name] = [*ratios.get(recipe.name, ()), min(seconds / recipe.seconds, _MOST)][-_KEPT:]
+    name, ratios = recipes[0].name, _ratios()
+    ratios[name] = [*ratios.get(name, ()), min(seconds / stated, _MOST)][-_KEPT:]
     with ignored(OSError):  # the image has its place, this need not
         cache.write(_FILE, json.dumps(ratios).encode())
 

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterable
 from collections.abc import Mapping as MappingOf
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from jitree.base import processor
 from jitree.base.memory import EXECUTE, READ, WRITE, Mapping
@@ -31,9 +31,9 @@ class Recipe(NamedTuple):
 
     ``generator`` is ``"package.module:function"``; the builder process calls it with ``data`` for what to
     compile (:class:`jitree.codegen.image.generated.Generated`). ``name`` begins the file's name. ``title`` is
-    for messages; ``seconds``: of a processor, to build it (:mod:`jitree.codegen.image.estimates`), which so
-    many ``processes`` can share. An image without ``data`` is the package's own. ``processor`` is the kind of
-    processors that it is for (:data:`jitree.codegen.image.shipped.LEVELS`), empty for the one that is here.
+    for messages; ``seconds``: of a processor, to build it (:mod:`jitree.codegen.image.estimates`). An image
+    without ``data`` is the package's own. ``processor`` is the kind of processors that it is for
+    (:data:`jitree.codegen.image.shipped.LEVELS`), empty for the one that is here.
     """
 
     name: str
@@ -41,27 +41,29 @@ class Recipe(NamedTuple):
     generator: str
     seconds: float
     data: tuple[bytes, ...] = ()
-    processes: int = 1
     processor: str = ""
 
 
-def to_json(recipe: Recipe) -> str:
-    """All of a recipe that a builder needs, but the bytes of its data."""
+def to_json(recipes: Iterable[Recipe]) -> bytes:
+    """All of recipes that a builder needs, but the bytes of their data."""
     import json  # 2 ms: most processes build nothing
 
-    level = recipe.processor or processor.assumed()
-    return json.dumps([*recipe[:4], level, list(map(len, recipe.data))])
+    return json.dumps(
+        [
+            [*recipe[:4], recipe.processor or processor.assumed(), list(map(len, recipe.data))]
+            for recipe in recipes
+        ]
+    ).encode()
 
 
-def from_json(text: str, descriptor: int) -> Recipe:
-    """The recipe of :func:`to_json`, with its data read from the start of a file."""
+def from_json(text: bytes, file: BinaryIO) -> list[Recipe]:
+    """The recipes of :func:`to_json`, with their data read from a file, in the same order."""
     import json
 
-    name, title, generator, seconds, level, sizes = json.loads(text)
-    with open(descriptor, "rb") as file:
-        file.seek(0)
-        data = tuple(file.read(size) for size in sizes)
-    return Recipe(name, title, generator, seconds, data, processor=level)
+    return [
+        Recipe(name, title, generator, seconds, tuple(file.read(size) for size in sizes), level)
+        for name, title, generator, seconds, level, sizes in json.loads(text)
+    ]
 
 
 if TYPE_CHECKING:

@@ -50,6 +50,10 @@ class Unit(NamedTuple):
     pipeline: Pipeline = PLAIN
 
 
+class SharedUnit(Unit):
+    """One that many images have: a builder compiles it once."""
+
+
 class Generated(NamedTuple):
     """Everything an image is made of. It is the same on every machine, for every machine."""
 

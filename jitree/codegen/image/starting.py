@@ -5,7 +5,11 @@ from __future__ import annotations
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from jitree.codegen.image.worklist import WorkList
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jitree.codegen.image import background
     from jitree.codegen.image.builds import Builds
     from jitree.codegen.image.flat import Recipe
@@ -14,10 +18,19 @@ if TYPE_CHECKING:
 class Starting(Thread):
     """Starts a builder process, and is then that: no call waits for it."""
 
-    def __init__(self, recipe: Recipe, key: bytes, niceness: int, builds: Builds | None) -> None:
-        """``builds`` limits the process."""
-        super().__init__(name=f"jitree-builder-{recipe.name}")
-        self._arguments = recipe, key, niceness
+    def __init__(
+        self,
+        recipes: Sequence[Recipe],
+        keys: Sequence[bytes],
+        key: bytes,
+        niceness: int,
+        builds: Builds | None,
+    ) -> None:
+        """``key`` is that of the builder, of which there is one at a time; ``builds`` limits the process."""
+        super().__init__(name=f"jitree-builder-{recipes[0].name}")
+        self.work = WorkList.create(len(recipes))
+        self._numbers = {key: number for number, key in enumerate(keys)}
+        self._arguments = recipes, keys, key, niceness, self.work
         self._builds = builds
         self.is_ended = False
         """Whether :meth:`end` was called."""
@@ -36,6 +49,16 @@ class Starting(Thread):
                 self.end()
         except BaseException as error:
             self._error = error
+        finally:
+            self.work.close()
+
+    def want(self, key: bytes) -> None:
+        """An image is waited for."""
+        self.work.want(self._numbers[key])
+
+    def put_off(self, key: bytes) -> None:
+        """An image can come after all others."""
+        self.work.put_off(self._numbers[key])
 
     def end(self) -> None:
         """Ends the builder, also one that is not there yet; its image is not built."""

@@ -91,6 +91,7 @@ class _Builder:
             function.results,
             blocks,
             find_loops(blocks),
+            function.record,
         )
 
     def _connect(self, order: Sequence[int]) -> list[Block]:

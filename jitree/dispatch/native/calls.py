@@ -100,7 +100,7 @@ def _suspend(
         results = pc + _INTERNAL_WORDS + 3 * source.words[pc + 3]
         emitter.do(
             "call fastcc void @vm.suspend(ptr %state, ptr %frame, ptr %values, ptr %refs, "
-            f"i64 {emitter.function.ordinal}, i64 {after}, i64 {results})"
+            f"i64 {emitter.function.record}, i64 {after}, i64 {results})"
         )
         emitter.do(f"ret {emitter.result_type} zeroinitializer")
 

@@ -90,6 +90,12 @@ def call(name: str, arguments: Sequence[str]) -> str:
     return f"call {results.split()[0]} @vm.{name}({', '.join(typed)})"
 
 
+def declared(name: str) -> str:
+    """The declaration of :func:`on_pointers`, of what another unit has and does not inline."""
+    kinds, results, attributes = _CALLS[name]
+    return f"declare fastcc {results.split()[0]} @vm.{name}({', '.join(kinds.split())}) {attributes}"
+
+
 def on_pointers(name: str) -> str:
     """``@vm.<name>``, of pointers: calls a function of :mod:`jitree.regs.counting`, :mod:`jitree.regs.access`
     or :mod:`jitree.dispatch.native.side_exits`, to which addresses are integers."""

@@ -309,10 +309,10 @@ class Emitter(CheckedText):
         with self.aside(label):
             self.save(registers, instruction.live, written)
             left = fuel()
-            ordinal, pc = self.function.ordinal, instruction.pc
+            record, pc = self.function.record, instruction.pc
             self.do(
                 "call fastcc void @vm.side_exit(ptr %state, ptr %frame, ptr %values, ptr %refs, "
-                f"i64 {ordinal}, i64 {pc}, i64 {left})"
+                f"i64 {record}, i64 {pc}, i64 {left})"
             )
             self.do(f"ret {self.result_type} zeroinitializer")
 

@@ -58,7 +58,7 @@ def enter_text(function: FunctionSource, needs: Needs) -> str:
     entry.label("refuse")
     entry.do(
         f"call fastcc void @vm.side_exit(ptr %state, ptr %frame, ptr {entry.values}, ptr {entry.refs}, "
-        f"i64 {function.ordinal}, i64 {function.start}, i64 %fuel)"
+        f"i64 {function.record}, i64 {function.start}, i64 %fuel)"
     )
     entry.do("ret i64 %fuel")
     entry.label("call")

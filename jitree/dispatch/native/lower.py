@@ -135,7 +135,7 @@ def lower(
             texts.append(resume_text(row))
             entries.append(resume_symbol(ordinal))
             places[ordinal] = found
-    text = "\n".join([prelude(module.declare, asks), module.text(), *texts])
+    text = "\n".join([prelude(module.declare), module.text(), *texts])
     return Lowered(
         text,
         tuple(entries),

@@ -1,12 +1,17 @@
 """What every module of native code begins with: counting references, side exits, and memory for its buffers
-(:mod:`jitree.regs.counting`, :mod:`jitree.dispatch.native.side_exits`), and metadata."""
+(:mod:`jitree.regs.counting`, :mod:`jitree.dispatch.native.side_exits`), and metadata. What of it is not
+inlined many images have in common: one builder compiles it once (:data:`shared`)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cache
 from typing import Final
 
+from jitree.codegen.image.generated import STRAIGHT, SharedUnit
+from jitree.codegen.ir_text import ModuleText
 from jitree.dispatch.native import rows
-from jitree.dispatch.native.counting import METADATA, on_pointers
+from jitree.dispatch.native.counting import METADATA, declared, on_pointers
 from jitree.dispatch.native.rows import Declare
 from jitree.regs.layout import STATE
 
@@ -61,30 +66,46 @@ define internal i1 @deep.enough(ptr %state) #2 {{
 
 _KEEP: Final = """\
 ; A reference that others keep is written to the frame.
-define internal fastcc void @vm.keep(ptr %reference) #1 {
+define fastcc void @vm.keep(ptr %reference) #1 {
   call void @vm.retain(ptr %reference)
   ret void
 }
 """
+_INLINED: Final = ("retain", "drop")
+_CALLED: Final = (
+    "clear",
+    "constants",
+    "side_exit",
+    "suspend",
+    "pop",
+    "allocate",
+    "take",
+    "refuel_function",
+    "look",
+    "slow",
+)
 
 
-def prelude(declare: Declare, asks: bool = True) -> str:
-    """The text; with what asks Python to execute an instruction, or without."""
-    names = [
-        "retain",
-        "drop",
-        "clear",
-        "constants",
-        "side_exit",
-        "suspend",
-        "pop",
-        "allocate",
-        "take",
-        "refuel_function",
-        "look",
-        *(["slow"] if asks else []),
-    ]
+def prelude(declare: Declare) -> str:
+    """The text, with declarations of what :func:`shared` has."""
     declare("declare ptr @llvm.stacksave.p0()")
-    called = [f"{rows.function(declare, name)}\n{on_pointers(name)}" for name in names]
+    inlined = _defined(declare, _INLINED)
     room = _ROOM.format(**{f"state_{name}": offset for name, offset in STATE.offsets.items()})
-    return "\n".join([METADATA, _ATTRIBUTES, *called, room, _KEEP])
+    keep = "declare fastcc void @vm.keep(ptr) #1"
+    return "\n".join([METADATA, _ATTRIBUTES, *inlined, *map(declared, _CALLED), room, keep])
+
+
+@cache
+def shared() -> SharedUnit:
+    """The functions that are called."""
+    module = ModuleText()
+    inlined = _defined(module.declare, _INLINED)
+    called = [
+        text.replace("define internal fastcc", "define fastcc") for text in _defined(module.declare, _CALLED)
+    ]
+    text = "\n".join([METADATA, _ATTRIBUTES, module.text(), *inlined, *called, _KEEP])
+    return SharedUnit((text,), tuple(f"vm.{name}" for name in (*_CALLED, "keep")), STRAIGHT)
+
+
+def _defined(declare: Declare, names: Iterable[str]) -> list[str]:
+    return [f"{rows.function(declare, name)}\n{on_pointers(name)}" for name in names]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from jitree.codegen.atomics import Atomic, atomic_load, atomic_replace
 from jitree.codegen.primitives import below, call, call_int, load64, store32, store64
 from jitree.codegen.record import MemoryRecord, place_of
+from jitree.dispatch.native.source import OF_SPAN
 from jitree.regs.counting import Entry
 from jitree.regs.layout import (
     FRAME,
@@ -73,15 +74,20 @@ def constants(values: int, rows: int, count: int) -> None:
 
 
 def materialise(state: ExitState, frame: Frame, values: int, refs: int, ordinal: int) -> int:
-    """Fills the frame record of a function; the address of its module's words."""
+    """Fills the frame record of a function; the address of the words that its places are counted from: those
+    of its module, or its own if it is the kernel whose workgroups run."""
     module = state.module
+    code = module.code
     function = ExitFunction(module.functions + FUNCTION_SIZE * ordinal)
+    if ordinal == OF_SPAN:
+        function = ExitFunction(module.functions + FUNCTION_SIZE * state.scratch.kernel)
+        code = function.code
     frame.function = function
     frame.values = values
     frame.refs = refs
     frame.values_end = values + 4 * function.value_count
     frame.refs_end = refs + 8 * function.ref_count
-    return module.code
+    return code
 
 
 def side_exit(

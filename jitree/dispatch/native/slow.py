@@ -32,7 +32,7 @@ def ask(emitter: Emitter, instruction: SsaInstruction, written: set[Variable], r
         return
     status = emitter.let(
         "call fastcc i64 @vm.slow(ptr %state, ptr %frame, ptr %values, ptr %refs, "
-        f"i64 {emitter.function.ordinal}, i64 {instruction.pc}, ptr {record})"
+        f"i64 {emitter.function.record}, i64 {instruction.pc}, ptr {record})"
     )
     stopped, done = emitter.fresh("stopped"), emitter.fresh("asked")
     emitter.branch(emitter.let(f"icmp eq i64 {status}, {SLOW_DONE}"), done, stopped)

@@ -6,17 +6,23 @@ It can be written to bytes, which go to the builder process and decide the key o
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
 from jitree.vmfb.cconv import CallingConvention, Span
+from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES
 
 if TYPE_CHECKING:
     from jitree.vmfb.program import CallSite, DecodedFunction, DecodedModule
 
 VALUE_TYPES: Final = {"i": "i32", "f": "f32", "I": "i64", "F": "f64", "r": "ref"}
 """Characters of calling conventions → types of values."""
+
+
+OF_SPAN: Final = -1
+"""The record of the kernel whose workgroups run, which is not always the same one (:func:`by_itself`)."""
 
 
 class FunctionSource(NamedTuple):
@@ -31,6 +37,8 @@ class FunctionSource(NamedTuple):
     """(type, register) of each at entry."""
     results: tuple[str, ...]
     """The types of the results."""
+    record: int
+    """The number of its record at run time, or OF_SPAN."""
 
 
 class SiteSource(NamedTuple):
@@ -72,7 +80,23 @@ def _function(function: DecodedFunction) -> FunctionSource:
             for character, (_, register) in zip(characters, function.argument_slots, strict=True)
         ),
         _types(function.cconv.results),
+        function.ordinal,
     )
+
+
+def by_itself(source: ModuleSource, ordinal: int) -> ModuleSource:
+    """A module of one function that calls none: the same one wherever the function lies in its module."""
+    row = source.functions[ordinal]
+    starts = source.instruction_words
+    first, last = bisect_left(starts, row.start), bisect_left(starts, row.end)
+    moved = array("i", [word - row.start for word in starts[first:last]])
+    function = row._replace(ordinal=0, start=0, end=row.end - row.start, record=OF_SPAN)
+    return ModuleSource(source.words[row.start : row.end], moved, (function,), ())
+
+
+def mnemonics(source: ModuleSource) -> set[str]:
+    """Of the instructions that a module has."""
+    return {OPCODE_NAMES[BASE_OPCODE[word]] for word in {source.words[at] for at in source.instruction_words}}
 
 
 def _sites(program: DecodedModule) -> Iterator[SiteSource]:
@@ -127,8 +151,10 @@ def decode(data: bytes) -> ModuleSource:
         words,
         array("i", rest[4 * count :]),
         tuple(
-            FunctionSource(ordinal, start, end, values, refs, tuple(map(tuple, arguments)), tuple(results))
-            for ordinal, start, end, values, refs, arguments, results in functions
+            FunctionSource(
+                ordinal, start, end, values, refs, tuple(map(tuple, arguments)), tuple(results), record
+            )
+            for ordinal, start, end, values, refs, arguments, results, record in functions
         ),
         tuple(SiteSource(tuple(arguments), tuple(results)) for arguments, results in sites),
     )

@@ -211,6 +211,8 @@ class SsaFunction(NamedTuple):
     """Blocks in reverse postorder; the first is the entry."""
     loops: list[SsaLoop]
     """Outermost ones; inner ones are their ``children``."""
+    record: int
+    """The number of its record at run time, or OF_SPAN (:mod:`~jitree.dispatch.native.source`)."""
 
     @property
     def entry(self) -> Block:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from operator import call
 from typing import TYPE_CHECKING, Any, Final, Protocol
-from weakref import WeakMethod
 
 from jitree.base import scopes
 from jitree.base.endings import guard
@@ -67,23 +66,11 @@ def calls_ended() -> int:
     return _calls_ended
 
 
-_wanted: Final[dict[WeakMethod[Callable[[], object]], None]] = {}
-
-
-def when_call_ends(function: WeakMethod[Callable[[], object]]) -> None:
-    """Has a method called once, when the next call of this process ends."""
-    _wanted[function] = None
-
-
 def end_call(error: BaseException | None) -> None:
     """The call of this thread has ended. If a signal handler ended it, a deadline or a cancellation, its
     submissions are not wanted. The caller of the latter may use what the call wrote to: they end first."""
     global _calls_ended
     _calls_ended += 1
-    while _wanted:
-        function = _wanted.popitem()[0]()
-        if function is not None:
-            function()
     submitted = this_thread.submitted
     if submitted:
         operations = tuple(submitted)

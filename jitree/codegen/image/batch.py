@@ -1,0 +1,115 @@
+"""Several images that one builder makes one after the other, on as many processors as there are: each is
+published when it is ready.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+from weakref import ref
+
+from jitree.base.endings import guard
+from jitree.base.scopes import require_going_on
+from jitree.codegen.image import Provider, processors, start_builder, warn
+from jitree.codegen.image.flat import hashed
+
+if TYPE_CHECKING:
+    from jitree.codegen.image.bar import Bar
+
+_PATIENCE_FACTOR: Final = 8
+_PATIENCE_SECONDS_MORE: Final = 5.0
+"""A builder that takes so many times as long as was estimated, and some seconds, may never end."""
+
+
+class ImageBatch:
+    """The images of one program. Those that others have, too, are the same."""
+
+    def __init__(self, title: str, providers: Sequence[Provider]) -> None:
+        """``title``: what they are together, to people."""
+        self.title = title
+        self.providers: Final = providers
+        self.gives_way = False
+        """Whether a builder in the background has only what the program leaves: its call ends sooner."""
+        self.is_announced = False
+        self._is_told = False
+        self._order: Sequence[Provider] = providers
+        self._starting = guard()
+        for item in providers:
+            item.batch = ref(self)
+
+    @cached_property
+    def estimate(self) -> float:
+        """Seconds until all are built, if this machine does nothing else."""
+        from jitree.codegen.image.estimates import estimated
+
+        return estimated([item.recipe for item in self.providers], processors())
+
+    @property
+    def settled(self) -> bool:
+        return all(item.settled for item in self.providers)
+
+    @property
+    def begun(self) -> float | None:
+        """When a builder was first wanted, by ``time.monotonic``."""
+        return min((item.begun for item in self.providers if item.begun is not None), default=None)
+
+    def order(self, first: Iterable[int]) -> None:
+        """In which order a builder that is started from now on makes them: these numbers, then all others."""
+        numbers = dict.fromkeys((*first, *range(len(self.providers))))
+        self._order = [self.providers[number] for number in numbers]
+
+    def find(self) -> bool:
+        """Whether all have been built; never starts a builder."""
+        return all([item.find() is not None for item in self.providers])
+
+    def get(self) -> None:
+        """Has what is not there built in the background."""
+        for item in self.providers:
+            item.get()
+
+    def start(self) -> None:
+        """Has what is not there built at once: it is going to be waited for."""
+        for item in self.providers:
+            if item.is_wanting:
+                item.start()
+
+    def wait(self, look: Callable[[], object] = require_going_on) -> None:
+        """Waits for all of them, as :meth:`Provider.wait` does."""
+        self.start()
+        for item in self.providers:
+            item.wait(look)
+
+    def begin(self, niceness: int) -> None:
+        """Starts a builder of those for which there is none."""
+        with self._starting:
+            wanted = [item for item in self._order if item.is_wanting]
+            if wanted:
+                start_builder(wanted, hashed(sorted(item.key for item in self.providers)), niceness)
+
+    def is_late(self) -> bool:
+        """Whether a builder takes so long that it may be one that hangs; says so once."""
+        begun = self.begun
+        if begun is None or self.settled:
+            return False
+        passed = time.monotonic() - begun
+        late = passed > _PATIENCE_FACTOR * self.estimate + _PATIENCE_SECONDS_MORE
+        if late:
+            self.warn(f"it has not been built within {passed:.0f} s", "late")
+        return late
+
+    def warn(self, reason: str, told: str = "") -> None:
+        """Says, once for all, that an image is not there."""
+        if not self._is_told:
+            self._is_told = True
+            warn(self.title, reason, told)
+
+    def shown(self) -> Bar | None:
+        """What a terminal shows of waiting, for the first thread that waits; None for others."""
+        if self.is_announced:
+            return None
+        from jitree.codegen.image.bar import Bar
+
+        self.is_announced = True
+        return Bar(self.title, self.estimate)

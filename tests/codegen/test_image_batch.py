@@ -1,0 +1,196 @@
+"""Several images of one builder: their order, when each is used, what is built once, what goes wrong."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from jitree.codegen import image
+from jitree.codegen.image import batch, cache
+from jitree.codegen.image.batch import ImageBatch
+from jitree.codegen.image.flat import Recipe
+from jitree.codegen.image.worklist import WorkList
+
+_ROOT = Path(__file__).parents[2]
+TIMEOUT = 120
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "cache"
+    monkeypatch.setenv("JITREE_CACHE_DIR", str(path))
+    monkeypatch.setenv("JITREE_TEST_BUILDS", str(tmp_path / "builds"))
+    monkeypatch.setenv("JITREE_TEST_GO", str(tmp_path / "go"))
+    return path
+
+
+@pytest.fixture
+def one_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process starts has one."""
+    own = {min(os.sched_getaffinity(0))}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: own)
+
+
+def batch_of(*names: str) -> ImageBatch:
+    """An image for each name, which says what comes of it (:func:`image_texts.named_texts`)."""
+    generator = "tests.codegen.image_texts:named_texts"
+    recipes = [Recipe("named", name, generator, 1.0, (name.encode(),)) for name in names]
+    return ImageBatch(f"{len(names)} images", list(map(image.provider, recipes)))
+
+
+def begun(folder: Path) -> list[str]:
+    """The names of the images that builders have begun, in that order."""
+    log = folder.with_name("builds")
+    return log.read_text(encoding="ascii").split() if log.exists() else []
+
+
+def until(is_so: Callable[[], object]) -> None:
+    end = time.monotonic() + TIMEOUT
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def get(images: ImageBatch, numbers: Sequence[int]) -> Callable[[], bool]:
+    """Whether those are ready."""
+    return lambda: all([images.providers[number].get() is not None for number in numbers])
+
+
+def twice(ready: image.Image | None, value: int) -> int:
+    assert ready is not None
+    return int(ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(ready.addresses["twice"])(value))
+
+
+def test_each_image_is_used_when_it_is_there(folder: Path, one_processor: None) -> None:
+    """The first one wanted first; others while they are built."""
+    images = batch_of("a", "b-waits", "c", "d")
+    images.order((2, 1))
+    images.start()
+    until(get(images, [2]))
+    assert twice(images.providers[2].image, 21) == -42
+    until(lambda: len(begun(folder)) == 2)
+    assert not images.settled and begun(folder) == ["c", "b-waits"]
+    images.providers[3].want()
+    folder.with_name("go").touch()
+    images.wait()
+    assert begun(folder) == ["c", "b-waits", "d", "a"]
+    assert [twice(item.image, 4) for item in images.providers] == [8] * 4
+
+
+def test_images_are_built_side_by_side(folder: Path) -> None:
+    """Each on a processor of its own, as far as there are some."""
+    images = batch_of("a-waits", "b-waits", "c-waits")
+    images.start()
+    count = min(3, image.processors())
+    until(lambda: len(begun(folder)) == count)
+    folder.with_name("go").touch()
+    images.wait()
+    assert sorted(begun(folder)) == ["a-waits", "b-waits", "c-waits"]
+
+
+def test_images_of_several_programs_are_built_once(folder: Path) -> None:
+    first = batch_of("a", "b")
+    first.wait()
+    del first
+    gc.collect()
+    second, third = batch_of("b", "c"), batch_of("c", "b")
+    assert second.providers[0] is third.providers[1]
+    second.wait()
+    third.wait()
+    assert sorted(begun(folder)) == ["a", "b", "c"]
+
+
+def test_a_damaged_entry_is_the_only_one_that_is_built_again(folder: Path) -> None:
+    batch_of("a", "b", "c").wait()
+    gc.collect()
+    images = batch_of("a", "b", "c")
+    place = cache.path_of(images.providers[1].recipe, images.providers[1].key)
+    place.write_bytes(place.read_bytes()[:-1])
+    assert not images.find()
+    images.wait()
+    assert sorted(begun(folder)) == ["a", "b", "b", "c"]
+    assert twice(images.providers[1].image, 4) == 8
+
+
+@pytest.mark.parametrize(("what", "why"), [("fails", "no text today"), ("dies", "ended with code -9")])
+def test_what_is_built_is_used_whatever_comes_of_others(
+    what: str, why: str, folder: Path, one_processor: None
+) -> None:
+    """And one warning says that some are missing."""
+    images = batch_of("a", f"b-{what}", f"c-{what}")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        until(lambda: [item.get() for item in images.providers] and images.settled)
+        assert [item.get() is not None for item in images.providers] == [True, False, False]
+    (said,) = [str(item.message) for item in caught]
+    assert "goes without 3 images" in said and why in said
+    assert twice(images.providers[0].image, 4) == 8
+
+
+def test_a_copy_of_the_builder_that_dies_takes_no_other_image_along(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The builder itself waits, until another process of it has taken the image that ends it."""
+    if image.processors() < 2:
+        pytest.skip("one processor: there are no copies")
+    images = batch_of("a-waits", "b-dies-in-a-copy", "c")
+    with pytest.warns(RuntimeWarning, match="goes without 3 images"):
+        until(lambda: [item.get() for item in images.providers] and images.settled)
+    assert [item.image is not None for item in images.providers] == [True, False, True]
+
+
+def test_a_builder_that_takes_too_long_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = batch_of("a", "b")
+    assert not images.is_late()
+    monkeypatch.setattr(image.Provider, "_look", lambda provider, niceness: None)
+    images.providers[1].begun = time.monotonic() - 1e4
+    with pytest.warns(RuntimeWarning, match="2 images.*not been built within 10000 s") as seen:
+        assert images.is_late() and images.is_late()
+    assert len(seen) == 1
+
+
+_WAIT = """
+from tests.codegen.test_image_batch import batch_of, twice
+images = batch_of("a", "b", "c-slow", "d")
+images.wait()
+print([twice(item.image, 21) for item in images.providers])
+"""
+
+
+def test_many_processes_build_each_image_once(folder: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(_ROOT)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _WAIT], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        for _ in range(3)
+    ]
+    outputs = [process.communicate(timeout=TIMEOUT)[0].split() for process in processes]
+    assert outputs == [[b"[-42,", b"-42,", b"-42,", b"-42]"]] * 3
+    assert sorted(begun(folder)) == ["a", "b", "c-slow", "d"]
+
+
+def test_what_is_wanted_is_taken_first() -> None:
+    work = WorkList.create(5)
+    numbers = iter(work)
+    assert next(numbers) == 0
+    work.want(3)
+    work.put_off(1)
+    work.want(0)
+    assert list(numbers) == [3, 2, 4, 1], "what has been taken is not taken again"
+    work.close()
+
+
+def test_an_estimate_is_of_all_processors(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = batch_of("a", "b", "c", "d")
+    monkeypatch.setattr(batch, "processors", lambda: 2)
+    assert images.estimate == 0.25 + 4 * 0.75 / 2
