@@ -121,7 +121,7 @@ def test_a_damaged_entry_is_the_only_one_that_is_built_again(folder: Path) -> No
     assert twice(images.providers[1].image, 4) == 8
 
 
-@pytest.mark.parametrize(("what", "why"), [("fails", "no text today"), ("dies", "ended with code -9")])
+@pytest.mark.parametrize(("what", "why"), [("fails", "no text today"), ("dies", "ended by signal 9")])
 def test_what_is_built_is_used_whatever_comes_of_others(
     what: str, why: str, folder: Path, one_processor: None
 ) -> None:

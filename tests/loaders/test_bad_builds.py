@@ -130,20 +130,21 @@ def test_a_builder_that_hangs(tmp_path: Path) -> None:
 def test_the_builder_of_another_process_hangs(tmp_path: Path) -> None:
     """It has the lock, so that this process starts none. Machine code is there when that one goes on."""
     hang = """
-image._PATIENCE_FACTOR, image._PATIENCE_SECONDS_MORE = 0, 0.3
+from jitree.codegen.image import batch
+batch._PATIENCE_FACTOR, batch._PATIENCE_SECONDS_MORE = 0, 0.3
 import fcntl
 from jitree.base import private_files
 held = []
 start_builder = background.start_builder
-def start_locked(recipe, key, niceness):
-    path = background.cache.path_of(recipe, key).with_suffix(".lock")
-    if recipe.data and path not in held:
+def start_locked(recipes, keys, key, *others):
+    path = background.cache.path_of(recipes[0], key).with_suffix(".lock")
+    if recipes[0].data and path not in held:
         private_files.make_folder(str(path.parent))
         with private_files.opened(str(path.parent)) as directory:
             descriptor = private_files.lockable(directory, path.name)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         held.append(path)
-    return start_builder(recipe, key, niceness)
+    return start_builder(recipes, keys, key, *others)
 background.start_builder = start_locked
 """
     (text,) = warned(tmp_path, setting=hang)
