@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from jitree.base.folding import keep_tracebacks
+from jitree.codegen import image
 from jitree.codegen.image.flat import hashed
 from jitree.codegen.image.shipped import STAMP_FILE, STAMP_VARIABLE
 from jitree.tools import build_stamp
@@ -27,6 +28,12 @@ def quick_collections() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_told() -> None:
+    """A process says once what keeps machine code away; here each test hears it."""
+    image._told.clear()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def prepared_calls() -> None:
     """Machine code calls each function from its third call on."""
@@ -38,7 +45,6 @@ def prepared_calls() -> None:
 @pytest.fixture
 def images_are_built_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests that wait for the code of many programs, which no builder process is then started for."""
-    from jitree.codegen import image
     from tests.dispatch.harness import start_here
 
     monkeypatch.setattr(image.Provider, "_start", start_here)

@@ -11,10 +11,9 @@ from jitree.codegen import image
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder that is its user's alone, in a process that knows no images yet, and has warned of none."""
+    """An empty cache folder that is its user's alone, in a process that knows no images yet."""
     path = tmp_path / "cache"
     path.mkdir(mode=0o700)
     monkeypatch.setenv("JITREE_CACHE_DIR", str(path))
     monkeypatch.setattr(image, "_static", {})
-    monkeypatch.setattr(image, "_told", set())
     return path
