@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
@@ -23,6 +24,8 @@ from jitree.tools.cache_contents import size_text
 from jitree.tools.cache_warm import recipes_of
 from jitree.tools.flag_table import flag_set
 from jitree.tools.flags import ParsedFlags, command
+
+_POLL_SECONDS: Final = 0.005
 
 FLAGS: Final = flag_set(
     "cache pack",
@@ -78,6 +81,8 @@ def _built(recipes: Sequence[Recipe], level: str) -> Mapping[bytes, bytes]:
             own = [recipe._replace(processor=level) for recipe in recipes if recipe.name == name]
             made = [Provider(recipe, UNLIMITED) for recipe in own]  # which no other pack has a say in
             ImageBatch(made[0].title if len(made) == 1 else f"{len(made)} kernels", made).wait()
+            while any(item.is_building for item in made):  # which writes what it has measured
+                time.sleep(_POLL_SECONDS)
             names = {entry.path.name for entry in contents.entries()} - files.keys()
             files |= {name: cache.read(name) or b"" for name in names}  # now: later ones may push them out
     found = {key_of(files[name]): files[name] for name in sorted(files)}

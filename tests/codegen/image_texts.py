@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from jitree.codegen.image.generated import Generated, Unit, one_unit
@@ -66,9 +67,19 @@ def named_texts(data: bytes) -> Generated:
         time.sleep(0.5)
     if "fails" in name:
         return failing_texts()
-    if "dies-in-a-copy" in name:
-        Path(os.environ["JITREE_TEST_GO"]).touch()
+    if "loses a copy" in name:
+        return texts_without_a_copy()
     if "dies" in name:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return texts()
+
+
+def texts_without_a_copy() -> Generated:
+    """The first copy of the builder that comes here dies. The builder itself goes on when that has happened."""
+    if os.getppid() == int(os.environ["JITREE_TEST_PROCESS"]):
+        return waiting_texts()
+    with suppress(FileExistsError):
+        Path(os.environ["JITREE_TEST_GO"]).touch(exist_ok=False)
         os.kill(os.getpid(), signal.SIGKILL)
     return texts()
 

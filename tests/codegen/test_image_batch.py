@@ -139,13 +139,14 @@ def test_what_is_built_is_used_whatever_comes_of_others(
 def test_a_copy_of_the_builder_that_dies_takes_no_other_image_along(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The builder itself waits, until another process of it has taken the image that ends it."""
+    """Whichever has what image: one is missing."""
     if image.processors() < 2:
         pytest.skip("one processor: there are no copies")
-    images = batch_of("a-waits", "b-dies-in-a-copy", "c")
+    monkeypatch.setenv("JITREE_TEST_PROCESS", str(os.getpid()))
+    images = batch_of("a loses a copy", "b loses a copy", "c loses a copy")
     with pytest.warns(RuntimeWarning, match="goes without 3 images"):
         until(lambda: [item.get() for item in images.providers] and images.settled)
-    assert [item.image is not None for item in images.providers] == [True, False, True]
+    assert sorted(item.image is not None for item in images.providers) == [False, True, True]
 
 
 def test_a_builder_that_takes_too_long_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

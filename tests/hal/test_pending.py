@@ -50,6 +50,7 @@ def steps_of(work: Callable[[], object]) -> int:
         return count_one
 
     before = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 traces none that is asked for only later
     sys.settrace(enter)
     try:
         work()

@@ -48,7 +48,8 @@ BufferUsage: Final = _named("BufferUsage", _members(enums.BufferUsage))
 MemoryType: Final = _named("MemoryType", _members(enums.MemoryType))
 BufferCompatibility: Final = _named("BufferCompatibility", _members(enums.BufferCompatibility))
 MemoryAccess: Final = _named(
-    "MemoryAccess", _members(enums.MemoryAccess, without=frozenset(("MAY_ALIAS", "UNALIGNED", "ANY")))
+    "MemoryAccess",
+    _members(enums.MemoryAccess, without=frozenset(("MAY_ALIAS", "UNALIGNED", "ANY", "PRIVATE"))),
 )
 
 
