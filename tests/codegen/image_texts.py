@@ -75,7 +75,7 @@ def named_texts(data: bytes) -> Generated:
 
 
 def texts_without_a_copy() -> Generated:
-    """The first copy of the builder that comes here dies. The builder itself goes on when that has happened."""
+    """The first copy of the builder that comes here dies; the builder itself goes on after that."""
     if os.getppid() == int(os.environ["JITREE_TEST_PROCESS"]):
         return waiting_texts()
     with suppress(FileExistsError):

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -133,13 +134,14 @@ def test_two_devices_in_one_process(two_gpus: None) -> None:
 
 
 @pytest.fixture
-def environment() -> dict[str, str]:
+def environment(tmp_path: Path) -> dict[str, str]:
     """Of processes that are members. One GPU has several: NCCL takes them for machines, if they say so."""
     count = gpus()
     if not count:
         pytest.skip("there is no GPU, or no NCCL")
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "NCCL_SOCKET_IFNAME": "lo"}
-    return {**os.environ, **address, "WORLD_SIZE": str(MEMBERS), "GPUS": str(count)}
+    own = {"WORLD_SIZE": str(MEMBERS), "GPUS": str(count), "JOINED": str(tmp_path)}
+    return {**os.environ, **address, **own}
 
 
 def start_members(environment: dict[str, str], part: str) -> list[subprocess.Popen[str]]:
@@ -275,6 +277,7 @@ def lose_member(uri: str, rank: int, loss: Loss) -> None:
     """What a member gets when the other one goes, and after how many seconds; then it works alone."""
     session = Session(device=f"{uri}?collective_timeout={loss.timeout:g}")
     device, channel = joined(session)
+    await_others(rank)
     if rank == loss.lost:
         loss.how(device, channel)
     time.sleep(loss.waits)
@@ -294,6 +297,14 @@ def joined(session: Session) -> tuple[CudaDevice, Channel]:
     for _ in range(3):
         assert sum_of_all(device, channel) == MEMBERS
     return device, channel
+
+
+def await_others(rank: int) -> None:
+    """Until all have the results of what they have done together."""
+    place = Path(os.environ["JOINED"])
+    (place / str(rank)).touch()
+    while len(list(place.iterdir())) < MEMBERS:
+        time.sleep(0.01)
 
 
 def work_alone(uri: str) -> None:

@@ -47,10 +47,8 @@ def _members(flags: Any, *, without: frozenset[str] = frozenset()) -> dict[str, 
 BufferUsage: Final = _named("BufferUsage", _members(enums.BufferUsage))
 MemoryType: Final = _named("MemoryType", _members(enums.MemoryType))
 BufferCompatibility: Final = _named("BufferCompatibility", _members(enums.BufferCompatibility))
-MemoryAccess: Final = _named(
-    "MemoryAccess",
-    _members(enums.MemoryAccess, without=frozenset(("MAY_ALIAS", "UNALIGNED", "ANY", "PRIVATE"))),
-)
+_OTHER_ACCESS: Final = frozenset(("MAY_ALIAS", "UNALIGNED", "ANY", "PRIVATE"))
+MemoryAccess: Final = _named("MemoryAccess", _members(enums.MemoryAccess, without=_OTHER_ACCESS))
 
 
 def _code(value: Any) -> int:
