@@ -244,7 +244,7 @@ KIND_FIRST_REGISTERED: Final = 16
 ACCESS_READ: Final = 1
 ACCESS_WRITE: Final = 2
 ACCESS_PRIVATE: Final = 0x40
-"""Nobody else has these constants: kernels may store to them. IREE's compilers have them do so where an
+"""No caller has these constants: kernels may store to them. IREE's compilers have them do so where an
 operation that works in place is given a constant. The VM's own instructions and commands may not."""
 
 LIST_SLOT: Final = Record(

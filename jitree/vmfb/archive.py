@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias, TypeGuard
 
 import numpy as np
 
-from jitree.base.memory import PAGE_SIZE, address_of, private_file
+from jitree.base.memory import PAGE_SIZE, address_of, mapped_file, private_file
 from jitree.base.records import NamedTuple
 from jitree.errors import (
     InvalidArgumentError,
@@ -27,6 +27,7 @@ from jitree.errors import (
     ResourceExhaustedError,
     UnavailableError,
     error_context,
+    ignored,
     pass_interruption,
 )
 
@@ -68,7 +69,7 @@ class Archive(NamedTuple):
     polyglot: bool
     """The FlatBuffer is a stored member of a ZIP file."""
     is_private: bool
-    """Nobody else has the bytes: they have been read of a file, or a change of them makes copies of pages."""
+    """No caller has the bytes: they have been read of a file, or a change of them makes copies of pages."""
 
     @staticmethod
     def open(source: Source, name: str | None = None) -> Archive:
@@ -168,7 +169,9 @@ def _read_path(path: str, most: int, read: Callable[[io.FileIO, int], memoryview
 def _read_file(file: io.FileIO, most: int) -> memoryview:
     status = os.fstat(file.fileno())
     if stat.S_ISREG(status.st_mode) and status.st_size >= _MAPPED_SIZE:
-        return private_file(file.fileno(), status.st_size)
+        with ignored(OSError):  # pages that may be written count as memory where the system overcommits none
+            return private_file(file.fileno(), status.st_size)
+        return mapped_file(file.fileno(), status.st_size)
     return _read_part(file, most if not stat.S_ISREG(status.st_mode) else -1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,21 @@ def test_what_compilers_have_kernels_do_to_constants(tmp_path: Path, tier: str, 
                 with pytest.raises(PermissionDeniedError, match="buffer is read-only"):
                     function()
     assert data.tobytes() == kept
+
+
+def test_where_pages_of_its_own_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with `vm.overcommit_memory=2`: a large file is loaded all the same, and stays as it is."""
+
+    def refused(file: int, size: int) -> memoryview:
+        raise OSError(errno.ENOMEM, "no memory")
+
+    monkeypatch.setattr("jitree.vmfb.archive.private_file", refused)
+    path = tmp_path / "sorted.vmfb"
+    path.write_bytes(SORTED.read_bytes() + bytes(_MAPPED_SIZE))
+    with Session("local-sync") as session:
+        function = session.load(path)["sorted"]
+        with pytest.raises(PermissionDeniedError, match="buffer is read-only"):
+            function()
 
 
 @pytest.mark.parametrize("tier", TIERS)
