@@ -6,6 +6,7 @@ Those places are the beginnings of functions and the ends of builtin ones, which
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, CALLS, OUTPUTS, REFEREN
 from tests.assembler import Assembler
 from tests.hal.helpers import TIMEOUT
 
+PACKAGE = os.path.dirname(jitree.__file__) + os.sep
 I = np.arange(4, dtype=np.int32)  # noqa: E741
 N = np.arange(64, dtype=np.float32)
 
@@ -75,7 +77,7 @@ class Interrupter:
         self.raised = raised
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        if event not in ("call", "c_return") or "/jitree/" not in frame.f_code.co_filename:
+        if event not in ("call", "c_return") or not frame.f_code.co_filename.startswith(PACKAGE):
             return
         if any(caller.f_code.co_name == "__del__" for caller, _ in traceback.walk_stack(frame)):
             return  # Python swallows what is raised there
