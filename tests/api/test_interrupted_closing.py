@@ -87,7 +87,8 @@ def test_the_end_of_a_forgotten_session_is_interrupted() -> None:
         for thread in threads:
             thread.join(60)
         assert not _threads_since(before), f"interrupted at place {place}"
-        assert came_out == interruption.came, f"the interrupt at place {place} was lost"
+        is_right = came_out == interruption.came or interruption.was_none
+        assert is_right, f"the interrupt at place {place} was lost"
         if not interruption.came:
             break
     assert place > 8

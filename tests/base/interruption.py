@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import FrameType, GeneratorType
 from typing import Any
 
 
@@ -15,6 +15,9 @@ class Interruption:
     def __init__(self, place: int) -> None:
         self.place = place
         self.left = place
+        self.was_none = False
+        """Whether the place is one for the profiler alone: a generator that is dropped is closed there, and
+        runs no instruction at which Python looks for signals."""
 
     @property
     def came(self) -> bool:
@@ -31,6 +34,13 @@ class Interruption:
     def during(self, action: Callable[[], object]) -> bool:
         """Whether the interrupt came out of the action."""
         look = self._look  # Python goes on with it when it has let go of it (`setprofile(None)`)
+        hook = sys.unraisablehook
+
+        def swallowed(what: sys.UnraisableHookArgs) -> None:
+            self.was_none = self.was_none or isinstance(what.object, GeneratorType)
+            hook(what)
+
+        sys.unraisablehook = swallowed
         try:
             sys.setprofile(look)
             try:
@@ -39,6 +49,8 @@ class Interruption:
                 sys.setprofile(None)
         except KeyboardInterrupt:
             return True
+        finally:
+            sys.unraisablehook = hook
         return False
 
 
