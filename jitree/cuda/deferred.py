@@ -172,7 +172,7 @@ class DeferredWork:
         with self._lock:  # what is no longer on the list is given to the worker before that is told to end
             if operation in self._waiting:  # not done here: fences of a long chain would call each other
                 ready = self._submit, operation
-                # In one step, in C: an interrupt in between would leave it to nobody. `put` ignores the None
+                # In one step, in C: an interrupt in between would lose the operation. `put` ignores the None
                 # that it gets besides.
                 taken = map(self._waiting.__delitem__, (operation,))
                 _ = [*map(self._worker.inbox.put, (ready,), taken)]  # type: ignore[misc]

@@ -63,8 +63,8 @@ class Timepoint:
 
 
 class Timepoints:
-    """Those of a semaphore, by value: thousands may wait for one, each for a value of its own, and finding
-    those that are due takes as long as there are of them."""
+    """The timepoints of a semaphore, by value. Thousands may wait, each for its own value; the time to find
+    those that are due grows with their number alone, not with that of all."""
 
     __slots__ = ("_heap", "_of_value")
 

@@ -61,7 +61,7 @@ def main(flags: ParsedFlags) -> int:
 
 
 def _levels(text: str) -> Iterator[str]:
-    """Kinds of processors; the empty one is that which is here."""
+    """Names of kinds of processors; an empty name stands for this machine's processor."""
     for name in dict.fromkeys(text.split(",")):
         if name and name not in shipped.LEVELS:
             raise InvalidArgumentError(
