@@ -146,12 +146,17 @@ def _compiled(
     def context(packed: PackedConstants | None) -> WorkerContext:
         return WorkerContext(create(), binding_count, packed)
 
+    def sizes() -> list[float]:
+        from jitree.loaders.vmvx_costs import costs  # now: most calls are too short to ask
+
+        return costs(executable.program, ordinals)
+
     counts = (row.binding_count for row in rows)
     binding_count = max((MAXIMUM_BINDINGS if count is None else count for count in counts), default=0)
     batch = vmvx_images.batch(executable, bounds.builds)
     names = [f"{executable.name}.{export.name}" for export in exports]
     copies = None if file is None else copies_for(file, bounds.lender)
-    return CompiledKernels(batch, hot, ordinals, names, context, copies)
+    return CompiledKernels(batch, hot, ordinals, names, context, sizes, copies)
 
 
 def _entry_points(module: ModuleTables, layouts: Sequence[PipelineLayout]) -> list[EntryPoint]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from jitree.base.endings import Ended, guard
 from jitree.base.memory import NAMES_CODE, name_code
 from jitree.codegen import image
+from jitree.codegen.image.flat import START_SECONDS
 from jitree.dispatch.fast.engine import LOOP
 from jitree.dispatch.native.tiering import NativeModule
 from jitree.errors import FailedPreconditionError
@@ -23,7 +24,7 @@ from jitree.loaders.vmvx_context import WorkerContext
 from jitree.loaders.vmvx_images import SPANS
 from jitree.loaders.vmvx_layout import CONTEXTS, MAXIMUM_CONTEXTS
 from jitree.loaders.vmvx_packed import Copies, PackedConstants
-from jitree.loaders.vmvx_policy import ALL, LATER, NOTHING, Running, WaitingPolicy, rest_of
+from jitree.loaders.vmvx_policy import ALL, LATER, NOTHING, Running, WaitingPolicy, rest_of, saved
 from jitree.loaders.vmvx_records import KernelEnvironment
 from jitree.loaders.vmvx_worker import job_failure
 
@@ -59,9 +60,11 @@ class CompiledKernels(Ended):
         ordinals: Sequence[int],
         names: Sequence[str],
         create_context: Callable[[PackedConstants | None], WorkerContext],
+        sizes: Callable[[], Sequence[float]],
         copies: Copies | None = None,
     ) -> None:
         """``batch`` has the image of each kernel; ``hot`` gives the one for workers in the middle of it.
+        ``sizes``: instructions of a workgroup of each.
         ``ordinals`` are those of the kernels' functions in the module, in
         the order of the executable's entries, ``names`` what they are called; ``copies``: of constants, which
         contexts may read. Nothing happens until :meth:`serve`."""
@@ -70,6 +73,7 @@ class CompiledKernels(Ended):
         self._ordinals = ordinals
         self._names = names
         self._policy = WaitingPolicy(batch, len(ordinals))
+        self._sizes = cache(sizes)
         self._create_context = create_context
         self._copies = copies
         self._records: array[int] | None = None
@@ -144,7 +148,7 @@ class CompiledKernels(Ended):
             is_resting = False
             while not self.has_left(ordinal):
                 self._decide(ordinal, running)
-                self._ask(ordinal)
+                self._ask(ordinal, running)
                 wanted = self._batch.providers[ordinal]
                 is_building = wanted.begun is not None and not wanted.settled
                 if self.has_left(ordinal) or not is_building:
@@ -182,18 +186,22 @@ class CompiledKernels(Ended):
         if policy.is_due(ordinal):
             assert self._records is not None
             wanted = self._batch.providers[ordinal]
-            rest = rest_of(running, ordinal, self._records, self._images)
-            policy.decide(running, rest, wanted.estimate, wanted.begun)
+            rest = rest_of(running, ordinal, self._records, self._sizes(), self._images)
+            gains = saved(rest, self._batch.shares)
+            gain = sum(seconds for seconds in gains.values() if seconds > 0) - START_SECONDS
+            own = START_SECONDS + self._batch.shares[ordinal]
+            policy.decide(running, rest, own, gain, wanted.begun)
             if self._batch.begun is None:
-                self._batch.order((ordinal, *rest.following, *policy.dearest()))
+                self._batch.order((*gains, *policy.dearest()))
 
-    def _ask(self, ordinal: int) -> None:
+    def _ask(self, ordinal: int, running: Running) -> None:
         """Has kernels built as the policy wants them, and uses this one if it is there."""
         batch, policy, wanted = self._batch, self._policy, self._batch.providers[ordinal]
         batch.gives_way = policy.share != LATER
         if policy.builds:
             batch.start()
-        self._use(ordinal, wanted.get())
+        is_time = policy.builds or policy.worth_aside(PATIENCE, running.nanoseconds)
+        self._use(ordinal, (wanted.get if is_time else wanted.find)())
 
     def has_left(self, ordinal: int) -> bool:
         """Whether compiled code cannot run what the VM still runs of a kernel."""

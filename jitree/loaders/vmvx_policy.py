@@ -1,8 +1,11 @@
 """Interpreting kernels or waiting for their machine code: whichever gives the result of the call sooner.
 
 What the rest of a command list costs is known after a few workgroups: those that are left, times what each
-has taken; a dispatch whose kernel has not run counts as the mean of the others. What building costs is
+has taken; for a kernel that has not run its loops say how many instructions those are
+(:mod:`jitree.loaders.vmvx_costs`). What building costs is
 estimated by the provider of the image, from the size of the kernels and what builds take on this machine.
+A few kernels often take most of a call: those are built first, and where that saves more than it takes the
+builder has as much of the processors as the program.
 Both use all processors, so one of them has to give way: what follows from both is the *share* of its time in
 which the program may interpret. The rest of it the threads sleep, and the builder has the processors. Beside
 a first call that ends sooner a builder has what that leaves, which is much: many kernels have one workgroup.
@@ -13,8 +16,9 @@ from __future__ import annotations
 import ctypes
 import time
 from array import array
-from collections.abc import Container
+from collections.abc import Container, Mapping, Sequence
 from math import inf
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
 
 ALL: Final = 1.0
 """The share of a first call that ends before the build does: the builder gets what is left."""
-LATER: Final = 0.1
+LATER: Final = 0.03
 """The share of later calls while there is a build: their result is known to take many times as long as it
 will then."""
 NOTHING: Final = 0.0
@@ -41,9 +45,11 @@ STILL: Final = 0.25
 """A build is thought to take at least so many times longer than it has taken: others may use the machine."""
 _REFRESH: Final = 0.02
 """Seconds for which a look at the command list is good: it takes as long as some kernels."""
+_SAVED: Final = 0.1
+"""Part of a call that building has to save, at least, to slow the program down meanwhile: guesses err."""
 _SMALL_BUILD: Final = 0.6
-"""Seconds of a build that begins when its kernels have run for as long as a small one waits; larger ones wait
-for more in proportion, a thirtieth of what they take."""
+"""Seconds of a build beside the program that begins as soon as it is known what the call takes; larger ones
+begin later in proportion, when kernels have run for a thirtieth of what they take."""
 _NANO: Final = 1e-9
 
 
@@ -86,8 +92,8 @@ class LeftToDo(NamedTuple):
     """Of the kernel that runs."""
     everything: float
     threads: int
-    following: tuple[int, ...] = ()
-    """Kernels that run later, in their order."""
+    of_kernels: Mapping[int, float] = MappingProxyType({})
+    """Of each kernel that is left."""
 
 
 class ListedDispatch(NamedTuple):
@@ -109,9 +115,12 @@ def _words(address: int, size: int) -> memoryview:
     return memoryview((ctypes.c_int64 * (size // 8)).from_address(address)).cast("B").cast("q")
 
 
-def rest_of(running: Running, ordinal: int, entries: array[int], compiled: Container[int]) -> LeftToDo:
+def rest_of(
+    running: Running, ordinal: int, entries: array[int], sizes: Sequence[float], compiled: Container[int]
+) -> LeftToDo:
     """What is left to interpret of the command list that a span belongs to. ``entries`` are the ENTRY_POINT
-    records of the executable, ``compiled`` those of its kernels that are not interpreted."""
+    records of the executable, ``sizes`` instructions of a workgroup of its kernels, ``compiled`` those of
+    them that are not interpreted."""
     dispatch = KernelDispatch(running.dispatch)
     job = _words(running.job, JOB.size)
     commands = _words(job[JOB.word("list")], LIST.size)
@@ -128,28 +137,41 @@ def rest_of(running: Running, ordinal: int, entries: array[int], compiled: Conta
     operand = (dispatch.addresses - job[JOB.word("addresses")]) // 8
     dispatches = _dispatches(commands, operand, ordinal, entries, compiled)
     ahead, threads = _ahead(job, running, dispatch), max(job[JOB.word("concurrency")], 1)
-    return estimate(dispatches, costs, ahead, min(threads, processors()))
+    return estimate(dispatches, _guessed(dispatches, costs, sizes), ahead, min(threads, processors()))
+
+
+def _guessed(
+    dispatches: Sequence[ListedDispatch], costs: Mapping[int, float], sizes: Sequence[float]
+) -> list[float]:
+    """Seconds of a workgroup of each kernel: as measured, or its instructions at the pace of those."""
+    known = [(item.kernel, item.workgroups) for item in dispatches if item.kernel in costs]
+    seconds = sum(costs[kernel] * count for kernel, count in known)
+    instructions = sum(sizes[kernel] * count for kernel, count in known)
+    pace = seconds / instructions if instructions else 0.0
+    return [costs.get(kernel, pace * size) for kernel, size in enumerate(sizes)]
 
 
 def estimate(
-    dispatches: list[ListedDispatch], costs: dict[int, float], ahead: float, threads: int
+    dispatches: Sequence[ListedDispatch], costs: Sequence[float], ahead: float, threads: int
 ) -> LeftToDo:
-    """``costs``: seconds of a workgroup, of kernels that have run; ``ahead``: workgroups of the dispatch that
-    runs that are left."""
-    known = [costs[item.kernel] * item.workgroups for item in dispatches if item.kernel in costs]
-    mean = sum(known) / len(known) if known else 0.0
+    """``costs``: seconds of a workgroup of each kernel; ``ahead``: workgroups of the dispatch that runs that
+    are left."""
     start = next((place for place, item in enumerate(dispatches) if item.begins), len(dispatches))
-    kernel = everything = workgroups = 0.0
+    workgroups, of_kernels = 0.0, dict[int, float]()
     for item in dispatches[start:]:
-        cost = costs.get(item.kernel)
         count = ahead if item.begins else item.workgroups
         workgroups += count
-        seconds = mean if cost is None else cost * count
-        everything += seconds
-        if item.kernel == dispatches[start].kernel:
-            kernel += seconds
-    following = tuple(dict.fromkeys(item.kernel for item in dispatches[start + 1 :]))
-    return LeftToDo(kernel, everything, max(1, min(threads, round(workgroups))), following)
+        of_kernels[item.kernel] = of_kernels.get(item.kernel, 0.0) + costs[item.kernel] * count
+    kernel = of_kernels[dispatches[start].kernel] if of_kernels else 0.0
+    threads = max(1, min(threads, round(workgroups)))
+    return LeftToDo(kernel, sum(of_kernels.values()), threads, of_kernels)
+
+
+def saved(rest: LeftToDo, builds: Sequence[float]) -> dict[int, float]:
+    """Seconds that the machine code of each kernel saves a call, the kernel with most first. ``builds``: what
+    building each takes, where nothing else runs."""
+    gains = {kernel: (seconds / rest.threads) - builds[kernel] for kernel, seconds in rest.of_kernels.items()}
+    return dict(sorted(gains.items(), key=lambda item: -item[1]))
 
 
 def _dispatches(
@@ -222,10 +244,13 @@ class WaitingPolicy:
         spent = [(-seconds, kernel) for kernel, seconds in enumerate(self._spent) if seconds]
         return [kernel for _, kernel in sorted(spent)]
 
-    def worth(self, patience: int, nanoseconds: int) -> bool:
-        """Whether enough has been seen to tell what the call takes: a larger build is begun later."""
-        seconds = sum(self._spent) + _NANO * nanoseconds
-        return seconds >= _NANO * patience * max(1.0, self._everything.estimate / _SMALL_BUILD)
+    def worth(self, patience: float, nanoseconds: int) -> bool:
+        """Whether enough has been seen to tell what the call takes."""
+        return sum(self._spent) + _NANO * nanoseconds >= _NANO * patience
+
+    def worth_aside(self, patience: float, nanoseconds: int) -> bool:
+        """Whether it is time for a build that the call does not want: a larger one is begun later."""
+        return self.worth(patience * max(1.0, self._everything.estimate / _SMALL_BUILD), nanoseconds)
 
     def is_due(self, kernel: int) -> bool:
         """Whether it is time to decide again, or it is another kernel that runs."""
@@ -235,9 +260,9 @@ class WaitingPolicy:
         self._next, self._kernel = now + _REFRESH, kernel
         return True
 
-    def decide(self, running: Running, rest: LeftToDo, own: float, begun: float | None) -> None:
-        """``own``: seconds in which a builder that starts now has built the kernel that runs; ``begun``: when
-        one has started."""
+    def decide(self, running: Running, rest: LeftToDo, own: float, gain: float, begun: float | None) -> None:
+        """``own``: seconds in which a builder that starts now has built the kernel that runs; ``gain``:
+        seconds that the call ends sooner if it builds what is worth it; ``begun``: when one has started."""
         everything, now = self._everything, time.monotonic()
         spent = sum(self._spent) + _NANO * running.nanoseconds
         is_first = self._is_first(now, spent)
@@ -256,7 +281,8 @@ class WaitingPolicy:
         self._threads = rest.threads
         is_late = everything.is_late()
         self.share = ALL if is_late else share_of(self.kernel, own, is_first)
-        self.builds = not is_late and (self.share == NOTHING or call >= SOONER * build)
+        pays = self.share == NOTHING or call >= SOONER * build or gain >= _SAVED * call
+        self.builds = pays and not is_late
 
     def _is_first(self, now: float, spent: float) -> bool:
         ended = interrupts.calls_ended()

@@ -34,6 +34,7 @@ def _takes(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_processes_share_all_but_the_start(processors: int, seconds: float) -> None:
     assert estimates.estimated(STATED, processors) == seconds
     assert estimates.estimated([STATED[0]._replace(seconds=0.1)], processors) == 0.1
+    assert estimates.shares(STATED, processors) == [(seconds - 0.25) / 4] * 4
 
 
 def test_the_last_builds_correct_what_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -421,7 +421,7 @@ def test_compiling_begins_at_once_where_the_vm_has_no_machine_code(
     """One workgroup in Python takes longer than compiling all kernels."""
     batch = Mock(providers=[])
     monkeypatch.setattr(image, "get", lambda recipe: loop)
-    vmvx_native.CompiledKernels(batch, Mock(), (), (), Mock()).serve(array("q"))
+    vmvx_native.CompiledKernels(batch, Mock(), (), (), Mock(), Mock()).serve(array("q"))
     assert [call[0] for call in batch.method_calls] == [question]
 
 

@@ -64,15 +64,25 @@ DISPATCHES = [
 
 
 def test_what_is_left_of_a_list() -> None:
-    """A kernel that has not run counts as the mean of the dispatches that are known."""
-    rest = vmvx_policy.estimate(DISPATCHES, {0: 0.1, 1: 0.04}, 50.0, 2)
-    mean = (1.0 + 4.0 + 4.0) / 3
-    assert rest[:3] == pytest.approx((2.0 + 4.0, 2.0 + mean + 4.0, 2)) and rest.following == (2, 1)
-    assert vmvx_policy.estimate(DISPATCHES, {}, 50.0, 2) == LeftToDo(0.0, 0.0, 2, (2, 1))
-    assert vmvx_policy.estimate(DISPATCHES[1:2], {1: 0.04}, 1.0, 2) == LeftToDo(0.04, 0.04, 1), (
-        "one is no work for two"
-    )
-    assert vmvx_policy.estimate([], {}, 0.0, 2) == LeftToDo(0.0, 0.0, 1)
+    rest = vmvx_policy.estimate(DISPATCHES, [0.1, 0.04, 0.2], 50.0, 2)
+    assert rest[:3] == pytest.approx((2.0 + 4.0, 2.0 + 1.4 + 4.0, 2))
+    assert rest.of_kernels == pytest.approx({1: 6.0, 2: 1.4})
+    one = vmvx_policy.estimate(DISPATCHES[1:2], [0.0, 0.04], 1.0, 2)
+    assert one == LeftToDo(0.04, 0.04, 1, {1: 0.04}), "one is no work for two"
+    assert vmvx_policy.estimate([], [], 0.0, 2) == LeftToDo(0.0, 0.0, 1, {})
+
+
+def test_a_kernel_that_has_not_run_has_the_pace_of_those_that_have() -> None:
+    guessed = vmvx_policy._guessed(DISPATCHES, {0: 0.1, 1: 0.04}, [1000.0, 400.0, 5000.0])
+    assert guessed == pytest.approx([0.1, 0.04, 0.5])
+    assert vmvx_policy._guessed(DISPATCHES, {}, [1000.0, 400.0]) == [0.0, 0.0]
+
+
+def test_what_saves_most_is_first() -> None:
+    rest = LeftToDo(0.0, 5.0, 2, {3: 0.2, 0: 4.0, 1: 0.8})
+    gains = vmvx_policy.saved(rest, [0.5, 0.1, 9.0, 0.3])
+    assert list(gains) == [0, 1, 3]
+    assert gains == pytest.approx({0: 1.5, 1: 0.3, 3: -0.2})
 
 
 class _Clock:
@@ -101,17 +111,17 @@ def test_calls_after_the_first_leave_the_processors_to_the_build(
     provider = _provider(4.0)
     policy, at_begin = WaitingPolicy(provider, 1), Running(0, 0, 0, 0, 1)
     rest = LeftToDo(0.1, 0.5 * processors, processors)
-    policy.decide(at_begin, rest, 4.0, provider.begun)
+    policy.decide(at_begin, rest, 4.0, 0.0, provider.begun)
     assert policy.share == ALL and policy.may_go_on(at_begin)
     assert policy.fills is (processors > 1)
     policy.spend(0, int(0.5e9) * processors)
     interrupts.end_call(None)
     provider.begun = clock.now
-    policy.decide(at_begin, rest, 4.0, provider.begun)
+    policy.decide(at_begin, rest, 4.0, 0.0, provider.begun)
     assert policy.share == LATER
     policy.spend(0, int(0.1e9) * processors)
     assert not policy.may_go_on(at_begin)
-    clock.now += 1.1
+    clock.now += 1.1 * 0.1 / LATER
     assert policy.may_go_on(at_begin)
     assert not policy.may_go_on(Running(0, int(0.5e9) * processors, 0, 0, 1))
 
@@ -123,14 +133,25 @@ def test_what_has_been_interpreted_for_as_long_as_a_build_takes_waits(
     monkeypatch.setattr(vmvx_policy, "processors", lambda: 2)
     policy = WaitingPolicy(_provider(4.0), 1)
     policy.spend(0, int(8e9))
-    policy.decide(Running(0, 0, 0, 0, 1), LeftToDo(0.0, 0.001, 2), 4.0, None)
+    policy.decide(Running(0, 0, 0, 0, 1), LeftToDo(0.0, 0.001, 2), 4.0, 0.0, None)
     assert policy.share == NOTHING
 
 
 def test_a_larger_build_is_begun_later() -> None:
     small, large = WaitingPolicy(_provider(0.3), 1), WaitingPolicy(_provider(6.0), 1)
-    assert [policy.worth(20_000_000, 20_000_000) for policy in (small, large)] == [True, False]
-    assert large.worth(20_000_000, 200_000_000)
+    assert [policy.worth_aside(20_000_000, 20_000_000) for policy in (small, large)] == [True, False]
+    assert large.worth_aside(20_000_000, 200_000_000)
+    assert large.worth(20_000_000, 20_000_000), "what the call wants is not"
+
+
+@pytest.mark.parametrize(("gain", "builds"), [(0.0, False), (0.04, False), (0.06, True)])
+def test_a_builder_has_its_share_of_the_processors_where_it_saves_more_than_it_takes(
+    gain: float, builds: bool
+) -> None:
+    """A call of half a second, all of whose kernels take four."""
+    policy = WaitingPolicy(_provider(4.0), 1)
+    policy.decide(Running(0, 0, 0, 0, 1), LeftToDo(0.1, 0.5, 1), 4.0, gain, None)
+    assert (policy.share, policy.builds) == (ALL, builds)
 
 
 # -- calls that wait ---------------------------------------------------------------------------------------

@@ -46,6 +46,13 @@ class ImageBatch:
 
         return estimated([item.recipe for item in self.providers], processors())
 
+    @cached_property
+    def shares(self) -> list[float]:
+        """Seconds that each adds to building all, if this machine does nothing else."""
+        from jitree.codegen.image.estimates import shares
+
+        return shares([item.recipe for item in self.providers], processors())
+
     @property
     def settled(self) -> bool:
         return all(item.settled for item in self.providers)

@@ -30,10 +30,21 @@ Ratios = dict[str, list[float]]
 
 def estimated(recipes: Sequence[Recipe], processors: int) -> float:
     """Seconds until one builder has built images of one name, if nothing else uses so many processors."""
-    ratios = _ratios().get(recipes[0].name)
-    total = _stated(recipes) * (sorted(ratios)[len(ratios) // 2] if ratios else 1.0)
+    total = _stated(recipes) * _pace(recipes)
     start = min(START_SECONDS, total)
     return start + (total - start) / max(1, min(len(recipes), processors))
+
+
+def shares(recipes: Sequence[Recipe], processors: int) -> list[float]:
+    """Seconds that each image adds to that."""
+    pace = _pace(recipes) / max(1, min(len(recipes), processors))
+    return [(recipe.seconds - START_SECONDS) * pace for recipe in recipes]
+
+
+def _pace(recipes: Sequence[Recipe]) -> float:
+    """How many times the stated seconds builders take on this machine."""
+    ratios = _ratios().get(recipes[0].name)
+    return sorted(ratios)[len(ratios) // 2] if ratios else 1.0
 
 
 def _stated(recipes: Sequence[Recipe]) -> float:

@@ -1,0 +1,98 @@
+"""What a workgroup of a kernel is thought to cost before it has run."""
+
+from __future__ import annotations
+
+import random
+from math import isfinite
+
+import pytest
+
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.loaders.vmvx_costs import costs
+from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION, kernels
+from tests.assembler import Assembler
+from tests.fuzz.kernels import KernelWriter
+from tests.loaders.samples import FOLDER, sample
+
+OUTER, INNER = 7, 5
+NEST = f"""
+    %i20:21 = const.i64 0
+    %i22:23 = const.i64 1
+    %i24:25 = const.i64 {OUTER}
+    %i26:27 = ext.i32.i64.s %i0
+    %i28:29 = const.i64 {{most}}
+    %i30:31 = const.i64 {{step}}
+    %i32:33 = const.i64 -64
+    %i26:27 = fma.i64 %i26:27, %i32:33, %i28:29
+    %i32:33 = const.i64 {INNER}
+    %i26:27 = min.i64.s %i26:27, %i32:33
+    br ^outer {{{{%i20->%i34,%i21->%i35}}}}
+    ^outer:
+    %i40 = cmp.lt.i64.s %i34:35, %i24:25
+    cond_br %i40, ^begin, ^end
+    ^begin:
+    br ^inner {{{{%i20->%i36,%i21->%i37}}}}
+    ^inner:
+    %i40 = cmp.lt.i64.s %i36:37, %i26:27
+    cond_br %i40, ^body, ^next
+    ^body:
+    %i36:37 = add.i64 %i36:37, %i30:31
+    br ^inner
+    ^next:
+    %i34:35 = add.i64 %i34:35, %i22:23
+    br ^outer
+    ^end:
+    return []
+"""
+"""A loop in a loop; the inner one has a bound as that of a tile: the rest of the rows, at most so many."""
+
+
+def _costs(data: bytes | Assembler) -> list[float]:
+    module = BytecodeModule.load(data.build() if isinstance(data, Assembler) else data, "file")
+    return costs(module.program, [export.ordinal for export in kernels(module.module)])
+
+
+def _cost(body: str) -> float:
+    (cost,) = _costs(Assembler("costs").function("f", ENTRY_CONVENTION, body))
+    return cost
+
+
+def _nest(most: int, step: int) -> float:
+    return _cost(NEST.format(most=most, step=step))
+
+
+def test_instructions_count_as_often_as_loops_go_round() -> None:
+    inner = 4
+    around = 2 + 1 + 2  # the condition, the way in, the end of the outer loop
+    assert _nest(100, 1) == 12 + OUTER * (around + INNER * inner)
+
+
+@pytest.mark.parametrize(
+    ("most", "step", "count"), [(100, 2, 3), (100, INNER, 1), (3, 1, 3), (-4, 1, 1), (0, 1, 1)]
+)
+def test_steps_and_short_tiles_are_seen(most: int, step: int, count: int) -> None:
+    assert _nest(100, 1) - _nest(most, step) == OUTER * 4 * (INNER - count)
+
+
+def test_bounds_that_nothing_says_count_as_some() -> None:
+    read = NEST.replace("min.i64.s %i26:27, %i32:33", "div.i64.s %i26:27, %i20:21")
+    assert _cost(read.format(most=100, step=1)) == 12 + OUTER * (5 + 16 * 4)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("vmvx_*.fb")))
+def test_kernels_of_compilers_are_read(name: str) -> None:
+    found = _costs(sample(name))
+    assert found and all(cost >= 1 for cost in found)
+
+
+def test_a_product_costs_more_than_an_elementwise_kernel() -> None:
+    (product,), (elementwise,) = _costs(sample("vmvx_mm-3.13.0.fb")), _costs(sample("vmvx_mul-3.13.0.fb"))
+    assert product > 4 * elementwise
+
+
+def test_whatever_a_kernel_has_is_read() -> None:
+    """Random ones, with constants at the ends of what integers hold."""
+    for number in range(40):
+        text = KernelWriter(random.Random(f"kernel {number}")).write()
+        found = _costs(text.module())
+        assert all(isfinite(cost) and cost >= 1 for cost in found), number
