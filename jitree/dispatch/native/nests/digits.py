@@ -118,8 +118,10 @@ def elements(structure: Structure, access: ElementAccess) -> tuple[Polynomial, l
 
 
 def _is_counted_alike(level: Level) -> bool:
-    """Whether each loop of that number of iterations runs as often, also of one that is negative."""
-    return level.extent is not None or (level.initial.number == 0 and not level.unsigned)
+    """Whether each loop of that number of iterations runs as often: also of one that is negative, and where
+    a bound is a number from outside and some more, which may wrap."""
+    initial = level.initial.number
+    return initial is not None and (level.extent is not None or (initial == 0 and not level.unsigned))
 
 
 def _order(stride: Stride) -> list[tuple[tuple[int, ...], int]]:
