@@ -62,29 +62,33 @@ def test_scratch_memory_is_zero_where_loops_do_not_fill_it(shape: str, constants
     assert not block.any()
 
 
-def _filled_from_a_number_on() -> KernelText:
-    """A loop that fills scratch memory begins at a number from outside, and one that reads it at 0; both
-    run as often if no bound wraps."""
+def _filled_from_a_number_on(rows: int) -> KernelText:
+    """Loops that fill scratch memory begin at a number from outside, and one that reads it at 0; all run as
+    often if no bound wraps. Rows and columns become one loop."""
     text = KernelText(1)
     number = text.op("shl.i64", text.push_constant(0), text.op("buffer.load.i32", "%r1", text.constant(1)))
     first = text.op("sub.i64", number, text.constant(8))
-    end, one = text.op("add.i64", first, text.constant(ELEMENTS)), text.constant(1)
+    columns, zero, one = ELEMENTS // rows, text.constant(0), text.constant(1)
+    end = text.op("add.i64", first, text.constant(columns))
     sums, seven = text.scratch(ELEMENTS), text.constant(7, "i32")
 
     def fill(at: list[str]) -> None:
-        text.store("i32", sums, text.op("sub.i64", at[0], first), seven)
+        column = text.op("sub.i64", at[1], first)
+        text.store("i32", sums, text.index(0, (at[0], columns), (column, 1)), seven)
 
     def read(at: list[str]) -> None:
         text.store("i32", OUT, at[0], text.load("i32", sums, at[0]))
 
-    text.nest([LoopText("cmp.lt.i64.s", first, end, one)], fill)
+    outer = LoopText("cmp.lt.i64.s", zero, text.constant(rows), one)
+    text.nest([outer, LoopText("cmp.lt.i64.s", first, end, one)], fill)
     text.loops([ELEMENTS], read)
     return text
 
 
-def test_scratch_memory_is_zero_where_a_bound_wraps() -> None:
+@pytest.mark.parametrize("rows", [1, 4])
+def test_scratch_memory_is_zero_where_a_bound_wraps(rows: int) -> None:
     """2**63 - 8 is the first number: the loop that fills does not run."""
-    executable = compiled(_filled_from_a_number_on())
+    executable = compiled(_filled_from_a_number_on(rows))
     assert most_parts(executable) > 1
     block = aligned(np.full(ELEMENTS, 1, np.int32))
     run_whole(executable, 1, (1, 3), [block])
