@@ -268,10 +268,15 @@ def _steps(action: Callable[[], object], attempts: int) -> Iterator[None]:
     if interruption is None:
         yield
         return
-    later = map(_raise_in, (get_ident(),), (_class_of(interruption),))
+    later = raised_later(interruption)
     # Python looks for it after calls and jumps, and would raise it here, where it is lost.
     _ = [*later]
     yield
+
+
+def raised_later(interruption: BaseException) -> Iterator[int]:
+    """What has this thread raise it after the next call or jump in Python, from when this is iterated on."""
+    return map(_raise_in, (get_ident(),), (_class_of(interruption),))
 
 
 def _class_of(error: BaseException) -> type[BaseException]:
