@@ -334,7 +334,18 @@ def is_interruption(error: BaseException) -> bool:
     return _is_of_handler(as_raised(error))
 
 
+_LATE: Final = "_raised_after_an_end"
+
+
+def keep_as_interruption(error: BaseException) -> None:
+    """Marks what a signal's handler has raised, to be raised later: Python then forgets the frames that it
+    came through before."""
+    setattr(error, _LATE, True)
+
+
 def _is_of_handler(error: BaseException) -> bool:
+    if hasattr(error, _LATE):
+        return True
     place = error.__traceback__
     while place is not None:
         if _has_interrupted(place.tb_frame):

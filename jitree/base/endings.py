@@ -29,7 +29,7 @@ from operator import attrgetter
 from typing import Any, Final, NoReturn, SupportsIndex, TypeVar
 from weakref import ref
 
-from jitree.errors import FailedPreconditionError, UnimplementedError, is_interruption
+from jitree.errors import FailedPreconditionError, UnimplementedError, is_interruption, keep_as_interruption
 
 
 class Unique:
@@ -250,13 +250,14 @@ def _end(owner: Borrowed, is_finalizing: Callable[[], bool] = sys.is_finalizing)
 def _steps(action: Callable[[], object], attempts: int) -> Iterator[None]:
     """A generator: it begins inside of ``try``, while a function could be interrupted before that."""
     interruption: BaseException | None = None
+    left = iter(range(attempts))  # Python looks for an interrupt after each call, also after this one
     try:
         yield
     except GeneratorExit:
         return
     except BaseException as error:
         interruption = error
-    for _ in range(attempts):
+    for _ in left:
         try:
             action()
             break
@@ -267,14 +268,20 @@ def _steps(action: Callable[[], object], attempts: int) -> Iterator[None]:
     if interruption is None:
         yield
         return
-    later = map(_raise_in, (get_ident(),), (_class_of(interruption),))
+    later = raised_later(interruption)
     # Python looks for it after calls and jumps, and would raise it here, where it is lost.
     _ = [*later]
     yield
 
 
+def raised_later(interruption: BaseException) -> Iterator[int]:
+    """What has this thread raise it after the next call or jump in Python, from when this is iterated on."""
+    return map(_raise_in, (get_ident(),), (_class_of(interruption),))
+
+
 def _class_of(error: BaseException) -> type[BaseException]:
     """What gives that error when Python makes one of it: it takes no object to be raised in a thread."""
+    keep_as_interruption(error)
     kind = type(error)
     return type(kind.__name__, (kind,), {"__new__": lambda cls: error, "__module__": kind.__module__})
 

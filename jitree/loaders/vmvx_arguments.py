@@ -153,6 +153,7 @@ class KernelArguments:
         self.drop()
 
     def drop(self) -> None:
-        """Gives the handles up."""
-        self._table.release_all(self.own)
-        self._table.release_all(self.elements)
+        """Gives the handles up; once more, those that are left where an interrupt came."""
+        for handles in (self.own, self.elements):
+            while handles:
+                self._table.release(handles.pop())

@@ -41,10 +41,10 @@ _SUFFIX: Final = ".npy"
 
 DAMAGE: Final = (
     zipfile.BadZipFile, zlib.error, EOFError, struct.error, ValueError, OverflowError, OSError, LZMAError,
-    TokenError, SyntaxError,
+    TokenError, SyntaxError, TypeError,
 )  # fmt: skip
 """What zipfile, its decompressors and numpy raise for damaged files: names that are no UTF-8 are ValueErrors,
-damaged bzip2 streams OSErrors, and headers are read as Python."""
+damaged bzip2 streams OSErrors, headers are read as Python, and a size in them may be `True`."""
 UNKNOWN: Final = (NotImplementedError, RuntimeError)
 """What zipfile raises for compressions that it does not know, and for encryption."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import operator
+import signal
 from _thread import interrupt_main
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 from jitree import Session
 from jitree.base.endings import Ended, Ending, carefully, end_each, guard
+from jitree.errors import ignored, is_interruption
 from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.hal.heap import HeapAllocator
 
@@ -124,3 +126,43 @@ def test_what_cannot_be_ended_keeps_nothing_else_from_its_end() -> None:
     with pytest.raises(RuntimeWarning, match="first"):
         end_each(left, guard(), end)
     assert ended == ["first", "second", "last"] and not left
+
+
+class _Absent(OSError):
+    """What a handler raises: of a class that work fails with."""
+
+
+@pytest.fixture
+def alarm() -> Iterator[Callable[[], object]]:
+    """Sends a signal whose handler raises that."""
+
+    def handler(number: int, frame: object) -> None:
+        raise _Absent("from a handler")
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    yield partial(signal.raise_signal, signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_what_a_handler_raises_in_an_end_is_an_interrupt_later_too(alarm: Callable[[], object]) -> None:
+    """Python raises it anew after the end, without the frames that it came through."""
+    holder = [Ending(carefully(alarm))]
+    with pytest.raises(_Absent) as raised, ignored(OSError):
+        holder.clear()
+        sum(range(3))
+    assert is_interruption(raised.value)
+
+
+def test_it_is_not_lost_in_another_end(alarm: Callable[[], object]) -> None:
+    """That of an object which dies there."""
+    inner = [Ending(carefully(alarm))]
+
+    def end() -> None:
+        inner.clear()
+        sum(range(3))
+
+    holder = [Ending(carefully(end))]
+    with pytest.raises(_Absent):
+        holder.clear()
+        sum(range(3))
+    assert not holder

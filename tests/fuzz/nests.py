@@ -25,7 +25,7 @@ from jitree.regs.buffer import VmBuffer
 from jitree.regs.ref_types import RefTypes
 from tests.assembler import Assembler
 from tests.dispatch.harness import compile_here
-from tests.dispatch.native.nests.programs import REFS, SIZES, Level, Text, argument, module
+from tests.dispatch.native.nests.programs import REFS, SIZES, Level, Sum, Text, argument, module
 from tests.fuzz.numbered import Result, main
 from tests.hal.native_kernels import aligned
 
@@ -155,8 +155,8 @@ class NestWriter:
 
 
 def nest(number: int) -> Assembler:
-    """The module of a nest: ``f`` of four buffers and four numbers."""
-    source = random.Random(f"nest {number}")
+    """The module of a nest: ``f`` of four buffers and four numbers. Some loops begin at the last number."""
+    source, starts = (random.Random(f"{part} {number}") for part in ("nest", "starts"))
     levels = []
     depth = source.randint(1, 3)
     for position in range(depth):
@@ -165,7 +165,11 @@ def nest(number: int) -> Assembler:
             count = argument(position)
         step, compare = source.choice((1, 1, 1, 2, 3)), source.choice(_COMPARES[:3])
         start = source.choice((0, 0, 0, 1, 0 if compare.endswith("u") else -2))
-        levels.append(Level(count, start, step, compare))
+        if isinstance(count, int) and step == 1 and starts.random() < 0.3:
+            first = argument(SIZES - 1)
+            levels.append(Level(Sum(first, count), first, step, compare))
+        else:
+            levels.append(Level(count, start, step, compare))
     return module(levels, lambda text, at: NestWriter(source, text, at).write())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import operator
+import signal
 import sys
 from _thread import interrupt_main
 from array import array
@@ -107,11 +108,34 @@ def _pending(*functions: Callable[[], object]) -> None:
     deque(map(operator.call, functions), maxlen=0)
 
 
+class _Alarm(Exception):
+    """What a handler raises."""
+
+
+def _ring(number: int, frame: object) -> None:
+    raise _Alarm
+
+
+@pytest.mark.parametrize(("send", "kind"), [
+    (interrupt_main, KeyboardInterrupt), (partial(interrupt_main, signal.SIGUSR1), _Alarm)
+])  # fmt: skip
 @pytest.mark.parametrize("place", ["as it begins", "in the middle"])
-def test_ctrl_c_when_a_thread_looks_for_the_first_time(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next look, which is asked for at once, ends the job."""
+def test_an_interrupt_when_a_thread_looks_for_the_first_time(
+    place: str, send: Callable[[], None], kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next look, which is asked for at once, ends the job, whatever a handler raises."""
+    before = signal.signal(signal.SIGUSR1, _ring)
+    try:
+        _look_interrupted(place, send, kind, monkeypatch)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def _look_interrupted(
+    place: str, send: Callable[[], None], kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
     job, table = array("q", bytes(JOB.size)), array("q", FUNCTION_TABLE)
-    interruptions = [interrupt_main] if place == "in the middle" else []
+    interruptions = [send] if place == "in the middle" else []
     make = interrupts._look_in
 
     def interrupted() -> Callback:
@@ -128,11 +152,11 @@ def test_ctrl_c_when_a_thread_looks_for_the_first_time(place: str, monkeypatch: 
         return partial(_LOOK(function), job.buffer_info()[0])
 
     before = scopes.rings()
-    first: list[Callable[[], object]] = [interrupt_main, look(interrupts._first.address)]
-    with pytest.raises(KeyboardInterrupt):
+    first: list[Callable[[], object]] = [send, look(interrupts._first.address)]
+    with pytest.raises(kind):
         _pending(*first[place == "in the middle" :])
     assert scopes.rings() != before and job[JOB.word("failure")] == 0
-    _pending(interrupt_main, look(table[FUNCTIONS.word("look_in")]))
+    _pending(send, look(table[FUNCTIONS.word("look_in")]))
     assert job[JOB.word("failure")] == FAILED_INTERRUPTED
-    assert isinstance(take_kept(), KeyboardInterrupt)
+    assert isinstance(take_kept(), kind)
     assert not unraisable

@@ -16,6 +16,7 @@ from jitree.dispatch.native.cut_function import find_cut
 from jitree.dispatch.native.nests import cutting
 from jitree.dispatch.native.source import from_program
 from jitree.errors import OutOfRangeError
+from tests.dispatch.native.nests.programs import LoopText
 from tests.hal.native_kernels import aligned
 from tests.loaders.cut_programs import KernelText, compiled, most_parts, run_whole
 
@@ -58,6 +59,41 @@ def test_scratch_memory_is_zero_where_loops_do_not_fill_it(shape: str, constants
     assert (block[: 60 * COLUMNS] == 7).all(), "what another workgroup leaves in scratch memory"
     with pytest.raises(OutOfRangeError, match="16384 bytes"):
         run_whole(executable, 1, constants, [block])
+    assert not block.any()
+
+
+def _filled_from_a_number_on(rows: int) -> KernelText:
+    """Loops that fill scratch memory begin at a number from outside, and one that reads it at 0; all run as
+    often if no bound wraps. Rows and columns become one loop."""
+    text = KernelText(1)
+    number = text.op("shl.i64", text.push_constant(0), text.op("buffer.load.i32", "%r1", text.constant(1)))
+    first = text.op("sub.i64", number, text.constant(8))
+    columns, zero, one = ELEMENTS // rows, text.constant(0), text.constant(1)
+    end = text.op("add.i64", first, text.constant(columns))
+    sums, seven = text.scratch(ELEMENTS), text.constant(7, "i32")
+
+    def fill(at: list[str]) -> None:
+        column = text.op("sub.i64", at[1], first)
+        text.store("i32", sums, text.index(0, (at[0], columns), (column, 1)), seven)
+
+    def read(at: list[str]) -> None:
+        text.store("i32", OUT, at[0], text.load("i32", sums, at[0]))
+
+    outer = LoopText("cmp.lt.i64.s", zero, text.constant(rows), one)
+    text.nest([outer, LoopText("cmp.lt.i64.s", first, end, one)], fill)
+    text.loops([ELEMENTS], read)
+    return text
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_scratch_memory_is_zero_where_a_bound_wraps(rows: int) -> None:
+    """2**63 - 8 is the first number: the loop that fills does not run."""
+    executable = compiled(_filled_from_a_number_on(rows))
+    assert most_parts(executable) > 1
+    block = aligned(np.full(ELEMENTS, 1, np.int32))
+    run_whole(executable, 1, (1, 3), [block])
+    assert (block == 7).all(), "what another workgroup leaves in scratch memory"
+    run_whole(executable, 1, (1, 63), [block])
     assert not block.any()
 
 

@@ -13,12 +13,17 @@ from jitree.errors import ResourceExhaustedError
 from jitree.hal.command_list import CommandList
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local import executor
+from jitree.loaders.vmvx_arguments import KernelArguments
 from jitree.loaders.vmvx_context import WorkerContext
 from jitree.loaders.vmvx_executable import VmvxExecutable
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
 from jitree.loaders.vmvx_lease import Lease
+from jitree.regs.buffer import VmBuffer
+from jitree.regs.handles import HandleTable
 from jitree.regs.memory import MAXIMUM_FRAMES, Bounds
+from jitree.regs.ref_types import RefTypes
 from tests.assembler import Assembler
+from tests.base.interruption import interruptions
 from tests.hal.native_kernels import aligned, whole
 from tests.loaders.cut_programs import compile_here, compiled, most_parts, run_parts
 from tests.loaders.test_vmvx_native import KEEPS, LEAVES, SCRATCH
@@ -219,3 +224,14 @@ def test_threads_and_the_host_at_one_time() -> None:
         worker.join()
     assert wrong == []
     allocator.allocate(0, 0, 200 * threads + size)
+
+
+def test_handles_of_kernels_are_given_up_once() -> None:
+    """Also where an interrupt comes between them, and the end of their context is done again."""
+    for interruption in interruptions(0):
+        table = HandleTable(RefTypes())
+        arguments = KernelArguments(table, 2)
+        others = [table.wrap(VmBuffer.alias(bytearray(4))) for _ in range(3)]
+        interruption.during(arguments.drop)
+        arguments.drop()
+        assert [table.count(handle) for handle in others] == [1, 1, 1]

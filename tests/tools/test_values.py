@@ -226,7 +226,14 @@ def test_arrays_of_archives_as_contents_and_as_scalars(tmp_path: Path) -> None:
                 parse_values([text], [kind], files)
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "text", "checksum", "no array"])
+def array_bytes(array: np.ndarray) -> bytes:
+    """A numpy file."""
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "text", "checksum", "no array", "size"])
 def test_damaged_archives(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, np.arange(4))
@@ -234,6 +241,9 @@ def test_damaged_archives(tmp_path: Path, damage: str) -> None:
     if damage == "no array":
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("notes", "text")
+    elif damage == "size":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("arr_0.npy", array_bytes(np.arange(1)).replace(b"(1,), }   ", b"(True,), }"))
     else:
         damaged = {"empty": b"", "cut": content[:-30], "text": b"text"}
         path.write_bytes(damaged.get(damage, content.replace(b"NUMPY", b"NUMPX")))

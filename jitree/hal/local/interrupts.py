@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import time
-from _thread import _local, interrupt_main
+from _thread import _local
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from operator import call
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.base import scopes
-from jitree.base.endings import guard
+from jitree.base.endings import guard, raised_later
 from jitree.base.memory import once
 from jitree.base.scopes import CURRENT
 from jitree.errors import AFTER_OVERFLOW, CancelledError, DeadlineExceededError, StatusError, is_interruption
@@ -168,24 +167,25 @@ def _look_in() -> Callback:
 
 def _first_looks() -> Generator[None, int, None]:
     """What machine code calls first to look. From then on it calls what takes longer to import than most
-    programs run. A generator, as in :mod:`jitree.dispatch.native.slow_calls`. Ctrl-C may come before it knows
-    the job: what looks next gets it, and that looks at once."""
-    is_interrupted = False
+    programs run. A generator, as in :mod:`jitree.dispatch.native.slow_calls`. An interrupt may come before it
+    knows the job: what looks next gets it, and that looks at once."""
+    interruption: BaseException | None = None
     while True:
         try:
-            if is_interrupted:
+            if interruption is not None:
                 FUNCTION_TABLE[LOOK_IN] = _look_in().address
                 scopes.ring()
-                is_interrupted = False
-                again = map(call, (interrupt_main,))
+                again, interruption = raised_later(interruption), None
                 _ = [*again]  # Python looks for interrupts after calls and jumps, and would raise it here
             while True:
                 job = yield
                 _first_look(job)
         except GeneratorExit:
             return
-        except KeyboardInterrupt:
-            is_interrupted = True
+        except RecursionError:  # there is no stack for anything: see `revive`
+            raise
+        except BaseException as error:
+            interruption = error
 
 
 def _first_look(job: int) -> None:

@@ -14,7 +14,7 @@ from math import lcm, prod
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
-from jitree.dispatch.native.nests.digits import Digit, Reading, elements, read_digit
+from jitree.dispatch.native.nests.digits import Digit, Reading, elements, is_counted_alike, read_digit
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.nests.reading import Level
@@ -184,8 +184,8 @@ class _Cutter:
         if not touching:
             return True
         nests = {number: parts[number].nest for number, *_ in touching}.values()
-        if any(product.number is None for nest in nests for product in nest.reader.products):
-            return False  # the product of digits may wrap where a guard fails
+        if not all(map(_is_counted_alike, nests)):
+            return False
         first, structure, fill = touching[0]
         if fill.instruction.results or fill.predicate or [number for number, *_ in touching].count(first) > 1:
             return False
@@ -282,6 +282,13 @@ class _Cutter:
         reading = read_digit(part.nest.structure, access, part.level)
         assert reading is not None
         self._rooms += [(number, room) for room in reading.rooms]
+
+
+def _is_counted_alike(nest: Nest) -> bool:
+    """Whether its loops, also those that have become one, run as often as others of the same numbers, where a
+    guard fails too: the product of digits may wrap there."""
+    levels, products = nest.reader.levels.values(), nest.reader.products
+    return all(map(is_counted_alike, levels)) and all(product.number is not None for product in products)
 
 
 def _together(plan: Plan, level: Level) -> int:

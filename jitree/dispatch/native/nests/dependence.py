@@ -36,7 +36,7 @@ class Dependence:
             for value in self._inputs(load):
                 self.of(value)
         polynomials = [access.index for access in (*structure.loads.values(), *structure.stores)]
-        for level in (structure.outermost, *structure.levels):
+        for level in (structure.outermost, *reader.levels.values()):
             polynomials += [level.initial, level.bound]
         for polynomial in polynomials:
             symbols = polynomial.symbols() - set(structure.counters)

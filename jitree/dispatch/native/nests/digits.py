@@ -93,6 +93,13 @@ def _period(factor: Polynomial, extent: Polynomial, others: Sequence[Polynomial]
     return factor * extent
 
 
+def is_counted_alike(level: Level) -> bool:
+    """Whether each loop of that number of iterations runs as often: also of one that is negative, and where
+    a bound is a number from outside and some more, which may wrap."""
+    initial = level.initial.number
+    return initial is not None and (level.extent is not None or (initial == 0 and not level.unsigned))
+
+
 Stride = tuple[Polynomial, Polynomial]
 """By how many elements a loop goes on, and how often it runs."""
 
@@ -100,13 +107,14 @@ Stride = tuple[Polynomial, Polynomial]
 def elements(structure: Structure, access: ElementAccess) -> tuple[Polynomial, list[Stride]] | None:
     """Which elements an access touches in all iterations: the first one, and the strides from there, constant
     loops that go on where others end as one. Equal ones are the same elements, also on the interpreter, after
-    a guard has failed: whatever the numbers from outside are. None if they are not known."""
+    a guard has failed: whatever the numbers from outside are, if loops are counted alike. None if they are
+    not known."""
     found: list[Stride] = []
     if not _is_exact(structure, access):
         return None
     for level in structure.levels:
         factor, extent = access.index.coefficient(level.counter), extent_of(level)
-        if extent is None or not _is_counted_alike(level):
+        if extent is None:
             return None
         if factor.terms and level.extent != 1:
             found.append((factor, extent))
@@ -115,11 +123,6 @@ def elements(structure: Structure, access: ElementAccess) -> tuple[Polynomial, l
         found.remove(outer)
         found[found.index(inner)] = (inner[0], inner[1] * outer[1])
     return access.index.without(structure.counters), sorted(found, key=_order)
-
-
-def _is_counted_alike(level: Level) -> bool:
-    """Whether each loop of that number of iterations runs as often, also of one that is negative."""
-    return level.extent is not None or (level.initial.number == 0 and not level.unsigned)
 
 
 def _order(stride: Stride) -> list[tuple[tuple[int, ...], int]]:

@@ -27,7 +27,7 @@ def require_sizes(structure: Structure, reader: PolynomialReader) -> None:
     parts = map(_parts, structure.loads.values())
     if not all(map(is_narrow, (*reader.inner, *parts))):
         raise NotANest("a computed index with large factors")
-    for level in structure.levels:
+    for level in reader.levels.values():
         if not (is_narrow(level.initial) and is_narrow(level.bound)):
             raise NotANest("a bound with large factors")
         if (level.extent or 0) > 1 << SYMBOL_BITS:
@@ -165,7 +165,7 @@ class Guard:
     def _require_small(self, accesses: Iterable[ElementAccess]) -> None:
         polynomials = [access.index for access in accesses]
         polynomials += [item for access in accesses for item in self._narrowed[access].polynomials]
-        levels = (self._structure.outermost, *self._structure.levels)
+        levels = (self._structure.outermost, *self._reader.levels.values())
         polynomials += [polynomial for level in levels for polynomial in (level.initial, level.bound)]
         polynomials += self._reader.inner
         polynomials += self._reader.products
@@ -210,7 +210,7 @@ class Guard:
             extent = self._body.places.extents[level] = self._extent(level)
             if level.extent is None:
                 self._conditions.append(self._writer.let(f"icmp sle i64 {extent}, {1 << SYMBOL_BITS}"))
-        for level in self._structure.levels:
+        for level in self._reader.levels.values():  # also of those that have become one
             for polynomial in (level.initial, level.bound) if level.unsigned else ():
                 if polynomial.number is None:  # else an unsigned comparison means another one
                     value = self._polynomial(polynomial, "i64")

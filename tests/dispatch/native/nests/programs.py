@@ -105,8 +105,16 @@ class Text:
         return total
 
 
-Bound = int | str | tuple["Bound", "Bound"]
-"""A number, a register, or two factors whose product it is."""
+@dataclass(frozen=True)
+class Sum:
+    """So many more than what a register holds."""
+
+    register: str
+    more: int
+
+
+Bound = int | str | Sum | tuple["Bound", "Bound"]
+"""A number, a register, a sum, or two factors whose product it is."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +122,7 @@ class Level:
     """A loop."""
 
     bound: Bound
-    start: int = 0
+    start: Bound = 0
     step: int = 1
     compare: str = "cmp.lt.i64.s"
 
@@ -130,6 +138,8 @@ def bound_register(text: Text, bound: Bound) -> str:
         return text.constant(bound)
     if isinstance(bound, str):
         return bound
+    if isinstance(bound, Sum):
+        return text.op("add.i64", bound.register, text.constant(bound.more))
     return text.op("mul.i64", *(bound_register(text, factor) for factor in bound))
 
 
@@ -197,7 +207,7 @@ def module(levels: Sequence[Level], body: Body) -> Assembler:
     text = Text()
     bounds = [bound_register(text, level.bound) for level in levels]
     loops = [
-        LoopText(level.compare, text.constant(level.start), bound, text.constant(level.step))
+        LoopText(level.compare, bound_register(text, level.start), bound, text.constant(level.step))
         for level, bound in zip(levels, bounds, strict=True)
     ]
     text.nest(loops, lambda variables: body(text, variables))

@@ -9,7 +9,17 @@ from jitree.dispatch.native import nests
 from jitree.dispatch.native.build import build
 from jitree.dispatch.native.source import from_program
 from tests.dispatch.harness import compile_here
-from tests.dispatch.native.nests.programs import SIZES, Body, Level, Text, argument, as_module, digits, module
+from tests.dispatch.native.nests.programs import (
+    SIZES,
+    Body,
+    Level,
+    Sum,
+    Text,
+    argument,
+    as_module,
+    digits,
+    module,
+)
 from tests.fuzz.nests import APART, LENGTH, TIERS, outcome
 
 FACTORS = (1_299_314, 3_124_327, 4_544_113)
@@ -74,6 +84,21 @@ def test_a_divisor_that_wraps_to_zero_in_front_of_a_loop(inner: int, rows: int) 
     """Also where that has no iterations."""
     end = _same_on_all_tiers(_divides_between_loops(inner), (rows,))
     assert end == ("done" if rows == 3 else ("INVALID_ARGUMENT", "integer division by zero"))
+
+
+@pytest.mark.parametrize("first", [5, 2**63 - 3, -3])
+@pytest.mark.parametrize("compare", ["cmp.lt.i64.s", "cmp.lt.i64.u"])
+@pytest.mark.parametrize("columns", [1, 8])
+def test_loops_that_are_one_and_do_not_run(columns: int, compare: str, first: int) -> None:
+    """Rows and columns, which are counted from a number on. Eight columns may end before they begin: their
+    last number wraps, or the first one has no sign."""
+
+    def body(text: Text, at: list[str]) -> None:
+        column = text.op("sub.i64", at[1], argument(0))
+        text.store("i32", 0, text.index(0, (at[0], columns), (column, 1)), text.constant(7, "i32"))
+
+    levels = [Level(3), Level(Sum(argument(0), columns), argument(0), compare=compare)]
+    assert _same_on_all_tiers(_loaded(levels, body), (first,)) == "done"
 
 
 # -- ranges ----------------------------------------------------------------------------------------------
