@@ -195,8 +195,11 @@ class _Table:
                     failure = None
                 while True:
                     _call((yield))
-            except GeneratorExit:
-                return
+            except GeneratorExit as error:
+                if error.__traceback__.tb_next is None:  # type: ignore[union-attr]
+                    # Closed as it waits; others raise it elsewhere. Python would look for signals after a call.
+                    return
+                failure = error
             except KeyboardInterrupt as error:
                 failure = error
             except BaseException as error:  # nothing is called here: there may be no stack for it

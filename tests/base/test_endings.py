@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import operator
+import signal
 from _thread import interrupt_main
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -68,9 +70,9 @@ def test_cancelled() -> None:
     assert not seen
 
 
-def _drop_interrupted(holder: list[Any]) -> None:
+def _drop_interrupted(holder: list[Any], kind: type[BaseException] = KeyboardInterrupt) -> None:
     """Ctrl-C comes, and before Python looks for it the contents of a list die."""
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(kind):
         deque(map(operator.call, [interrupt_main, holder.clear]), maxlen=0)
     assert not holder
 
@@ -93,13 +95,21 @@ def test_interrupted_results() -> None:
             _drop_interrupted(holder)
 
 
-def test_an_interrupted_action_is_done() -> None:
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit])
+def test_an_interrupted_action_is_done(kind: type[BaseException]) -> None:
     seen: list[str] = []
 
     def act() -> None:
         seen.append("ended")
 
-    _drop_interrupted([Ending(carefully(act))])
+    def handle(number: int, frame: FrameType | None) -> None:
+        raise kind
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        _drop_interrupted([Ending(carefully(act))], kind)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert seen == ["ended"]
 
 

@@ -83,8 +83,12 @@ def _steps(borrowed: Borrowed, kept: list[BaseException | None]) -> Generator[No
                 elif _execute(machine, machine.adopt()):
                     machine.state[_OUTCOME] = SLOW_DONE
                 del machine
-        except GeneratorExit:
-            return
+        except GeneratorExit as error:
+            if error.__traceback__.tb_next is None:  # type: ignore[union-attr]
+                # Closed as it waits; others raise it elsewhere. Python would look for signals after a call.
+                return
+            kept[0] = error
+            machine = None  # type: ignore[assignment]
         except BaseException as error:
             kept[0] = error
             machine = None  # type: ignore[assignment]
