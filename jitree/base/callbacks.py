@@ -197,7 +197,7 @@ class _Table:
                     _call((yield))
             except GeneratorExit as error:
                 if error.__traceback__.tb_next is None:  # type: ignore[union-attr]
-                    # Closed as it waits; others raise it elsewhere. Python would look for signals after a call.
+                    # Closed as it waits; others raise it elsewhere. After a call Python looks for signals.
                     return
                 failure = error
             except KeyboardInterrupt as error:

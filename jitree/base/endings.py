@@ -254,7 +254,7 @@ def _steps(action: Callable[[], object], attempts: int) -> Iterator[None]:
         yield
     except GeneratorExit as error:
         if error.__traceback__.tb_next is None:  # type: ignore[union-attr]
-            # Closed as it waits; others raise it elsewhere. Python would look for signals after a call.
+            # Closed as it waits; others raise it elsewhere. After a call Python looks for signals.
             return
         interruption = error
     except BaseException as error:

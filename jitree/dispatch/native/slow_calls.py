@@ -85,7 +85,7 @@ def _steps(borrowed: Borrowed, kept: list[BaseException | None]) -> Generator[No
                 del machine
         except GeneratorExit as error:
             if error.__traceback__.tb_next is None:  # type: ignore[union-attr]
-                # Closed as it waits; others raise it elsewhere. Python would look for signals after a call.
+                # Closed as it waits; others raise it elsewhere. After a call Python looks for signals.
                 return
             kept[0] = error
             machine = None  # type: ignore[assignment]

@@ -188,7 +188,7 @@ def _first_looks() -> Generator[None, int, None]:
                 _first_look(job)
         except GeneratorExit as error:
             if error.__traceback__.tb_next is None:  # type: ignore[union-attr]
-                # Closed as it waits; others raise it elsewhere. Python would look for signals after a call.
+                # Closed as it waits; others raise it elsewhere. After a call Python looks for signals.
                 return
             interruption = error
         except BaseException as error:
