@@ -195,11 +195,8 @@ class _Table:
                     failure = None
                 while True:
                     _call((yield))
-            except GeneratorExit as error:
-                if error.__traceback__.tb_next is None:  # type: ignore[union-attr]
-                    # Closed as it waits; others raise it elsewhere. After a call Python looks for signals.
-                    return
-                failure = error
+            except GeneratorExit:
+                return
             except KeyboardInterrupt as error:
                 failure = error
             except BaseException as error:  # nothing is called here: there may be no stack for it

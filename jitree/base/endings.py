@@ -252,11 +252,8 @@ def _steps(action: Callable[[], object], attempts: int) -> Iterator[None]:
     interruption: BaseException | None = None
     try:
         yield
-    except GeneratorExit as error:
-        if error.__traceback__.tb_next is None:  # type: ignore[union-attr]
-            # Closed as it waits; others raise it elsewhere. After a call Python looks for signals.
-            return
-        interruption = error
+    except GeneratorExit:
+        return
     except BaseException as error:
         interruption = error
     for _ in range(attempts):
@@ -270,15 +267,10 @@ def _steps(action: Callable[[], object], attempts: int) -> Iterator[None]:
     if interruption is None:
         yield
         return
-    later = raising(interruption)
+    later = map(_raise_in, (get_ident(),), (_class_of(interruption),))
     # Python looks for it after calls and jumps, and would raise it here, where it is lost.
     _ = [*later]
     yield
-
-
-def raising(error: BaseException) -> Iterator[object]:
-    """What raises an error in this thread, by code in C alone, where Python next looks for signals."""
-    return map(_raise_in, (get_ident(),), (_class_of(error),))
 
 
 def _class_of(error: BaseException) -> type[BaseException]:

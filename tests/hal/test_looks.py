@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import ctypes
 import operator
-import signal
 import sys
 from _thread import interrupt_main
 from array import array
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from types import FrameType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Final
 
 import pytest
@@ -108,28 +107,9 @@ def _pending(*functions: Callable[[], object]) -> None:
     deque(map(operator.call, functions), maxlen=0)
 
 
-class Late(Exception):
-    pass
-
-
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit, Late])
 @pytest.mark.parametrize("place", ["as it begins", "in the middle"])
-def test_signals_when_a_thread_looks_for_the_first_time(
-    place: str, kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a handler raises ends the job at the next look, which is asked for at once."""
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        raise kind
-
-    before = signal.signal(signal.SIGINT, handle)
-    try:
-        _look_for_the_first_time(place, kind, monkeypatch)
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _look_for_the_first_time(place: str, kind: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_when_a_thread_looks_for_the_first_time(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next look, which is asked for at once, ends the job."""
     job, table = array("q", bytes(JOB.size)), array("q", FUNCTION_TABLE)
     interruptions = [interrupt_main] if place == "in the middle" else []
     make = interrupts._look_in
@@ -149,10 +129,10 @@ def _look_for_the_first_time(place: str, kind: type[BaseException], monkeypatch:
 
     before = scopes.rings()
     first: list[Callable[[], object]] = [interrupt_main, look(interrupts._first.address)]
-    with pytest.raises(kind):
+    with pytest.raises(KeyboardInterrupt):
         _pending(*first[place == "in the middle" :])
     assert scopes.rings() != before and job[JOB.word("failure")] == 0
     _pending(interrupt_main, look(table[FUNCTIONS.word("look_in")]))
     assert job[JOB.word("failure")] == FAILED_INTERRUPTED
-    assert isinstance(take_kept(), kind)
+    assert isinstance(take_kept(), KeyboardInterrupt)
     assert not unraisable

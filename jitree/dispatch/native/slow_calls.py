@@ -83,12 +83,8 @@ def _steps(borrowed: Borrowed, kept: list[BaseException | None]) -> Generator[No
                 elif _execute(machine, machine.adopt()):
                     machine.state[_OUTCOME] = SLOW_DONE
                 del machine
-        except GeneratorExit as error:
-            if error.__traceback__.tb_next is None:  # type: ignore[union-attr]
-                # Closed as it waits; others raise it elsewhere. After a call Python looks for signals.
-                return
-            kept[0] = error
-            machine = None  # type: ignore[assignment]
+        except GeneratorExit:
+            return
         except BaseException as error:
             kept[0] = error
             machine = None  # type: ignore[assignment]

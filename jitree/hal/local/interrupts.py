@@ -9,23 +9,18 @@ from __future__ import annotations
 
 import ctypes
 import time
-from _thread import _local
+from _thread import _local, interrupt_main
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from operator import call
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.base import scopes
-from jitree.base.endings import guard, raising
+from jitree.base.endings import guard
 from jitree.base.memory import once
 from jitree.base.scopes import CURRENT
-from jitree.errors import (
-    AFTER_OVERFLOW,
-    CancelledError,
-    DeadlineExceededError,
-    StatusError,
-    is_interruption,
-)
+from jitree.errors import AFTER_OVERFLOW, CancelledError, DeadlineExceededError, StatusError, is_interruption
 from jitree.hal.command_layout import FAILED_INTERRUPTED, JOB
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import (
@@ -173,28 +168,24 @@ def _look_in() -> Callback:
 
 def _first_looks() -> Generator[None, int, None]:
     """What machine code calls first to look. From then on it calls what takes longer to import than most
-    programs run. A generator, as in :mod:`jitree.dispatch.native.slow_calls`. What a signal's
-    handler raises may come before it knows the job: what looks next gets it, and that looks at once."""
-    interruption: BaseException | None = None
+    programs run. A generator, as in :mod:`jitree.dispatch.native.slow_calls`. Ctrl-C may come before it knows
+    the job: what looks next gets it, and that looks at once."""
+    is_interrupted = False
     while True:
         try:
-            if interruption is not None:
+            if is_interrupted:
                 FUNCTION_TABLE[LOOK_IN] = _look_in().address
                 scopes.ring()
-                later, interruption = raising(interruption), None
-                _ = [*later]  # Python looks for interrupts after calls and jumps, and would raise it here
+                is_interrupted = False
+                again = map(call, (interrupt_main,))
+                _ = [*again]  # Python looks for interrupts after calls and jumps, and would raise it here
             while True:
                 job = yield
                 _first_look(job)
-        except GeneratorExit as error:
-            if error.__traceback__.tb_next is None:  # type: ignore[union-attr]
-                # Closed as it waits; others raise it elsewhere. After a call Python looks for signals.
-                return
-            interruption = error
-        except BaseException as error:
-            if interruption is not None:
-                return
-            interruption = error
+        except GeneratorExit:
+            return
+        except KeyboardInterrupt:
+            is_interrupted = True
 
 
 def _first_look(job: int) -> None:
