@@ -11,7 +11,7 @@ from typing import Any, Final, SupportsIndex
 from jitree.base.records import NamedTuple
 from jitree.codegen.image.flat import begin_digest
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, pass_interruption
-from jitree.vmfb.archive import content
+from jitree.vmfb.archive import content, file_state
 
 _STAMPED_SIZE: Final = 8 << 20
 """Smaller files are read again, which takes some milliseconds."""
@@ -66,14 +66,7 @@ class ProgramFile(NamedTuple):
 
     def state(self) -> tuple[int, ...] | None:
         """Numbers that change when the file at the path does."""
-        if self.data is not None or self.path is None:
-            return None
-        try:
-            status = os.stat(self.path)
-        except OSError as error:  # reading it says why
-            pass_interruption(error)
-            return None
-        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        return None if self.data is not None or self.path is None else file_state(self.path)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         data: Any = self.data

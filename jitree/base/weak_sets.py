@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 
 class SharedWeakSet(Generic[Item]):
     """As a ``WeakSet``, which however raises RuntimeError before Python 3.14 where another thread adds to it
-    while one iterates."""
+    while one iterates, and loses what a signal handler raises as an item dies: its callback is in Python."""
 
     __slots__ = ("__weakref__", "_references")
 

@@ -15,12 +15,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from jitree.base.arguments import integer, natural
 from jitree.base.endings import Ending, carefully, guard
+from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, pass_interruption
 from jitree.hal.allocator import (
     Accounting,
@@ -95,7 +96,7 @@ class HeapAllocator(LendingAllocator):
         self._charged = 0
         self._uncharged: deque[int] = deque()
         """Charges that are over."""
-        self._lessees: WeakSet[Lessee] = WeakSet()
+        self._lessees: SharedWeakSet[Lessee] = SharedWeakSet()
         self._held = 0
         """What lessees have, or more."""
         self._lent: WeakValueDictionary[int, np.ndarray[Any, Any]] = WeakValueDictionary()

@@ -8,7 +8,6 @@ now and then. Devices made while it is on let Python start every operation, so t
 from __future__ import annotations
 
 import os
-import weakref
 from _thread import TIMEOUT_MAX
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.base.arguments import shown
 from jitree.base.endings import guard
+from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import InvalidArgumentError, tell
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ VARIABLE: Final = "JITREE_WATCHDOG"
 """Environment variable: seconds."""
 
 
-_reporters: weakref.WeakSet[Reporter] = weakref.WeakSet()
+_reporters: Final[SharedWeakSet[Reporter]] = SharedWeakSet()
 _reporters_lock = guard()
 
 

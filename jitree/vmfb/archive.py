@@ -51,7 +51,14 @@ _STREAM_SIZE: Final = 4 << 30
 """The most bytes that are read of a stream, such as a pipe: one that never ends takes no more memory."""
 _STREAM_PART: Final = 1 << 20
 
-Source: TypeAlias = "bytes | bytearray | memoryview | mmap | str | os.PathLike[str] | BinaryIO"
+
+class OwnMemory(NamedTuple):
+    """Bytes that a module alone has: its kernels may store to its constants."""
+
+    data: memoryview
+
+
+Source: TypeAlias = "bytes | bytearray | memoryview | mmap | OwnMemory | str | os.PathLike[str] | BinaryIO"
 
 
 class Archive(NamedTuple):
@@ -70,6 +77,8 @@ class Archive(NamedTuple):
     """The FlatBuffer is a stored member of a ZIP file."""
     is_private: bool
     """No caller has the bytes: they have been read of a file, or a change of them makes copies of pages."""
+    state: tuple[int, ...] | None
+    """Of the file at the path before it was opened (:func:`file_state`)."""
 
     @staticmethod
     def open(source: Source, name: str | None = None) -> Archive:
@@ -80,8 +89,19 @@ class Archive(NamedTuple):
         """
         shown = name_of(source) if name is None else name
         with loading(shown):
+            state = file_state(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else None
             data = _opened(source)
-            return _locate(data.toreadonly(), shown, not data.readonly)
+            return _locate(data.toreadonly(), shown, not data.readonly, state)
+
+
+def file_state(path: str | bytes) -> tuple[int, ...] | None:
+    """Numbers that change when the file at a path does; None where reading it says why."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError) as error:
+        pass_interruption(error)
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def loading(name: str) -> AbstractContextManager[None]:
@@ -110,6 +130,8 @@ def content(source: Source, most: int = -1) -> memoryview:
 
 def _opened(source: Source, most: int = -1) -> memoryview:
     """As :func:`content`; those that nobody else has can be written."""
+    if isinstance(source, OwnMemory):
+        return source.data
     if isinstance(source, (str, os.PathLike)):
         return _read_path(os.fspath(source), most, _read_file)
     try:
@@ -226,7 +248,7 @@ def _longest(file: BinaryIO | io.FileIO) -> int:
     return sys.maxsize - 1 if stat.S_ISREG(mode) else _STREAM_SIZE
 
 
-def _locate(data: memoryview, name: str, is_private: bool) -> Archive:
+def _locate(data: memoryview, name: str, is_private: bool, state: tuple[int, ...] | None) -> Archive:
     prefix = _prefix_offset(data)
     available = len(data) - prefix - _PREFIX_SIZE
     if available + _PREFIX_SIZE < _MINIMUM_FLATBUFFER:
@@ -253,6 +275,7 @@ def _locate(data: memoryview, name: str, is_private: bool) -> Archive:
         rodata_base=(end + _RODATA_ALIGNMENT - 1) // _RODATA_ALIGNMENT * _RODATA_ALIGNMENT,
         polyglot=prefix != 0,
         is_private=is_private,
+        state=state,
     )
 
 

@@ -18,6 +18,7 @@ import pytest
 from jitree import Session
 from jitree.base.endings import Ended, Ending, carefully, end_each, guard
 from jitree.errors import ignored, is_interruption
+from jitree.hal import watchdog
 from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.hal.heap import HeapAllocator
 
@@ -103,6 +104,32 @@ def test_an_interrupted_action_is_done() -> None:
 
     _drop_interrupted([Ending(carefully(act))])
     assert seen == ["ended"]
+
+
+class _Watched:
+    """What can be watched, and has lent memory."""
+
+    held = 0
+
+    def withdraw(self) -> None: ...
+
+
+def _watch(thing: Any) -> None:
+    watchdog.ask(thing)
+
+
+_LIMITED = HeapAllocator(1 << 20)
+
+
+def _lend(thing: Any) -> None:
+    _LIMITED.extend(thing, 64)
+
+
+@pytest.mark.parametrize("register", [_watch, _lend])
+def test_no_interrupt_is_lost_where_what_is_known_dies(register: Callable[[Any], None]) -> None:
+    holder = [_Watched()]
+    register(holder[0])
+    _drop_interrupted(holder)
 
 
 def test_an_interrupted_session_ends() -> None:

@@ -202,3 +202,12 @@ def test_device_arrays_are_reinterpreted() -> None:
         ),
     )  # fmt: skip
     np.testing.assert_array_equal(words.to_host().view(np.uint16), [0x3F80, 0xC000, 0x3F00])
+
+
+def test_copied_modules_may_work_in_place_on_constants() -> None:
+    data = (DATA.parent / "security" / "sorted.vmfb").read_bytes()
+    given = bytes(data)
+    module = rt.load_vm_module(rt.VmModule.copy_buffer(rt.VmInstance(), given), rt.Config("local-sync"))
+    assert module.sorted().to_host().tolist() == [[3, 6], [5, 7]]
+    blob = module.vm_module.stashed_flatbuffer_blob
+    assert blob.readonly and given == data

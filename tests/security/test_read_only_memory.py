@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import jitree
 from jitree import Session
-from jitree.errors import PermissionDeniedError
+from jitree.errors import FailedPreconditionError, PermissionDeniedError
 from jitree.hal.buffer import BufferView
 from jitree.hal.executable import Executable, ExecutableCache, ExecutableParameters
 from jitree.hal.local.device import LocalDevice
@@ -227,6 +229,26 @@ def test_what_compilers_have_kernels_do_to_constants(tmp_path: Path, tier: str, 
                 with pytest.raises(PermissionDeniedError, match="buffer is read-only"):
                     function()
     assert data.tobytes() == kept
+
+
+def test_programs_of_files_work_in_place_on_constants(tmp_path: Path) -> None:
+    """A session pickles as its file all the same, which is as it was."""
+    path = tmp_path / "sorted.vmfb"
+    path.write_bytes(SORTED.read_bytes())
+    with jitree.Program(path, device="local-sync").open() as session:
+        assert np.asarray(session.modules["module"].sorted()).tolist() == [[3, 6], [5, 7]]
+    with Session("local-sync") as session:
+        function = session.load(path)["sorted"]
+        function()
+        again = pickle.loads(pickle.dumps(function))
+        with again.session:
+            assert np.asarray(again()).tolist() == [[3, 6], [5, 7]]
+    with Session("local-sync") as session:
+        function = session.load(path)["sorted"]
+        function()
+        path.write_bytes(SORTED.read_bytes() + bytes(1))
+        with pytest.raises(FailedPreconditionError, match="has changed since"):
+            pickle.dumps(function)
 
 
 def test_where_pages_of_its_own_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

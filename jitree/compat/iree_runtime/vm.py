@@ -41,6 +41,7 @@ from jitree.errors import (
 )
 from jitree.modules.hal import HalModule
 from jitree.regs.objects import VmList
+from jitree.vmfb.archive import OwnMemory
 
 if TYPE_CHECKING:
     from jitree.api.function import Function
@@ -155,7 +156,7 @@ class VmModule:
         start = -room.ctypes.data % _ALIGNMENT
         copy = room[start : start + len(buffer)]
         copy[:] = np.frombuffer(buffer, np.uint8)
-        return _loaded(copy.data.toreadonly())
+        return VmModule(BytecodeModule.load(OwnMemory(copy.data), "<memoryview>"), copy.data.toreadonly())
 
     @staticmethod
     @takes(_instance, memory, anything, flag)
