@@ -278,6 +278,24 @@ class ignored:
         return isinstance(error, self._kinds) and not is_interruption(error)
 
 
+def attribute_of(value: object, name: str, default: Any = None) -> Any:
+    """As ``getattr`` of an object of a program, whose class may have code for that: what a signal's handler
+    raises in it goes through, AttributeError too."""
+    try:
+        return getattr(value, name)
+    except AttributeError as error:
+        pass_interruption(error)
+        return default
+
+
+def has_attribute(value: object, name: str) -> bool:
+    """As ``hasattr``, in the way of :func:`attribute_of`."""
+    return attribute_of(value, name, _ABSENT) is not _ABSENT
+
+
+_ABSENT: Final = object()
+
+
 class error_context:
     """Adds ``context`` to any StatusError that passes through the block. A generator would take three times
     as long to enter and leave."""
