@@ -241,7 +241,7 @@ def status_error(code: int, message: str, *contexts: str) -> StatusError:
 def again(error: StatusError) -> StatusError:
     """A copy of a kept failure to raise: contexts and tracebacks of one raise do not leak into the next.
     Classes of callers may be made by other arguments."""
-    copy = type(error).__new__(type(error))
+    copy: StatusError = (OSError if isinstance(error, OSError) else BaseException).__new__(type(error))
     copy.args = error.args
     copy.__dict__ |= error.__dict__ | {"contexts": [*error.contexts], "backtrace": [*error.backtrace]}
     copy.__cause__ = error.__cause__ or error

@@ -13,7 +13,13 @@ import numpy as np
 import pytest
 
 from jitree import CustomModule, Session, i32
-from jitree.errors import DataLossError, InvalidArgumentError, ResourceExhaustedError, StatusError
+from jitree.errors import (
+    DataLossError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+    StatusError,
+)
 from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, PROGRAMS
 from tests.assembler import Assembler
 
@@ -181,6 +187,14 @@ class OwnStatus(DataLossError):
         self.reason = reason
 
 
+class OwnLimit(DeadlineExceededError):
+    """Which Python makes in another way, since it is an ``OSError``."""
+
+    def __init__(self, code: int, *, reason: str) -> None:
+        super().__init__(f"{code}: {reason}")
+        self.reason = reason
+
+
 def _async(session: Session, array: Any) -> Any:
     return asyncio.run(session["asynchronous.add"].async_(array, N))
 
@@ -231,9 +245,10 @@ def test_whoever_waits_for_what_is_submitted(how: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["local-sync", "local-task"])
-def test_a_status_of_the_caller(device: str) -> None:
+@pytest.mark.parametrize("status", [OwnStatus, OwnLimit])
+def test_a_status_of_the_caller(status: type[OwnStatus | OwnLimit], device: str) -> None:
     def fail(dispatch: object) -> None:
-        raise OwnStatus(7, reason="mine")
+        raise status(7, reason="mine")
 
     with Session(device) as session:
         add = session.load(ASYNCHRONOUS).add
@@ -242,6 +257,6 @@ def test_a_status_of_the_caller(device: str) -> None:
                 lambda: add(N, N), lambda: add.submit(N, N), lambda: asyncio.run(add.async_(N, N)),
             ]  # fmt: skip
             for way in ways:
-                with pytest.raises(OwnStatus, match="7: mine") as caught:
+                with pytest.raises(status, match="7: mine") as caught:
                     np.asarray(way())
                 assert caught.value.reason == "mine"
