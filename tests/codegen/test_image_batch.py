@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -209,3 +210,11 @@ def test_a_builder_that_has_ended_is_forgotten_by_the_system(status: int, tmp_pa
     with pytest.raises(ChildProcessError):
         os.waitpid(process, os.WNOHANG)
     assert builder.has_ended() and builder.has_built() == (status == 0)
+
+
+def test_a_session_closes_while_another_thread_starts_the_first_builder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What that imports may be half there."""
+    monkeypatch.setitem(sys.modules, background.__name__, ModuleType(background.__name__))
+    Session("local-sync").close()

@@ -297,8 +297,9 @@ def look_for_ended_builders() -> None:
     """The system keeps a process that has ended until its parent looks. Nobody else asks for the builder of
     an image that is there."""
     background = sys.modules.get(f"{__name__}.background")  # there once a builder has been started
-    if background is not None:
-        background.look_for_ended()
+    look = getattr(background, "look_for_ended", None)  # it may be half imported
+    if look is not None:
+        look()
 
 
 def warn(title: str, reason: str, told: str = "") -> None:
