@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 from jitree.base.records import Enumeration
 
 if TYPE_CHECKING:
-    from types import FrameType
+    from types import FrameType, TracebackType
 
 Work = TypeVar("Work", bound=Callable[..., Any])
 
@@ -97,6 +97,8 @@ class StatusError(RuntimeError):
     code: StatusCode = StatusCode.UNKNOWN
     raised: Exception | None = None
     """What a function of the user raised, for which this stands while a fence carries it."""
+    raised_at: TracebackType | None = None
+    """Where that was."""
 
     def __init__(self, message: str, *contexts: str) -> None:
         super().__init__(message)
@@ -237,8 +239,10 @@ def status_error(code: int, message: str, *contexts: str) -> StatusError:
 
 
 def again(error: StatusError) -> StatusError:
-    """A copy of a kept failure to raise: contexts and tracebacks of one raise do not leak into the next."""
-    copy = type(error)(error.message)
+    """A copy of a kept failure to raise: contexts and tracebacks of one raise do not leak into the next.
+    Classes of callers may be made by other arguments."""
+    copy: StatusError = (OSError if isinstance(error, OSError) else BaseException).__new__(type(error))
+    copy.args = error.args
     copy.__dict__ |= error.__dict__ | {"contexts": [*error.contexts], "backtrace": [*error.backtrace]}
     copy.__cause__ = error.__cause__ or error
     return copy
@@ -278,6 +282,24 @@ class ignored:
         return isinstance(error, self._kinds) and not is_interruption(error)
 
 
+def attribute_of(value: object, name: str, default: Any = None) -> Any:
+    """As ``getattr`` of an object of a program, whose class may have code for that: what a signal's handler
+    raises in it goes through, AttributeError too."""
+    try:
+        return getattr(value, name)
+    except AttributeError as error:
+        pass_interruption(error)
+        return default
+
+
+def has_attribute(value: object, name: str) -> bool:
+    """As ``hasattr``, in the way of :func:`attribute_of`."""
+    return attribute_of(value, name, _ABSENT) is not _ABSENT
+
+
+_ABSENT: Final = object()
+
+
 class error_context:
     """Adds ``context`` to any StatusError that passes through the block. A generator would take three times
     as long to enter and leave."""
@@ -300,7 +322,7 @@ def fold(error: BaseException, is_finalizing: Callable[[], bool] = sys.is_finali
     if not is_finalizing():
         from jitree.base.folding import fold_tracebacks
 
-        raised = as_raised(error)
+        raised = carried(as_raised(error))
         fold_tracebacks(raised)
         see_to_overflow(raised)
         raise_in_place_of(error, raised)
@@ -394,6 +416,14 @@ def is_return(error: BaseException) -> TypeGuard[StopIteration]:
 def raise_as_raised(error: BaseException) -> None:
     """Raises what code of the caller has raised, where that is another error than this one."""
     raise_in_place_of(error, as_raised(error))
+
+
+def carried(error: BaseException) -> BaseException:
+    """What a function of the user raised, where a fence carries a status for it. Each that waits gets it
+    without the frames that it has come through since."""
+    if not isinstance(error, StatusError) or error.raised is None:
+        return error
+    return error.raised.with_traceback(error.raised_at)
 
 
 def raise_in_place_of(error: BaseException, raised: BaseException) -> None:

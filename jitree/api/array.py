@@ -12,7 +12,7 @@ import numpy as np
 
 from jitree.api.calls.transfers import CALLER, ImplicitTransfer, keep_interrupt, to_numpy
 from jitree.base.endings import guard
-from jitree.errors import FailedPreconditionError, StatusCode, StatusError, folded, pass_interruption
+from jitree.errors import FailedPreconditionError, StatusCode, StatusError, fold, folded, pass_interruption
 from jitree.hal.buffer import PENDING, BufferView
 from jitree.hal.enums import WRITING
 from jitree.types import ElementType, element_type
@@ -228,7 +228,11 @@ class Array(ImplicitTransfer):
     def __await__(self) -> Generator[object, None, Self]:
         self._require_elements()
         if self._fence is not None:
-            yield from self._fence.__await__()
+            try:
+                yield from self._fence.__await__()
+            except StatusError as error:
+                fold(error)
+                raise
             self._fence = None
         for fence in self._updates():
             yield from fence.__await__()

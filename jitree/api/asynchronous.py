@@ -19,7 +19,7 @@ from jitree.api.function import Function
 from jitree.dispatch.gate import CANCELS
 from jitree.errors import StatusError, folded
 from jitree.hal.buffer import PENDING
-from jitree.hal.fence import Fence
+from jitree.hal.fence import COMES_AFTER, Fence
 from jitree.hal.pending import begin
 
 
@@ -50,8 +50,9 @@ class AsynchronousFunction(Function):
     async def _invoke_async(self, /, *arguments: Any, **named: Any) -> Any:
         begun = self.invoker.gate[CANCELS]
         wait, signal, packed = self._begin(arguments, named)
-        call = self._context.invoke_async
+        call, outer = self._context.invoke_async, COMES_AFTER.get()
         try:
+            COMES_AFTER.set(wait)
             with awaited_use(self._device, self.arguments, packed, signal) as use:
                 await use.take_turn_here()
                 results = await use.whenever_it_waits(call(self._vm_function, [*packed, wait, signal]))
@@ -60,6 +61,8 @@ class AsynchronousFunction(Function):
                 await await_work_async(self.invoker, begun, signal, wait)
         except StatusError as error:
             self._fail(error)
+        finally:
+            COMES_AFTER.set(outer)
         return self.unpack(results)
 
     @folded

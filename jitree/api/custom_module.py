@@ -9,6 +9,7 @@ from jitree import errors
 from jitree.api import custom_types
 from jitree.dispatch.host_export import HostExport
 from jitree.dispatch.host_module import HostModule
+from jitree.errors import attribute_of
 from jitree.modules.hal import HalModule
 from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.cconv import parse
@@ -185,7 +186,7 @@ class CustomModule(HostModule):
     def fork_state(self, state: object, context: ModuleContext) -> object:
         """The value's ``fork()`` if it has such a method, else a new one."""
         assert isinstance(state, _State)
-        fork = getattr(state.value, "fork", None)
+        fork = attribute_of(state.value, "fork")
         return self.create_state(context) if fork is None else _State(fork(), _surroundings(context))
 
     def __repr__(self) -> str:

@@ -18,7 +18,7 @@ from jitree.api.calls.refusal import describe
 from jitree.api.calls.tensor_packing import ArrayTransfer, ready_view
 from jitree.api.calls.transfers import native_row, to_numpy
 from jitree.base.arguments import is_masked, shown
-from jitree.errors import InternalError, InvalidArgumentError, StatusError, pass_interruption
+from jitree.errors import InternalError, InvalidArgumentError, StatusError, has_attribute, pass_interruption
 from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device, home_of
 from jitree.modules.hal.references import type_name
@@ -188,7 +188,7 @@ def _result_types(hint: Any, label: str, classes: Mapping[type, str]) -> tuple[V
 def _aliased(hint: Any) -> Any:
     """The class that a hint, or an alias of one, stands for: ``NDArray`` is a ``type`` alias since NumPy 2.5.
     None for what is no class."""
-    while hasattr(hint, "__value__"):
+    while has_attribute(hint, "__value__"):
         hint = typing.get_origin(hint.__value__) or hint.__value__
     return hint if isinstance(hint, typing.Hashable) else None
 

@@ -14,7 +14,15 @@ from jitree.base.arguments import is_deep, shown
 from jitree.base.endings import Remade, require_interpreter
 from jitree.base.scopes import deadline
 from jitree.dispatch.function import VmFunction as VmFunction
-from jitree.errors import InvalidArgumentError, StatusError, fold, folded, printable, raise_in_place_of
+from jitree.errors import (
+    InvalidArgumentError,
+    StatusError,
+    carried,
+    fold,
+    folded,
+    printable,
+    raise_in_place_of,
+)
 from jitree.hal.buffer import PENDING
 
 if TYPE_CHECKING:
@@ -471,7 +479,7 @@ class Function(Remade):
         return error.with_context(f"invoking function '{self.name}'").with_context(f"`{self.declaration}`")
 
     def _fail(self, error: StatusError) -> NoReturn:
-        raise_in_place_of(error, error.raised or error)
+        raise_in_place_of(error, carried(error))
         raise error.with_context(f"`{self.declaration}`")
 
     def __repr__(self) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from jitree.api.custom_module import CustomModule, require_api_version
 from jitree.api.load_order import IMPORTED_NAME, ModuleReference
 from jitree.dispatch.host_module import HostModule
-from jitree.errors import InvalidArgumentError, NotFoundError, pass_interruption
+from jitree.errors import InvalidArgumentError, NotFoundError, attribute_of, pass_interruption
 
 VERSION_NAME: Final = "JITREE_API_VERSION"
 """A file may state the version of the interface that it is written for."""
@@ -37,7 +37,7 @@ def open_python_module(reference: ModuleReference) -> HostModule:
         raise NotFoundError(f"module file '{path}' does not exist")
     with _importable(path.resolve().parent):
         imported = _import(path)
-        require_api_version(getattr(imported, VERSION_NAME, 0), f"module file '{path}'")
+        require_api_version(attribute_of(imported, VERSION_NAME, 0), f"module file '{path}'")
         created = _create(imported, reference)
     if not isinstance(created, HostModule):
         raise InvalidArgumentError(
@@ -74,7 +74,7 @@ def _import(path: Path) -> ModuleType:
 
 def _create(imported: ModuleType, reference: ModuleReference) -> object:
     name = reference.function or _CREATE
-    function = getattr(imported, name, None)
+    function = attribute_of(imported, name)
     if function is None and reference.function is None and not reference.parameters:
         return _only_module(imported, reference)
     if not callable(function):

@@ -23,7 +23,7 @@ from jitree.base.dlpack_names import (
     UNSIGNED,
     VERSIONED_NAME,
 )
-from jitree.errors import InvalidArgumentError, pass_interruption
+from jitree.errors import InvalidArgumentError, attribute_of, has_attribute, pass_interruption
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,7 +125,7 @@ def exchange_capsule(cls: type) -> object:
     """The attribute of a type, None where a class overrides the methods of one further up that has it."""
     for base in cls.__mro__:
         if EXCHANGE_ATTRIBUTE in vars(base):
-            return getattr(cls, EXCHANGE_ATTRIBUTE, None)
+            return attribute_of(cls, EXCHANGE_ATTRIBUTE)
         if "__dlpack__" in vars(base) or "__dlpack_device__" in vars(base):
             return None
     return None
@@ -172,9 +172,9 @@ _functions: Final[WeakKeyDictionary[type, ExchangeFunctions | None]] = WeakKeyDi
 def has_elements(value: Any) -> bool:
     """Whether the array's memory holds its elements, and nothing else is to know of them."""
     return not (
-        getattr(value, LAZY_ATTRIBUTE, False)
-        or (hasattr(value, LAZY_METHOD) and value.is_neg())
-        or (hasattr(value, LAZY_COMPLEX) and value.is_conj())
+        attribute_of(value, LAZY_ATTRIBUTE, False)
+        or (has_attribute(value, LAZY_METHOD) and value.is_neg())
+        or (has_attribute(value, LAZY_COMPLEX) and value.is_conj())
     )
 
 
@@ -216,7 +216,7 @@ def export(array: npt.NDArray[Any], **options: Any) -> Any:
 def device_kind(value: object) -> int | None:
     """The kind of device that a value lies on, None for one without the DLPack protocol. INVALID_ARGUMENT for
     those that DLPack has no kind for, such as tensors that only have a shape."""
-    device = getattr(value, "__dlpack_device__", None)
+    device = attribute_of(value, "__dlpack_device__")
     if device is None:
         return None
     try:
@@ -239,7 +239,7 @@ def is_importable(value: object) -> bool:
 
 def require_elements(value: Any) -> None:
     """BufferError for a tensor whose memory holds the negative of its elements, which capsules do not say."""
-    is_negative = getattr(value, "is_neg", None)
+    is_negative = attribute_of(value, "is_neg")
     if is_negative is not None and is_negative():
         raise BufferError("its memory holds the negative of its elements; pass tensor.resolve_neg()")
 

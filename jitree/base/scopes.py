@@ -24,12 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from jitree.base import arguments, due
 from jitree.base.endings import Unique
 from jitree.base.weak_sets import SharedWeakSet
-from jitree.errors import (
-    DeadlineExceededError,
-    FailedPreconditionError,
-    StatusError,
-    again,
-)
+from jitree.errors import DeadlineExceededError, FailedPreconditionError, StatusError, again, attribute_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -310,7 +305,7 @@ def require_uncancelled() -> None:
     import signal
 
     handler = signal.getsignal(signal.SIGINT)
-    main: Any = getattr(handler, "keywords", {}).get("main_task")  # of asyncio.Runner
+    main: Any = attribute_of(handler, "keywords", {}).get("main_task")  # of asyncio.Runner
     if main is not None and main.get_loop() is not loop:
         main = None
     if any(map(_is_to_end, (asyncio.current_task(loop), main))):
@@ -324,5 +319,5 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 def _is_to_end(task: Any) -> bool:
     """Whether a task has been cancelled since the loop's last turn: it is marked, or what it waits for is."""
-    waiter = getattr(task, "_fut_waiter", None)
-    return getattr(task, "_must_cancel", False) or (waiter is not None and waiter.cancelled())
+    waiter = attribute_of(task, "_fut_waiter")
+    return attribute_of(task, "_must_cancel", False) or (waiter is not None and waiter.cancelled())

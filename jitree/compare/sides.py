@@ -19,7 +19,7 @@ from jitree.api.other_kinds import OtherKind
 from jitree.base.arguments import items
 from jitree.compare.peers.base import Peer
 from jitree.compare.peers.callables import CallablePeer
-from jitree.errors import InvalidArgumentError, NotFoundError, pass_interruption
+from jitree.errors import InvalidArgumentError, NotFoundError, has_attribute, pass_interruption
 
 if TYPE_CHECKING:
     from jitree.api.session import Session
@@ -163,7 +163,7 @@ def _single(results: Any) -> list[Any]:
 
 def _array(item: Any) -> np.ndarray[Any, Any]:
     for name in ("detach", "cpu", "to_host"):  # PyTorch's, and iree.runtime's
-        if hasattr(item, name):
+        if has_attribute(item, name):
             item = getattr(item, name)()
     try:
         found = as_array(item)  # also of element types that numpy has not

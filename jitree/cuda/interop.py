@@ -23,7 +23,7 @@ from jitree.base.dlpack import (
 )
 from jitree.base.endings import Ending, carefully
 from jitree.cuda import capsules, submissions
-from jitree.errors import InvalidArgumentError, pass_interruption
+from jitree.errors import InvalidArgumentError, has_attribute, pass_interruption
 from jitree.hal.buffer import BufferView
 from jitree.hal.command_layout import BINDING_ALIGNMENT
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
@@ -79,7 +79,7 @@ class CudaExchange:
         kind = device_kind(value)
         if kind is not None:
             return kind in (_CUDA, _CUDA_MANAGED)
-        return hasattr(value, "__cuda_array_interface__")
+        return has_attribute(value, "__cuda_array_interface__")
 
     @property
     def shares(self) -> bool:
@@ -102,7 +102,7 @@ class CudaExchange:
     def import_view(self, value: Any) -> BufferView:
         """As :meth:`ArrayExchange.import_view`; by DLPack where there is a choice."""
         try:
-            if hasattr(value, "__dlpack_device__"):
+            if has_attribute(value, "__dlpack_device__"):
                 return self._import_dlpack(value)
             return self._import_interface(value)
         except RecursionError:  # which is a RuntimeError, and says nothing of the value

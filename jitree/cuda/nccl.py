@@ -78,6 +78,7 @@ class Nccl:
             try:
                 function = getattr(library, name)
             except AttributeError as error:
+                errors.pass_interruption(error)
                 raise errors.UnavailableError(
                     f"the NCCL library has no function {name}; channels need 2.18 or newer: {_INSTALL}"
                 ) from error

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jitree.base.arguments import items, object_of
 from jitree.base.endings import Unique
 from jitree.base.records import Flags
+from jitree.codegen.image import look_for_ended_builders
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.engine import Engine
 from jitree.dispatch.function import VmFunction
@@ -283,6 +284,7 @@ class Context(Unique):
                 self._remove(0)
             finally:
                 self.invoker.close()
+        look_for_ended_builders()
 
     def __enter__(self) -> Context:
         return self

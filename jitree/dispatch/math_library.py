@@ -14,6 +14,7 @@ from functools import cache
 from typing import Final
 
 from jitree.base.memory import C_LIBRARY
+from jitree.errors import pass_interruption
 from jitree.regs.layout import MATH_FUNCTIONS
 
 _FIRST_VERSIONS: Final = {"x86_64": b"GLIBC_2.2.5", "aarch64": b"GLIBC_2.17"}
@@ -32,7 +33,8 @@ def _versioned(name: str, version: bytes) -> int | None:
     """None where the C library has no versions, or not this one."""
     try:
         find = C_LIBRARY.dlvsym
-    except AttributeError:
+    except AttributeError as error:
+        pass_interruption(error)
         return None
     find.argtypes, find.restype = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p), ctypes.c_void_p
     found: int | None = find(None, name.encode(), version)

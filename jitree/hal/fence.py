@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -196,6 +197,11 @@ class Fence(Unique):
 
         future.add_done_callback(forget)
         return future
+
+
+COMES_AFTER: Final[ContextVar[Fence | None]] = ContextVar("comes_after", default=None)
+"""What the call comes after whose end the task awaits. The task does nothing else before: what the host has
+still to do for that fence, others do."""
 
 
 class Turn(Fence):

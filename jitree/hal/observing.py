@@ -144,7 +144,10 @@ class _failing_as_itself:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if not isinstance(error, Exception) or isinstance(error, StatusError) or is_interruption(error):
             return
+        from jitree.base.folding import fold_tracebacks
+
         name = self._step.name
         failure = InternalError(f"what looks at {name} failed: {type(error).__name__}: {error}")
-        failure.raised = error
+        fold_tracebacks(error)
+        failure.raised, failure.raised_at = error, error.__traceback__
         raise failure from error

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from jitree.base.arguments import object_of, shown
 from jitree.base.endings import guard
-from jitree.errors import InvalidArgumentError, UnimplementedError
+from jitree.errors import InvalidArgumentError, UnimplementedError, pass_interruption
 from jitree.hal.buffer import Buffer
 
 if TYPE_CHECKING:
@@ -263,7 +263,8 @@ class QueueOperations(abc.ABC):
             return
         try:
             check = command_buffer.check_submission
-        except AttributeError:
+        except AttributeError as error:
+            pass_interruption(error)
             kind = type(command_buffer).__name__
             raise InvalidArgumentError(f"command_buffer: expected a CommandBuffer but got {kind}") from None
         check(wait is not None)

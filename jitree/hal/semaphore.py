@@ -13,6 +13,7 @@ called by who signals or fails the semaphore again.
 from __future__ import annotations
 
 from _thread import _local
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -112,6 +113,38 @@ class Timepoints:
 _FEW_VALUES: Final = 16
 
 
+class Expected:
+    """What will signal a semaphore, by value, found without looking at all of them."""
+
+    __slots__ = ("_of_value", "_values")
+
+    def __init__(self) -> None:
+        self._of_value: dict[int, Producer] = {}
+        self._values: list[int] = []
+        """Sorted; after an interrupt it may have some more."""
+
+    def add(self, value: int, producer: Producer) -> None:
+        if value not in self._of_value:
+            insort(self._values, value)
+        self._of_value[value] = producer
+
+    def remove(self, value: int, producer: Producer) -> None:
+        if self._of_value.get(value) is producer:
+            del self._of_value[value]
+            place = bisect_left(self._values, value)
+            del self._values[place : bisect_right(self._values, value)]
+
+    def find(self, value: int) -> Producer | None:
+        """Of this value, or of the next one."""
+        place = bisect_left(self._values, value)
+        while place < len(self._values):
+            found = self._of_value.get(self._values[place])
+            if found is not None:
+                return found
+            place += 1
+        return None
+
+
 class Semaphore(Unique):
     """A timeline semaphore on the host."""
 
@@ -124,7 +157,7 @@ class Semaphore(Unique):
         self._value = initial_value
         self._failure: StatusError | None = None
         self._timepoints: Timepoints | None = None
-        self._producers: dict[int, Producer] | None = None
+        self._producers: Expected | None = None
 
     @property
     def failure(self) -> StatusError | None:
@@ -212,27 +245,21 @@ class Semaphore(Unique):
         :meth:`settle`."""
         with self._lock:
             if self._producers is None:
-                self._producers = {}
-            self._producers[value] = producer
+                self._producers = Expected()
+            self._producers.add(value, producer)
 
     def settle(self, value: int, producer: Producer) -> None:
         """The work that was to signal ``value`` has ended."""
         with self._lock:
-            producers = self._producers
-            if producers is not None and producers.get(value) is producer:
-                del producers[value]
+            if self._producers is not None:
+                self._producers.remove(value, producer)
 
     def producer(self, value: int) -> Producer | None:
         """The work that will raise the payload to ``value`` or above, as far as has been stated."""
-        producers = self._producers
-        if not producers:
+        if self._producers is None:
             return None
         with self._lock:
-            found = producers.get(value)
-            if found is None:
-                later = [signalled for signalled in list(producers) if signalled > value]
-                found = producers.get(min(later)) if later else None
-            return found
+            return self._producers.find(value)
 
     def look(self) -> None:
         """Notices how far a device has got that signals the semaphore by itself; nothing for others."""

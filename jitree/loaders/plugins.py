@@ -20,6 +20,7 @@ from jitree import errors
 from jitree.base.c_allocator import allocator_address
 from jitree.base.endings import Ending, carefully
 from jitree.base.records import Protocol
+from jitree.errors import attribute_of
 from jitree.loaders.elf_format import host_architecture
 from jitree.loaders.embedded_elf import load_image
 from jitree.loaders.environment import ImportProvider
@@ -145,7 +146,7 @@ def _address(name: str, function: Any) -> tuple[int, int]:
     if isinstance(function, _ctypes.CFuncPtr):
         function = ctypes.cast(function, ctypes.c_void_p).value
     elif not isinstance(function, int):
-        function = getattr(function, "address", None)  # Numba's
+        function = attribute_of(function, "address")  # Numba's
     if not isinstance(function, int) or function <= 0:
         raise errors.InvalidArgumentError(
             f"executable plugin: '{name}' is no C function; pass an address, a ctypes function or a Numba "

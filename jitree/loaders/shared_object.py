@@ -102,7 +102,8 @@ class SharedObject:
         """The address of an exported function, None if there is none."""
         try:
             function = self._library[name]
-        except AttributeError:
+        except AttributeError as error:
+            pass_interruption(error)
             return None
         return ctypes.cast(function, ctypes.c_void_p).value
 
@@ -156,7 +157,8 @@ def _memory_file(data: Buffer) -> int | None:
     for flags in (_MFD_CLOEXEC | _MFD_EXEC, _MFD_CLOEXEC):
         try:
             descriptor = os.memfd_create("jitree-executable", flags)
-        except (AttributeError, OSError):
+        except (AttributeError, OSError) as error:
+            pass_interruption(error)
             continue
         with open(descriptor, "wb", closefd=False) as file:
             file.write(data)

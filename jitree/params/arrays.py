@@ -14,7 +14,15 @@ from jitree.base import dlpack
 from jitree.base.arguments import NO_MASKS, is_masked
 from jitree.base.copying import room_for
 from jitree.base.elements import pack_integers
-from jitree.errors import InvalidArgumentError, error_context, is_interruption, own_error, pass_interruption
+from jitree.errors import (
+    InvalidArgumentError,
+    attribute_of,
+    error_context,
+    has_attribute,
+    is_interruption,
+    own_error,
+    pass_interruption,
+)
 from jitree.params.entry import ParameterEntry, Storage, TensorType
 from jitree.types import element_type_of, is_packed, opaque_type_of
 
@@ -70,11 +78,11 @@ def _as_array(value: Any) -> npt.NDArray[Any]:
         raise InvalidArgumentError(f"expected an array but got a {type(value).__name__}{NO_MASKS}")
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value)
-    detach = getattr(value, "detach", None)  # tensors that record gradients are not exchanged
+    detach = attribute_of(value, "detach")  # tensors that record gradients are not exchanged
     value = detach() if callable(detach) else value
     if dlpack.is_importable(value):
         return dlpack.import_array(value)
-    if hasattr(value, "__array__"):
+    if has_attribute(value, "__array__"):
         try:
             return np.asarray(value)
         except RecursionError:
@@ -97,7 +105,7 @@ def state_of(value: Any) -> Mapping[str, Any] | None:
     """A mapping of names to arrays: the value itself, or what its ``state_dict()`` gives. None for others."""
     if isinstance(value, Mapping):
         return value
-    state_dict = getattr(value, "state_dict", None)
+    state_dict = attribute_of(value, "state_dict")
     if not callable(state_dict):
         return None
     state = state_dict()

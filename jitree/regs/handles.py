@@ -24,7 +24,7 @@ from weakref import WeakSet
 import numpy as np
 
 from jitree.base.records import NamedTuple
-from jitree.errors import InternalError, ResourceExhaustedError
+from jitree.errors import InternalError, ResourceExhaustedError, attribute_of
 from jitree.regs.layout import (
     COUNT_UNLIMITED,
     ENTRY,
@@ -312,7 +312,7 @@ class HandleTable:
     def _learn(self, obj: object) -> _Traits:
         cls = type(obj)
         kind = self.ref_types.id_of(obj)
-        traits = _Traits(kind, getattr(cls, "fill_entry", None), getattr(cls, "leave_entry", None))
+        traits = _Traits(kind, attribute_of(cls, "fill_entry"), attribute_of(cls, "leave_entry"))
         self._traits[cls] = traits
         return traits
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from jitree.api.load_order import IMPORTED_NAME
-from jitree.errors import StatusError, not_installed
+from jitree.errors import StatusError, attribute_of, not_installed
 
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
 
@@ -44,7 +44,7 @@ def raised_by_custom_module(trace: TracebackType | None) -> str | None:
 
 
 def _notes(error: BaseException) -> list[str]:
-    return [line.strip() for note in getattr(error, "__notes__", ()) for line in note.splitlines()]
+    return [line.strip() for note in attribute_of(error, "__notes__", ()) for line in note.splitlines()]
 
 
 def raised_at(trace: TracebackType | None) -> str | None:

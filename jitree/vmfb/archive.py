@@ -26,7 +26,9 @@ from jitree.errors import (
     PermissionDeniedError,
     ResourceExhaustedError,
     UnavailableError,
+    attribute_of,
     error_context,
+    has_attribute,
     ignored,
     pass_interruption,
 )
@@ -112,7 +114,7 @@ def loading(name: str) -> AbstractContextManager[None]:
 def name_of(source: Source) -> str:
     if isinstance(source, (str, os.PathLike)):
         return os.fspath(source)
-    file_name = getattr(source, "name", None)
+    file_name = attribute_of(source, "name")
     return file_name if isinstance(file_name, str) else f"<{type(source).__name__}>"
 
 
@@ -157,7 +159,7 @@ def _is_file(source: object) -> TypeGuard[BinaryIO]:
         memoryview(source)  # type: ignore[arg-type]
     except TypeError as error:
         pass_interruption(error)
-        return hasattr(source, "read")
+        return has_attribute(source, "read")
     return False
 
 

@@ -4,6 +4,7 @@ modules, taps, methods of arguments. A program's stack that such code fills up i
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,7 +13,13 @@ import numpy as np
 import pytest
 
 from jitree import CustomModule, Session, i32
-from jitree.errors import InternalError, InvalidArgumentError, ResourceExhaustedError, StatusError
+from jitree.errors import (
+    DataLossError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+    StatusError,
+)
 from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, PROGRAMS
 from tests.assembler import Assembler
 
@@ -113,8 +120,6 @@ def stands_for_it(way: str, raised: type[BaseException]) -> type[StatusError] | 
     """The status whose cause it is."""
     if way == "through_a_module" and raised is RecursionError:
         return ResourceExhaustedError
-    if way == "through_a_tap_of_what_is_submitted" and issubclass(raised, Exception):
-        return InternalError  # a fence carries statuses only
     refusals: dict[str, tuple[type[BaseException], ...]] = {
         "__dlpack__": (RuntimeError,),
         "__dlpack_device__": (RuntimeError, ValueError),
@@ -172,3 +177,86 @@ def test_what_is_raised_in_an_awaited_call(raised: type[BaseException]) -> None:
             assert type(error) is RuntimeError and error.__cause__ is own
         else:
             assert error is own
+
+
+class OwnStatus(DataLossError):
+    """Made by other arguments than a status is."""
+
+    def __init__(self, code: int, *, reason: str) -> None:
+        super().__init__(f"{code}: {reason}")
+        self.reason = reason
+
+
+class OwnLimit(DeadlineExceededError):
+    """Which Python makes in another way, since it is an ``OSError``."""
+
+    def __init__(self, code: int, *, reason: str) -> None:
+        super().__init__(f"{code}: {reason}")
+        self.reason = reason
+
+
+def _async(session: Session, array: Any) -> Any:
+    return asyncio.run(session["asynchronous.add"].async_(array, N))
+
+
+async def _awaited(array: Any) -> Any:
+    return await array
+
+
+WAITS: dict[str, Callable[[Session, Any], Any]] = {
+    "wait": lambda session, array: array.wait(),
+    "await": lambda session, array: asyncio.run(_awaited(array)),
+    "to_host": lambda session, array: array.to_host(),
+    "numpy": lambda session, array: np.asarray(array),
+    "memoryview": lambda session, array: np.from_dlpack(array),
+    "element": lambda session, array: array[0],
+    "list": lambda session, array: array.tolist(),
+    "number": lambda session, array: array.item(3),
+    "argument": lambda session, array: session["asynchronous.add"](array, N),
+    "argument of a call that is awaited": _async,
+    "argument of what is submitted": lambda session, array: (
+        session["asynchronous.add"].submit(array, N).wait()
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+@pytest.mark.parametrize("how", WAITS)
+def test_whoever_waits_for_what_is_submitted(how: str, device: str) -> None:
+    """Each gets it as it was raised: it does not keep what it has come through before."""
+    own = KeyError("mine")
+
+    def fail(dispatch: object) -> None:
+        raise own
+
+    with Session(device) as session:
+        session.load(ARITHMETIC, ASYNCHRONOUS)
+        with session.tap(keep=fail):
+            array = session["asynchronous.add"].submit(N, N)
+            with pytest.raises(KeyError):
+                array.wait()
+        depths = set()
+        for _ in range(3):
+            with pytest.raises(KeyError) as caught:
+                WAITS[how](session, array)
+            assert caught.value is own
+            depths.add(len(list(traceback.walk_tb(own.__traceback__))))
+        assert len(depths) == 1
+
+
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+@pytest.mark.parametrize("status", [OwnStatus, OwnLimit])
+def test_a_status_of_the_caller(status: type[OwnStatus | OwnLimit], device: str) -> None:
+    def fail(dispatch: object) -> None:
+        raise status(7, reason="mine")
+
+    with Session(device) as session:
+        add = session.load(ASYNCHRONOUS).add
+        with session.tap(keep=fail):
+            ways: list[Callable[[], Any]] = [
+                lambda: add(N, N), lambda: add.submit(N, N), lambda: asyncio.run(add.async_(N, N)),
+            ]  # fmt: skip
+            for way in ways:
+                with pytest.raises(status, match="7: mine") as caught:
+                    np.asarray(way())
+                assert vars(caught.value)["reason"] == "mine"

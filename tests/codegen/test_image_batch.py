@@ -11,11 +11,13 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from jitree import Session
 from jitree.codegen import image
-from jitree.codegen.image import batch, cache
+from jitree.codegen.image import background, batch, cache
 from jitree.codegen.image.batch import ImageBatch
 from jitree.codegen.image.flat import Recipe
 from jitree.codegen.image.worklist import WorkList
@@ -195,3 +197,24 @@ def test_an_estimate_is_of_all_processors(folder: Path, monkeypatch: pytest.Monk
     images = batch_of("a", "b", "c", "d")
     monkeypatch.setattr(batch, "processors", lambda: 2)
     assert images.estimate == 0.25 + 4 * 0.75 / 2
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_builder_that_has_ended_is_forgotten_by_the_system(status: int, tmp_path: Path) -> None:
+    """Also one whose images are there, so that nobody asks for it any more."""
+    process = os.posix_spawn("/bin/sh", ["sh", "-c", f"exit {status}"], {})
+    builder = background.Builder(process, tmp_path / "log")
+    os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+    with Session("local-sync"):
+        pass
+    with pytest.raises(ChildProcessError):
+        os.waitpid(process, os.WNOHANG)
+    assert builder.has_ended() and builder.has_built() == (status == 0)
+
+
+def test_a_session_closes_while_another_thread_starts_the_first_builder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What that imports may be half there."""
+    monkeypatch.setitem(sys.modules, background.__name__, ModuleType(background.__name__))
+    Session("local-sync").close()

@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from jitree.base.scopes import deadline
 from jitree.errors import (
     CancelledError,
     DataLossError,
@@ -19,7 +20,8 @@ from jitree.errors import (
 from jitree.hal.fence import Fence
 from jitree.hal.local import workers
 from jitree.hal.local.interrupts import watch
-from jitree.hal.local.queue import LocalQueue
+from jitree.hal.local.queue import CallerExecutor, LocalQueue
+from jitree.hal.local.queue_record import UNKNOWN_COST
 from jitree.hal.local.task import WorkerExecutor
 from jitree.hal.local.thread_team import Team
 from jitree.hal.local.topology import unpinned
@@ -208,6 +210,63 @@ def test_work_that_runs_is_waited_for() -> None:
     for fence in occupied.held:
         assert fence.wait() == StatusCode.OK
     timer.join()
+
+
+UNLIMITED = 10 * TIMEOUT
+"""Seconds that nothing here takes."""
+
+
+def _within(end: Fence) -> StatusCode:
+    with deadline(UNLIMITED):
+        return end.wait(TIMEOUT)
+
+
+LIMITS: dict[str, Callable[[Fence], object]] = {
+    "none": lambda end: end.wait(None),
+    "a time-out": lambda end: end.wait(TIMEOUT),
+    "a deadline": _within,
+}
+
+
+@pytest.mark.parametrize("cost", [LARGE, UNKNOWN_COST])
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("has_workers", [True, False])
+def test_work_that_waits_for_what_only_its_thread_would_do(has_workers: bool, limit: str, cost: int) -> None:
+    """It lets that begin and waits for it, on the only thread that there is, under a limit of its own."""
+    pool = WorkerPool("test-alone", unpinned(1))
+    queue = LocalQueue(_executor(pool) if has_workers else CallerExecutor(), Profiler())
+    first, begun, outer, end = (Fence([(Semaphore(), 1)]) for _ in range(4))
+    found: list[object] = []
+
+    def wait() -> None:
+        begun.signal()
+        found.append(LIMITS[limit](end))
+
+    queue.submit("inner", begun, end, lambda: None, cost)
+    queue.submit("outer", first, outer, wait, UNKNOWN_COST)
+    first.signal()
+    assert outer.wait(2 * TIMEOUT) == StatusCode.OK
+    assert found == [StatusCode.OK]
+    queue.close()
+    pool.close()
+    assert not any(thread.name.startswith("test-alone") for thread in threading.enumerate())
+
+
+def test_what_a_deadline_of_the_thread_has_time_for(occupied: Occupied) -> None:
+    """The deadline is not the operation's; it has ended before."""
+    names: list[str] = []
+    done = occupied.submit(partial(note, names, "it"))
+    with deadline(UNLIMITED):
+        assert done.wait(TIMEOUT) == StatusCode.OK
+    assert names == [f"it on {threading.current_thread().name}"]
+
+
+def test_what_a_deadline_of_the_thread_may_leave_no_time_for(occupied: Occupied) -> None:
+    names: list[str] = []
+    done = occupied.submit(partial(note, names, "it"), cost=UNKNOWN_COST)
+    with deadline(UNLIMITED):
+        assert done.wait(0.001) == StatusCode.DEADLINE_EXCEEDED
+    assert names == []
 
 
 def test_every_operation_runs_once_on_any_thread() -> None:

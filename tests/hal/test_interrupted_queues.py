@@ -11,6 +11,7 @@ import pytest
 
 from jitree.errors import CancelledError, StatusCode, StatusError
 from jitree.hal.fence import Fence
+from jitree.hal.local.interrupts import this_thread
 from jitree.hal.local.queue import CallerExecutor, LocalQueue
 from jitree.hal.profiling import Profiler
 from jitree.hal.semaphore import Semaphore
@@ -173,6 +174,7 @@ def test_an_interrupted_signal_loses_no_operation(failure: CancelledError | None
         first = chain.fences[0]
         tell = first.signal if failure is None else partial(first.fail, failure)
         interruption.during(tell)
+        assert this_thread.operation is None
         tell()
         codes = chain.codes()
         assert codes == sorted(codes) and set(codes) <= {StatusCode.OK, StatusCode.CANCELLED}

@@ -118,6 +118,26 @@ def test_a_point_of_a_timeline_costs_the_same_however_many_there_are(order: Orde
     assert many < 1.5 * MANY / FEW * few
 
 
+def find_all(count: int, order: Order) -> None:
+    """What is to signal values between which others are waited for."""
+    semaphore = Semaphore()
+    producers: list[Any] = [object() for _ in range(count)]
+    for index in order(count):
+        semaphore.expect(2 * index + 2, producers[index])
+    for index in order(count):
+        assert semaphore.producer(2 * index + 1) is semaphore.producer(2 * index + 2) is producers[index]
+    for index in order(count):
+        semaphore.settle(2 * index + 2, producers[index])
+        assert semaphore.producer(2 * index + 2) is not producers[index]
+    assert semaphore.producer(1) is None
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_work_that_signals_a_timeline_is_found_however_much_there_is(order: Order) -> None:
+    few, many = (steps_of(partial(find_all, count, order)) for count in (FEW, MANY))
+    assert many < 1.5 * MANY / FEW * few
+
+
 def test_cancelled_points_of_a_timeline_leave_nothing() -> None:
     semaphore, called = Semaphore(), list[StatusError | None]()
     semaphore.on_reached(1, called.append)

@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 
-from jitree import Session
+from jitree import Array, Session
 from jitree.errors import CancelledError, ResourceExhaustedError, StatusCode, StatusError
-from jitree.hal.fence import Fence
+from jitree.hal.fence import COMES_AFTER, Fence
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local import pace
 from jitree.hal.local.device import LocalDevice
@@ -24,6 +25,7 @@ from jitree.hal.local.task import TaskDevice
 from jitree.hal.pending import ended
 from jitree.hal.profiling import Profiler
 from jitree.hal.semaphore import Semaphore
+from tests.assembler import Assembler
 from tests.hal.helpers import TIMEOUT
 from tests.modules.hal_programs import (
     BUFFERS,
@@ -71,6 +73,27 @@ def program(turns: int = TURNS, awaits: bool = True) -> bytes:
     if awaits:
         made.call("fence.await", -1, 0, [[filled]])
     return made.module("m")
+
+
+def asynchronous_program() -> bytes:
+    """Such a chain, which begins when the fence of the call says so and reaches the call's other one."""
+    made = Program(ROWS)
+    made.lines.clear()
+    device, wait, signal, allocated, filled, buffer = (f"%r{index}" for index in (5, 1, 2, 6, 7, 8))
+    made.call("devices.get", 0, to=device)
+    for byte in range(TURNS):
+        before = filled if byte else wait
+        made.call("fence.create", device, 0, to=allocated)
+        alloca = (device, -1, before, allocated, *PLACED)
+        made.call("device.queue.alloca", *alloca, to=buffer)
+        made.call("fence.create", device, 0, to=filled)
+        made.call("device.queue.fill", device, -1, allocated, filled, buffer, 0, -1, byte % 251, 1, 0)
+    made.call("device.queue.barrier", device, -1, filled, signal, 0)
+    assembler = Assembler("m")
+    for name in sorted(made.used):
+        assembler.import_function(f"hal.{name}", ROWS[name])
+    attributes = {"iree.abi.model": "coarse-fences"}
+    return assembler.function("f", "0rrr_v", "\n".join([*made.lines, "return"]), attrs=attributes).build()
 
 
 class Hold:
@@ -182,6 +205,73 @@ def test_an_awaited_call_leaves_the_event_loop_to_others(tier: str) -> None:
 
         assert last_byte(asyncio.run(main())) == TURNS - 1
         assert order == ["other", "submitted"]
+
+
+def array_of(session: Session, fence: Fence) -> Array:
+    """An array that is there when a fence is reached."""
+    return Array(session.to_device(np.zeros(4, np.float32)).view, session.device, fence)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+def test_an_awaited_call_waits_for_what_others_signal(device: str, tier: str) -> None:
+    """Its task goes on when it has ended: another one lets it begin."""
+    with Session(device, tier=tier) as session:
+        function = session.load(asynchronous_program()).f
+        first = Fence.create(session.device)
+        peaks: list[int] = []
+
+        async def other() -> None:
+            for _ in range(8):
+                await asyncio.sleep(0)
+            peaks.append(session.device_allocator.statistics.device.peak)
+            first.signal()
+
+        async def main() -> None:
+            task = asyncio.create_task(other())
+            await function.async_(array_of(session, first))
+            await task
+
+        asyncio.run(asyncio.wait_for(main(), TIMEOUT))
+        assert SIZE < peaks[0] < (AT_ONCE + 1) * SIZE
+
+
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+def test_what_an_awaited_call_comes_after_is_not_cancelled_with_it(device: str) -> None:
+    with Session(device) as session:
+        function = session.load(asynchronous_program()).f
+        first = Fence.create(session.device)
+        earlier = Fence.create(session.device)
+        session.device.queue_barrier(-1, first, earlier)
+
+        async def main() -> None:
+            task = asyncio.create_task(function.async_(array_of(session, earlier)))
+            for _ in range(8):
+                await asyncio.sleep(0)
+            assert session.device_allocator.statistics.device.peak > SIZE
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        asyncio.run(main())
+        first.signal()
+        assert earlier.wait(TIMEOUT) == StatusCode.OK
+
+
+def test_a_call_inside_an_awaited_one_does_not_keep_the_thread() -> None:
+    """What the host has still to do is done by the event loop that its thread is in."""
+    with Session("local-sync", tier="plain") as session:
+        session.load(program(awaits=False))
+        first = Fence.create(session.device)
+
+        async def main() -> list[Any]:
+            COMES_AFTER.set(first)
+            return session.call_direct("m.f", *arguments(session, first))
+
+        results = asyncio.run(main())
+        assert results[-2].query() == StatusCode.DEFERRED
+        first.signal()
+        assert last_byte(results) == TURNS - 1
 
 
 def test_a_failure_of_what_is_waited_for_reaches_what_comes_after(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from jitree.api.calls.refusal import describe
 from jitree.api.calls.tensor_packing import Donation
 from jitree.api.calls.transfers import wrap_in_place
 from jitree.base.arguments import is_masked
-from jitree.errors import InvalidArgumentError
+from jitree.errors import InvalidArgumentError, has_attribute
 from jitree.hal.command_layout import BINDING_ALIGNMENT
 from jitree.hal.device import Device
 
@@ -74,7 +74,7 @@ def _over_memory(value: Any) -> npt.NDArray[Any] | None:
     say anything of itself, it is one of numpy's own class."""
     if isinstance(value, np.ndarray):
         return None if is_masked(value) else np.asarray(value)
-    if not hasattr(value, "__dlpack__"):
+    if not has_attribute(value, "__dlpack__"):
         return None
     from jitree.base.dlpack import import_array, is_importable  # few programs use other libraries
 

@@ -12,7 +12,13 @@ from jitree.api.calls.transfers import copy_to_device, copy_view, native_row
 from jitree.base.arguments import is_masked, is_released
 from jitree.base.endings import Unique
 from jitree.base.records import NamedTuple
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, own_error, pass_interruption
+from jitree.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    has_attribute,
+    own_error,
+    pass_interruption,
+)
 from jitree.hal.buffer import BufferView
 from jitree.modules.hal.references import type_name
 from jitree.regs.ref_types import BUFFER_NAME, LIST_NAME, stated_type
@@ -288,16 +294,16 @@ def as_array(value: Any) -> npt.NDArray[Any] | None:
 
 
 def _foreign_array(value: Any) -> npt.NDArray[Any] | None:
-    if hasattr(value, "__dlpack__"):
+    if has_attribute(value, "__dlpack__"):
         from jitree.base.dlpack import import_array, is_importable
 
         if is_importable(value):
             return import_array(value)
-    if hasattr(value, "__cuda_array_interface__") or hasattr(value, "__dlpack__"):
+    if has_attribute(value, "__cuda_array_interface__") or has_attribute(value, "__dlpack__"):
         raise InvalidArgumentError(
             f"an array of type {type(value).__name__} lies in another device's memory; copy it to the host"
         )
-    if hasattr(value, "__array__"):
+    if has_attribute(value, "__array__"):
         array = value.__array__()
         return np.asarray(array) if isinstance(array, np.ndarray) else None
     try:

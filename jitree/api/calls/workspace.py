@@ -14,7 +14,7 @@ from jitree.api.calls.overlaps import shares_memory
 from jitree.api.calls.reference_packing import require_workspace
 from jitree.api.calls.refusal import describe
 from jitree.base.arguments import shown
-from jitree.errors import InvalidArgumentError, NotFoundError, own_error, pass_interruption
+from jitree.errors import InvalidArgumentError, NotFoundError, attribute_of, own_error, pass_interruption
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.types import ENCODING_OPAQUE
 
@@ -136,7 +136,7 @@ def _stand_in(parameter: Parameter, item: str, given: Any, function: MeasuredFun
     if given is None:
         raise InvalidArgumentError(f"workspace_size: the shape of {parameter.name} is missing")
     try:
-        shape = tuple(map(operator.index, getattr(given, "shape", given)))
+        shape = tuple(map(operator.index, attribute_of(given, "shape", given)))
     except TypeError as error:
         pass_interruption(error)
         raise InvalidArgumentError(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 import warnings
 from _thread import allocate_lock  # threading takes 0.6 ms to import
@@ -207,6 +208,7 @@ class Provider:
             if self.settled or now < self._next_look:
                 return
             self._next_look = now + _POLL_SECONDS
+            look_for_ended_builders()
             has_ended = self._builder is not None and self._builder.has_ended()
             flat = self._load()
             if flat is not None:
@@ -289,6 +291,15 @@ def start_builder(wanted: Sequence[Provider], key: bytes, niceness: int) -> None
         item.begun = item.begun or now
         item._is_explained = is_explained
         item._builder = builder
+
+
+def look_for_ended_builders() -> None:
+    """The system keeps a process that has ended until its parent looks. Nobody else asks for the builder of
+    an image that is there."""
+    background = sys.modules.get(f"{__name__}.background")  # there once a builder has been started
+    look = getattr(background, "look_for_ended", None)  # it may be half imported
+    if look is not None:
+        look()
 
 
 def warn(title: str, reason: str, told: str = "") -> None:

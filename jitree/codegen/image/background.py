@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from jitree.base import private_files
+from jitree.base.endings import guard
 from jitree.base.spawn import spawn
 from jitree.codegen.image import cache
 from jitree.codegen.image.flat import OUTPUT, Recipe, to_json
@@ -48,14 +49,21 @@ class Builder:
 
     def has_ended(self) -> bool:
         if self._code is None:
-            try:
-                ended, status = os.waitpid(self._process, os.WNOHANG)
-            except ChildProcessError:  # the program has taken its status
-                ended, status = self._process, 0
-            if ended:
-                self._code = os.waitstatus_to_exitcode(status)
-                _running.discard(self)
+            with _looking:
+                self._look()
         return self._code is not None
+
+    def _look(self) -> None:
+        """The system tells the status once, to one thread."""
+        if self._code is not None:
+            return
+        try:
+            ended, status = os.waitpid(self._process, os.WNOHANG)
+        except ChildProcessError:  # the program has taken its status
+            ended, status = self._process, 0
+        if ended:
+            self._code = os.waitstatus_to_exitcode(status)
+            _running.discard(self)
 
     def limit(self, limit: Callable[[int], None]) -> None:
         """Has its process limited by a function of the number of that."""
@@ -88,6 +96,13 @@ class Builder:
 
 _running: Final[set[Builder]] = set()
 """Those that have not been seen to end: the system keeps a process until that."""
+_looking: Final = guard()
+
+
+def look_for_ended() -> None:
+    """Sees which have ended."""
+    for builder in tuple(_running):
+        builder.has_ended()
 
 
 def start_builder(
@@ -98,8 +113,7 @@ def start_builder(
 
     OSError if the cache folder is not writable or no process can be started.
     """
-    for builder in tuple(_running):
-        builder.has_ended()
+    look_for_ended()
     target = cache.path_of(recipes[0], key)
     folder, log_path = str(target.parent), target.with_suffix(cache.LOG_SUFFIX)
     private_files.make_folder(folder)

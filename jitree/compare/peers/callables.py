@@ -9,6 +9,7 @@ from typing import Any
 from jitree.compare.lone_dispatch import LoneDispatch
 from jitree.compare.peers import local_arrays, torch_calls
 from jitree.compare.peers.base import Peer, Show
+from jitree.errors import attribute_of
 
 
 class CallablePeer(Peer):
@@ -21,7 +22,7 @@ class CallablePeer(Peer):
 
     def __init__(self, callee: Callable[..., Any]) -> None:
         self._callee = callee
-        self.is_memory = isinstance(getattr(callee, "__self__", None), LoneDispatch)
+        self.is_memory = isinstance(attribute_of(callee, "__self__"), LoneDispatch)
 
     def call(self, inputs: Sequence[Any], show: Show | None) -> Any:
         """See :meth:`Peer.call`."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from jitree.base.folding import is_of_user
+from jitree.errors import has_attribute
 
 _LIBRARIES: Final = (os.path.dirname(os.__file__), "site-packages", "dist-packages")
 _SAMPLES: Final = 64
@@ -60,7 +61,8 @@ def _arrays(frame: FrameType) -> list[tuple[str, Any]]:
     return [
         (name, value)
         for name, value in frame.f_locals.items()
-        if (hasattr(value, "__array__") or hasattr(value, "__dlpack__")) and not isinstance(value, type)
+        if (has_attribute(value, "__array__") or has_attribute(value, "__dlpack__"))
+        and not isinstance(value, type)
     ]
 
 

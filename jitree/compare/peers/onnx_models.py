@@ -16,6 +16,8 @@ from jitree.errors import (
     InvalidArgumentError,
     NotFoundError,
     UnavailableError,
+    attribute_of,
+    has_attribute,
     is_interruption,
     pass_interruption,
 )
@@ -34,10 +36,10 @@ class OnnxPeer(Peer):
     is; values come from runs with more outputs of the graph, whose operations are then not fused."""
 
     def __init__(self, given: Any) -> None:
-        self._session = given if hasattr(given, "run") else None
-        path = getattr(given, "_model_path", None) if self._session is not None else given
+        self._session = given if has_attribute(given, "run") else None
+        path = attribute_of(given, "_model_path") if self._session is not None else given
         self._path = None if path is None else Path(os.fsdecode(path))
-        self._bytes: bytes | None = getattr(given, "_model_bytes", None)
+        self._bytes: bytes | None = attribute_of(given, "_model_bytes")
         self.nothing_shown = (
             "its graph has no nodes"
             if self._path or self._bytes
@@ -106,7 +108,7 @@ def is_onnx(given: Any) -> bool:
     """Whether it is the path of a model, or a session of onnxruntime."""
     if isinstance(given, (str, os.PathLike)):
         return os.fsdecode(given).endswith(SUFFIX)
-    return all(hasattr(given, name) for name in ("run", "get_inputs", "get_outputs"))
+    return all(has_attribute(given, name) for name in ("run", "get_inputs", "get_outputs"))
 
 
 def _run(session: Any, names: Sequence[str] | None, given: dict[str, Any]) -> Any:
@@ -120,7 +122,7 @@ def _run(session: Any, names: Sequence[str] | None, given: dict[str, Any]) -> An
 
 def _array(given: Any) -> np.ndarray[Any, Any]:
     for name in ("detach", "cpu"):  # PyTorch's
-        if hasattr(given, name):
+        if has_attribute(given, name):
             given = getattr(given, name)()
     array = np.asarray(given)
     if array.dtype.hasobject:

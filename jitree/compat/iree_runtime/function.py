@@ -23,6 +23,7 @@ from jitree.compat.iree_runtime.hal import HalDevice, a_device
 from jitree.compat.iree_runtime.references import VmRef, raw_of
 from jitree.compat.iree_runtime.variants import VmVariantList
 from jitree.compat.iree_runtime.vm import VmContext, VmFunction
+from jitree.errors import has_attribute
 from jitree.hal.buffer import BufferView
 from jitree.regs.objects import VmBuffer as VmBytes
 
@@ -148,7 +149,7 @@ def _given(value: Any, device: HalDevice) -> Any:
         return [_given(item, device) for item in value]
     if isinstance(value, dict):
         return _packed(device, [value]).raw[0]
-    if hasattr(value, "__iree_vm_ref__"):
+    if has_attribute(value, "__iree_vm_ref__"):
         raw = raw_of(value)
         return Array(raw, device.raw) if isinstance(raw, BufferView) else raw
     return value
@@ -170,7 +171,7 @@ def _packed(device: HalDevice, values: Sequence[Any]) -> VmVariantList:
             made.push_ref(value._buffer_view)
         elif isinstance(value, (np.ndarray, np.generic)):
             made.push_ref(asdevicearray(device, value)._buffer_view)
-        elif value is None or hasattr(value, "__iree_vm_ref__"):
+        elif value is None or has_attribute(value, "__iree_vm_ref__"):
             made.raw.append(raw_of(value))
         else:
             raise ArgumentError(f"could not convert python value to VM: {shown(value)}")

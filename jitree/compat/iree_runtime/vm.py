@@ -37,6 +37,7 @@ from jitree.errors import (
     NotFoundError,
     StatusError,
     UnknownError,
+    has_attribute,
     is_interruption,
 )
 from jitree.modules.hal import HalModule
@@ -126,7 +127,7 @@ class VmModule:
     """A module: a compiled one, or one written in Python."""
 
     def __init__(self, raw: ModuleLike, blob: memoryview | None = None) -> None:
-        if not hasattr(raw, "export_names"):
+        if not has_attribute(raw, "export_names"):
             raise TypeError("VmModule: no constructor defined")
         self.raw = raw
         self._blob = blob

@@ -38,6 +38,10 @@ if TYPE_CHECKING:
         def withdraw(self, task: Operation) -> bool:
             """Takes a task back; True for the one caller that may run it then."""
 
+        def leave(self, task: Operation) -> bool:
+            """Whether another thread comes for a task that the calling one has no time for; it may be the one
+            that would."""
+
     class Executor(Protocol):
         """Decides on which thread operations run."""
 
@@ -108,9 +112,9 @@ class Operation:
         failure: StatusError | None = None
         work, self.work = self.work, None
         if work is not None:
-            outer, this_thread.operation = this_thread.operation, self
-            scope = CURRENT.get()
+            outer, scope = this_thread.operation, CURRENT.get()
             try:
+                this_thread.operation = self
                 scopes.require_uncancelled()
                 if self.interrupted is not None:
                     raise again(self.interrupted)
@@ -121,8 +125,8 @@ class Operation:
                     raise
                 failure = self._failure(error)
             finally:
+                this_thread.operation = outer  # which no interrupt comes before, as it could after a call
                 CURRENT.set(scope)
-                this_thread.operation = outer
         if failure is not None:
             self.fail(failure)
         elif self.signal is not None:
@@ -213,15 +217,10 @@ class Operation:
                 semaphore.expect(value, self)
 
     def run_here(self, deadline: float | None) -> bool:
-        """As :meth:`Producer.run_here`. What a deadline leaves no time for, or may not, stays where it is; so
-        does what a deadline of this thread would not end."""
-        if deadline is not None and not 0 <= self.cost * 1e-9 < deadline - time.monotonic():
-            return False
-        limit = scopes.limit()
-        if limit is not None and limit is not self.limit:
-            return False
+        """As :meth:`Producer.run_here`. What a deadline leaves no time for, or may not, is left to another
+        thread, where there is one."""
         post = self.post
-        if post is None or not post.withdraw(self):
+        if post is None or (not self._ends_by(deadline) and post.leave(self)) or not post.withdraw(self):
             return False
         try:
             self.run()
@@ -229,6 +228,13 @@ class Operation:
             self.stop(error)
             raise
         return True
+
+    def _ends_by(self, deadline: float | None) -> bool:
+        """Whether it will have ended by a time and before what limits this thread. If that limits the
+        operation, too, it ends it."""
+        limit = scopes.limit()
+        times = [deadline, None if limit is self.limit else scopes.until()]
+        return all(end is None or 0 <= self.cost * 1e-9 < end - time.monotonic() for end in times)
 
     def interrupt(self, failure: StatusError) -> None:
         """As :meth:`Producer.interrupt`."""

@@ -7,13 +7,14 @@ So a call that is far ahead waits for the operations before its next one, as all
 It waits for submitted work only. What the host signals later, or another member of a group, may be in the
 hands of the thread that submits: such a call goes on, however far ahead it is. So does a call that an
 operation makes (a tap's callback): it may come after that operation, or after others that have their turn
-on its thread.
+on its thread. Where a task awaits the end of the call, that is in other hands, and it is awaited here.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from jitree.hal.fence import COMES_AFTER
 from jitree.hal.local.interrupts import this_thread
 from jitree.hal.waiting import WaitMode, are_held_up, pending_producers
 
@@ -36,6 +37,8 @@ def is_far_ahead(wait: Fence, size: int) -> bool:
     if count <= _FEW or (count < MOST_AHEAD and count * size < _MOST_BYTES):
         this_thread.next_look = 0
         return False
+    if COMES_AFTER.get() is not None:
+        return this_thread.operation is None
     if count < this_thread.next_look:
         return False
     if comes_by_itself(wait):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from _thread import _local
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -144,8 +144,23 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+class _Turns:
+    """Operations that have their turn on a thread, one after the other."""
+
+    def __init__(self, first: Operation) -> None:
+        self.left = OrderedDict({first: None})
+
+    def withdraw(self, task: Operation) -> bool:
+        """As :meth:`Post.withdraw`, for what the thread waits for in the middle of one of them."""
+        return _this_thread.ready is self and self.left.pop(task, self) is None
+
+    def leave(self, task: Operation) -> bool:
+        """As :meth:`Post.leave`."""
+        return _this_thread.ready is not self
+
+
 class _ThisSubmitter(_local):
-    ready: deque[Operation] | None = None
+    ready: _Turns | None = None
 
 
 _this_thread = _ThisSubmitter()
@@ -160,18 +175,20 @@ def run_on_this_thread(operation: Operation) -> None:
     if ready is None:
         after_failures(partial(_run_in_turn, operation))
     else:
-        ready.append(operation)
+        operation.post = ready
+        ready.left[operation] = None
 
 
 def _run_in_turn(operation: Operation) -> None:
-    ready = _this_thread.ready = deque((operation,))
+    ready = _this_thread.ready = _Turns(operation)
+    left = ready.left
     interruption: BaseException | None = None
     try:
-        while ready:
+        while left:
             try:
-                while ready:
-                    operation = ready[0]
-                    del ready[0]  # which no interrupt comes before, as it could after a call
+                while left:
+                    operation = next(iter(left))
+                    del left[operation]  # which no interrupt comes before, as it could after a call
                     operation.run()
             except BaseException as error:  # raised when the others have run: they have been promised
                 interruption = interruption or error

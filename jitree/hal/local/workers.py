@@ -113,6 +113,22 @@ class _Shared:
         with self.lock:
             return self.tasks.pop(task, self) is None
 
+    def run_apart(self, task: Task) -> bool:
+        """Has one more thread do a task, if no other is quicker; False where the system gives none."""
+        with self.lock:
+            place = max((self.topology.worker_count - 1, *self.threads)) + 1
+            thread = threading.Thread(
+                target=_work_apart, args=(self, place, task), name=f"{self.name}.{place}", daemon=True
+            )
+            self.threads[place] = thread
+        try:
+            thread.start()
+        except RuntimeError:
+            with self.lock:
+                del self.threads[place]
+            return False
+        return True
+
     def resize(self, topology: Topology) -> None:
         """Threads whose place is gone end when they have done what they are at."""
         with self.lock:
@@ -211,6 +227,11 @@ class WorkerPool:
         """Takes a task back: True when no thread has it, and none will then."""
         return self._shared.withdraw(task)
 
+    def leave(self, task: Task) -> bool:
+        """Whether another thread comes for a task that the calling one waits for. All of the pool may be
+        waiting like that: a thread of it gets another one to its side, if the system gives one."""
+        return not self.is_worker() or self._shared.run_apart(task)
+
     def resize(self, topology: Topology) -> None:
         """Changes the number of threads; tasks stay as they are. Threads that are left over end when they are
         done with theirs."""
@@ -268,14 +289,26 @@ def _work(shared: _Shared, place: int, processor: int | None) -> None:
         task = shared.take(place, parking)
         if task is None:
             return
-        try:
-            task.run()
-        except BaseException:  # a thread that ends here would leave work undone for ever
-            kind, error, traceback = sys.exc_info()
-            threading.excepthook(
-                threading.ExceptHookArgs((kind, error, traceback, threading.current_thread()))
-            )
+        _run(task)
         del task  # what it holds must not live until the next one comes
+
+
+def _run(task: Task) -> None:
+    try:
+        task.run()
+    except BaseException:  # a thread that ends here would leave work undone for ever
+        kind, error, traceback = sys.exc_info()
+        threading.excepthook(threading.ExceptHookArgs((kind, error, traceback, threading.current_thread())))
+
+
+def _work_apart(shared: _Shared, place: int, task: Task) -> None:
+    _this_thread.shared = shared
+    try:
+        if shared.withdraw(task):
+            _run(task)
+    finally:
+        with shared.lock:
+            del shared.threads[place]
 
 
 _pools: Final[SharedWeakSet[WorkerPool]] = SharedWeakSet()

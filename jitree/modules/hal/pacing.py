@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jitree.dispatch.engine import Pending
 from jitree.errors import CancelledError, ResourceExhaustedError, StatusCode, pass_interruption
 from jitree.hal.buffer import Buffer
-from jitree.hal.fence import Turn
+from jitree.hal.fence import COMES_AFTER, Turn
 
 if TYPE_CHECKING:
     from jitree.hal.device import Device
@@ -24,24 +24,27 @@ def submit(operation: Callable[[], object], device: Device, wait: Fence) -> obje
         result = operation()
     except ResourceExhaustedError as error:
         pass_interruption(error)
-        if not device.can_be_awaited(wait):
+        if COMES_AFTER.get() is None and not device.can_be_awaited(wait):
             raise
-        return _after(wait, operation)
+        return _after(wait, operation, device)
     size = result.byte_length if isinstance(result, Buffer) else 0
-    return _after(wait, partial(_given, result)) if device.is_far_ahead(wait, size) else result
+    return _after(wait, partial(_given, result), device) if device.is_far_ahead(wait, size) else result
 
 
 def _given(result: object) -> object:
     return result
 
 
-def _after(wait: Fence, resume: Callable[[], object]) -> Pending:
+def _after(wait: Fence, resume: Callable[[], object], device: Device) -> Pending:
     """What happens when a fence is reached or has failed, which is a matter of what waits for it."""
     turn = Turn(wait.timepoints)
-    return Pending(partial(_is_there, turn), resume, partial(_await, turn))
+    return Pending(partial(_is_there, turn, device), resume, partial(_await, turn))
 
 
-def _is_there(turn: Turn, timeout: float | None) -> bool:
+def _is_there(turn: Turn, device: Device, timeout: float | None) -> bool:
+    """A call inside an awaited one keeps the thread from what the host has still to do, and goes on."""
+    if COMES_AFTER.get() is not None and not device.can_be_awaited(turn):
+        return True
     return turn.wait(timeout) == StatusCode.OK
 
 
@@ -51,5 +54,5 @@ async def _await(turn: Turn) -> None:
     try:
         await turn
     except asyncio.CancelledError:
-        turn.interrupt(CancelledError("the wait for it was cancelled"))
+        turn.interrupt(CancelledError("the wait for it was cancelled"), COMES_AFTER.get())
         raise

@@ -19,7 +19,7 @@ from jitree.api.array import Array
 from jitree.api.calls.native.layout import EXCHANGE, MAXIMUM_EXCHANGES
 from jitree.api.calls.tensor_packing import is_object
 from jitree.base.dlpack_names import LAZY_ATTRIBUTE, LAZY_COMPLEX, LAZY_METHOD
-from jitree.errors import is_interruption
+from jitree.errors import has_attribute, is_interruption
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,14 +56,14 @@ class Producers:
         if cls in self._seen:
             return
         self._seen.add(cls)
-        if issubclass(cls, _KNOWN) or not hasattr(cls, DLPACK):
+        if issubclass(cls, _KNOWN) or not has_attribute(cls, DLPACK):
             return
         from jitree.base.dlpack import exchange_capsule, exchange_interface
 
         capsule = exchange_capsule(cls)
         interface = exchange_interface(capsule)
         if interface is not None and interface.tensor_of_object:
-            row = {field: id(name) for field, name in _LAZY_NAMES.items() if hasattr(cls, name)}
+            row = {field: id(name) for field, name in _LAZY_NAMES.items() if has_attribute(cls, name)}
             row["describe"] = interface.tensor_of_object
             row["find_stream"] = interface.current_work_stream or 0
         else:
@@ -101,5 +101,5 @@ def runs_code(value: object) -> bool:
         return len(items) > _LONG or any(map(runs_code, items))
     if issubclass(cls, (list, tuple)):
         return True
-    is_known = issubclass(cls, _KNOWN) or hasattr(cls, DLPACK) or is_object(value)
-    return not is_known and hasattr(cls, "__array__")
+    is_known = issubclass(cls, _KNOWN) or has_attribute(cls, DLPACK) or is_object(value)
+    return not is_known and has_attribute(cls, "__array__")
