@@ -10,12 +10,13 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Mapping as MappingOf
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jitree.base.endings import Ending
+from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import (
     InvalidArgumentError,
     PermissionDeniedError,
@@ -91,13 +92,39 @@ def address_of(array: npt.NDArray[Any]) -> int:
 class MappedPages:
     """Mapped memory, for a numpy array, which keeps it (its ``base``)."""
 
-    __slots__ = ("__array_interface__", "_ending")
+    __slots__ = ("__array_interface__", "_ending", "place")
 
     def __init__(self, size: int, access: int, flags: int, file: int = -1) -> None:
         start = _mapped(size, access, flags, file)
         self._ending = Ending(partial(_munmap, start, size))
+        self.place = start, size
+        """Address and bytes."""
         data = (start, not access & WRITE)
         self.__array_interface__ = {"version": 3, "shape": (size,), "typestr": "|u1", "data": data}
+
+
+class PrivateFile(MappedPages):
+    """Of a file. What is stored to them is the process's own."""
+
+    __slots__ = ("__weakref__", "is_changed")
+
+    def __init__(self, size: int, file: int) -> None:
+        super().__init__(size, READ | WRITE, _PRIVATE | _NO_RESERVE, file)
+        self.is_changed = False
+        """Whether something may have been stored to them."""
+        _private_files.add(self)
+
+    def holds(self, address: int) -> bool:
+        start, size = self.place
+        return 0 <= address - start < size
+
+
+_private_files: Final = SharedWeakSet[PrivateFile]()
+
+
+def private_files() -> Iterator[PrivateFile]:
+    """Those that are mapped."""
+    return iter(_private_files)
 
 
 def mapped_file(file: int, size: int) -> memoryview:
@@ -113,7 +140,7 @@ def private_file(file: int, size: int) -> memoryview:
     """As :func:`mapped_file`; pages that are written become the process's own, the file stays as it is."""
     import numpy as np
 
-    return np.asarray(MappedPages(size, READ | WRITE, _PRIVATE | _NO_RESERVE, file)).data
+    return np.asarray(PrivateFile(size, file)).data
 
 
 def zero_pages(size: int) -> npt.NDArray[np.uint8]:

@@ -34,10 +34,25 @@ GridState = tuple[bytes, bytes, bytes, bytes, int, int]
 bindings and what they allow, address and size of local memory."""
 
 
+def private_bindings(dispatch: int) -> list[tuple[int, int, int]]:
+    """Bindings of a dispatch state that are constants to which kernels may store: (number, address,
+    length)."""
+    *_, binding_count, _, addresses, lengths, _, _, accesses = _DISPATCH.unpack(
+        ctypes.string_at(dispatch, _DISPATCH.size)
+    )
+    tables = (_quadwords(table, binding_count) for table in (addresses, lengths, accesses))
+    rows = enumerate(zip(*tables, strict=True))
+    return [(number, at, length) for number, (at, length, access) in rows if access & ACCESS_PRIVATE]
+
+
+def _quadwords(address: int, count: int) -> tuple[int, ...]:
+    return struct.unpack(f"<{count}q", ctypes.string_at(address, 8 * count))
+
+
 class Grid:
     """What the workgroups of a dispatch all get."""
 
-    __slots__ = ("accesses", "bindings", "constants", "count", "local_memory", "size")
+    __slots__ = ("accesses", "bindings", "constants", "count", "has_private", "local_memory", "size")
 
     def __init__(
         self,
@@ -48,9 +63,13 @@ class Grid:
         accesses: tuple[int, ...],
         local: Bytes,
     ) -> None:
-        """``accesses``: ACCESS_* of each binding, as the VM's stores heed them."""
+        """``accesses``: ACCESS_* of each binding."""
         self.size, self.count = size, count
-        self.constants, self.bindings, self.accesses = constants, bindings, accesses
+        self.constants, self.bindings = constants, bindings
+        self.has_private = any(access & ACCESS_PRIVATE for access in accesses)
+        """Whether constants are among the bindings to which kernels may store."""
+        self.accesses = [ACCESS_READ | (ACCESS_WRITE if access & _MAY_STORE else 0) for access in accesses]
+        """Of each binding, as the VM's stores heed them."""
         self.local_memory = local
 
     def cell(self, number: int) -> Cell:
@@ -89,9 +108,7 @@ def read_grid(state: GridState) -> Grid:
         (count_x, count_y, count_z),
         _memory(constants, 4 * constant_count),
         tuple(map(_memory, table.unpack(addresses), table.unpack(lengths))),
-        tuple(
-            ACCESS_READ | (ACCESS_WRITE if access & _MAY_STORE else 0) for access in table.unpack(accesses)
-        ),
+        table.unpack(accesses),
         _memory(local_memory, local_size),
     )
 

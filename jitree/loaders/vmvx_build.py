@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from array import array
 
 from jitree.codegen.image.generated import STRAIGHT, Generated, Unit
@@ -10,6 +9,8 @@ from jitree.dispatch.native.generate import PROGRAM, resumable
 from jitree.dispatch.native.lower import lower
 from jitree.dispatch.native.prelude import shared
 from jitree.dispatch.native.source import decode, mnemonics
+from jitree.loaders.vmvx_kernels import KernelNotes
+from jitree.loaders.vmvx_stores import stored_bindings
 from jitree.loaders.vmvx_text import CHANGE_LISTS, Kernel, texts
 from jitree.loaders.vmvx_workgroups import workgroups
 
@@ -17,8 +18,7 @@ from jitree.loaders.vmvx_workgroups import workgroups
 def generate(data: bytes, numbers: bytes) -> Generated:
     """The ``workgroups`` of a kernel, if it can be lowered. ``data`` is a module as
     :func:`jitree.dispatch.native.source.encode` writes it, ``numbers`` (i32) are the ordinal of the kernel in
-    it, and whether kernels of the executable keep buffers. The notes say why it was not, what became of its
-    loops, and into how many parts a workgroup can be cut."""
+    it, and whether kernels of the executable keep buffers. The notes are :class:`KernelNotes`."""
     source = decode(data)
     ordinal, keeps = array("i", numbers)
     wanted = (ordinal,)
@@ -26,14 +26,15 @@ def generate(data: bytes, numbers: bytes) -> Generated:
     lowered = lower(source, (), wanted, asks=False, roots=wanted, kernels=() if keeps else wanted)
     refusal = f"{', '.join(changes)} in the executable" if changes else lowered.refusals.get(ordinal, "")
     parts = 0 if refusal else lowered.parts.get(ordinal, 0)
-    notes = json.dumps({"refusal": refusal, "loops": lowered.loops.get(ordinal, ()), "parts": parts})
+    stores = stored_bindings(source, ordinal)
+    notes = KernelNotes(parts, stores, refusal, tuple(lowered.loops.get(ordinal, ()))).encoded()
     if refusal:
-        return Generated((), (), notes.encode())
+        return Generated((), (), notes)
     kernel = Kernel(f"f{ordinal}", lowered.needs[ordinal], max(parts, 1), ordinal in lowered.borrowing)
     pipeline = PROGRAM if lowered.scalar else STRAIGHT
     entries = (workgroups.__name__,)
     unit = Unit(texts(lowered.text, kernel), entries, pipeline)
-    return Generated((unit, shared()), entries, notes.encode())
+    return Generated((unit, shared()), entries, notes)
 
 
 def generate_hot(data: bytes, ordinals: bytes) -> Generated:

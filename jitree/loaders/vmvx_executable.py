@@ -164,7 +164,7 @@ class _Function:
         contexts = 0 if compiled is None else compiled.contexts_address
         # A record of vmvx_layout.ENVIRONMENT.
         self._environment = array(
-            "q", (id(self), contexts, _RUN_ADDRESS, _SLOW_PATH_ADDRESS, _FINISH_ADDRESS, 0, 0)
+            "q", (id(self), contexts, _RUN_ADDRESS, _SLOW_PATH_ADDRESS, _FINISH_ADDRESS, 0, 0, 0, 0, 0)
         )
 
     @property

@@ -1,10 +1,11 @@
-"""Which functions of a VMVX executable are kernels."""
+"""Which functions of a VMVX executable are kernels, and what is known of compiled ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
+from jitree.base.records import NamedTuple
 from jitree.vmfb.schema import Export, FunctionRow, ModuleTables
 
 ENTRY_CONVENTION: Final = "0rrriiiiiiiii_v"
@@ -21,3 +22,29 @@ def _is_kernel(export: Export, function: FunctionRow) -> bool:
     """Internal functions (``__init``, ``__set_constants``) are none; kernels that the compiler adds to every
     program, such as ``__builtin_fill_i64``, are."""
     return not export.name.startswith(_INTERNAL_PREFIX) or function.cconv == ENTRY_CONVENTION
+
+
+class KernelNotes(NamedTuple):
+    """What the image of a kernel says of it: a line of numbers, which is read without the module ``json``,
+    and a line for people."""
+
+    parts: int
+    """Into how many parts a workgroup can be cut."""
+    stores: int
+    """A bit for each binding that it may store to, as a signed number of 64 bits."""
+    refusal: str
+    """Why it has not been compiled."""
+    loops: Sequence[Sequence[object]]
+    """What became of its loops."""
+
+    def encoded(self) -> bytes:
+        import json
+
+        described = json.dumps({"refusal": self.refusal, "loops": self.loops})
+        return f"{self.parts} {self.stores}\n{described}".encode()
+
+
+def numbers_of(notes: bytes) -> tuple[int, int]:
+    """``parts`` and ``stores``."""
+    parts, stores = notes.partition(b"\n")[0].split()
+    return int(parts), int(stores)

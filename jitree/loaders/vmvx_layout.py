@@ -19,6 +19,9 @@ ENVIRONMENT: Final = Record(
     i64 finish            # address of the C function that finishes a workgroup which left machine code
     i64 workgroups        # address of the compiled kernel's ``workgroups`` (vmvx_workgroups.py), 0 = none
     i64 kernel            # number of the kernel's function in the module
+    i64 stores            # a bit for each binding that the kernel may store to
+    i64 changed           # address of constants that it stores to, of which no copies are read; 0 = none
+    i64 changed_size      # their bytes
     """,
 )
 """What a function's calls get as environment; the function owns it. The C functions take environment,

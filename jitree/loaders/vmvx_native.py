@@ -20,10 +20,12 @@ from jitree.errors import FailedPreconditionError
 from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_POINT
 from jitree.hal.local import interrupts
 from jitree.hal.local.executor.records import KernelDispatch, KernelEntry
+from jitree.loaders.vmvx_arguments import private_bindings
 from jitree.loaders.vmvx_context import WorkerContext
 from jitree.loaders.vmvx_images import SPANS
+from jitree.loaders.vmvx_kernels import numbers_of
 from jitree.loaders.vmvx_layout import CONTEXTS, MAXIMUM_CONTEXTS
-from jitree.loaders.vmvx_packed import Copies, PackedConstants
+from jitree.loaders.vmvx_packed import Copies, PackedConstants, note_stores
 from jitree.loaders.vmvx_policy import ALL, LATER, NOTHING, Running, WaitingPolicy, rest_of, saved
 from jitree.loaders.vmvx_records import KernelEnvironment
 from jitree.loaders.vmvx_worker import job_failure
@@ -225,12 +227,26 @@ class CompiledKernels(Ended):
             look = partial(interrupts.require_going_on, job_failure(dispatch))
             self._use(ordinal, self._batch.providers[ordinal].wait(look))
         elif ordinal in self._images:
+            if not self._is_told_of_stores(environment, dispatch):
+                return None
             while not self._add_context():
                 if KernelDispatch(dispatch).parts <= 1:
                     return None
                 interrupts.require_going_on(job_failure(dispatch))  # the VM knows no parts
                 time.sleep(_BUSY)
         return self._run_span(environment, dispatch, group) if ordinal in self._images else None
+
+    @staticmethod
+    def _is_told_of_stores(environment: int, dispatch: int) -> bool:
+        """Gives up copies of constants that a compiled kernel may store to. Whether machine code can tell
+        from now on that this has been done: it knows one place."""
+        own, places = KernelEnvironment(environment), set[tuple[int, int]]()
+        for number, address, length in private_bindings(dispatch):
+            if own.stores >> number & 1:
+                places.add(note_stores(address, length))
+        if len(places) == 1:
+            ((own.changed, own.changed_size),) = places
+        return len(places) <= 1
 
     def context(self, address: int) -> WorkerContext:
         """The one with a CONTEXT record."""
@@ -253,16 +269,15 @@ class CompiledKernels(Ended):
             return
         assert self._records is not None
         self._run_span = _SPAN(spans.addresses["run_span"])
-        parts = 0
-        if next(iter(self._contexts.values())).runs_parts:
-            import json  # 2 ms, and a device with one thread has no parts
-
-            parts = json.loads(ready.notes)["parts"]
+        parts, stores = numbers_of(ready.notes)
+        if not next(iter(self._contexts.values())).runs_parts:
+            parts = 0
         (code,) = ready.addresses.values()
         self._images[ordinal] = ready
         row = ordinal * _ENTRY_WORDS
         environment = KernelEnvironment(self._records[row + _ENVIRONMENT])
         environment.kernel, environment.workgroups = self._ordinals[ordinal], code
+        environment.stores = stores
         entry = KernelEntry(self._records.buffer_info()[0] + 8 * row)
         entry.flags &= ~ENTRY_INTERPRETED
         entry.parts = parts

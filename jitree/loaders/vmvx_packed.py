@@ -17,7 +17,8 @@ import numpy as np
 
 from jitree.base import spare_memory
 from jitree.base.endings import guard
-from jitree.base.memory import READ, WRITE, MappedPages, Mapping
+from jitree.base.memory import READ, WRITE, MappedPages, Mapping, PrivateFile, private_files
+from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import ResourceExhaustedError
 from jitree.hal.local.executor import native_executor
 from jitree.loaders.vmvx_layout import CONTEXTS
@@ -40,6 +41,7 @@ _SIZE: Final = PACKED.word("size")
 _ROOM: Final = PACKED.word("room")
 _NEXT: Final = PACKED.word("next")
 _publishing: Final = guard()
+_all: Final = SharedWeakSet["PackedConstants"]()
 _NOTHING: Final = memoryview(b"")
 """Constants of a file that may change: none."""
 
@@ -64,6 +66,10 @@ class PackedConstants:
         self.most_copied = min(size, most)
         """Bytes of constants that may come to have copies."""
         self._record = array("q", (start, size, copies - start, marks, self.most_copied, 0))
+        self._whole = (begin, len(elements))
+        _all.add(self)
+        if stable_memory(constants) is None:  # something has begun to store to them meanwhile
+            self.retire()
 
     @property
     def address(self) -> int:
@@ -89,6 +95,11 @@ class PackedConstants:
         self.following = other
         with _publishing:  # orders the stores for threads that see the address
             self._record[_NEXT] = other.address
+
+    def holds(self, address: int) -> bool:
+        """Whether the constants are there."""
+        begin, size = self._whole
+        return 0 <= address - begin < size
 
     def retire(self) -> None:
         """No kernel finds a copy from now on. Those that have found some may still read them."""
@@ -204,17 +215,45 @@ def copies_for(data: memoryview, lender: Lender | None) -> Copies | None:
 
 
 def stable_memory(data: memoryview) -> memoryview | None:
-    """All the memory that some bytes are part of; None where it may change."""
-    owner: Any = data
-    whole = data
-    while isinstance(owner, memoryview | np.ndarray):
-        whole = owner if isinstance(owner, memoryview) else owner.data
-        owner = owner.obj if isinstance(owner, memoryview) else owner.base
+    """All the memory that some bytes are part of; None where it may change. That of a file which is the
+    process's own changes when kernels store to it, which :func:`note_stores` hears of before."""
+    owner, whole = _owner_of(data)
+    if isinstance(owner, PrivateFile):
+        return None if owner.is_changed else whole
     if not isinstance(owner, MappedPages):  # which the array over it shows whole
         if not isinstance(owner, bytes) and not _is_mapping(owner):
             return None
         whole = memoryview(owner)
     return whole if whole.readonly else None
+
+
+def may_be_copied(address: int) -> bool:
+    """Whether constants at an address may have copies some day that :func:`note_stores` gives up."""
+    return any(file.holds(address) and not file.is_changed for file in private_files())
+
+
+def note_stores(address: int, length: int) -> tuple[int, int]:
+    """Hears that kernels are going to store to constants: their file's have no copies from now on. Address
+    and size of all memory of which that is known then: the file's, or that of the constants."""
+    place = address, length
+    for file in private_files():
+        if file.holds(address):
+            file.is_changed = True
+            place = file.place
+    for constants in _all:
+        if constants.holds(address):
+            constants.retire()
+    return place
+
+
+def _owner_of(data: memoryview) -> tuple[Any, memoryview]:
+    """The object whose memory some bytes are part of, and all that memory."""
+    owner: Any = data
+    whole = data
+    while isinstance(owner, memoryview | np.ndarray):
+        whole = owner if isinstance(owner, memoryview) else owner.data
+        owner = owner.obj if isinstance(owner, memoryview) else owner.base
+    return owner, whole
 
 
 def _is_mapping(owner: object) -> bool:

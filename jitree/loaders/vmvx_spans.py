@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from jitree.codegen.atomics import atomic_add, atomic_load, atomic_replace, atomic_store
-from jitree.codegen.primitives import call, call_int, load64, quotient, remainder, stack_address
+from jitree.codegen.primitives import (
+    below,
+    call,
+    call_int,
+    load64,
+    quotient,
+    remainder,
+    stack_address,
+)
 from jitree.codegen.processor import ticks
 from jitree.codegen.record import place_of
 from jitree.hal.local.executor.records import KernelDispatch, Workgroup
@@ -108,10 +116,21 @@ def take_context(
         context.bindings.length = count
         for index in range(count):
             entry = binding(context, index)
-            aim(entry, load64(dispatch.addresses + 8 * index), load64(dispatch.lengths + 8 * index))
-            may_store = load64(dispatch.accesses + 8 * index) & (ACCESS_WRITE | ACCESS_PRIVATE) != 0
+            address = load64(dispatch.addresses + 8 * index)
+            access = load64(dispatch.accesses + 8 * index)
+            aim(entry, address, load64(dispatch.lengths + 8 * index))
+            may_store = access & (ACCESS_WRITE | ACCESS_PRIVATE) != 0
             entry.access = ACCESS_READ | (ACCESS_WRITE if may_store else 0)
+            if access & ACCESS_PRIVATE != 0 and is_news(environment, address, index):
+                atomic_store(context.busy, 0)
+                return WorkerContextRecord(0)
     return context
+
+
+def is_news(environment: KernelEnvironment, address: int, index: int) -> bool:
+    """Whether the kernel may store to constants at an address, and copies of these may still be read."""
+    is_known = below(address - environment.changed, environment.changed_size)
+    return environment.stores >> index & 1 != 0 and not is_known
 
 
 def binding(context: WorkerContextRecord, index: int) -> KernelHandle:

@@ -18,7 +18,15 @@ from jitree.errors import error_context
 from jitree.hal.local import interrupts
 from jitree.hal.local.executor.records import KernelDispatch
 from jitree.hal.watchdog import watcher_of_calls
-from jitree.loaders.vmvx_arguments import Grid, GridState, KernelArguments, read_grid, read_span
+from jitree.loaders.vmvx_arguments import (
+    Grid,
+    GridState,
+    KernelArguments,
+    private_bindings,
+    read_grid,
+    read_span,
+)
+from jitree.loaders.vmvx_packed import may_be_copied, note_stores
 from jitree.loaders.vmvx_policy import Running
 from jitree.loaders.vmvx_promotion import Promotion
 from jitree.regs.machine import Machine
@@ -75,6 +83,9 @@ class Worker:
         self.engine = MeasuredEngine(self.context.invoker.engine)
         self.context.invoker.engine = starter or self.engine
         self.context.invoker.watch_call = watcher_of_calls()
+        self._executable = executable
+        self._stored: dict[int, int] = {}
+        """What kernels may store to (:mod:`jitree.loaders.vmvx_stores`)."""
         self._functions = [f"{executable.name}.{name}" for name in entries]
         self._calls: dict[int, GridCall] = {}
         self._state: GridState | None = None
@@ -136,6 +147,7 @@ class Worker:
             return 0
         if state != self._state:
             self._show(state)
+        self._note_stores(ordinal, dispatch)
         with error_context(f"running workgroups {first} to {last} of a dispatch"):
             call, grid = self.call(ordinal), self._grid
             cell = grid.cell(first)
@@ -146,6 +158,23 @@ class Worker:
             self.promotion.begin(ordinal, call, cell, running)
             self.context.invoker.repeat(call, self._arguments, cell, last - first)
             return self._grid.number(call.reached) + 1 - first
+
+    def _note_stores(self, ordinal: int, dispatch: int) -> None:
+        """Gives up copies of constants that the kernel may store to."""
+        for number, address, length in private_bindings(dispatch) if self._grid.has_private else ():
+            if may_be_copied(address) and self._stored_bindings(ordinal) >> number & 1:
+                note_stores(address, length)
+
+    def _stored_bindings(self, ordinal: int) -> int:
+        stored = self._stored.get(ordinal)
+        if stored is None:
+            from jitree.dispatch.native.source import from_program  # not for a first result of a small file
+            from jitree.loaders.vmvx_stores import stored_bindings
+
+            function = self.call(ordinal).function.ordinal
+            stored = stored_bindings(from_program(self._executable.program), function)
+            self._stored[ordinal] = stored
+        return stored
 
     def _show(self, state: GridState) -> None:
         """From now on kernels are called with what a state says."""

@@ -64,7 +64,7 @@ def _missing() -> Iterator[ImportError]:
 
 def _notes(recipe: Recipe) -> Any:
     """What the generator of an image says."""
-    return json.loads(generate(recipe).notes)
+    return json.loads(generate(recipe).notes.rpartition(b"\n")[2])
 
 
 def _module_lines(title: str, module: BytecodeModule, refusals: Mapping[int, str]) -> Iterator[str]:

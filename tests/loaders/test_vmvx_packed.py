@@ -9,17 +9,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jitree.base.memory import private_file
 from jitree.dispatch.native.nests import cutting
+from jitree.hal.command_list import DIRECT, CommandList
 from jitree.hal.executable import ExecutableParameters
 from jitree.hal.heap import HeapAllocator
+from jitree.hal.local.executor import require_native_executor
 from jitree.loaders.vmvx import FORMAT, VmvxLoader
 from jitree.loaders.vmvx_executable import VmvxExecutable
+from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
 from jitree.loaders.vmvx_packed import MOST_COPIED, PackedConstants, chain, copies_for
-from jitree.regs.memory import Bounds
-from tests.hal.native_kernels import aligned
+from jitree.regs.layout import ACCESS_PRIVATE, ACCESS_READ
+from jitree.regs.memory import Bounds, address_of
+from tests.assembler import Assembler
+from tests.hal.native_kernels import ALL, aligned
 from tests.loaders.cut_programs import KernelText, run_parts, run_whole, with_code
 from tests.loaders.vmvx_programs import load
 
+CONSTANT = ACCESS_READ | ACCESS_PRIVATE
 VECTOR, MATRIX, OUT = 3, 4, 5
 ROWS, DEPTH, GROUPS = 64, 80, 3
 SIZE = 4 * ROWS * DEPTH * GROUPS
@@ -174,3 +181,79 @@ def test_the_record() -> None:
         assert marks >= start + distance + length and room == length and packed.copied == 0
         assert following == 0
     assert PackedConstants(memoryview(bytes(MOST_COPIED + 4096))).most_copied == MOST_COPIED
+
+
+# -- constants to which kernels store ----------------------------------------------------------------------
+
+
+def changing() -> Assembler:
+    """The product, and a kernel that adds 1 to each element of its second binding, the matrix."""
+    text = KernelText(2)
+
+    def body(at: list[str]) -> None:
+        place = text.index(0, (at[0], DEPTH), (at[1], 1))
+        one = text.pair()
+        text.lines.append(f"{one} = const.f32 1.0")
+        text.store("f32", MATRIX, place, text.op("add.f32", text.load("f32", MATRIX, place), one))
+
+    text.loops([ROWS * GROUPS, DEPTH], body)
+    lines = "\n".join([*text.lines, "return []"])
+    return product().module().function("change", ENTRY_CONVENTION, lines)
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> tuple[memoryview, int]:
+    """A file as it is mapped for a session: what kernels store to it is the process's own."""
+    code = changing().build()
+    code += bytes(-len(code) % 4)
+    numbers = np.random.default_rng(0).normal(0, 1, SIZE // 4 + 16).astype(np.float32)
+    path = tmp_path / "program.bin"
+    path.write_bytes(code + numbers.tobytes())
+    with path.open("rb") as file:
+        return private_file(file.fileno(), path.stat().st_size), len(code)
+
+
+def dispatch(loaded: VmvxExecutable, kernel: int, groups: int, bound: list[tuple[np.ndarray, int]]) -> None:
+    commands = CommandList()
+    bindings = [(DIRECT, address_of(memory), memory.nbytes, access) for memory, access in bound]
+    commands.dispatch(loaded, kernel, (groups, 1, 1), (), bindings)
+    require_native_executor().execute(commands, *commands.bind(()))
+
+
+def product_of(loaded: VmvxExecutable, matrix: np.ndarray) -> bytes:
+    vector = aligned(np.linspace(-1, 1, DEPTH, dtype=np.float32))
+    out = aligned(np.zeros(ROWS * GROUPS, np.float32))
+    dispatch(loaded, 0, GROUPS, [(vector, ALL), (matrix, CONSTANT), (out, ALL)])
+    return out.tobytes()
+
+
+@pytest.mark.parametrize("changer", ["native", "plain"])
+def test_what_a_kernel_has_stored_to_constants_is_read(changer: str, private: tuple[memoryview, int]) -> None:
+    """Whatever ran it: copies were made before, by an executable that shares the file."""
+    file, size = private
+    matrix = matrix_in(file, size)
+    loaded = executable(file, size)
+    by = load(changing(), "plain") if changer == "plain" else executable(file, size)
+    for _ in range(3):
+        before = product_of(loaded, matrix)
+    assert loaded.copied == SIZE, "constants of a file that is mapped for a session have copies"
+    dispatch(by, 1, 1, [(aligned(np.zeros(4, np.float32)), ALL), (matrix, CONSTANT)])
+    after = product_of(loaded, matrix)
+    assert after != before
+    assert after == results(load(product().module(), "plain"), aligned(matrix))
+    for _ in range(3):
+        dispatch(by, 1, 1, [(aligned(np.zeros(4, np.float32)), ALL), (matrix, CONSTANT)])
+        assert product_of(loaded, matrix) == results(load(product().module(), "plain"), aligned(matrix))
+    again = executable(file, size)
+    for _ in range(3):
+        assert product_of(again, matrix) == results(load(product().module(), "plain"), aligned(matrix))
+    assert again.copied == 0, "copies of what may have been stored to"
+
+
+def test_kernels_that_store_to_other_bindings_change_nothing(private: tuple[memoryview, int]) -> None:
+    file, size = private
+    matrix, loaded = matrix_in(file, size), executable(file, size)
+    for _ in range(4):
+        product_of(loaded, matrix)
+        product_of(load(product().module(), "plain"), matrix)
+    assert loaded.copied == SIZE

@@ -1,0 +1,70 @@
+"""Which bindings a kernel may store to."""
+
+from __future__ import annotations
+
+import pytest
+
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.dispatch.native.source import from_program
+from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION, kernels
+from jitree.loaders.vmvx_stores import ALL, stored_bindings
+from tests.assembler import Assembler
+from tests.loaders.samples import FOLDER, sample
+
+FIRST_AND_SECOND = """
+    %i20 = const.i32.zero
+    %i21 = const.i32 1
+    %r3 = list.get.ref %r2, %i20, !vm.buffer
+    %r4 = list.get.ref %r2, %i21, !vm.buffer
+"""
+PLACE = """
+    %i22:23 = const.i64 0
+    %i24:25 = const.i64 4
+"""
+STORE = "buffer.store.i32 %{0}, %i22:23, %i20\n"
+
+
+def stored(text: str) -> int:
+    program = Assembler("stores").function("f", ENTRY_CONVENTION, f"{text}\nreturn []")
+    return _stored(program.build())[0]
+
+
+def _stored(data: bytes) -> list[int]:
+    module = BytecodeModule.load(data, "file")
+    source = from_program(module.program)
+    return [stored_bindings(source, export.ordinal) for export in kernels(module.module)]
+
+
+@pytest.mark.parametrize(
+    ("text", "bits"),
+    [
+        ("", 0),
+        (STORE.format("r3"), 1),
+        (STORE.format("r4"), 2),
+        (STORE.format("r3") + STORE.format("r4"), 3),
+        (STORE.format("r0") + STORE.format("r1"), 0),
+        ("%r5 = buffer.alloc %i24:25, %i21\n" + STORE.format("r5"), 0),
+        ("buffer.fill.i32 %r4, %i22:23, %i24:25, %i20", 2),
+        ("buffer.copy %r3, %i22:23, %r4, %i22:23, %i24:25", 3),
+        ("%i26 = buffer.load.i32 %r3, %i22:23\n%r5 = list.get.ref %r2, %i26, !vm.buffer\n" + STORE.format("r5"), ALL),
+        ("%r5 = select.ref %i21, !vm.buffer, %r3, %r4\n" + STORE.format("r5"), ALL),
+        ("br ^next {%r3->%r5}\n^next:\n" + STORE.format("r5"), ALL),
+        ("br ^next {}\n^next:\n%r5 = list.get.ref %r2, %i21, !vm.buffer\n" + STORE.format("r5"), ALL),
+        ("%r3 = list.get.ref %r2, %i21, !vm.buffer\n" + STORE.format("r3"), 3),
+    ],
+)  # fmt: skip
+def test_what_stores_name(text: str, bits: int) -> None:
+    assert stored(FIRST_AND_SECOND + PLACE + text) == bits
+
+
+def test_what_calls_get() -> None:
+    program = Assembler("stores").import_function("host.fill", "0r_v")
+    program.function("f", ENTRY_CONVENTION, f"{FIRST_AND_SECOND}{PLACE}call @host.fill [%r4]\nreturn []")
+    assert _stored(program.build()) == [2]
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("vmvx_*.fb")))
+def test_kernels_of_compilers_store_to_their_last_binding(name: str) -> None:
+    """Which is the only one that their result is in. Microkernels are given two at once."""
+    for bits in _stored(sample(name)):
+        assert bits in ((3,) if "microkernels" in name else (1, 2, 4, 8)), bits
