@@ -21,6 +21,7 @@ PLACE = """
     %i22:23 = const.i64 0
     %i24:25 = const.i64 4
 """
+UNKNOWN = "%r5 = list.get.ref %r2, %i26, !vm.buffer\n"
 STORE = "buffer.store.i32 %{0}, %i22:23, %i20\n"
 
 
@@ -46,7 +47,7 @@ def _stored(data: bytes) -> list[int]:
         ("%r5 = buffer.alloc %i24:25, %i21\n" + STORE.format("r5"), 0),
         ("buffer.fill.i32 %r4, %i22:23, %i24:25, %i20", 2),
         ("buffer.copy %r3, %i22:23, %r4, %i22:23, %i24:25", 3),
-        ("%i26 = buffer.load.i32 %r3, %i22:23\n%r5 = list.get.ref %r2, %i26, !vm.buffer\n" + STORE.format("r5"), ALL),
+        (f"%i26 = buffer.load.i32 %r3, %i22:23\n{UNKNOWN}" + STORE.format("r5"), ALL),
         ("%r5 = select.ref %i21, !vm.buffer, %r3, %r4\n" + STORE.format("r5"), ALL),
         ("br ^next {%r3->%r5}\n^next:\n" + STORE.format("r5"), ALL),
         ("br ^next {}\n^next:\n%r5 = list.get.ref %r2, %i21, !vm.buffer\n" + STORE.format("r5"), ALL),
