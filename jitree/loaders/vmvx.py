@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
 from jitree.dispatch.bytecode_module import BytecodeModule
@@ -23,6 +23,7 @@ from jitree.vmfb.words import FUSED
 if TYPE_CHECKING:
     from jitree.dispatch.engine import Engine
     from jitree.hal.pipeline_layout import PipelineLayout
+    from jitree.loaders.vmvx_costs import KernelCosts
     from jitree.loaders.vmvx_native import CompiledKernels
 
 FORMAT: Final = "vmvx-bytecode-fb"
@@ -146,10 +147,14 @@ def _compiled(
     def context(packed: PackedConstants | None) -> WorkerContext:
         return WorkerContext(create(), binding_count, packed)
 
-    def sizes() -> list[float]:
-        from jitree.loaders.vmvx_costs import costs  # now: most calls are too short to ask
+    @cache
+    def costs() -> KernelCosts:
+        from jitree.loaders.vmvx_costs import KernelCosts  # now: most calls are too short to ask
 
-        return costs(executable.program, ordinals)
+        return KernelCosts(executable.program, ordinals)
+
+    def sizes(kernel: int, count: int) -> float:
+        return costs().of_workgroup(kernel, count)
 
     counts = (row.binding_count for row in rows)
     binding_count = max((MAXIMUM_BINDINGS if count is None else count for count in counts), default=0)

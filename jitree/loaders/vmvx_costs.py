@@ -2,9 +2,9 @@
 it go round.
 
 The bytecode is read once, from its beginning to its end, with what registers hold where that is known:
-constants, what is computed from them, and the first values of counters. The workgroup is the first one, whose
-tile is whole. So the bound of a loop is known, but for sizes that the program computes. This is a guess, and
-nothing but an order depends on it: no program runs otherwise for it.
+constants, the number of the workgroup, what is computed from them, and the first values of counters. So the
+bound of a loop is known, but for sizes that the program computes. This is a guess, and nothing but an order
+depends on it: no program runs otherwise for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _UNKNOWN_COUNT: Final = 16
 """How often a loop is thought to go round whose bound is not known."""
-_IDS: Final = slice(3, 6)
+_X, _Y, _Z = 3, 4, 5
 """Arguments of a kernel that are the workgroup's number."""
 
 Known = dict[int, int]
@@ -55,6 +55,8 @@ _OPERATIONS: Final = {
 }
 """By opcode: of two registers."""
 _KEPT: Final = frozenset(map(OPCODE.__getitem__, ("ext.i32.i64.s", "ext.i32.i64.u", "trunc.i64.i32")))
+_SELECTED: Final = frozenset(map(OPCODE.__getitem__, ("select.i32", "select.i64")))
+"""Compilers correct quotients and remainders of negative numbers by these, which no workgroup has."""
 _MULTIPLY_ADD: Final = frozenset(map(OPCODE.__getitem__, ("fma.i32", "fma.i64")))
 _COMPARED: Final = frozenset(OPCODE[f"cmp.lt.{kind}.{sign}"] for kind in ("i32", "i64") for sign in "su")
 _NO_VALUE: Final = frozenset(
@@ -73,9 +75,26 @@ _BARE_BRANCH: Final = OPCODE["br.bare"]
 _CONDITIONAL: Final = OPCODE["cond_br"]
 
 
-def costs(program: DecodedModule, ordinals: Sequence[int]) -> list[float]:
-    """Instructions that a workgroup of each kernel runs; ``ordinals``: of the kernels' functions."""
-    return [_Reading(program, program.functions[ordinal]).cost() for ordinal in ordinals]
+class KernelCosts:
+    """Instructions that workgroups of an executable's kernels run."""
+
+    def __init__(self, program: DecodedModule, ordinals: Sequence[int]) -> None:
+        """``ordinals``: of the kernels' functions."""
+        self._program = program
+        self._ordinals = ordinals
+        self._known: dict[tuple[int, int], float] = {}
+
+    def of_workgroup(self, kernel: int, count: int) -> float:
+        """Of the mean one of so many: of the first, the one in the middle and the last, as tiles at the end
+        of a row or column are smaller."""
+        known = self._known.get((kernel, count))
+        if known is None:
+            function = self._program.functions[self._ordinals[kernel]]
+            numbers = {0, count // 2, max(count - 1, 0)}
+            costs = [_Reading(self._program, function, number).cost() for number in numbers]
+            known = sum(costs) / len(costs)
+            self._known[kernel, count] = known
+        return known
 
 
 class _Loop(NamedTuple):
@@ -90,12 +109,14 @@ class _Loop(NamedTuple):
 class _Reading:
     """The way through one function. Word indices count from its first word."""
 
-    def __init__(self, program: DecodedModule, function: DecodedFunction) -> None:
+    def __init__(self, program: DecodedModule, function: DecodedFunction, number: int) -> None:
+        """``number``: x of the workgroup, in the first row."""
         starts = program.instruction_words
         first, last = bisect_left(starts, function.start), bisect_left(starts, function.end)
         self._starts = [start - function.start for start in starts[first:last]]
         self._words: list[int] = program.words[function.start : function.end].tolist()
-        self._known: Known = {slot: 0 for _, slot in function.argument_slots[_IDS]}
+        x, y, z = (function.argument_slots[place][1] for place in (_X, _Y, _Z))
+        self._known: Known = {x: number, y: 0, z: 0}
         self._compared: dict[int, tuple[int, int]] = {}
         """The registers that a truth in a register compares."""
         self._bounds: dict[int, tuple[int, int | None]] = {}
@@ -140,6 +161,8 @@ class _Reading:
             return words[at + 1] & 0xFFFFFFFF | words[at + 2] << 32
         if opcode in _KEPT:
             return known.get(words[at + 1])
+        if opcode in _SELECTED:
+            return known.get(words[at + 3])
         operation = _OPERATIONS.get(opcode)
         if operation is None and opcode not in _MULTIPLY_ADD:
             return None

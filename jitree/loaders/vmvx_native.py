@@ -26,7 +26,16 @@ from jitree.loaders.vmvx_images import SPANS
 from jitree.loaders.vmvx_kernels import numbers_of
 from jitree.loaders.vmvx_layout import CONTEXTS, MAXIMUM_CONTEXTS
 from jitree.loaders.vmvx_packed import Copies, PackedConstants, note_stores
-from jitree.loaders.vmvx_policy import ALL, LATER, NOTHING, Running, WaitingPolicy, rest_of, saved
+from jitree.loaders.vmvx_policy import (
+    ALL,
+    LATER,
+    NOTHING,
+    Running,
+    Sizes,
+    WaitingPolicy,
+    rest_of,
+    saved,
+)
 from jitree.loaders.vmvx_records import KernelEnvironment
 from jitree.loaders.vmvx_worker import job_failure
 
@@ -62,11 +71,10 @@ class CompiledKernels(Ended):
         ordinals: Sequence[int],
         names: Sequence[str],
         create_context: Callable[[PackedConstants | None], WorkerContext],
-        sizes: Callable[[], Sequence[float]],
+        sizes: Sizes,
         copies: Copies | None = None,
     ) -> None:
         """``batch`` has the image of each kernel; ``hot`` gives the one for workers in the middle of it.
-        ``sizes``: instructions of a workgroup of each.
         ``ordinals`` are those of the kernels' functions in the module, in
         the order of the executable's entries, ``names`` what they are called; ``copies``: of constants, which
         contexts may read. Nothing happens until :meth:`serve`."""
@@ -75,7 +83,7 @@ class CompiledKernels(Ended):
         self._ordinals = ordinals
         self._names = names
         self._policy = WaitingPolicy(batch, len(ordinals))
-        self._sizes = cache(sizes)
+        self._sizes = sizes
         self._create_context = create_context
         self._copies = copies
         self._records: array[int] | None = None
@@ -188,7 +196,7 @@ class CompiledKernels(Ended):
         if policy.is_due(ordinal):
             assert self._records is not None
             wanted = self._batch.providers[ordinal]
-            rest = rest_of(running, ordinal, self._records, self._sizes(), self._images)
+            rest = rest_of(running, ordinal, self._records, self._sizes, self._images)
             gains = saved(rest, self._batch.shares)
             gain = sum(seconds for seconds in gains.values() if seconds > 0) - START_SECONDS
             own = START_SECONDS + self._batch.shares[ordinal]

@@ -16,7 +16,7 @@ from __future__ import annotations
 import ctypes
 import time
 from array import array
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -43,6 +43,9 @@ SOONER: Final = 0.9
 tenth."""
 STILL: Final = 0.25
 """A build is thought to take at least so many times longer than it has taken: others may use the machine."""
+_PACE: Final = 1e-9
+"""Seconds that the VM takes for an instruction of a kernel at least: 0.7 to 5 ns were seen, and where threads
+share a dispatch its time seems shorter than it is."""
 _REFRESH: Final = 0.02
 """Seconds for which a look at the command list is good: it takes as long as some kernels."""
 _SAVED: Final = 0.1
@@ -65,6 +68,10 @@ def share_of(kernel: float, build: float, is_first: bool) -> float:
 def left(estimate: float, passed: float, interpreted: float) -> float:
     """Seconds of a build that are left: it had what the program did not take of all processors."""
     return max(estimate - max(passed - interpreted, 0.0), STILL * passed)
+
+
+Sizes = Callable[[int, int], float]
+"""Instructions of a workgroup, by kernel and the number of workgroups (:mod:`jitree.loaders.vmvx_costs`)."""
 
 
 class Running(NamedTuple):
@@ -116,11 +123,10 @@ def _words(address: int, size: int) -> memoryview:
 
 
 def rest_of(
-    running: Running, ordinal: int, entries: array[int], sizes: Sequence[float], compiled: Container[int]
+    running: Running, ordinal: int, entries: array[int], sizes: Sizes, compiled: Container[int]
 ) -> LeftToDo:
     """What is left to interpret of the command list that a span belongs to. ``entries`` are the ENTRY_POINT
-    records of the executable, ``sizes`` instructions of a workgroup of its kernels, ``compiled`` those of
-    them that are not interpreted."""
+    records of the executable, ``compiled`` those of its kernels that are not interpreted."""
     dispatch = KernelDispatch(running.dispatch)
     job = _words(running.job, JOB.size)
     commands = _words(job[JOB.word("list")], LIST.size)
@@ -131,28 +137,33 @@ def rest_of(
         for kernel in range(len(entries) // _ENTRY_WORDS)
         if entries[kernel * _ENTRY_WORDS + _COST]
     }
-    done = max(running.reached - running.first, 1)
-    own = _NANO * running.nanoseconds / done
-    costs[ordinal] = max(own, costs.get(ordinal, 0.0))
+    done = running.reached - running.first
+    own = _NANO * running.nanoseconds / max(done, 1)
+    if done:
+        costs[ordinal] = max(own, costs.get(ordinal, 0.0))
     operand = (dispatch.addresses - job[JOB.word("addresses")]) // 8
     dispatches = _dispatches(commands, operand, ordinal, entries, compiled)
     ahead, threads = _ahead(job, running, dispatch), max(job[JOB.word("concurrency")], 1)
-    return estimate(dispatches, _guessed(dispatches, costs, sizes), ahead, min(threads, processors()))
+    guessed = _guessed(dispatches, costs, sizes)
+    guessed[ordinal] = max(guessed.get(ordinal, 0.0), own)
+    return estimate(dispatches, guessed, ahead, min(threads, processors()))
 
 
 def _guessed(
-    dispatches: Sequence[ListedDispatch], costs: Mapping[int, float], sizes: Sequence[float]
-) -> list[float]:
+    dispatches: Sequence[ListedDispatch], costs: Mapping[int, float], sizes: Sizes
+) -> dict[int, float]:
     """Seconds of a workgroup of each kernel: as measured, or its instructions at the pace of those."""
+    counts = {item.kernel: item.workgroups for item in dispatches}
+    sized = {kernel: sizes(kernel, count) for kernel, count in counts.items()}
     known = [(item.kernel, item.workgroups) for item in dispatches if item.kernel in costs]
     seconds = sum(costs[kernel] * count for kernel, count in known)
-    instructions = sum(sizes[kernel] * count for kernel, count in known)
-    pace = seconds / instructions if instructions else 0.0
-    return [costs.get(kernel, pace * size) for kernel, size in enumerate(sizes)]
+    instructions = sum(sized[kernel] * count for kernel, count in known)
+    pace = max(seconds / instructions, _PACE) if instructions else _PACE
+    return {kernel: costs.get(kernel, pace * size) for kernel, size in sized.items()}
 
 
 def estimate(
-    dispatches: Sequence[ListedDispatch], costs: Sequence[float], ahead: float, threads: int
+    dispatches: Sequence[ListedDispatch], costs: Mapping[int, float], ahead: float, threads: int
 ) -> LeftToDo:
     """``costs``: seconds of a workgroup of each kernel; ``ahead``: workgroups of the dispatch that runs that
     are left."""

@@ -8,7 +8,7 @@ from math import isfinite
 import pytest
 
 from jitree.dispatch.bytecode_module import BytecodeModule
-from jitree.loaders.vmvx_costs import costs
+from jitree.loaders.vmvx_costs import KernelCosts
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION, kernels
 from tests.assembler import Assembler
 from tests.fuzz.kernels import KernelWriter
@@ -47,18 +47,20 @@ NEST = f"""
 """A loop in a loop; the inner one has a bound as that of a tile: the rest of the rows, at most so many."""
 
 
-def _costs(data: bytes | Assembler) -> list[float]:
+def _costs(data: bytes | Assembler, count: int = 1) -> list[float]:
     module = BytecodeModule.load(data.build() if isinstance(data, Assembler) else data, "file")
-    return costs(module.program, [export.ordinal for export in kernels(module.module)])
+    ordinals = [export.ordinal for export in kernels(module.module)]
+    costs = KernelCosts(module.program, ordinals)
+    return [costs.of_workgroup(kernel, count) for kernel in range(len(ordinals))]
 
 
-def _cost(body: str) -> float:
-    (cost,) = _costs(Assembler("costs").function("f", ENTRY_CONVENTION, body))
+def _cost(body: str, count: int = 1) -> float:
+    (cost,) = _costs(Assembler("costs").function("f", ENTRY_CONVENTION, body), count)
     return cost
 
 
-def _nest(most: int, step: int) -> float:
-    return _cost(NEST.format(most=most, step=step))
+def _nest(most: int, step: int, count: int = 1) -> float:
+    return _cost(NEST.format(most=most, step=step), count)
 
 
 def test_instructions_count_as_often_as_loops_go_round() -> None:
@@ -72,6 +74,12 @@ def test_instructions_count_as_often_as_loops_go_round() -> None:
 )
 def test_steps_and_short_tiles_are_seen(most: int, step: int, count: int) -> None:
     assert _nest(100, 1) - _nest(most, step) == OUTER * 4 * (INNER - count)
+
+
+def test_the_last_tile_is_smaller() -> None:
+    """Rows 0 to 63, 64 to 127, and one more."""
+    whole, last = _nest(129, 1), _nest(1, 1)
+    assert _nest(129, 1, 3) == pytest.approx((2 * whole + last) / 3)
 
 
 def test_bounds_that_nothing_says_count_as_some() -> None:

@@ -63,19 +63,24 @@ DISPATCHES = [
 ]
 
 
+def _sizes(*sizes: float) -> vmvx_policy.Sizes:
+    return lambda kernel, count: sizes[kernel]
+
+
 def test_what_is_left_of_a_list() -> None:
-    rest = vmvx_policy.estimate(DISPATCHES, [0.1, 0.04, 0.2], 50.0, 2)
+    rest = vmvx_policy.estimate(DISPATCHES, {0: 0.1, 1: 0.04, 2: 0.2}, 50.0, 2)
     assert rest[:3] == pytest.approx((2.0 + 4.0, 2.0 + 1.4 + 4.0, 2))
     assert rest.of_kernels == pytest.approx({1: 6.0, 2: 1.4})
-    one = vmvx_policy.estimate(DISPATCHES[1:2], [0.0, 0.04], 1.0, 2)
+    one = vmvx_policy.estimate(DISPATCHES[1:2], {1: 0.04}, 1.0, 2)
     assert one == LeftToDo(0.04, 0.04, 1, {1: 0.04}), "one is no work for two"
-    assert vmvx_policy.estimate([], [], 0.0, 2) == LeftToDo(0.0, 0.0, 1, {})
+    assert vmvx_policy.estimate([], {}, 0.0, 2) == LeftToDo(0.0, 0.0, 1, {})
 
 
 def test_a_kernel_that_has_not_run_has_the_pace_of_those_that_have() -> None:
-    guessed = vmvx_policy._guessed(DISPATCHES, {0: 0.1, 1: 0.04}, [1000.0, 400.0, 5000.0])
-    assert guessed == pytest.approx([0.1, 0.04, 0.5])
-    assert vmvx_policy._guessed(DISPATCHES, {}, [1000.0, 400.0]) == [0.0, 0.0]
+    guessed = vmvx_policy._guessed(DISPATCHES, {0: 0.1, 1: 0.04}, _sizes(1000.0, 400.0, 5000.0))
+    assert guessed == pytest.approx({0: 0.1, 1: 0.04, 2: 0.5})
+    first = vmvx_policy._guessed(DISPATCHES, {}, _sizes(1e6, 4e8, 0.0))
+    assert first == pytest.approx({0: 1e-3, 1: 0.4, 2: 0.0}), "none has run yet"
 
 
 def test_what_saves_most_is_first() -> None:
