@@ -42,6 +42,7 @@ _ROOM: Final = PACKED.word("room")
 _NEXT: Final = PACKED.word("next")
 _publishing: Final = guard()
 _all: Final = SharedWeakSet["PackedConstants"]()
+_told: Final = SharedWeakSet["Told"]()
 _NOTHING: Final = memoryview(b"")
 """Constants of a file that may change: none."""
 
@@ -70,6 +71,8 @@ class PackedConstants:
         _all.add(self)
         if stable_memory(constants) is None:  # something has begun to store to them meanwhile
             self.retire()
+        for kernel in _told:  # of memory that was here before
+            kernel.forget(*self._whole)
 
     @property
     def address(self) -> int:
@@ -104,6 +107,18 @@ class PackedConstants:
     def retire(self) -> None:
         """No kernel finds a copy from now on. Those that have found some may still read them."""
         self._record[_SIZE] = 0
+
+
+class Told(Protocol):
+    """A kernel that remembers where it may store to constants without a word."""
+
+    def forget(self, address: int, size: int) -> None:
+        """It may not there any more: constants have copies, or will have."""
+
+
+def will_be_told(kernel: Told) -> None:
+    """A kernel remembers a place from now on."""
+    _told.add(kernel)
 
 
 class Reader(Protocol):

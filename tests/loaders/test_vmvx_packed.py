@@ -15,11 +15,13 @@ from jitree.hal.command_list import DIRECT, CommandList
 from jitree.hal.executable import ExecutableParameters
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local.executor import require_native_executor
+from jitree.hal.local.executor.records import KernelEntry
 from jitree.loaders.vmvx import FORMAT, VmvxLoader
 from jitree.loaders.vmvx_executable import VmvxExecutable, Workers
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
 from jitree.loaders.vmvx_layout import MAXIMUM_BINDINGS
 from jitree.loaders.vmvx_packed import MOST_COPIED, PackedConstants, chain, copies_for
+from jitree.loaders.vmvx_records import KernelEnvironment
 from jitree.regs.layout import ACCESS_PRIVATE, ACCESS_READ
 from jitree.regs.memory import Bounds, address_of
 from tests.assembler import Assembler
@@ -302,3 +304,22 @@ def test_more_bindings_than_machine_code_has() -> None:
     blocks = [aligned(np.zeros(4, np.int32)) for _ in range(MAXIMUM_BINDINGS + 1)]
     run_whole(loaded, 1, (), blocks)
     assert blocks[-1].tolist() == [MAXIMUM_BINDINGS, 0, 0, 0]
+
+
+def test_a_file_that_is_mapped_where_another_one_was(private: tuple[memoryview, int]) -> None:
+    """That a kernel has stored to the first one says nothing of copies of the second one."""
+    file, size = private
+    by, matrix = with_code(lambda: load(changing(), "native")), matrix_in(file, size)
+    zeros, small = aligned(np.zeros(4, np.float32)), aligned(np.zeros(ROWS * GROUPS * DEPTH, np.float32))
+    dispatch(by, 1, 1, [(zeros, ALL), (small.view(np.uint8), CONSTANT)])
+    environment = KernelEnvironment(KernelEntry(by.entry_point(1)).environment)
+    assert environment.changed == address_of(small) and environment.changed_size == small.nbytes
+    environment.changed = address_of(matrix)  # what was there has gone
+    loaded = executable(file, size)
+    for _ in range(3):
+        before = product_of(loaded, matrix)
+    assert loaded.copied == SIZE
+    dispatch(by, 1, 1, [(zeros, ALL), (matrix, CONSTANT)])
+    after = product_of(loaded, matrix)
+    assert after != before
+    assert after == results(load(product().module(), "plain"), aligned(matrix))
