@@ -104,6 +104,10 @@ class PackedConstants:
         begin, size = self._whole
         return 0 <= address - begin < size
 
+    @property
+    def is_retired(self) -> bool:
+        return self._record[_SIZE] == 0
+
     def retire(self) -> None:
         """No kernel finds a copy from now on. Those that have found some may still read them."""
         self._record[_SIZE] = 0
@@ -243,8 +247,10 @@ def stable_memory(data: memoryview) -> memoryview | None:
 
 
 def may_be_copied(address: int) -> bool:
-    """Whether constants at an address may have copies some day that :func:`note_stores` gives up."""
-    return any(file.holds(address) and not file.is_changed for file in private_files())
+    """Whether constants at an address may have copies some day that :func:`note_stores` gives up. A signal's
+    handler may have ended that before it was done."""
+    some = any(file.holds(address) and not file.is_changed for file in private_files())
+    return some or any(constants.holds(address) and not constants.is_retired for constants in _all)
 
 
 def note_stores(address: int, length: int) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from jitree.loaders.vmvx import FORMAT, VmvxLoader
 from jitree.loaders.vmvx_executable import VmvxExecutable, Workers
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
 from jitree.loaders.vmvx_layout import MAXIMUM_BINDINGS
-from jitree.loaders.vmvx_packed import MOST_COPIED, PackedConstants, chain, copies_for
+from jitree.loaders.vmvx_packed import MOST_COPIED, PackedConstants, chain, copies_for, note_stores
 from jitree.loaders.vmvx_records import KernelEnvironment
 from jitree.regs.layout import ACCESS_PRIVATE, ACCESS_READ
 from jitree.regs.memory import Bounds, address_of
@@ -320,6 +320,28 @@ def test_a_file_that_is_mapped_where_another_one_was(private: tuple[memoryview, 
         before = product_of(loaded, matrix)
     assert loaded.copied == SIZE
     dispatch(by, 1, 1, [(zeros, ALL), (matrix, CONSTANT)])
+    after = product_of(loaded, matrix)
+    assert after != before
+    assert after == results(load(product().module(), "plain"), aligned(matrix))
+
+
+def test_stores_that_a_handler_ends_before_copies_are_given_up(
+    private: tuple[memoryview, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next kernel that the VM runs has them given up."""
+    file, size = private
+    matrix, loaded = matrix_in(file, size), executable(file, size)
+    for _ in range(3):
+        before = product_of(loaded, matrix)
+
+    def interrupted(constants: PackedConstants) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PackedConstants, "retire", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        note_stores(address_of(matrix), matrix.nbytes)
+    monkeypatch.undo()
+    dispatch(load(changing(), "plain"), 1, 1, [(aligned(np.zeros(4, np.float32)), ALL), (matrix, CONSTANT)])
     after = product_of(loaded, matrix)
     assert after != before
     assert after == results(load(product().module(), "plain"), aligned(matrix))
