@@ -45,6 +45,13 @@ def private_bindings(dispatch: int) -> list[tuple[int, int, int]]:
     return [(number, at, length) for number, (at, length, access) in rows if access & ACCESS_PRIVATE]
 
 
+def make_writable(dispatch: int, number: int) -> None:
+    """Has a binding of a dispatch state be no constant."""
+    accesses = ctypes.c_int64.from_address(dispatch + DISPATCH["accesses"]).value
+    access = ctypes.c_int64.from_address(accesses + 8 * number)
+    access.value = access.value & ~ACCESS_PRIVATE | ACCESS_WRITE
+
+
 def _quadwords(address: int, count: int) -> tuple[int, ...]:
     return struct.unpack(f"<{count}q", ctypes.string_at(address, 8 * count))
 

@@ -10,8 +10,9 @@ from jitree.dispatch.native.lower import lower
 from jitree.dispatch.native.prelude import shared
 from jitree.dispatch.native.source import decode, mnemonics
 from jitree.loaders.vmvx_kernels import KernelNotes
+from jitree.loaders.vmvx_layout import CHANGE_LISTS
 from jitree.loaders.vmvx_stores import stored_bindings
-from jitree.loaders.vmvx_text import CHANGE_LISTS, Kernel, texts
+from jitree.loaders.vmvx_text import Kernel, texts
 from jitree.loaders.vmvx_workgroups import workgroups
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _UNKNOWN_COUNT: Final = 16
 """How often a loop is thought to go round whose bound is not known."""
+_MOST_TIMES: Final = 1e15
+"""How often an instruction is thought to run, at most: for days. What many loops say is no float."""
 _X, _Y, _Z = 3, 4, 5
 """Arguments of a kernel that are the workgroup's number."""
 
@@ -106,6 +108,14 @@ class _Loop(NamedTuple):
     """How often it goes round."""
 
 
+class _Around(NamedTuple):
+    """The innermost loop around what is looked at, or the function."""
+
+    last: int
+    times: float
+    """How often its instructions run."""
+
+
 class _Reading:
     """The way through one function. Word indices count from its first word."""
 
@@ -121,6 +131,8 @@ class _Reading:
         """The registers that a truth in a register compares."""
         self._bounds: dict[int, tuple[int, int | None]] = {}
         """By the place of a conditional branch: the counter that it looks at, and how far that has to go."""
+        self._conditions: list[int] = []
+        """The places of these branches, in order."""
         self._steps: dict[int, tuple[int, int]] = {}
         """Where a register was last added to, and what."""
         self._loops: list[_Loop] = []
@@ -128,8 +140,15 @@ class _Reading:
     def cost(self) -> float:
         for at, following in pairwise([*self._starts, len(self._words)]):
             self._read(at, following)
-        outer_first = sorted(self._loops, key=lambda loop: (loop.first, -loop.last))
-        return self._cost_of(0, len(self._words), outer_first)
+        cost, around = float(len(self._starts)), [_Around(len(self._words), 1.0)]
+        for loop in sorted(self._loops, key=lambda loop: (loop.first, -loop.last)):
+            while around[-1].last < loop.first:
+                around.pop()
+            outer = around[-1].times
+            times = min(loop.rounds * outer, _MOST_TIMES)
+            cost += (times - outer) * self._instructions(loop.first, loop.last)
+            around.append(_Around(loop.last, times))
+        return cost
 
     def _read(self, at: int, following: int) -> None:
         words = self._words
@@ -205,26 +224,20 @@ class _Reading:
             counter, bound = (self._known.get(register) for register in compared)
             length = None if counter is None or bound is None else bound - counter
             self._bounds[at] = compared[0], length
+            self._conditions.append(at)
         for displacement in self._words[at + 2 : at + 4]:
             self._branch(at, at + displacement)
 
     def _rounds(self, first: int, last: int) -> int:
         """How often a loop goes round that ends here: its first condition says it."""
-        leaving = next((at for at in self._bounds if first <= at <= last), None)
-        counter, length = (0, None) if leaving is None else self._bounds[leaving]
+        leaving = bisect_left(self._conditions, first)
+        if leaving == len(self._conditions) or self._conditions[leaving] > last:
+            return _UNKNOWN_COUNT
+        counter, length = self._bounds[self._conditions[leaving]]
         if length is None:
             return _UNKNOWN_COUNT
         place, step = self._steps.get(counter, (0, 1))
         return max(-(-length // abs(step if place >= first else 1)), 1)
-
-    def _cost_of(self, first: int, last: int, loops: list[_Loop]) -> float:
-        """Of words and the loops in them, which are taken off the list in front."""
-        inside, own = 0.0, self._instructions(first, last)
-        while loops and loops[0].first <= last:
-            loop = loops.pop(0)
-            own -= self._instructions(loop.first, loop.last)
-            inside += loop.rounds * self._cost_of(loop.first, loop.last, loops)
-        return own + inside
 
     def _instructions(self, first: int, last: int) -> int:
         """How many there are from one word to another."""

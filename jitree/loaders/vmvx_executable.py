@@ -20,6 +20,8 @@ from jitree.hal.local import interrupts
 from jitree.hal.local.executor import native_executor
 from jitree.hal.local.executor.records import KernelDispatch, Workgroup
 from jitree.loaders.library import EntryPoint, EntryTable, TabledExecutable
+from jitree.loaders.vmvx_layout import ENVIRONMENT
+from jitree.loaders.vmvx_packed import will_be_told
 from jitree.loaders.vmvx_policy import Running
 from jitree.loaders.vmvx_worker import Worker, job_failure
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 _ENTRY_WORDS: Final = ENTRY_POINT.size // 8
 _CODE: Final = ENTRY_POINT.word("code")
 _COST: Final = ENTRY_POINT.word("cost")
+_CHANGED, _CHANGED_SIZE = ENVIRONMENT.word("changed"), ENVIRONMENT.word("changed_size")
 _KEPT_FAILURES: Final = 256
 """More than threads can fail in at once: those after a dispatch's first that are never taken go."""
 _WORTH_A_WORKER: Final = 1_000_000
@@ -154,7 +157,7 @@ class _Function:
     """An entry of an executable, found by its address from the C functions below. Their callers hold the
     executable."""
 
-    __slots__ = ("_compiled", "_environment", "_label", "_ordinal", "_workers")
+    __slots__ = ("__weakref__", "_compiled", "_environment", "_label", "_ordinal", "_workers")
 
     def __init__(self, workers: Workers, compiled: CompiledKernels | None, ordinal: int, label: str) -> None:
         self._workers = workers
@@ -196,10 +199,17 @@ class _Function:
         """Runs a span that found no worker context, or that has to wait for compiled kernels."""
         assert self._compiled is not None
         try:
+            will_be_told(self)
             result = self._compiled.run(self._ordinal, self.environment, dispatch, workgroup)
         except BaseException as error:
             return self.fail(error, dispatch, workgroup)
         return self.run(dispatch, workgroup) if result is None else result
+
+    def forget(self, address: int, size: int) -> None:
+        """See :class:`~jitree.loaders.vmvx_packed.Told`."""
+        changed, changed_size = self._environment[_CHANGED], self._environment[_CHANGED_SIZE]
+        if changed < address + size and address < changed + changed_size:
+            self._environment[_CHANGED_SIZE] = 0
 
     def look(self) -> int:
         """Looks what memory is left."""

@@ -8,6 +8,8 @@ from jitree.base.layout import Record
 
 KEEPS: Final = frozenset(("global.store.ref", "global.store.indirect.ref"))
 """Instructions of an executable due to which a kernel may find less scratch memory than another one did."""
+CHANGE_LISTS: Final = ("list.set", "list.resize", "list.reserve", "list.swap")
+"""Beginnings of mnemonics that could leave a worker context's list of bindings changed for the next span."""
 
 ENVIRONMENT: Final = Record(
     "vmvx environment",

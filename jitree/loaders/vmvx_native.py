@@ -20,11 +20,11 @@ from jitree.errors import FailedPreconditionError
 from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_POINT
 from jitree.hal.local import interrupts
 from jitree.hal.local.executor.records import KernelDispatch, KernelEntry
-from jitree.loaders.vmvx_arguments import private_bindings
+from jitree.loaders.vmvx_arguments import make_writable, private_bindings
 from jitree.loaders.vmvx_context import WorkerContext
 from jitree.loaders.vmvx_images import SPANS
 from jitree.loaders.vmvx_kernels import numbers_of
-from jitree.loaders.vmvx_layout import CONTEXTS, MAXIMUM_CONTEXTS
+from jitree.loaders.vmvx_layout import CONTEXTS, MAXIMUM_BINDINGS, MAXIMUM_CONTEXTS
 from jitree.loaders.vmvx_packed import Copies, PackedConstants, note_stores
 from jitree.loaders.vmvx_policy import (
     ALL,
@@ -227,7 +227,8 @@ class CompiledKernels(Ended):
 
     def run(self, ordinal: int, environment: int, dispatch: int, group: int) -> int | None:
         """Runs a span that has found no worker context, waiting for the kernels if they are not there; None
-        when there cannot be more, or the kernel is not compiled. UNAVAILABLE if they cannot be built."""
+        when there cannot be more, none has so many bindings, or the kernel is not compiled. UNAVAILABLE if
+        they cannot be built."""
         if self._closed:
             raise FailedPreconditionError("the executable has been dropped")
         if not self.has_left(ordinal):
@@ -235,8 +236,9 @@ class CompiledKernels(Ended):
             look = partial(interrupts.require_going_on, job_failure(dispatch))
             self._use(ordinal, self._batch.providers[ordinal].wait(look))
         elif ordinal in self._images:
-            if not self._is_told_of_stores(environment, dispatch):
+            if KernelDispatch(dispatch).binding_count > MAXIMUM_BINDINGS:
                 return None
+            self._tell_of_stores(environment, dispatch)
             while not self._add_context():
                 if KernelDispatch(dispatch).parts <= 1:
                     return None
@@ -245,16 +247,16 @@ class CompiledKernels(Ended):
         return self._run_span(environment, dispatch, group) if ordinal in self._images else None
 
     @staticmethod
-    def _is_told_of_stores(environment: int, dispatch: int) -> bool:
-        """Gives up copies of constants that a compiled kernel may store to. Whether machine code can tell
-        from now on that this has been done: it knows one place."""
+    def _tell_of_stores(environment: int, dispatch: int) -> None:
+        """Gives up copies of constants that a compiled kernel may store to. To this dispatch they are memory
+        as any other from now on, whatever machine code, which remembers one place, knows by then."""
         own, places = KernelEnvironment(environment), set[tuple[int, int]]()
         for number, address, length in private_bindings(dispatch):
             if own.stores >> number & 1:
                 places.add(note_stores(address, length))
+                make_writable(dispatch, number)
         if len(places) == 1:
             ((own.changed, own.changed_size),) = places
-        return len(places) <= 1
 
     def context(self, address: int) -> WorkerContext:
         """The one with a CONTEXT record."""

@@ -42,6 +42,7 @@ _ROOM: Final = PACKED.word("room")
 _NEXT: Final = PACKED.word("next")
 _publishing: Final = guard()
 _all: Final = SharedWeakSet["PackedConstants"]()
+_told: Final = SharedWeakSet["Told"]()
 _NOTHING: Final = memoryview(b"")
 """Constants of a file that may change: none."""
 
@@ -70,6 +71,8 @@ class PackedConstants:
         _all.add(self)
         if stable_memory(constants) is None:  # something has begun to store to them meanwhile
             self.retire()
+        for kernel in _told:  # of memory that was here before
+            kernel.forget(*self._whole)
 
     @property
     def address(self) -> int:
@@ -101,9 +104,25 @@ class PackedConstants:
         begin, size = self._whole
         return 0 <= address - begin < size
 
+    @property
+    def is_retired(self) -> bool:
+        return self._record[_SIZE] == 0
+
     def retire(self) -> None:
         """No kernel finds a copy from now on. Those that have found some may still read them."""
         self._record[_SIZE] = 0
+
+
+class Told(Protocol):
+    """A kernel that remembers where it may store to constants without a word."""
+
+    def forget(self, address: int, size: int) -> None:
+        """It may not there any more: constants have copies, or will have."""
+
+
+def will_be_told(kernel: Told) -> None:
+    """A kernel remembers a place from now on."""
+    _told.add(kernel)
 
 
 class Reader(Protocol):
@@ -228,8 +247,10 @@ def stable_memory(data: memoryview) -> memoryview | None:
 
 
 def may_be_copied(address: int) -> bool:
-    """Whether constants at an address may have copies some day that :func:`note_stores` gives up."""
-    return any(file.holds(address) and not file.is_changed for file in private_files())
+    """Whether constants at an address may have copies some day that :func:`note_stores` gives up. A signal's
+    handler may have ended that before it was done."""
+    some = any(file.holds(address) and not file.is_changed for file in private_files())
+    return some or any(constants.holds(address) and not constants.is_retired for constants in _all)
 
 
 def note_stores(address: int, length: int) -> tuple[int, int]:

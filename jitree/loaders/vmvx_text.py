@@ -16,8 +16,6 @@ from jitree.loaders.vmvx_images import SPANS
 from jitree.loaders.vmvx_workgroups import has_room, kernel
 from jitree.regs.layout import FRAME
 
-CHANGE_LISTS: Final = ("list.set", "list.resize", "list.reserve", "list.swap")
-"""Beginnings of mnemonics that could leave a worker context's list of bindings changed for the next span."""
 _PLACES: Final = ("state", "frame", "values", "refs")
 _HANDLES: Final = ("local", "constants", "bindings")
 _IDS: Final = ("x", "y", "z", "size_x", "size_y", "size_z", "count_x", "count_y", "count_z")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from math import isfinite
+from collections.abc import Iterator
+from math import inf, isfinite
 
 import pytest
 
 from jitree.dispatch.bytecode_module import BytecodeModule
-from jitree.loaders.vmvx_costs import KernelCosts
+from jitree.loaders.vmvx_costs import KernelCosts, _Reading
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION, kernels
 from tests.assembler import Assembler
 from tests.fuzz.kernels import KernelWriter
@@ -104,3 +105,43 @@ def test_whatever_a_kernel_has_is_read() -> None:
         text = KernelWriter(random.Random(f"kernel {number}")).write()
         found = _costs(text.module())
         assert all(isfinite(cost) and cost >= 1 for cost in found), number
+
+
+def _nested(depth: int) -> str:
+    heads = "\n".join(f"br ^loop{number}\n^loop{number}:" for number in range(depth))
+    ends = "\n".join(f"cond_br %i20, ^loop{n}, ^end{n}\n^end{n}:" for n in reversed(range(depth)))
+    return f"{heads}\n{ends}\nreturn []"
+
+
+def test_more_loops_in_each_other_than_python_functions_can_be() -> None:
+    assert _cost(_nested(1)) < _cost(_nested(2)) < _cost(_nested(2000)) < inf
+
+
+def test_loops_one_after_the_other_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked for the condition of one does not go through those of all before it."""
+    looked = [0]
+
+    class Conditions(dict[int, object]):
+        def __iter__(self) -> Iterator[int]:
+            for key in super().__iter__():
+                looked[0] += 1
+                yield key
+
+    read = _Reading._read
+
+    def counted(reading: _Reading, at: int, following: int) -> None:
+        if type(reading._bounds) is dict:
+            reading._bounds = Conditions()  # type: ignore[assignment]
+        read(reading, at, following)
+
+    monkeypatch.setattr(_Reading, "_read", counted)
+    loop = """
+        br ^loop{0}
+        ^loop{0}:
+        %i22 = cmp.lt.i32.s %i20, %i21
+        cond_br %i22, ^loop{0}, ^end{0}
+        ^end{0}:
+    """
+    text = "".join(map(loop.format, range(200)))
+    assert _cost(f"%i20 = const.i32.zero\n%i21 = const.i32 3\n{text}return []") > 200 * 3
+    assert looked[0] <= 2 * 200

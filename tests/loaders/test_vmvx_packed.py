@@ -15,10 +15,13 @@ from jitree.hal.command_list import DIRECT, CommandList
 from jitree.hal.executable import ExecutableParameters
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local.executor import require_native_executor
+from jitree.hal.local.executor.records import KernelEntry
 from jitree.loaders.vmvx import FORMAT, VmvxLoader
-from jitree.loaders.vmvx_executable import VmvxExecutable
+from jitree.loaders.vmvx_executable import VmvxExecutable, Workers
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
-from jitree.loaders.vmvx_packed import MOST_COPIED, PackedConstants, chain, copies_for
+from jitree.loaders.vmvx_layout import MAXIMUM_BINDINGS
+from jitree.loaders.vmvx_packed import MOST_COPIED, PackedConstants, chain, copies_for, note_stores
+from jitree.loaders.vmvx_records import KernelEnvironment
 from jitree.regs.layout import ACCESS_PRIVATE, ACCESS_READ
 from jitree.regs.memory import Bounds, address_of
 from tests.assembler import Assembler
@@ -257,3 +260,88 @@ def test_kernels_that_store_to_other_bindings_change_nothing(private: tuple[memo
         product_of(loaded, matrix)
         product_of(load(product().module(), "plain"), matrix)
     assert loaded.copied == SIZE
+
+
+def both() -> Assembler:
+    """Adds 1 to the first element of each of two bindings."""
+    text = KernelText(2)
+    one, zero = text.pair(), text.constant(0)
+    text.lines.append(f"{one} = const.f32 1.0")
+    for number in (VECTOR, MATRIX):
+        text.store("f32", number, zero, text.op("add.f32", text.load("f32", number, zero), one))
+    return text.module()
+
+
+def test_machine_code_stores_to_constants_of_two_files(
+    private: tuple[memoryview, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The VM runs nothing for it, whichever of them is known to be changed."""
+    file, size = private
+    other = tmp_path / "other.bin"
+    other.write_bytes(bytes(2 * SIZE))
+    with other.open("rb") as opened:
+        second = np.frombuffer(private_file(opened.fileno(), 2 * SIZE), np.float32)
+    first = np.frombuffer(matrix_in(file, size), np.float32)
+    readers = executable(file, size), with_code(lambda: load(both(), "native"))
+    for _ in range(3):
+        product_of(readers[0], matrix_in(file, size))
+    monkeypatch.setattr(Workers, "run", lambda *_: pytest.fail("the VM has run a kernel"))
+    before = float(first[0])
+    for count in range(1, 4):
+        dispatch(readers[1], 0, 1, [(first, CONSTANT), (second, CONSTANT)])
+        assert (first[0], second[0]) == (np.float32(before) + np.float32(count), count)
+    monkeypatch.undo()
+    expected = results(load(product().module(), "plain"), aligned(matrix_in(file, size)))
+    assert product_of(readers[0], matrix_in(file, size)) == expected
+
+
+def test_more_bindings_than_machine_code_has() -> None:
+    """The VM runs the kernel; it was asked for a worker context again and again."""
+    text = KernelText(1)
+    text.lines.append(f"%i8 = const.i32 {MAXIMUM_BINDINGS}\n%r3 = list.get.ref %r2, %i8, !vm.buffer")
+    text.store("i32", VECTOR, text.constant(0), "%i8")
+    loaded = with_code(lambda: load(text.module(), "native"))
+    blocks = [aligned(np.zeros(4, np.int32)) for _ in range(MAXIMUM_BINDINGS + 1)]
+    run_whole(loaded, 1, (), blocks)
+    assert blocks[-1].tolist() == [MAXIMUM_BINDINGS, 0, 0, 0]
+
+
+def test_a_file_that_is_mapped_where_another_one_was(private: tuple[memoryview, int]) -> None:
+    """That a kernel has stored to the first one says nothing of copies of the second one."""
+    file, size = private
+    by, matrix = with_code(lambda: load(changing(), "native")), matrix_in(file, size)
+    zeros, small = aligned(np.zeros(4, np.float32)), aligned(np.zeros(ROWS * GROUPS * DEPTH, np.float32))
+    dispatch(by, 1, 1, [(zeros, ALL), (small.view(np.uint8), CONSTANT)])
+    environment = KernelEnvironment(KernelEntry(by.entry_point(1)).environment)
+    assert environment.changed == address_of(small) and environment.changed_size == small.nbytes
+    environment.changed = address_of(matrix)  # what was there has gone
+    loaded = executable(file, size)
+    for _ in range(3):
+        before = product_of(loaded, matrix)
+    assert loaded.copied == SIZE
+    dispatch(by, 1, 1, [(zeros, ALL), (matrix, CONSTANT)])
+    after = product_of(loaded, matrix)
+    assert after != before
+    assert after == results(load(product().module(), "plain"), aligned(matrix))
+
+
+def test_stores_that_a_handler_ends_before_copies_are_given_up(
+    private: tuple[memoryview, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next kernel that the VM runs has them given up."""
+    file, size = private
+    matrix, loaded = matrix_in(file, size), executable(file, size)
+    for _ in range(3):
+        before = product_of(loaded, matrix)
+
+    def interrupted(constants: PackedConstants) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PackedConstants, "retire", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        note_stores(address_of(matrix), matrix.nbytes)
+    monkeypatch.undo()
+    dispatch(load(changing(), "plain"), 1, 1, [(aligned(np.zeros(4, np.float32)), ALL), (matrix, CONSTANT)])
+    after = product_of(loaded, matrix)
+    assert after != before
+    assert after == results(load(product().module(), "plain"), aligned(matrix))
