@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from jitree.base.dlpack_names import (
     UNSIGNED,
     VERSIONED_NAME,
 )
+from jitree.base.weak_sets import SharedWeakKeys
 from jitree.errors import InvalidArgumentError, attribute_of, has_attribute, pass_interruption
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class ExchangeFunctions:
 
 _Take = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
 _StreamOf = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)
-_functions: Final[WeakKeyDictionary[type, ExchangeFunctions | None]] = WeakKeyDictionary()
+_functions: Final[SharedWeakKeys[type, ExchangeFunctions | None]] = SharedWeakKeys()
 
 
 def has_elements(value: Any) -> bool:

@@ -341,6 +341,9 @@ def _entry(name: str, imports: tuple[str, ...]) -> Entry:
 def _state(file: str) -> tuple[int, int] | None:
     try:
         found = os.stat(file)
-    except OSError:
+    except OSError as error:
+        from jitree.errors import pass_interruption
+
+        pass_interruption(error)
         return None
     return found.st_mtime_ns, found.st_size

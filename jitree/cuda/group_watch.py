@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
-from weakref import WeakSet
 
 from jitree.base.endings import guard
+from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import CancelledError, DeadlineExceededError, StatusError, again
 from jitree.hal.local.queue_record import LOST
 
@@ -55,7 +55,7 @@ class GroupWatch:
         self.seconds = seconds
         self.stream = stream
         self._lock = guard()
-        self._communicators: WeakSet[Communicator] = WeakSet()
+        self._communicators: SharedWeakSet[Communicator] = SharedWeakSet()
         self._flights: deque[_Flight] = deque()
         self._is_watching = False
         self._failure: StatusError | None = None

@@ -22,6 +22,7 @@ from jitree.base.dlpack import (
     require_memory,
 )
 from jitree.base.endings import Ending, carefully
+from jitree.base.weak_sets import SharedWeakSet
 from jitree.cuda import capsules, submissions
 from jitree.errors import InvalidArgumentError, has_attribute, pass_interruption
 from jitree.hal.buffer import BufferView
@@ -65,8 +66,8 @@ class CudaExchange:
         self._stream = stream
         self._allocator = allocator
         self.explicit_transfers = host_transfers is HostTransfers.EXPLICIT
-        self._exported: weakref.WeakSet[Allocation] = weakref.WeakSet()
-        self._given: weakref.WeakSet[BufferView] = weakref.WeakSet()
+        self._exported: SharedWeakSet[Allocation] = SharedWeakSet()
+        self._given: SharedWeakSet[BufferView] = SharedWeakSet()
         """Views whose memory comes back after what consumers have submitted by then."""
         self._shares = False
         """Whether any view has been shared so far; most programs share none."""

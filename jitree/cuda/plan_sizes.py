@@ -7,7 +7,8 @@ as many bytes each time, except where dimensions are constants of the dispatch.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from weakref import WeakSet
+
+from jitree.base.weak_sets import SharedWeakSet
 
 if TYPE_CHECKING:
     from jitree.cuda.plan import LaunchPlan
@@ -20,7 +21,7 @@ class KernelSizes:
     """Bytes of the kernels that a stream launches. The caller holds the stream's lock."""
 
     def __init__(self) -> None:
-        self._plans: WeakSet[LaunchPlan] = WeakSet()
+        self._plans: SharedWeakSet[LaunchPlan] = SharedWeakSet()
         self._found: dict[Kernel, int] | None = None
 
     def note(self, plan: LaunchPlan) -> None:

@@ -8,9 +8,10 @@ import time
 from array import array
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
-from weakref import WeakSet, finalize
+from weakref import finalize
 
 from jitree.base.endings import guard
+from jitree.base.weak_sets import SharedWeakSet
 from jitree.cuda.kernels import BYTES_PER_BLOCK, MAXIMUM_BLOCKS
 from jitree.errors import InternalError, UnimplementedError
 from jitree.hal import watchdog
@@ -76,7 +77,7 @@ class StreamShare:
         number = next(_places)
         self.place = number if number <= _LAST_PLACE else UNTOLD
         """The number of the memory whose use the stream orders."""
-        self._programs: WeakSet[Programs] = WeakSet()
+        self._programs: SharedWeakSet[Programs] = SharedWeakSet()
         self._code: StreamCode | None = None
         self._driver = dict.fromkeys(_FUNCTIONS, 0)
         """Addresses of functions of the driver."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from typing import Final
-from weakref import WeakValueDictionary
 
+from jitree.base.weak_sets import SharedWeakValues
 from jitree.hal.device import Device
 
-exporters: Final[WeakValueDictionary[tuple[int, int], Device]] = WeakValueDictionary()
+exporters: Final[SharedWeakValues[tuple[int, int], Device]] = SharedWeakValues()
 """By the number that DLPack gives a place, the last one there."""

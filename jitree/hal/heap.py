@@ -15,13 +15,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakValueDictionary
 
 import numpy as np
 
 from jitree.base.arguments import integer, natural
 from jitree.base.endings import Ending, carefully, guard
-from jitree.base.weak_sets import SharedWeakSet
+from jitree.base.weak_sets import SharedWeakSet, SharedWeakValues
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, pass_interruption
 from jitree.hal.allocator import (
     Accounting,
@@ -99,7 +98,7 @@ class HeapAllocator(LendingAllocator):
         self._lessees: SharedWeakSet[Lessee] = SharedWeakSet()
         self._held = 0
         """What lessees have, or more."""
-        self._lent: WeakValueDictionary[int, np.ndarray[Any, Any]] = WeakValueDictionary()
+        self._lent: SharedWeakValues[int, np.ndarray[Any, Any]] = SharedWeakValues()
         """The memory of the blocks that are lent, by address."""
 
     def allocate(self, memory_type: int, usage: int, size: int, *, alignment: int = ALIGNMENT) -> Buffer:

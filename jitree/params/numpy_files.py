@@ -15,7 +15,7 @@ import zlib
 from lzma import LZMAError
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -47,6 +47,36 @@ DAMAGE: Final = (
 damaged bzip2 streams OSErrors, headers are read as Python, and a size in them may be `True`."""
 UNKNOWN: Final = (NotImplementedError, RuntimeError)
 """What zipfile raises for compressions that it does not know, and for encryption."""
+_FLOAT8_E5M2: Final = b"{'descr': '<f1'"
+"""What ``numpy.save`` writes for that type of ml_dtypes, and does not read."""
+_OPAQUE_BYTE: Final = b"{'descr': '|V1'"
+"""As it writes ml_dtypes' other types of a byte."""
+
+
+class _Spelled:
+    """A file from which numpy reads one array. The header names types as numpy takes them."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._in_header = True
+
+    def read(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        if self._in_header and data.startswith(b"{"):
+            self._in_header = False
+            if data.startswith(_FLOAT8_E5M2):
+                return data.replace(_FLOAT8_E5M2, _OPAQUE_BYTE, 1)
+        return data
+
+
+def read_array(stream: IO[bytes]) -> np.ndarray[Any, np.dtype[Any]]:
+    """The next array of a file; :data:`DAMAGE` and MemoryError where there is none.
+
+    Types that numpy does not know are opaque bytes (kind ``V``) of their size.
+    """
+    spelled: Any = _Spelled(stream)
+    array: np.ndarray[Any, np.dtype[Any]] = np.lib.format.read_array(spelled, allow_pickle=False)
+    return array
 
 
 class _Header(NamedTuple):
@@ -164,7 +194,8 @@ def _stored(file: ParameterFile, key: str, start: int, size: int) -> ParameterEn
 
 
 def _read_header(start: bytes) -> _Header:
-    stream = io.BytesIO(start)
+    whole = io.BytesIO(start)
+    stream: Any = _Spelled(whole)
     try:
         version = np.lib.format.read_magic(stream)
         if version == (1, 0):
@@ -183,7 +214,7 @@ def _read_header(start: bytes) -> _Header:
         raise UnimplementedError(f"arrays of Python objects ({dtype}) are not read")
     if any(dimension < 0 for dimension in shape):
         raise InvalidArgumentError(f"no numpy array: shape {shape}")
-    return _Header(tuple(shape), fortran_order, dtype, stream.tell())
+    return _Header(tuple(shape), fortran_order, dtype, whole.tell())
 
 
 class _ViewReader(io.RawIOBase):

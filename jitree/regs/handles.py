@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
-from weakref import WeakSet
 
 import numpy as np
 
 from jitree.base.records import NamedTuple
+from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import InternalError, ResourceExhaustedError, attribute_of
 from jitree.regs.layout import (
     COUNT_UNLIMITED,
@@ -117,7 +117,7 @@ class HandleTable:
         self.is_halted: Callable[[], bool] = bool
         """Whether what runs on machines of the table is to end, asked when their time is over."""
         self.handle_pool: ObjectPool | None = None
-        self.machines: WeakSet[Connected] = WeakSet()
+        self.machines: SharedWeakSet[Connected] = SharedWeakSet()
         """Whose state blocks refer to ``handle_pool``."""
         self.make_pool: Callable[[], None] | None = None
         """Connects one, where its code is there."""

@@ -13,7 +13,7 @@ from numpy.lib.npyio import NpzFile
 
 from jitree import errors
 from jitree.base import elements
-from jitree.params.numpy_files import DAMAGE, UNKNOWN
+from jitree.params.numpy_files import DAMAGE, UNKNOWN, read_array
 from jitree.tools import host_values as hv
 from jitree.types import BY_NAME, ElementType, element_type
 
@@ -119,10 +119,14 @@ def _reading(path: str, what: str) -> Iterator[None]:
 
 
 def _member(archive: NpzFile, name: str) -> hv.HostTensor:
-    array = archive[name]
-    if not isinstance(array, np.ndarray):  # numpy gives the bytes of what is no array file
-        raise ValueError(f"`{name}` in it is no array")
-    return array_tensor(array)
+    opened, file = archive.zip, f"{name}.npy"
+    assert opened is not None, "it is open"
+    with opened.open(file if file in opened.namelist() else name) as stream:
+        is_array = stream.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX
+        stream.seek(0)
+        if not is_array:
+            raise ValueError(f"`{name}` in it is no array")
+        return array_tensor(read_array(stream))
 
 
 def _at_end(file: BinaryIO) -> bool:
@@ -136,8 +140,7 @@ def _read_array(file: BinaryIO, path: str) -> npt.NDArray[Any]:
     if _at_end(file):
         raise errors.OutOfRangeError(f"end-of-file: no further array in `{path}`")
     with _reading(path, "array file"):
-        array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-    return array
+        return read_array(file)
 
 
 def array_tensor(array: npt.NDArray[Any]) -> hv.HostTensor:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
 
+from jitree.base.weak_sets import SharedWeakKeys
 from jitree.vmfb.instructions import IMPORT_BIT, MOVE_BIT, REF_BIT, InstructionRecord, read_instructions
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _UNKNOWN: Final[_Value] = ("",)
 _HIGH: Final[_Value] = ("high",)
 _State = dict[int, _Value]
 Pair = tuple[_Value, _Value]
-_found: Final[WeakKeyDictionary[DecodedModule, dict[tuple[int, int], list[str]]]] = WeakKeyDictionary()
+_found: Final[SharedWeakKeys[DecodedModule, dict[tuple[int, int], list[str]]]] = SharedWeakKeys()
 """What has been looked for, which takes a millisecond: programs try again."""
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from jitree import Session
 from jitree.api.process import starting
-from jitree.base.endings import Ended
+from jitree.base.endings import Ended, has_guard
 from jitree.hal.local.task import TaskDevice
 from jitree.hal.local.topology import Topology
 from jitree.hal.local.workers import WorkerPool
@@ -199,6 +199,30 @@ def test_nothing_is_left_of_a_process_whose_start_was_interrupted() -> None:
         assert len(os.listdir("/proc/self/fd")) == before, f"interrupted at place {interruption.place}"
         places += 1
     assert places > 40
+
+
+def test_an_end_waits_for_what_a_start_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock that an end takes is held: a start that was interrupted goes on in a thread."""
+    held = list[bool]()
+
+    class Theirs:
+        def fileno(self) -> int:
+            return 0
+
+        def close(self) -> None:
+            held.append(has_guard())
+
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise OSError("no process")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    starter = starting.Starter()
+    starter._theirs.close()
+    monkeypatch.setattr(starter, "_theirs", Theirs())
+    with pytest.raises(OSError, match="no process"):
+        starter.start()
+    assert held == [True]
+    starter.end()
 
 
 def test_what_starts_processes_is_started_once(monkeypatch: pytest.MonkeyPatch) -> None:

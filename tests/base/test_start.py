@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType, SimpleNamespace
 
 import pytest
+
+from jitree.base import start
 
 PACKAGE = Path(__file__).resolve().parents[2] / "jitree"
 REPORT = """
@@ -258,3 +262,22 @@ def test_a_module_that_fails_may_be_imported_again(copy: Path) -> None:
     assert run(copy, FAILING) == said
     assert file_of(copy).exists()
     assert run(copy, FAILING) == said
+
+
+def test_what_a_handler_raises_while_a_source_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The usual time-out is an OSError, and so is a source that is gone."""
+
+    def expire(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError("too late")
+
+    def stat(file: str) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+
+    assert start._state(__file__) is not None and start._state(f"{__file__}/x") is None
+    before = signal.signal(signal.SIGUSR1, expire)
+    try:
+        monkeypatch.setattr(start, "os", SimpleNamespace(stat=stat))
+        with pytest.raises(TimeoutError, match="too late"):
+            start._state(__file__)
+    finally:
+        signal.signal(signal.SIGUSR1, before)

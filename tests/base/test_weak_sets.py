@@ -5,8 +5,17 @@ from __future__ import annotations
 import sys
 import threading
 
-from jitree.base import spare_memory
-from jitree.base.weak_sets import SharedWeakSet
+import pytest
+
+from jitree.base import dlpack, spare_memory
+from jitree.base.weak_sets import SharedWeakKeys, SharedWeakSet, SharedWeakValues
+from jitree.codegen import image
+from jitree.dispatch.native import tiering
+from jitree.hal.exporters import exporters
+from jitree.hal.heap import HeapAllocator
+from jitree.modules.native_library import references, state
+from jitree.vmfb import ties
+from tests.base.interruption import Interruption
 
 
 class Thing:
@@ -62,3 +71,55 @@ def test_threads_that_add_while_others_look() -> None:
         sys.setswitchinterval(interval)
         done.set()
         thread.join()
+
+
+def test_values_as_long_as_they_live() -> None:
+    table, first, second = SharedWeakValues[object, Thing](), Thing(), Thing()
+    table["a"], table["b"], table["c"] = first, second, first
+    assert table.get("a") is first and table.get("x") is None and table.pop("x") is None
+    assert table.pop("a") is first and list(table) == ["b", "c"]
+    table["c"] = second  # in the place of one that dies later
+    del first
+    assert table.items() == [("b", second), ("c", second)] and table.values() == [second, second]
+    del second
+    assert table.items() == [] and table.get("c") is None and not table._references
+
+
+def test_items_as_long_as_their_keys_live() -> None:
+    table, first, second = SharedWeakKeys[Thing, object](), Thing(), Thing()
+    assert table.setdefault(first, 1) == 1 == table.setdefault(first, 2) == table[first]
+    table[first], table[second] = 3, None
+    assert table.get(first) == 3 and table[second] is None and table.get(Thing()) is None
+    with pytest.raises(KeyError):
+        table[Thing()]
+    del first
+    assert list(table._items.values()) == [None]
+    del second
+    assert not table._items
+
+
+TABLES = {
+    "providers of images": image._providers, "exporters": exporters, "lent memory": HeapAllocator()._lent,
+    "libraries": state._states,
+}  # fmt: skip
+BY_OBJECT = {
+    "native code": tiering._modules, "ties": ties._found, "array libraries": dlpack._functions,
+    "references": references._tables,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*TABLES, *BY_OBJECT, "packs"])
+def test_an_interrupt_as_an_item_dies_comes_out(name: str) -> None:
+    for place in range(1, 20):
+        holder, key = [Thing()], object()
+        if name in TABLES:
+            TABLES[name][key] = holder[0]  # type: ignore[index]
+        elif name in BY_OBJECT:
+            BY_OBJECT[name][holder[0]] = {}  # type: ignore[index]
+        else:
+            image.packs.add(holder[0])  # type: ignore[arg-type]
+        interruption = Interruption(place)
+        assert interruption.during(holder.clear) == interruption.came, f"place {place} was lost"
+        if not interruption.came:
+            break
+    assert 1 < place < 19

@@ -224,6 +224,18 @@ def test_bfloat16_through_numpy_files(tmp_path: Path) -> None:
     assert content(load(tmp_path / "b.npy")["b"]) == array.tobytes()
 
 
+@pytest.mark.parametrize("name", ["float8_e5m2", "float8_e4m3fn", "bfloat16", "int4"])
+def test_types_of_ml_dtypes_through_numpy_files(tmp_path: Path, name: str) -> None:
+    """numpy writes types that it does not know, and reads them as bytes; it does not read float8_e5m2."""
+    array = np.array([[1, 2, 3], [4, 5, 6]], getattr(ml_dtypes, name))
+    np.save(tmp_path / "a.npy", array)
+    np.savez(tmp_path / "stored.npz", a=array)
+    np.savez_compressed(tmp_path / "compressed.npz", a=np.asfortranarray(array))
+    for file in ("a.npy", "stored.npz", "compressed.npz"):
+        entry = load(tmp_path / file)["a"]
+        assert content(entry) == array.tobytes() and entry.tensor is not None and entry.tensor.shape == (2, 3)
+
+
 @pytest.mark.parametrize("compression", [0, 8, 12, 14])
 def test_archives_damaged_anywhere(tmp_path: Path, compression: int) -> None:
     """zipfile and its decompressors raise errors of many classes; names may be no text."""

@@ -219,10 +219,10 @@ def test_lists_that_make_no_sense(tmp_path: Path) -> None:
     for index in (
         "stamp", f"{stamp}\nimage {bytes(32).hex()} 0 1", f"{first}\nimage zz 0 1", f"{first}\nimage 00 -1 1",
         f"{first}\nimage 00 0 {1 << 70}", f"{first}\nimage 00 x 1", f"{first}\nimage 00 1",
-        f"{stamp}\nprogram -", "\n\n", "stamp  ",
+        f"{stamp}\nprogram -", "\n\n", "stamp  ", "stamp \xff", f"{first}\xff",
     ):  # fmt: skip
         path = tmp_path / "odd.jit"
-        text = index.encode()
+        text = index.encode("latin-1")  # some are no UTF-8
         path.write_bytes(pack._HEADER.pack(pack._MAGIC, hashed((pack._FORMAT, text)), len(text)) + text)
         with pytest.raises(Mismatch):
             Pack(str(path))

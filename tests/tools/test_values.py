@@ -226,6 +226,31 @@ def test_arrays_of_archives_as_contents_and_as_scalars(tmp_path: Path) -> None:
                 parse_values([text], [kind], files)
 
 
+EXTENDED = {
+    "f8E5M2": ml_dtypes.float8_e5m2, "f8E4M3FN": ml_dtypes.float8_e4m3fn, "bf16": ml_dtypes.bfloat16,
+    "f8E5M2FNUZ": ml_dtypes.float8_e5m2fnuz, "f8E4M3FNUZ": ml_dtypes.float8_e4m3fnuz,
+    "f8E8M0FNU": ml_dtypes.float8_e8m0fnu,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXTENDED)
+def test_extended_types_are_read_by_the_declared_type(tmp_path: Path, name: str) -> None:
+    """Also the last array of several, whose bytes look as the header of one."""
+    array = np.array([1, 2, 4], EXTENDED[name])
+    likeness = np.frombuffer(b"{'descr': '<f1'}", EXTENDED[name])
+    path, archive = tmp_path / "a.npy", tmp_path / "a.npz"
+    with path.open("wb") as file:
+        np.save(file, array)
+        np.save(file, likeness)
+    np.savez(archive, a=array)
+    for text in (f"3x{name}=@{path}", f"3x{name}=@{archive}:a", f"3x{name}=@{archive}"):
+        assert read_tensor(text).data.tobytes() == array.tobytes()
+    with ValueFiles() as files:
+        first, second = parse_values([f"*{path}"], ["r", "r"], files)
+    assert isinstance(first, hv.HostTensor) and first.data.tobytes() == array.tobytes()
+    assert isinstance(second, hv.HostTensor) and second.data.tobytes() == likeness.tobytes()
+
+
 def array_bytes(array: np.ndarray) -> bytes:
     """A numpy file."""
     file = io.BytesIO()

@@ -57,14 +57,13 @@ class Starter:
 
     def _start(self, done: LockType) -> None:
         try:
-            with self._lock:
+            with self._lock, closing(self._theirs):  # an end waits until it is closed
                 if not self._is_over:
                     self._is_over = True
                     self._process = self._started()
         except BaseException as error:  # no thread hears it but the one that waits
             self._failure = error
         finally:
-            self._theirs.close()
             done.release()
 
     def _started(self) -> subprocess.Popen[bytes]:

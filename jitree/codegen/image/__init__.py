@@ -13,11 +13,11 @@ from _thread import allocate_lock  # threading takes 0.6 ms to import
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
-from weakref import WeakSet, WeakValueDictionary
 
 from jitree.base.endings import guard
 from jitree.base.memory import NAMES_CODE, name_code
 from jitree.base.scopes import require_going_on
+from jitree.base.weak_sets import SharedWeakSet, SharedWeakValues
 from jitree.codegen.image import shipped
 from jitree.codegen.image.flat import OUTPUT, FlatImage, Image, Recipe, map_image
 from jitree.errors import StatusError, UnavailableError, pass_interruption, printable, tell
@@ -341,9 +341,9 @@ def _builders_at_work() -> int:
 
 _told: Final[set[str]] = set()
 """Why images are missing, as warnings have said."""
-packs: Final[WeakSet[Pack]] = WeakSet()
+packs: Final[SharedWeakSet[Pack]] = SharedWeakSet()
 """Where images are looked for first, except those of sandboxes; sessions hold those that they were given."""
-_providers: Final[WeakValueDictionary[tuple[object, ...], Provider]] = WeakValueDictionary()
+_providers: Final[SharedWeakValues[tuple[object, ...], Provider]] = SharedWeakValues()
 _static: Final[dict[str, Provider]] = {}
 _providers_lock: Final = guard()
 

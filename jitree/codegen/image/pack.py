@@ -110,11 +110,11 @@ class Pack:
         self._images: dict[bytes, tuple[int, int]] = {}
         self._environment = b""
         try:
-            self._choose(self._sections(index), start, status.st_size)
+            self._choose(self._sections(index.decode()), start, status.st_size)
         except (ValueError, IndexError):
             raise Mismatch("it is damaged: its list of contents makes no sense") from None
 
-    def _index(self) -> tuple[str, int]:
+    def _index(self) -> tuple[bytes, int]:
         head = os.pread(self._file, _HEADER.size, 0)
         if head[: len(_MAGIC)] != _MAGIC:
             raise Mismatch("it is no machine code that `jitree cache pack` has made")
@@ -124,7 +124,7 @@ class Pack:
         index = os.pread(self._file, size, _HEADER.size) if size <= _LARGEST_INDEX else b""
         if hashed((_FORMAT, index)) != digest:
             raise Mismatch("it is damaged, cut off, or of another version of jitree")
-        return index.decode(), _HEADER.size + size
+        return index, _HEADER.size + size
 
     def _sections(self, index: str) -> list[PackedImages]:
         sections: list[PackedImages] = []

@@ -6,9 +6,9 @@ It imports neither numba nor llvmlite; the code is an image (:mod:`jitree.codege
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
 
 from jitree.base.memory import NAMES_CODE, name_code
+from jitree.base.weak_sets import SharedWeakKeys
 from jitree.codegen import image
 from jitree.dispatch.native import source
 from jitree.regs.layout import FUNCTION
@@ -97,7 +97,7 @@ class NativeModule:
         return 0
 
 
-_modules: Final[WeakKeyDictionary[DecodedModule, dict[Builds | None, NativeModule]]] = WeakKeyDictionary()
+_modules: Final[SharedWeakKeys[DecodedModule, dict[Builds | None, NativeModule]]] = SharedWeakKeys()
 
 
 def native_module(record: ModuleRecord) -> NativeModule:

@@ -15,6 +15,7 @@ from typing import ClassVar, Final
 
 from jitree.base.c_allocator import allocate, allocator_address, free
 from jitree.base.endings import Ending, carefully, guard
+from jitree.base.weak_sets import SharedWeakKeys
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.modules.hal.references import HAL_TYPES, type_name
 from jitree.modules.native_library import layout, library_buffers
@@ -251,5 +252,5 @@ def _leave(address: int) -> None:
     """An object of the HAL or a list that code of a library made: only that code could free it."""
 
 
-_tables: weakref.WeakKeyDictionary[RefTypes, References] = weakref.WeakKeyDictionary()
+_tables: SharedWeakKeys[RefTypes, References] = SharedWeakKeys()
 _tables_lock = guard()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jitree import errors
 from jitree.base.callbacks import Callback, revive, take_kept
+from jitree.base.weak_sets import SharedWeakValues
 from jitree.dispatch.engine import Pending
 from jitree.modules.native_library import layout
 from jitree.modules.native_library.interface import ModuleInterface
@@ -194,7 +195,7 @@ def _nothing_to_wait_for(timeout: float | None) -> bool:
     return True
 
 
-_states: Final[weakref.WeakValueDictionary[int, LibraryState]] = weakref.WeakValueDictionary()
+_states: Final[SharedWeakValues[int, LibraryState]] = SharedWeakValues()
 _tokens: Final = itertools.count(1)
 
 

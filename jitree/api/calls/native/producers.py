@@ -11,7 +11,7 @@ import sys
 from array import array
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
-from weakref import WeakSet, ref
+from weakref import ref
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from jitree.api.array import Array
 from jitree.api.calls.native.layout import EXCHANGE, MAXIMUM_EXCHANGES
 from jitree.api.calls.tensor_packing import is_object
 from jitree.base.dlpack_names import LAZY_ATTRIBUTE, LAZY_COMPLEX, LAZY_METHOD
+from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import has_attribute, is_interruption
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Producers:
         self._words = array("q", bytes(EXCHANGE.size * MAXIMUM_EXCHANGES))
         self.address: int = self._words.buffer_info()[0]
         self._kept: dict[int, tuple[object, ...]] = {}
-        self._seen: WeakSet[type] = WeakSet()
+        self._seen: SharedWeakSet[type] = SharedWeakSet()
         self._next = 0
 
     def learn(self, value: object) -> None:
