@@ -97,6 +97,7 @@ class Stream:
         context.enter()
         self.handle: Handle = self.api.call("cuStreamCreate", _BLOCKING)
         self.events = EventPool(context)
+        self._producer_event = self.events.permanent()  # one taken for each use is lost by an interrupt
         self.allocator: StagingAllocator | None = None
         """The allocator of staging memory, once there is one."""
         self.batch: HeldLaunches | None = None
@@ -289,10 +290,8 @@ class Stream:
 
         The caller holds the lock, has entered the context and flushed."""
         self.check_open()
-        event = self.events.acquire()
-        self.api.record_event(event, producer)
-        self.api.wait_for_event(self.handle, event)
-        self.events.release(event)
+        self.api.record_event(self._producer_event, producer)
+        self.api.wait_for_event(self.handle, self._producer_event)
 
     def give_back(self, allocation: object, consumer: int) -> None:
         """A consumer has done with memory, as far as the host knows: it is kept until the consumer's stream

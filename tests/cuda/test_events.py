@@ -11,6 +11,7 @@ from jitree.compat.iree_runtime.hal import HalDevice
 from jitree.cuda.device import CudaDevice
 from jitree.errors import FailedPreconditionError, StatusError, UnimplementedError
 from jitree.hal.fence import Fence
+from tests.base.interruption import interruptions
 from tests.cuda.fake import FakeDriver
 from tests.cuda.fake_results import CUresult
 from tests.cuda.ordering import TIMEOUT, allocate, fill
@@ -82,3 +83,19 @@ def test_an_event_that_the_driver_refuses_is_an_error(fake: FakeDriver, device: 
     device.import_event(semaphore, 1, 12345)
     with pytest.raises(StatusError, match="cuStreamWaitEvent"):
         semaphore.query()
+
+
+def test_an_interrupt_loses_no_event_while_other_streams_are_followed(
+    fake: FakeDriver, device: CudaDevice
+) -> None:
+    stream, places = device.stream, 0
+    _, producer = fake.cuStreamCreate(0)
+    stream.context.enter()
+    stream.events.release(stream.events.acquire())
+    made = len([name for name, _ in fake.calls if name == "cuEventCreate"])
+    for interruption in interruptions(0):
+        with stream.lock:
+            interruption.during(lambda: stream.order_after(int(producer)))
+        places += 1
+    assert places > 5
+    assert len([name for name, _ in fake.calls if name == "cuEventCreate"]) == made
