@@ -1,7 +1,8 @@
 """Sets and tables of objects as long as these live, for threads that look at all while others add some.
 
-Those of Python's ``weakref`` call Python code as an item dies. What the handler of a signal raises in it is
-lost: nobody has called it. Here the callback is a function in C, in which no handler runs.
+Those of Python's ``weakref`` call Python code as an item dies. If a signal's handler raises in that code,
+Python loses the exception, as no caller waits for it. Here the callback is a C function, where Python runs no
+handler.
 """
 
 from __future__ import annotations

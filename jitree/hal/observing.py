@@ -42,7 +42,7 @@ def memory(extent: Extent, owner: object = None) -> Bytes:
 
 
 def looked_at(extent: Extent) -> Bytes:
-    """As :func:`memory`, for those that only look: nobody may write to constants."""
+    """As :func:`memory`, for observers, which only read: constants must not change."""
     found = memory(extent)
     found.flags.writeable = False
     return found

@@ -1,10 +1,10 @@
 """What a workgroup of a kernel costs, before it has run: its instructions, each as often as the loops around
 it go round.
 
-The bytecode is read once, from its beginning to its end, with what registers hold where that is known:
-constants, the number of the workgroup, what is computed from them, and the first values of counters. So the
-bound of a loop is known, but for sizes that the program computes. This is a guess, and nothing but an order
-depends on it: no program runs otherwise for it.
+A reading goes through the bytecode once, from its beginning to its end, with what registers hold where that
+is known: constants, the number of the workgroup, what is computed from them, and the first values of
+counters. So the bound of a loop is known, but for sizes that the program computes. This guess decides
+which kernels are built first, and when calls wait for them; results do not depend on it.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ tenth."""
 STILL: Final = 0.25
 """A build is thought to take at least so many times longer than it has taken: others may use the machine."""
 _PACE: Final = 1e-9
-"""Seconds that the VM takes for an instruction of a kernel at least: 0.7 to 5 ns were seen, and where threads
-share a dispatch its time seems shorter than it is."""
+"""Seconds that the VM takes for an instruction of a kernel, at least: 0.35 to 1 ns were seen, less where
+threads share a dispatch, whose time then seems shorter than it is."""
 _REFRESH: Final = 0.02
 """Seconds for which a look at the command list is good: it takes as long as some kernels."""
 _SAVED: Final = 0.1

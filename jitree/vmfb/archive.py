@@ -131,7 +131,7 @@ def content(source: Source, most: int = -1) -> memoryview:
 
 
 def _opened(source: Source, most: int = -1) -> memoryview:
-    """As :func:`content`; those that nobody else has can be written."""
+    """As :func:`content`, but writable where no caller has the bytes."""
     if isinstance(source, OwnMemory):
         return source.data
     if isinstance(source, (str, os.PathLike)):

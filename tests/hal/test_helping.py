@@ -232,7 +232,7 @@ LIMITS: dict[str, Callable[[Fence], object]] = {
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("has_workers", [True, False])
 def test_work_that_waits_for_what_only_its_thread_would_do(has_workers: bool, limit: str, cost: int) -> None:
-    """It lets that begin and waits for it, on the only thread that there is, under a limit of its own."""
+    """The operation waits under a time-out for another one, which only the same thread could run."""
     pool = WorkerPool("test-alone", unpinned(1))
     queue = LocalQueue(_executor(pool) if has_workers else CallerExecutor(), Profiler())
     first, begun, outer, end = (Fence([(Semaphore(), 1)]) for _ in range(4))

@@ -66,7 +66,7 @@ def test_answers_that_are_kept_are_those_of_the_terms(seed: int) -> None:
             assert symbol not in rest.symbols()
         assert polynomial.symbols() is polynomial.symbols()
         assert polynomial.symbols() == {symbol for monomial in same.terms for symbol in monomial}
-        for bits in (31, 40, 31):  # each has an answer of its own
+        for bits in (31, 40, 31):  # the cache keeps an answer for each width
             assert polynomial.bits(bits) == Polynomial(dict(polynomial.terms)).bits(bits)
         assert polynomial.number == (
             None if polynomial.symbols() else value(polynomial, {}) - (value(polynomial, {}) >> 63 << 64)
