@@ -89,8 +89,12 @@ def address_of(array: npt.NDArray[Any]) -> int:
     return int(array.__array_interface__["data"][0])  # which takes three times as long
 
 
+_PAGES: Final = "pages"
+"""The attribute of the object that a view is of: its memory, which stays as long as there is a view."""
+
+
 class MappedPages:
-    """Mapped memory, for a numpy array, which keeps it (its ``base``)."""
+    """Mapped memory, for views and numpy arrays, which keep it."""
 
     __slots__ = ("__array_interface__", "_ending", "place")
 
@@ -100,7 +104,17 @@ class MappedPages:
         self.place = start, size
         """Address and bytes."""
         data = (start, not access & WRITE)
-        self.__array_interface__ = {"version": 3, "shape": (size,), "typestr": "|u1", "data": data}
+        self.__array_interface__: dict[str, Any] = {
+            "version": 3, "shape": (size,), "typestr": "|u1", "data": data,
+        }  # fmt: skip
+
+    def view(self) -> memoryview:
+        """All of it; not by numpy, which builders do not import."""
+        start, size = self.place
+        memory = (ctypes.c_ubyte * size).from_address(start)
+        memory.__dict__[_PAGES] = self
+        whole = memoryview(memory).cast("B")
+        return whole.toreadonly() if self.__array_interface__["data"][1] else whole
 
 
 class PrivateFile(MappedPages):
@@ -131,16 +145,17 @@ def mapped_file(file: int, size: int) -> memoryview:
     """The first bytes of a file, at most as many as it has, not 0. No descriptor is used up: a process has
     few. OSError if the file cannot be mapped.
     """
-    import numpy as np  # not what builders import
-
-    return np.asarray(MappedPages(size, READ, _SHARED, file)).data
+    return MappedPages(size, READ, _SHARED, file).view()
 
 
 def private_file(file: int, size: int) -> memoryview:
     """As :func:`mapped_file`; pages that are written become the process's own, the file stays as it is."""
-    import numpy as np
+    return PrivateFile(size, file).view()
 
-    return np.asarray(PrivateFile(size, file)).data
+
+def pages_of(owner: object) -> MappedPages | None:
+    """The mapped memory that is what a view is of (``memoryview.obj``)."""
+    return owner.__dict__.get(_PAGES) if isinstance(owner, ctypes.Array) else None
 
 
 def zero_pages(size: int) -> npt.NDArray[np.uint8]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.records import NamedTuple
 from jitree.codegen import image
+from jitree.dispatch.fast import LOOP
 from jitree.dispatch.native.counting import ALIASES, LIKELY, UNLIKELY
 
 if TYPE_CHECKING:
@@ -97,9 +98,7 @@ def decode(notes: bytes) -> Mapping[str, Row]:
 @cache
 def rows() -> Mapping[str, Row]:
     """Those of the loop's image; waits for it."""
-    from jitree.dispatch.fast.engine import LOOP
-
-    return decode(image.wait(LOOP).notes)
+    return decode(image.notes(LOOP))
 
 
 def _row(function: Any, metadata: Mapping[str, str]) -> Row:

@@ -12,8 +12,8 @@ from jitree.dispatch.native.source import decode, mnemonics
 from jitree.loaders.vmvx_kernels import KernelNotes
 from jitree.loaders.vmvx_layout import CHANGE_LISTS
 from jitree.loaders.vmvx_stores import stored_bindings
-from jitree.loaders.vmvx_text import Kernel, texts
-from jitree.loaders.vmvx_workgroups import workgroups
+from jitree.loaders.vmvx_text import WORKGROUP, workgroup_entry
+from jitree.regs.layout import FRAME
 
 
 def generate(data: bytes, numbers: bytes) -> Generated:
@@ -28,14 +28,17 @@ def generate(data: bytes, numbers: bytes) -> Generated:
     refusal = f"{', '.join(changes)} in the executable" if changes else lowered.refusals.get(ordinal, "")
     parts = 0 if refusal else lowered.parts.get(ordinal, 0)
     stores = stored_bindings(source, ordinal)
-    notes = KernelNotes(parts, stores, refusal, tuple(lowered.loops.get(ordinal, ()))).encoded()
+    loops = tuple(lowered.loops.get(ordinal, ()))
     if refusal:
-        return Generated((), (), notes)
-    kernel = Kernel(f"f{ordinal}", lowered.needs[ordinal], max(parts, 1), ordinal in lowered.borrowing)
+        return Generated((), (), KernelNotes(parts, stores, 0, 0, 0, refusal, loops).encoded())
+    needs = lowered.needs[ordinal]
+    room = FRAME.size * needs.frames, needs.values, needs.refs
+    entry = workgroup_entry(f"f{ordinal}", parts > 1, ordinal in lowered.borrowing)
     pipeline = PROGRAM if lowered.scalar else STRAIGHT
-    entries = (workgroups.__name__,)
-    unit = Unit(texts(lowered.text, kernel), entries, pipeline)
-    return Generated((unit, shared()), entries, notes)
+    unit = Unit([f"{lowered.text}\n{entry}"], (WORKGROUP,), pipeline)
+    return Generated(
+        (unit, shared()), unit.entries, KernelNotes(parts, stores, *room, refusal, loops).encoded()
+    )
 
 
 def generate_hot(data: bytes, ordinals: bytes) -> Generated:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _ENTRY_WORDS: Final = ENTRY_POINT.size // 8
 _CODE: Final = ENTRY_POINT.word("code")
 _COST: Final = ENTRY_POINT.word("cost")
+_NO_KERNEL: Final = (0,) * (ENVIRONMENT.size // 8 - ENVIRONMENT.word("finish") - 1)
+"""What a record of ENVIRONMENT says of compiled code, after the fields that :class:`_Function` sets."""
 _CHANGED, _CHANGED_SIZE = ENVIRONMENT.word("changed"), ENVIRONMENT.word("changed_size")
 _KEPT_FAILURES: Final = 256
 """More than threads can fail in at once: those after a dispatch's first that are never taken go."""
@@ -165,10 +167,8 @@ class _Function:
         self._ordinal = ordinal
         self._label = label
         contexts = 0 if compiled is None else compiled.contexts_address
-        # A record of vmvx_layout.ENVIRONMENT.
-        self._environment = array(
-            "q", (id(self), contexts, _RUN_ADDRESS, _SLOW_PATH_ADDRESS, _FINISH_ADDRESS, 0, 0, 0, 0, 0)
-        )
+        first = id(self), contexts, _RUN_ADDRESS, _SLOW_PATH_ADDRESS, _FINISH_ADDRESS
+        self._environment = array("q", (*first, *_NO_KERNEL))
 
     @property
     def environment(self) -> int:

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from jitree.vmfb.schema import Export, ModuleTables
 
 _ARCHIVE: Final = b"PK\x03\x04"
-_SECONDS_A_WORD: Final = 0.00022
+_SECONDS_A_WORD: Final = 0.00016
 """Of a processor, for a word of bytecode, until it has been measured on the machine."""
 
 SPANS: Final = Recipe("spans", "the code around VMVX kernels", "jitree.loaders.vmvx_span_texts:generate", 2.0)
-"""Runs spans of any kernels; its notes are what each has for itself (:mod:`jitree.loaders.vmvx_text`)."""
+"""Runs spans of any kernels."""
 
 
 def recipes(executable: BytecodeModule) -> list[Recipe]:

@@ -32,6 +32,10 @@ class KernelNotes(NamedTuple):
     """Into how many parts a workgroup can be cut."""
     stores: int
     """A bit for each binding that it may store to, as a signed number of 64 bits."""
+    frames: int
+    values: int
+    refs: int
+    """Bytes on the stacks of a machine that it and what it calls take."""
     refusal: str
     """Why it has not been compiled."""
     loops: Sequence[Sequence[object]]
@@ -41,10 +45,12 @@ class KernelNotes(NamedTuple):
         import json
 
         described = json.dumps({"refusal": self.refusal, "loops": self.loops})
-        return f"{self.parts} {self.stores}\n{described}".encode()
+        return f"{' '.join(map(str, self[:_NUMBERS]))}\n{described}".encode()
 
 
-def numbers_of(notes: bytes) -> tuple[int, int]:
-    """``parts`` and ``stores``."""
-    parts, stores = notes.partition(b"\n")[0].split()
-    return int(parts), int(stores)
+_NUMBERS: Final = KernelNotes._fields.index("refusal")
+
+
+def numbers_of(notes: bytes) -> list[int]:
+    """``parts``, ``stores``, ``frames``, ``values`` and ``refs``."""
+    return list(map(int, notes.partition(b"\n")[0].split()))

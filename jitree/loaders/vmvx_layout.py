@@ -19,7 +19,10 @@ ENVIRONMENT: Final = Record(
     i64 run               # address of the C function that runs a span on the VM
     i64 slow_path         # address of the one that runs a span when no worker context is free
     i64 finish            # address of the C function that finishes a workgroup which left machine code
-    i64 workgroups        # address of the compiled kernel's ``workgroups`` (vmvx_workgroups.py), 0 = none
+    i64 workgroup         # address of the compiled kernel: `i64 (dispatch, context, fuel, x, y, z)`, 0 = none
+    i64 frames            # bytes of frames that it and what it calls take
+    i64 values            # … of value slots
+    i64 refs              # … of ref registers
     i64 kernel            # number of the kernel's function in the module
     i64 stores            # a bit for each binding that the kernel may store to
     i64 changed           # address of constants that it stores to, of which no copies are read; 0 = none

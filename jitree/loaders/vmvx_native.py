@@ -14,7 +14,7 @@ from jitree.base.endings import Ended, guard
 from jitree.base.memory import NAMES_CODE, name_code
 from jitree.codegen import image
 from jitree.codegen.image.flat import START_SECONDS
-from jitree.dispatch.fast.engine import LOOP
+from jitree.dispatch.fast import LOOP
 from jitree.dispatch.native.tiering import NativeModule
 from jitree.errors import FailedPreconditionError
 from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_POINT
@@ -279,15 +279,16 @@ class CompiledKernels(Ended):
             return
         assert self._records is not None
         self._run_span = _SPAN(spans.addresses["run_span"])
-        parts, stores = numbers_of(ready.notes)
+        parts, stores, *room = numbers_of(ready.notes)
         if not next(iter(self._contexts.values())).runs_parts:
             parts = 0
         (code,) = ready.addresses.values()
         self._images[ordinal] = ready
         row = ordinal * _ENTRY_WORDS
         environment = KernelEnvironment(self._records[row + _ENVIRONMENT])
-        environment.kernel, environment.workgroups = self._ordinals[ordinal], code
-        environment.stores = stores
+        environment.kernel, environment.stores = self._ordinals[ordinal], stores
+        environment.frames, environment.values, environment.refs = room
+        environment.workgroup = code
         entry = KernelEntry(self._records.buffer_info()[0] + 8 * row)
         entry.flags &= ~ENTRY_INTERPRETED
         entry.parts = parts

@@ -17,7 +17,7 @@ import numpy as np
 
 from jitree.base import spare_memory
 from jitree.base.endings import guard
-from jitree.base.memory import READ, WRITE, MappedPages, Mapping, PrivateFile, private_files
+from jitree.base.memory import READ, WRITE, MappedPages, Mapping, PrivateFile, pages_of, private_files
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import ResourceExhaustedError
 from jitree.hal.local.executor import native_executor
@@ -274,7 +274,8 @@ def _owner_of(data: memoryview) -> tuple[Any, memoryview]:
     while isinstance(owner, memoryview | np.ndarray):
         whole = owner if isinstance(owner, memoryview) else owner.data
         owner = owner.obj if isinstance(owner, memoryview) else owner.base
-    return owner, whole
+    pages = pages_of(owner)
+    return (owner, whole) if pages is None else (pages, pages.view())
 
 
 def _is_mapping(owner: object) -> bool:

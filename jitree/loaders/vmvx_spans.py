@@ -5,7 +5,6 @@ from __future__ import annotations
 from jitree.codegen.atomics import atomic_add, atomic_load, atomic_replace, atomic_store
 from jitree.codegen.primitives import (
     below,
-    call,
     call_int,
     load64,
     quotient,
@@ -33,6 +32,7 @@ from jitree.loaders.vmvx_records import (
     KernelScratch,
     WorkerContextRecord,
 )
+from jitree.loaders.vmvx_workgroups import workgroups
 from jitree.regs.layout import ACCESS_PRIVATE, ACCESS_READ, ACCESS_WRITE
 
 FIRST_CONTEXT = CONTEXTS["first"]
@@ -56,7 +56,7 @@ def run_span(environment: KernelEnvironment, dispatch: KernelDispatch, group: Wo
     finished = 0
     result = 0
     while result == 0 and first < last:
-        why = call(environment.workgroups, place_of(dispatch), place_of(context), first, last)
+        why = workgroups(environment, dispatch, context, first, last)
         first = context.reached
         if why == WORKGROUP_LITTERED:
             recycle(context)

@@ -1,87 +1,68 @@
-"""LLVM IR of the loop over workgroups, around a kernel that the native tier has lowered.
+"""LLVM IR of the entry of a kernel that the native tier has lowered: what runs one workgroup.
 
 The builder process imports this module. It does not take numba.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-from jitree.base.records import NamedTuple
-from jitree.codegen import image
-from jitree.dispatch.native.calls import Needs
-from jitree.dispatch.native.cut_function import PARAMETERS
-from jitree.loaders.vmvx_images import SPANS
-from jitree.loaders.vmvx_workgroups import has_room, kernel
-from jitree.regs.layout import FRAME
+from jitree.base.layout import Record
+from jitree.hal.command_layout import DISPATCH
+from jitree.loaders.vmvx_layout import CONTEXT
+from jitree.regs.layout import SCRATCH, STATE
 
+WORKGROUP: Final = "workgroup"
+"""``i64 (dispatch, context, fuel, x, y, z)``: what is left of the fuel, 0 if the kernel has left machine
+code. The loop over workgroups (:mod:`jitree.loaders.vmvx_workgroups`) calls it."""
 _PLACES: Final = ("state", "frame", "values", "refs")
 _HANDLES: Final = ("local", "constants", "bindings")
-_IDS: Final = ("x", "y", "z", "size_x", "size_y", "size_z", "count_x", "count_y", "count_z")
+_IDS: Final = ("x", "y", "z")
+_SIZES: Final = ("size_x", "size_y", "size_z", "count_x", "count_y", "count_z")
 
 
-class Kernel(NamedTuple):
-    """A kernel as its ``workgroups`` calls it."""
-
-    symbol: str
-    """The symbol of the lowered function, in the same LLVM module."""
-    needs: Needs
-    """Room that it and its callees take on the machine's stacks."""
-    parts: int
-    """Into how many parts a workgroup of it can be cut; 1: it takes no such parameters."""
-    borrows: bool
-    """Whether it leaves the references that it is given to its caller."""
-
-
-def texts(lowered: str, own: Kernel) -> list[str]:
-    """The text of the lowered module, and that of ``workgroups``."""
-    return [f"{lowered}\n{_bridges(own)}", image.wait(SPANS).notes.decode()]
-
-
-def _bridges(own: Kernel) -> str:
-    """``kernel`` and ``has_room`` of a kernel: the lowered function; its room."""
-    needs = own.needs
-    parts = f", {', '.join(f'i64 %{name}' for name in PARAMETERS)}" if own.parts > 1 else ""
+def workgroup_entry(symbol: str, has_parts: bool, borrows: bool) -> str:
+    """``symbol`` is the lowered function in the same LLVM module; ``has_parts``: whether it takes which part
+    of a workgroup it is to run; ``borrows``: whether it leaves the references that it is given to its
+    caller."""
+    numbers = [f"i32 %{name}.i32" for name in (*_IDS, *_SIZES)]
+    if has_parts:
+        numbers += ["i64 %part", "i64 %parts"]
+    places, handles = ([f"ptr %{name}" for name in names] for names in (_PLACES, _HANDLES))
+    arguments = ", ".join((*places, "i64 %fuel", *handles, *numbers))
     return f"""
-define i64 @"kernel"({_parameters(kernel)}) alwaysinline nounwind "no-builtins" {{
-{_lines("%{0}.ptr = inttoptr i64 %{0} to ptr", (*_PLACES, *_HANDLES))}
-{_lines("%{0}.i32 = trunc i64 %{0} to i32", _IDS)}
-  %fuelled = icmp ugt i64 %fuel, 1
-  br i1 %fuelled, label %run, label %empty, !prof !2
-empty:
-  %more = call fastcc i64 @vm.refuel_function(ptr %state.ptr)
-  %over = icmp sle i64 %more, 0
-  %refuelled = add i64 %more, 1
-  br i1 %over, label %leave, label %run
-leave:
-  ret i64 0
-run:
-  %given = phi i64 [ %fuel, %0 ], [ %refuelled, %empty ]
-  %spendable = sub i64 %given, 1
-{"" if own.borrows else _lines("call void @retain(ptr %{0}.ptr)", _HANDLES)}
-  %outcome = call fastcc {{ i64 }} @{own.symbol}(
-    {", ".join(f"ptr %{name}.ptr" for name in _PLACES)}, i64 %spendable,
-    {", ".join(f"ptr %{name}.ptr" for name in _HANDLES)}, {", ".join(f"i32 %{name}.i32" for name in _IDS)}
-    {parts}
-  ) alwaysinline
+define i64 @"{WORKGROUP}"(ptr %dispatch, ptr %context, i64 %fuel, i64 %x, i64 %y, i64 %z) #0 {{
+{_lines(_fields("context", (*_PLACES, *_HANDLES), "ptr", CONTEXT))}
+{_lines(f"%{name}.i32 = trunc i64 %{name} to i32" for name in _IDS)}
+{_lines(_sizes())}
+{_lines(_parts()) if has_parts else ""}
+{"" if borrows else _lines(f"call void @retain({handle})" for handle in handles)}
+  %outcome = call fastcc {{ i64 }} @{symbol}({arguments}) alwaysinline
   %left = extractvalue {{ i64 }} %outcome, 0
   ret i64 %left
-}}
-define i1 @"has_room"({_parameters(has_room)}) alwaysinline nounwind "no-builtins" {{
-{_lines("%{0}.ptr = inttoptr i64 %{0} to ptr", _PLACES)}
-  %frame.end = getelementptr i8, ptr %frame.ptr, i64 {FRAME.size * needs.frames}
-  %values.end = getelementptr i8, ptr %values.ptr, i64 {needs.values}
-  %refs.end = getelementptr i8, ptr %refs.ptr, i64 {needs.refs}
-  %fits = call i1 @room(ptr %state.ptr, ptr %frame.end, ptr %values.end, ptr %refs.end)
-  ret i1 %fits
 }}
 """
 
 
-def _parameters(function: Callable[..., object]) -> str:
-    return ", ".join(f"i64 %{name}" for name in function.__annotations__ if name != "return")
+def _fields(record: str, names: Iterable[str], kind: str, layout: Record) -> Iterator[str]:
+    for name in names:
+        yield f"%{name}.at = getelementptr i8, ptr %{record}, i64 {layout[name]}"
+        yield f"%{name} = load {kind}, ptr %{name}.at, align 1"
 
 
-def _lines(form: str, names: Iterable[str]) -> str:
-    return "\n".join("  " + form.format(name) for name in names)
+def _sizes() -> Iterator[str]:
+    for name in _SIZES:
+        kind = f"i{DISPATCH.types[name][1:]}"
+        yield from _fields("dispatch", (name,), kind, DISPATCH)
+        yield f"%{name}.i32 = {'zext' if kind == 'i16' else 'bitcast'} {kind} %{name} to i32"
+
+
+def _parts() -> Iterator[str]:
+    yield from _fields("dispatch", ("parts",), "i64", DISPATCH)
+    yield from _fields("state", ("scratch",), "ptr", STATE)
+    yield from _fields("scratch", ("part",), "i64", SCRATCH)
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return "\n".join(f"  {line}" for line in lines)

@@ -1,52 +1,43 @@
-"""The loop over workgroups around a compiled kernel. Machine code: a copy for each kernel, which is inlined.
-
-It calls nothing but the kernel, so what does not change from one workgroup to the next is read once.
-"""
+"""The loop over the workgroups of a span. Machine code, one for all kernels: it calls theirs by address."""
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import quotient, remainder
+from jitree.codegen.primitives import call, quotient, remainder
+from jitree.codegen.record import place_of
 from jitree.hal.local.executor.records import KernelDispatch
 from jitree.loaders.vmvx_layout import WORKGROUP_DONE, WORKGROUP_LEFT, WORKGROUP_LITTERED, WORKGROUP_REFUSED
-from jitree.loaders.vmvx_records import KernelHandle, KernelState, WorkerContextRecord
+from jitree.loaders.vmvx_records import KernelEnvironment, WorkerContextRecord
+from jitree.regs.fuel import FuelState, refuel_function
 
 
-def kernel(
-    state: KernelState, frame: int, values: int, refs: int, fuel: int,
-    local: KernelHandle, constants: KernelHandle, bindings: KernelHandle,
-    x: int, y: int, z: int, size_x: int, size_y: int, size_z: int, count_x: int, count_y: int, count_z: int,
-    part: int, parts: int,
-) -> int:  # fmt: skip
-    """One part of a workgroup: what is left of the fuel, 0 if it has left machine code,
-    or is not to begin. The builder defines it."""
-    raise NotImplementedError
+def has_room(environment: KernelEnvironment, context: WorkerContextRecord) -> bool:
+    """Whether the frames, value slots and ref registers of the kernel fit."""
+    state = context.state
+    return (
+        context.frame + environment.frames <= state.frames_limit
+        and context.values + environment.values <= state.values_limit
+        and context.refs + environment.refs <= state.refs_limit
+    )
 
 
-def has_room(state: KernelState, frame: int, values: int, refs: int) -> bool:
-    """Whether the kernel's frames, value slots and ref registers fit. The builder defines it."""
-    raise NotImplementedError
-
-
-def workgroups(dispatch: KernelDispatch, context: WorkerContextRecord, first: int, last: int) -> int:
+def workgroups(
+    environment: KernelEnvironment,
+    dispatch: KernelDispatch,
+    context: WorkerContextRecord,
+    first: int,
+    last: int,
+) -> int:
     """Runs parts of workgroups (``DISPATCH.parts`` each, often one) from one number up to another in a worker
     context that is aimed at their memory. It stops after one that has released something, and at one that has
     left: ``reached`` is then the number of the first that is not complete. WORKGROUP_*."""
-    state = context.state
-    frame = context.frame
-    values = context.values
-    refs = context.refs
     context.reached = first
-    if not has_room(state, frame, values, refs):
+    if not has_room(environment, context):
         return WORKGROUP_REFUSED
-    local = context.local
-    constants = context.constants
-    bindings = context.bindings
-    size_x = dispatch.size_x
-    size_y = dispatch.size_y
-    size_z = dispatch.size_z
+    state = context.state
+    scratch = state.scratch
+    code = environment.workgroup
     count_x = dispatch.count_x
     count_y = dispatch.count_y
-    count_z = dispatch.count_z
     parts = dispatch.parts
     part = 0
     number = first
@@ -58,13 +49,14 @@ def workgroups(dispatch: KernelDispatch, context: WorkerContextRecord, first: in
     y = remainder(line, count_y)
     z = quotient(line, count_y)
     fuel = state.fuel
-    scratch = state.scratch
     while True:
         scratch.part = part
-        fuel = kernel(
-            state, frame, values, refs, fuel, local, constants, bindings,
-            x, y, z, size_x, size_y, size_z, count_x, count_y, count_z, part, parts,
-        )  # fmt: skip
+        if fuel <= 1:
+            fuel = refuel_function(FuelState(place_of(state))) + 1
+        if fuel > 1:
+            fuel = call(code, place_of(dispatch), place_of(context), fuel - 1, x, y, z)
+        else:  # it is not to begin
+            fuel = 0
         if fuel == 0:
             context.reached = first
             return WORKGROUP_LEFT

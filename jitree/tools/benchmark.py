@@ -186,7 +186,7 @@ def _wait_for_compiled_code(program: OpenedProgram) -> None:
         if program.session.tier == "auto":
             from jitree.api.calls.native import RECIPE
             from jitree.codegen import image
-            from jitree.dispatch.fast.engine import LOOP
+            from jitree.dispatch.fast import LOOP
 
             image.wait(LOOP)
             image.wait(RECIPE)

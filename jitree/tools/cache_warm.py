@@ -64,7 +64,7 @@ def recipes_of(module: BytecodeModule, arithmetic: str = FUSED) -> Iterator[Reci
 def own_recipes() -> tuple[Recipe, ...]:
     """The images of the package itself, for any program."""
     from jitree.api.calls.native import RECIPE as CALLS
-    from jitree.dispatch.fast.engine import LOOP
+    from jitree.dispatch.fast import LOOP
     from jitree.hal.local import executor
     from jitree.loaders.vmvx_images import SPANS
     from jitree.modules.hal import native as hal

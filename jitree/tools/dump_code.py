@@ -13,13 +13,14 @@ from jitree.dispatch.native import tiering
 from jitree.errors import NotFoundError
 from jitree.loaders import vmvx_images
 from jitree.loaders.vmvx_kernels import kernels
+from jitree.loaders.vmvx_text import WORKGROUP
 from jitree.vmfb.schema import FunctionRow, ModuleTables
 
 _SYMBOLS: Final = ("f{}", "enter.{}", "r{}", "resume.{}")
 """What a function becomes: itself and its entry from the interpreter; itself from where it resumes and that
 entry. What is inlined everywhere is not there."""
-_OF_KERNELS: Final = ("workgroups",)
-"""What a kernel becomes: the loop over workgroups, in which it is inlined."""
+_OF_KERNELS: Final = (WORKGROUP,)
+"""What a kernel becomes."""
 _ASSEMBLY: Final = re.compile(
     r"^\"?(?P<name>[A-Za-z_][\w.$]*)\"?:.*?^\.Lfunc_end\d+:$", re.DOTALL | re.MULTILINE
 )

@@ -10,10 +10,13 @@ from types import SimpleNamespace
 import pytest
 
 from jitree.codegen.image import cache, estimates
-from jitree.codegen.image.flat import Recipe
+from jitree.codegen.image.flat import START_SECONDS, Recipe
 
-STATED = [Recipe("made", "made of data", "a:b", 2.25, (bytes([number]),)) for number in range(4)]
+STATED = [
+    Recipe("made", "made of data", "a:b", 2.0 + START_SECONDS, (bytes([number]),)) for number in range(4)
+]
 """Eight seconds of work, and the start of a builder."""
+WHOLE = estimates._stated(STATED)
 
 
 @pytest.fixture(autouse=True)
@@ -30,22 +33,22 @@ def _takes(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     estimates.note(STATED)
 
 
-@pytest.mark.parametrize(("processors", "seconds"), [(1, 8.25), (2, 4.25), (4, 2.25), (16, 2.25)])
+@pytest.mark.parametrize(("processors", "seconds"), [(1, 8.0), (2, 4.0), (4, 2.0), (16, 2.0)])
 def test_processes_share_all_but_the_start(processors: int, seconds: float) -> None:
-    assert estimates.estimated(STATED, processors) == seconds
+    assert estimates.estimated(STATED, processors) == pytest.approx(seconds + START_SECONDS)
     assert estimates.estimated([STATED[0]._replace(seconds=0.1)], processors) == 0.1
-    assert estimates.shares(STATED, processors) == [(seconds - 0.25) / 4] * 4
+    assert estimates.shares(STATED, processors) == pytest.approx([seconds / 4] * 4)
 
 
 def test_the_last_builds_correct_what_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one in the middle: a machine that sleeps, or a damaged build, says little."""
-    for seconds in (16.5, 16.5, 16.5, 1000.0, 0.1):
+    for seconds in (2 * WHOLE, 2 * WHOLE, 2 * WHOLE, 1000.0, 0.1):
         _takes(seconds, monkeypatch)
-    assert estimates.estimated(STATED, 1) == 16.5
-    assert estimates.estimated([one._replace(name="other") for one in STATED], 1) == 8.25
+    assert estimates.estimated(STATED, 1) == 2 * WHOLE
+    assert estimates.estimated([one._replace(name="other") for one in STATED], 1) == WHOLE
     for _ in range(9):
-        _takes(4.125, monkeypatch)
-    assert estimates.estimated(STATED, 1) == 4.125
+        _takes(WHOLE / 2, monkeypatch)
+    assert estimates.estimated(STATED, 1) == WHOLE / 2
 
 
 @pytest.mark.parametrize(
@@ -55,9 +58,9 @@ def test_the_last_builds_correct_what_is_stated(monkeypatch: pytest.MonkeyPatch)
 )  # fmt: skip
 def test_a_damaged_file_says_nothing(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.write("build-times.json", data)
-    assert estimates.estimated(STATED, 1) == 8.25
-    _takes(16.5, monkeypatch)
-    assert estimates.estimated(STATED, 1) == 16.5
+    assert estimates.estimated(STATED, 1) == WHOLE
+    _takes(2 * WHOLE, monkeypatch)
+    assert estimates.estimated(STATED, 1) == 2 * WHOLE
 
 
 def test_a_folder_that_cannot_be_written_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from jitree.codegen.image import place
 from jitree.cuda import jit, timings
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.driver import CudaDriver
-from jitree.dispatch.fast.engine import LOOP
+from jitree.dispatch.fast import LOOP
 from jitree.errors import UnavailableError
 from jitree.hal.local import executor
 from jitree.modules.hal.native import RECIPE

@@ -18,7 +18,7 @@ from jitree import Session
 from jitree.api.calls.native import RECIPE as CALLS_RECIPE
 from jitree.codegen import image
 from jitree.cuda.device import CudaDevice
-from jitree.dispatch.fast.engine import LOOP
+from jitree.dispatch.fast import LOOP
 from jitree.errors import DeadlineExceededError, StatusCode
 from jitree.hal.fence import Fence
 from jitree.hal.local import executor

@@ -14,7 +14,8 @@ from jitree.codegen.image import Image, shipped
 from jitree.codegen.image.compile import compile_object, host_target
 from jitree.codegen.image.flat import decode_trusted, map_image
 from jitree.codegen.image.link import link
-from jitree.dispatch.fast.engine import LOOP, FastEngine
+from jitree.dispatch.fast import LOOP
+from jitree.dispatch.fast.engine import FastEngine
 from jitree.dispatch.fast.skeleton import SIDE_EXITS, generate
 from jitree.dispatch.plain.engine import PlainEngine
 from jitree.errors import StatusError

@@ -16,7 +16,7 @@ from jitree.api.sandbox import Charging
 from jitree.codegen import image
 from jitree.codegen.image import Image, Recipe
 from jitree.dispatch.engine import Engine
-from jitree.dispatch.fast.engine import LOOP
+from jitree.dispatch.fast import LOOP
 from jitree.dispatch.plain.counting import CountingEngine
 from jitree.hal.device import Device
 from jitree.hal.driver import DriverRegistry, declared_drivers

@@ -38,6 +38,7 @@ from jitree.loaders.vmvx_workgroups import workgroups
 from jitree.regs.layout import ENTRY, SCRATCH, STATE
 
 Steps = list[tuple[int, int]]
+"""Why a run of workgroups stops (WORKGROUP_*), and what ``reached`` is then."""
 Run = Callable[[int, int, int], int]
 _LET_GO = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 FAILING = 13
@@ -60,7 +61,8 @@ class Memory:
     def __init__(self, steps: Steps) -> None:
         self._kept: list[object] = []
         self.events: list[object] = []
-        self.steps = iter(steps)
+        self.steps = dict((reached - (why == WORKGROUP_LITTERED), why) for why, reached in steps)
+        """Why a run stops at a workgroup, by its number."""
         self.environment = KernelEnvironment(self._record(ENVIRONMENT.size))
         self.dispatch = KernelDispatch(self._record(DISPATCH.size))
         self.group = Workgroup(self._record(WORKGROUP.size))
@@ -79,7 +81,9 @@ class Memory:
         for name, function in (("run", self._run), ("slow_path", self._slow_path)):
             setattr(self.environment, name, self._callback(function, ctypes.c_int32, 3))
         self.environment.finish = self._callback(self._finish, ctypes.c_int32, 4)
-        self.environment.workgroups = self._callback(self._workgroups, ctypes.c_int64, 4)
+        self.environment.workgroup = self._callback(self._workgroup, ctypes.c_int64, 6)
+        if any(why == WORKGROUP_REFUSED for why, _ in steps):
+            self.environment.refs = 1
 
     def run(self, run: Run, first: int, last: int) -> list[object]:
         self.group.first, self.group.last = first, last
@@ -89,6 +93,7 @@ class Memory:
     def _context(self) -> WorkerContextRecord:
         context = WorkerContextRecord(self._record(CONTEXT.size + 8 * MAXIMUM_BINDINGS))
         context.state = KernelState(self._record(STATE.size))
+        context.state.fuel = 1 << 20
         context.state.scratch = KernelScratch(self._record(SCRATCH.size))
         context.local, context.constants, context.bindings = (self._entry() for _ in range(3))
         bindings = (ctypes.c_int64 * 2).from_address(self._place(context) + CONTEXT["binding"])
@@ -98,19 +103,27 @@ class Memory:
     def _entry(self) -> KernelHandle:
         return KernelHandle(self._record(ENTRY.size))
 
-    def _workgroups(self, dispatch: int, place: int, first: int, last: int) -> int:
+    def _workgroup(self, dispatch: int, place: int, fuel: int, x: int, y: int, z: int) -> int:
         context = WorkerContextRecord(place)
-        why, context.reached = next(self.steps)
         bindings = (ctypes.c_int64 * 2).from_address(place + CONTEXT["binding"])
         aimed = [context.local, context.constants, *map(KernelHandle, bindings)]
         aims = [(entry.address, entry.length, entry.access) for entry in aimed]
-        self.events.append(("workgroups", self._number(context), first, last, context.bindings.length, aims))
+        count_x, count_y, parts = self.dispatch.count_x, self.dispatch.count_y, self.dispatch.parts
+        number = (x + count_x * (y + count_y * z)) * parts + context.state.scratch.part
+        event = "workgroup", self._number(context), number, fuel, context.bindings.length, aims
+        self.events.append(event)
+        why = self.steps.get(number)
         if why == WORKGROUP_LITTERED:
             state, ours, other = context.state, self._entry(), self._entry()
             ours.usage, ours.link, state.scratch.taken, state.released = SCRATCH_MARK, other, 1, ours
             context.scratch = 777
             self._kept.append(state)
-        return why
+        return 0 if why == WORKGROUP_LEFT else fuel + 2
+
+    @property
+    def numbers(self) -> list[int]:
+        """Of the workgroups that were run."""
+        return [event[2] for event in self.events if isinstance(event, tuple) and event[0] == "workgroup"]
 
     def _number(self, context: WorkerContextRecord) -> int:
         return self.contexts.index(context)
@@ -192,53 +205,55 @@ def test_the_fifth_workgroup_that_leaves_is_the_vms() -> None:
     assert memory.events[-1] == ("run", 9, 30, 0, 0)
 
 
-@pytest.mark.parametrize(("fuel_ends_at", "released_at", "expected"), [
-    (99, 99, (DONE, 30, 23)), (12, 99, (LEFT, 12, 6)), (99, 12, (LITTERED, 13, 6)), (99, 99, (DONE, 30, 23)),
+@pytest.mark.parametrize(("step", "expected"), [
+    ((DONE, 30), (DONE, 30)), ((LEFT, 12), (LEFT, 12)), ((LITTERED, 13), (LITTERED, 13)),
 ])  # fmt: skip
-def test_workgroups_are_counted(
-    fuel_ends_at: int, released_at: int, expected: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workgroups_are_counted(step: tuple[int, int], expected: tuple[int, int]) -> None:
     """The loop around a kernel, in Python: ids with x fastest, and why it ends."""
+    memory = Memory([step])
+    context = memory.contexts[0]
+    why = workgroups(memory.environment, memory.dispatch, context, 7, 30)
+    assert (why, context.reached) == expected
+    assert memory.numbers == list(range(7, context.reached + (why == LEFT)))
+    assert context.state.fuel == (1 << 20) + (23 if why == DONE else 0), "kept where all is done"
+
+
+@pytest.mark.parametrize("stack", ["frames", "values", "refs"])
+@pytest.mark.parametrize("room", [7, 8])
+def test_a_kernel_without_room_does_not_begin(stack: str, room: int) -> None:
     memory = Memory([])
-    context, seen = memory.contexts[0], []
-
-    def kernel(state: KernelState, frame: int, values: int, refs: int, fuel: int, *arguments: int) -> int:
-        x, y, z, *_, count_x, count_y, _, part, parts = arguments[3:]
-        assert (part, parts) == (0, 1)
-        seen.append(x + count_x * (y + count_y * z))
-        if seen[-1] == released_at:
-            state.released = memory._entry()
-        return 0 if seen[-1] == fuel_ends_at else fuel + 1
-
-    monkeypatch.setattr(vmvx_workgroups, "kernel", kernel)
-    monkeypatch.setattr(vmvx_workgroups, "has_room", lambda *places: True)
-    why = workgroups(memory.dispatch, context, 7, 30)
-    assert (why, context.reached, len(seen)) == expected
-    assert seen == list(range(7, 7 + len(seen)))
-    monkeypatch.setattr(vmvx_workgroups, "has_room", lambda *places: False)
-    assert (workgroups(memory.dispatch, context, 8, 30), context.reached) == (REFUSED, 8)
+    context = memory.contexts[0]
+    setattr(memory.environment, stack, 8)
+    setattr(context.state, f"{stack}_limit", room)
+    why = workgroups(memory.environment, memory.dispatch, context, 8, 30)
+    assert (why, context.reached) == ((DONE, 30) if room == 8 else (REFUSED, 8))
+    assert memory.numbers == list(range(8, context.reached))
 
 
-def test_parts_of_workgroups_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("more", "given"), [(5, [5, 6]), (1, [1, 2]), (0, []), (-1, [])])
+def test_fuel_that_is_used_up_is_asked_for(
+    more: int, given: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = Memory([])
+    context = memory.contexts[0]
+    context.state.fuel = 1
+    monkeypatch.setattr(vmvx_workgroups, "refuel_function", lambda state: more)
+    why = workgroups(memory.environment, memory.dispatch, context, 3, 5)
+    assert (why, context.reached) == ((DONE, 5) if given else (LEFT, 3))
+    assert [event[3] for event in memory.events if isinstance(event, tuple)] == given
+
+
+def test_parts_of_workgroups_are_counted() -> None:
     memory = Memory([])
     memory.dispatch.parts = 4
-    context, seen = memory.contexts[0], []
-
-    def kernel(state: KernelState, frame: int, values: int, refs: int, fuel: int, *arguments: int) -> int:
-        x, y, z, *_, count_x, count_y, _, part, parts = arguments[3:]
-        seen.append((x + count_x * (y + count_y * z)) * parts + part)
-        return fuel + 1
-
-    monkeypatch.setattr(vmvx_workgroups, "kernel", kernel)
-    monkeypatch.setattr(vmvx_workgroups, "has_room", lambda *places: True)
-    assert workgroups(memory.dispatch, context, 19, 120) == DONE
-    assert seen == list(range(19, 120))
+    assert workgroups(memory.environment, memory.dispatch, memory.contexts[0], 19, 120) == DONE
+    assert memory.numbers == list(range(19, 120))
 
 
 @pytest.mark.parametrize("run", [in_python, as_machine_code])
 def test_parts_that_leave_are_never_the_vms(run: Run) -> None:
     """Others of their workgroups have run."""
-    memory = Memory([*((LEFT, number) for number in range(8)), (DONE, 30)])
+    memory = Memory([(LEFT, number) for number in range(8)])
     memory.dispatch.parts = 3
     assert memory.run(run, 0, 30)[0] == 0
     finished = [event[1:4] for event in memory.events if isinstance(event, tuple) and event[0] == "finish"]
@@ -285,12 +300,4 @@ def test_the_image_does_not_depend_on_what_was_compiled_before() -> None:
     from jitree.loaders.vmvx_span_texts import generate
 
     first, second = generate(), generate()
-    assert first.notes == second.notes
-    assert b"workgroups" in first.notes
-
-
-def test_what_each_kernel_has_of_it_is_simplified_already() -> None:
-    notes = image.wait(SPANS).notes.decode()
-    assert "alloca" not in notes
-    declared = {line.split("(")[0] for line in notes.splitlines() if line.startswith("declare")}
-    assert declared == {"declare i1 @has_room", "declare i64 @kernel"}
+    assert [unit.texts for unit in first.units] == [unit.texts for unit in second.units]

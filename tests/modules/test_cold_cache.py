@@ -17,7 +17,7 @@ _ROOT = Path(__file__).parents[2]
 _PROGRAM = """
 from jitree import Session
 from jitree.codegen import image
-from jitree.dispatch.fast.engine import LOOP
+from jitree.dispatch.fast import LOOP
 from jitree.hal.local import executor
 from jitree.modules.hal import native as hal
 from jitree.modules.hal.native import supply

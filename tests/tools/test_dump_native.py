@@ -90,7 +90,7 @@ def test_assembly_of_a_kernel(output: Dump, module: str) -> None:
     lines = output("--asm", "--function=mul_dispatch_0_elementwise_1000_f32", module)
     assert lines[0] == "; kernel 0 of executable 0"
     labels = {line.split(":")[0].strip('"') for line in lines[1:] if not line.startswith(("\t", " ", "."))}
-    assert "workgroups" in labels
+    assert "workgroup" in labels
     assert any("mul" in line for line in lines), "the kernel is inlined"
     assert lines[-1].startswith(".Lfunc_end")
 

@@ -25,7 +25,8 @@ from jitree.api.process.confinement import confine
 from jitree.api.sandbox import Charging, Sandbox
 from jitree.api.session import Session
 from jitree.codegen import image
-from jitree.dispatch.fast.engine import LOOP, attach_library
+from jitree.dispatch.fast import LOOP
+from jitree.dispatch.fast.engine import attach_library
 from jitree.errors import ResourceExhaustedError, StatusError, UnimplementedError
 from jitree.hal.guarded import GUARD, GuardedAllocator
 from jitree.hal.local.executor import RECIPE as EXECUTOR

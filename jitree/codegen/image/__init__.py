@@ -377,6 +377,13 @@ def start(recipe: Recipe) -> None:
     _static_provider(recipe).start()
 
 
+def notes(recipe: Recipe) -> bytes:
+    """Those of an image that the process keeps; waits for it. Builders need no more of those that are
+    shipped: neither their machine code nor numpy, which maps it."""
+    flat = None if recipe.name in _static else shipped.load(recipe)
+    return wait(recipe).notes if flat is None else flat.notes
+
+
 def wait(recipe: Recipe) -> Image:
     """As :meth:`Provider.wait`, for an image that the process keeps: one of its name."""
     return _static_provider(recipe).wait()

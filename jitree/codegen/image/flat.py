@@ -22,7 +22,7 @@ from jitree.base.records import NamedTuple
 
 OUTPUT: Final = " (whole output: "
 """What comes after the reason why a builder has failed."""
-START_SECONDS: Final = 0.25
+START_SECONDS: Final = 0.18
 """Seconds of a processor until a builder has imported what it needs: by one process."""
 
 

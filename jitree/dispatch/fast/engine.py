@@ -16,16 +16,13 @@ from jitree.base.due import DUE, count_by
 from jitree.base.memory import once
 from jitree.base.scopes import RINGS
 from jitree.codegen import image
-from jitree.codegen.image import Recipe
 from jitree.dispatch.engine import YIELD, EngineEntry
+from jitree.dispatch.fast import LOOP
 from jitree.dispatch.math_library import address_of_function
 from jitree.dispatch.plain.handlers import HANDLERS
 from jitree.regs.layout import EXIT_OUT_OF_FUEL, EXIT_STOPPED, LIBRARY_FUNCTIONS, PROMPT, STATE, TICK_SHIFT
 from jitree.regs.machine import Machine
 from jitree.regs.memory import address_of
-
-LOOP: Final = Recipe("loop", "the fast tier's loop", "jitree.dispatch.fast.loop_texts:generate", 11.0)
-
 
 _STATUS: Final = STATE.word("status")
 _PC: Final = STATE.word("pc")

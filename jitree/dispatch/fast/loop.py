@@ -4,7 +4,7 @@
 
 ``run(address of a state block)`` runs bytecode, without the GIL, until the call is complete or an instruction
 must be left to Python. Programs do not import this module: it takes seconds to compile. They map the image of
-the same function (:data:`jitree.dispatch.fast.engine.LOOP`), so a process runs bytecode without numba.
+the same function (:data:`jitree.dispatch.fast.LOOP`), so a process runs bytecode without numba.
 """
 
 from __future__ import annotations

@@ -44,6 +44,9 @@ class CompiledSite(Site):
         if reference != "null":
             super().require_type(reference, number)
 
+    def is_bindings(self, number: int) -> bool:
+        return self.emitter.is_bindings(self.instruction.operands[number])
+
     def take(self, number: int) -> str:
         self.emitter.retain_all(self.instruction.retained)
         return self.operand(number)

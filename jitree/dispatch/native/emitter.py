@@ -16,6 +16,7 @@ from typing import Final
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import LLVM_TYPES, UNLIKELY, ModuleText, is_pure
 from jitree.dispatch.native import rows
+from jitree.dispatch.native.borrowing import BINDINGS
 from jitree.dispatch.native.checked_text import CheckedText
 from jitree.dispatch.native.counting import on_pointers
 from jitree.dispatch.native.prelude import CONTEXT, ENTRIES, FIXED, FRAMES, OWN_MEMORY
@@ -207,6 +208,10 @@ class Emitter(CheckedText):
         """Whether registers that hold a reference own it."""
         return constant(value) is None and value not in self.borrowed
 
+    def is_bindings(self, value: Value) -> bool:
+        """Whether a reference is a kernel's list of bindings, which are buffers and stay what they are."""
+        return not self.asks and value in self.borrowed and value is self.function.arguments[BINDINGS]
+
     def call(self, name: str, *arguments: str) -> str:
         self.module.define(f"{rows.function(self.module.declare, name)}\n{on_pointers(name)}")
         return super().call(name, *arguments)
@@ -221,13 +226,23 @@ class Emitter(CheckedText):
         and how many of them may be written; 0 bytes for null and anything else. ``%vN.is``: whether it is a
         buffer; ``%vN.writable``."""
         name = value.name
-        entry = self.entry(name)
-        self.do(f"{name}.is = icmp eq i32 {self.kind(entry)}, {KIND_BUFFER}")
+        is_new = value.operation == "buffer.alloc"
+        is_binding = value.operation == "list.get.ref" and self.is_bindings(value.operands[0])
+        entry = name if is_new or is_binding else self.entry(name)
+        address = f"load ptr, ptr {self.field(entry, ENTRY['address'])}, align 8{ENTRIES}"
+        self.do(f"{name}.address = {address}")
+        if is_new:
+            self._publish_extent(name, "true", "true", operand(value.operands[0]))
+            return
+        is_buffer = "true" if is_binding else self.let(f"icmp eq i32 {self.kind(entry)}, {KIND_BUFFER}")
         length = self.let(f"load i64, ptr {self.field(entry, ENTRY['length'])}, align 8{ENTRIES}")
         access = self.let(f"load i32, ptr {self.field(entry, ENTRY['access'])}, align 4{ENTRIES}")
         may_write = self.let(f"icmp ne i32 {self.let(f'and i32 {access}, {ACCESS_WRITE}')}, 0")
+        self._publish_extent(name, is_buffer, may_write, length)
+
+    def _publish_extent(self, name: str, is_buffer: str, may_write: str, length: str) -> None:
+        self.do(f"{name}.is = and i1 {is_buffer}, true")
         self.do(f"{name}.writable = and i1 {name}.is, {may_write}")
-        self.do(f"{name}.address = load ptr, ptr {self.field(entry, ENTRY['address'])}, align 8{ENTRIES}")
         self.do(f"{name}.length = select i1 {name}.is, i64 {length}, i64 0")
         self.do(f"{name}.room = select i1 {name}.writable, i64 {name}.length, i64 0")
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.codegen import image
 from jitree.dispatch.engine import EngineEntry
+from jitree.dispatch.fast import LOOP
 from jitree.dispatch.fast.engine import (
-    LOOP,
     Run,
     attach_library,
     make_entry,

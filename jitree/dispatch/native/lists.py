@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from jitree.dispatch.native.prelude import ENTRIES, SLOTS
+from jitree.dispatch.native.prelude import ENTRIES, FIXED, SLOTS
 from jitree.dispatch.native.site import Site, Statement
-from jitree.regs.layout import ENTRY, KIND_LIST, LIST_REF, LIST_SLOT, VALUE_TYPE_CODES
+from jitree.regs.layout import ENTRY, KIND_BUFFER, KIND_LIST, LIST_REF, LIST_SLOT, VALUE_TYPE_CODES
 
 
 def _alloc(site: Site) -> str:
@@ -73,11 +73,23 @@ def _set(site: Site) -> None:
 
 def _get_ref(site: Site) -> str:
     """list, index, type, result"""
+    if site.is_bindings(0):
+        return _binding(site)
     _, slot = _slot(site)
     site.require(site.text.call("list_reads_ref", slot, site.expected_type(0)))
     reference = site.read("ptr", _bits(site, slot), SLOTS)
     site.retain(reference)
     return reference
+
+
+def _binding(site: Site) -> str:
+    """As :func:`_get_ref`, of a list whose elements all are buffers, and that nothing changes."""
+    items, index = site.operand(0), site.wide(1)
+    count = site.read("i64", site.text.field(items, ENTRY["length"]), FIXED)
+    site.require(site.text.let(f"icmp ult i64 {index}, {count}"))
+    site.require(site.text.let(f"icmp eq i64 {site.expected_type(0)}, {KIND_BUFFER}"))
+    slots = site.read("ptr", site.text.field(items, ENTRY["address"]), FIXED)
+    return site.read("ptr", _bits(site, site.indexed(f"[{LIST_SLOT.size} x i8]", slots, index)), FIXED)
 
 
 def _set_ref(site: Site) -> None:

@@ -114,6 +114,10 @@ class Site(abc.ABC):
         place = self.indexed("i32", self.module("types"), self.literal(number))
         return self.text.let(f"sext i32 {self.read('i32', place, FIXED, 4)} to i64")
 
+    def is_bindings(self, number: int) -> bool:
+        """Whether an operand is a kernel's list of bindings (:mod:`~jitree.dispatch.native.borrowing`)."""
+        return False
+
     def require_type(self, reference: str, number: int) -> None:
         """A reference must be null or of the type that a literal names."""
         self.require(self.text.call("is_of", reference, self.expected_type(number)))
