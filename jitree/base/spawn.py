@@ -8,6 +8,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from jitree.errors import ignored
+
 _LARGEST: Final = 1024
 """Bytes, more than any C library's objects for file actions, attributes and sets of signals have."""
 _FLAGS: Final = 0x04 | 0x08 | 0x80
@@ -46,6 +48,15 @@ def spawn(arguments: Sequence[str], environment: Mapping[str, str], descriptors:
     if failure:
         raise OSError(failure, os.strerror(failure), arguments[0])
     return process.value
+
+
+def go_after(process: int, niceness: int) -> None:
+    """Lowers the priority of a process below that of this one. Linux may share processors between sessions
+    first (sched(7), autogroup): the niceness of a process that leads one says nothing to others, that of its
+    group does."""
+    os.setpriority(os.PRIO_PROCESS, process, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
+    with ignored(OSError), open(f"/proc/{process}/autogroup", "w", encoding="ascii") as group:
+        group.write(str(niceness))
 
 
 def _texts(texts: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:

@@ -198,11 +198,12 @@ class CompiledKernels(Ended):
             wanted = self._batch.providers[ordinal]
             rest = rest_of(running, ordinal, self._records, self._sizes, self._images)
             gains = saved(rest, self._batch.shares)
-            gain = sum(seconds for seconds in gains.values() if seconds > 0) - START_SECONDS
+            gaining = [kernel for kernel, seconds in gains.items() if seconds > 0]
+            gain = sum(map(gains.__getitem__, gaining)) - START_SECONDS
             own = START_SECONDS + self._batch.shares[ordinal]
             policy.decide(running, rest, own, gain, wanted.begun)
             if self._batch.begun is None:
-                self._batch.order((*gains, *policy.dearest()))
+                self._batch.order(gaining, (*gains, *policy.dearest()))
 
     def _ask(self, ordinal: int, running: Running) -> None:
         """Has kernels built as the policy wants them, and uses this one if it is there."""

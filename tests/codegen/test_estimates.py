@@ -69,5 +69,5 @@ def test_a_folder_that_cannot_be_written_is_no_failure(monkeypatch: pytest.Monke
         raise OSError
 
     monkeypatch.setattr(cache, "write", refuse)
-    _takes(16.5, monkeypatch)
-    assert estimates.estimated(STATED, 1) == 8.25
+    _takes(2 * WHOLE, monkeypatch)
+    assert estimates.estimated(STATED, 1) == WHOLE

@@ -17,9 +17,9 @@ import pytest
 
 from jitree import Session
 from jitree.codegen import image
-from jitree.codegen.image import background, batch, cache
+from jitree.codegen.image import background, batch, cache, worklist
 from jitree.codegen.image.batch import ImageBatch
-from jitree.codegen.image.flat import Recipe
+from jitree.codegen.image.flat import START_SECONDS, Recipe
 from jitree.codegen.image.worklist import WorkList
 
 _ROOT = Path(__file__).parents[2]
@@ -75,7 +75,7 @@ def twice(ready: image.Image | None, value: int) -> int:
 def test_each_image_is_used_when_it_is_there(folder: Path, one_processor: None) -> None:
     """The first one wanted first; others while they are built."""
     images = batch_of("a", "b-waits", "c", "d")
-    images.order((2, 1))
+    images.order((2, 1), ())
     images.start()
     until(get(images, [2]))
     assert twice(images.providers[2].image, 21) == -42
@@ -182,21 +182,42 @@ def test_many_processes_build_each_image_once(folder: Path) -> None:
     assert sorted(begun(folder)) == ["a", "b", "c-slow", "d"]
 
 
-def test_what_is_wanted_is_taken_first() -> None:
-    work = WorkList.create(5)
+def test_what_is_wanted_is_taken_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[object] = []
+    monkeypatch.setattr(worklist, "go_after", lambda process, niceness: events.append((process, niceness)))
+    work = WorkList.create(7)
     numbers = iter(work)
     assert next(numbers) == 0
     work.want(3)
     work.put_off(1)
     work.want(0)
-    assert list(numbers) == [3, 2, 4, 1], "what has been taken is not taken again"
+    work.put_aside(2)
+    work.put_aside(5)
+    for number in numbers:
+        events.append(number)
+        if number == 4:
+            work.want(5)
+    gives_way = (os.getpid(), 5)
+    assert events == [3, 4, 5, 6, gives_way, 2, 1], "what has been taken is not taken again"
     work.close()
+
+
+def test_images_by_which_no_call_ends_sooner_are_put_aside(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aside: list[image.Provider] = []
+    monkeypatch.setattr(image.Provider, "put_aside", lambda provider: aside.append(provider))
+    images = batch_of("a", "b", "c", "d")
+    images.order((2, 0), (3,))
+    images.start()
+    assert aside == [images.providers[3], images.providers[1]]
+    images.wait()
 
 
 def test_an_estimate_is_of_all_processors(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = batch_of("a", "b", "c", "d")
     monkeypatch.setattr(batch, "processors", lambda: 2)
-    assert images.estimate == 0.25 + 4 * 0.75 / 2
+    assert images.estimate == pytest.approx(START_SECONDS + 4 * (1 - START_SECONDS) / 2)
 
 
 @pytest.mark.parametrize("status", [0, 1])

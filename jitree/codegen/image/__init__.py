@@ -166,6 +166,11 @@ class Provider:
         if self._builder is not None:
             self._builder.want(self.key)
 
+    def put_aside(self) -> None:
+        """Has a builder that makes several images give way to the program when it makes this one."""
+        if self._builder is not None:
+            self._builder.put_aside(self.key)
+
     def put_off(self) -> None:
         """Has a builder that makes several images make this one last."""
         if self._builder is not None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from jitree.base import private_files
 from jitree.base.endings import guard
-from jitree.base.spawn import spawn
+from jitree.base.spawn import go_after, spawn
 from jitree.codegen.image import cache
 from jitree.codegen.image.flat import OUTPUT, Recipe, to_json
 from jitree.codegen.image.packages import folders_of
@@ -133,16 +133,8 @@ def start_builder(
     with ignored(OSError):  # it has those of the thread that started it, which may be a single one
         os.sched_setaffinity(process, os.sched_getaffinity(os.getpid()))
     if niceness:  # from its first moment: what this process does now goes first
-        _go_after(process, niceness)
+        go_after(process, niceness)
     return Builder(process, log_path)
-
-
-def _go_after(process: int, niceness: int) -> None:
-    """Linux may share processors between sessions first (sched(7), autogroup): the niceness of a process
-    that leads one says nothing to others, that of its group does."""
-    os.setpriority(os.PRIO_PROCESS, process, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
-    with ignored(OSError), open(f"/proc/{process}/autogroup", "w", encoding="ascii") as group:
-        group.write(str(niceness))
 
 
 def give_way() -> None:

@@ -5,7 +5,7 @@ published when it is ready.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 from weakref import ref
@@ -35,6 +35,7 @@ class ImageBatch:
         self.is_announced = False
         self._is_told = False
         self._order: Sequence[Provider] = providers
+        self._aside: Sequence[Provider] = ()
         self._starting = guard()
         for item in providers:
             item.batch = ref(self)
@@ -62,10 +63,12 @@ class ImageBatch:
         """When a builder was first wanted, by ``time.monotonic``."""
         return min((item.begun for item in self.providers if item.begun is not None), default=None)
 
-    def order(self, first: Iterable[int]) -> None:
-        """In which order a builder that is started from now on makes them: these numbers, then all others."""
-        numbers = dict.fromkeys((*first, *range(len(self.providers))))
+    def order(self, gaining: Collection[int], following: Iterable[int]) -> None:
+        """In which order a builder that is started from now on makes them: numbers of those by which a call
+        ends sooner, then, giving way to the program, those that follow and all others."""
+        numbers = dict.fromkeys((*gaining, *following, *range(len(self.providers))))
         self._order = [self.providers[number] for number in numbers]
+        self._aside = self._order[len(gaining) :]
 
     def find(self) -> bool:
         """Whether all have been built; never starts a builder."""
@@ -94,6 +97,8 @@ class ImageBatch:
             wanted = [item for item in self._order if item.is_wanting]
             if wanted:
                 start_builder(wanted, hashed(sorted(item.key for item in self.providers)), niceness)
+                for item in self._aside:
+                    item.put_aside()
 
     def is_late(self) -> bool:
         """Whether a builder takes so long that it may be one that hangs; says so once."""

@@ -56,6 +56,10 @@ class Starting(Thread):
         """An image is waited for."""
         self.work.want(self._numbers[key])
 
+    def put_aside(self, key: bytes) -> None:
+        """No call ends sooner by an image."""
+        self.work.put_aside(self._numbers[key])
+
     def put_off(self, key: bytes) -> None:
         """An image can come after all others."""
         self.work.put_off(self._numbers[key])

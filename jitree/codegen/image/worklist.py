@@ -10,8 +10,13 @@ from collections.abc import Iterator
 from mmap import mmap
 from typing import Final
 
+from jitree.base.spawn import go_after
+
 _TAKEN: Final = 0
-_PUT_OFF, _NEXT, _FIRST = (b"\1", b"\2", b"\3")
+_PUT_OFF, _ASIDE, _NEXT, _FIRST = (b"\1", b"\2", b"\3", b"\4")
+_NICENESS_ASIDE: Final = 5
+"""Of a process once no call ends sooner by what is left: the program needs the processors more. When it waits
+or sleeps, it leaves them all the same."""
 
 
 class WorkList:
@@ -38,18 +43,24 @@ class WorkList:
         os.close(self._descriptor)
 
     def __iter__(self) -> Iterator[int]:
-        """Numbers that no process has taken yet; which, is decided when one is asked for."""
-        while (number := self._take()) is not None:
+        """Numbers that no process has taken yet; which, is decided when one is asked for. A process gives way
+        to the program from the first one that is put aside or off."""
+        has_given_way = False
+        while (taken := self._take()) is not None:
+            number, kind = taken
+            if kind in (_ASIDE, _PUT_OFF) and not has_given_way:
+                go_after(os.getpid(), _NICENESS_ASIDE)
+                has_given_way = True
             yield number
 
-    def _take(self) -> int | None:
+    def _take(self) -> tuple[int, bytes] | None:
         fcntl.lockf(self._descriptor, fcntl.LOCK_EX)  # copies of a process do not share such a lock
         try:
-            for kind in (_FIRST, _NEXT, _PUT_OFF):
+            for kind in (_FIRST, _NEXT, _ASIDE, _PUT_OFF):
                 number = self._bytes.find(kind)
                 if number >= 0:
                     self._bytes[number] = _TAKEN
-                    return number
+                    return number, kind
             return None
         finally:
             fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
@@ -57,6 +68,10 @@ class WorkList:
     def want(self, number: int) -> None:
         """One is waited for."""
         self._put(number, _FIRST)
+
+    def put_aside(self, number: int) -> None:
+        """No call ends sooner by one."""
+        self._put(number, _ASIDE)
 
     def put_off(self, number: int) -> None:
         """One can come after all others."""
