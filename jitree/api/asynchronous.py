@@ -14,7 +14,7 @@ from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX
 from jitree.api.calls.donations import arrays_of
 from jitree.api.calls.tensor_packing import ArrayTransfer, pending_view
 from jitree.api.calls.turns import are_ordered, awaited_use, turn_of, uses_of
-from jitree.api.calls.waiting import await_work, await_work_async
+from jitree.api.calls.waiting import await_work, await_work_async, give_up
 from jitree.api.function import Function
 from jitree.dispatch.gate import CANCELS
 from jitree.errors import StatusError, folded
@@ -40,12 +40,16 @@ class AsynchronousFunction(Function):
     def _call_once(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         begun = self.invoker.gate[CANCELS]
         wait, signal, packed = self._begin(arguments, named)
-        results = self._invoke([*packed, wait, signal])
         try:
-            await_work(self.invoker, begun, signal, wait)
-        except StatusError as error:
-            self._fail(error.with_context(f"invoking function '{self.name}'"))
-        return self.unpack(results)
+            results = self._invoke([*packed, wait, signal])
+            try:
+                await_work(self.invoker, begun, signal, wait)
+            except StatusError as error:
+                self._fail(error.with_context(f"invoking function '{self.name}'"))
+            return self.unpack(results)
+        except BaseException as error:
+            give_up(error, signal, wait)
+            raise
 
     async def _invoke_async(self, /, *arguments: Any, **named: Any) -> Any:
         begun = self.invoker.gate[CANCELS]
@@ -53,17 +57,21 @@ class AsynchronousFunction(Function):
         call, outer = self._context.invoke_async, COMES_AFTER.get()
         try:
             COMES_AFTER.set(wait)
-            with awaited_use(self._device, self.arguments, packed, signal) as use:
-                await use.take_turn_here()
-                results = await use.whenever_it_waits(call(self._vm_function, [*packed, wait, signal]))
-            if not signal.is_reached():
-                self._announce(signal, arguments, named, packed)
-                await await_work_async(self.invoker, begun, signal, wait)
-        except StatusError as error:
-            self._fail(error)
+            try:
+                with awaited_use(self._device, self.arguments, packed, signal) as use:
+                    await use.take_turn_here()
+                    results = await use.whenever_it_waits(call(self._vm_function, [*packed, wait, signal]))
+                if not signal.is_reached():
+                    self._announce(signal, arguments, named, packed)
+                    await await_work_async(self.invoker, begun, signal, wait)
+            except StatusError as error:
+                self._fail(error)
+            return self.unpack(results)
+        except BaseException as error:
+            give_up(error, signal, wait)
+            raise
         finally:
             COMES_AFTER.set(outer)
-        return self.unpack(results)
 
     @folded
     def submit(self, *arguments: Any, **named: Any) -> Any:
@@ -82,16 +90,20 @@ class AsynchronousFunction(Function):
         begun = time.thread_time()
         wait, signal, packed = self._begin(arguments, named)
         try:
-            results = self._context.submit(self._vm_function, [*packed, wait, signal])
-        except StatusError as error:
-            self._fail(error)
-        if not self._is_settled:
-            self._have_called(begun)
-        if signal.is_reached():
-            return self.unpack(results)
-        self._announce(signal, arguments, named, packed)
-        self.invoker.submitted.add(signal)
-        return self.unpack(results, signal)
+            try:
+                results = self._context.submit(self._vm_function, [*packed, wait, signal])
+            except StatusError as error:
+                self._fail(error)
+            if not self._is_settled:
+                self._have_called(begun)
+            if signal.is_reached():
+                return self.unpack(results)
+            self._announce(signal, arguments, named, packed)
+            self.invoker.submitted.add(signal)
+            return self.unpack(results, signal)
+        except BaseException as error:
+            give_up(error, signal, wait)
+            raise
 
     def _begin(
         self, arguments: tuple[Any, ...], named: dict[str, Any]

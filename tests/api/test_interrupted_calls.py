@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -21,9 +22,11 @@ import jitree
 from jitree import CustomModule, Session, i32
 from jitree.errors import InvalidArgumentError, StatusCode, StatusError
 from jitree.hal.fence import Fence
+from jitree.hal.local.device import LocalDevice
 from tests.api.exact import X, same
 from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, CALLS, OUTPUTS, REFERENCES, STATE
 from tests.assembler import Assembler
+from tests.base.interruption import interruptions
 from tests.hal.helpers import TIMEOUT
 
 PACKAGE = os.path.dirname(jitree.__file__) + os.sep
@@ -185,3 +188,21 @@ def test_an_interrupt_anywhere_in_a_call(
                 sys.setprofile(before)
             same(other.submit(called, session).result(TIMEOUT), CALLED[called])
         assert interrupted > 3
+
+
+@pytest.mark.parametrize("tier", ["plain", "fast"])
+def test_an_interrupted_submission_is_given_up(tier: str) -> None:
+    """Wherever it is interrupted: nobody has its results."""
+    with Session("local-sync", tier=tier) as session:
+        device, add = session.device, session.load(ASYNCHRONOUS).add
+        assert isinstance(device, LocalDevice)
+        pending = session.to_device(N)
+        pending._compute_until(Fence.create(device))
+        places = 0
+        for interruption in interruptions(0):
+            result = interruption.during(partial(add.submit, pending, N))
+            if interruption.came:
+                assert result or interruption.was_none
+                assert not device._queue(-1).announced, f"interrupted at place {interruption.place}"
+            places += 1
+        assert places > 300

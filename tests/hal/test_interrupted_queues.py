@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -11,11 +13,13 @@ import pytest
 
 from jitree.errors import CancelledError, StatusCode, StatusError
 from jitree.hal.fence import Fence
-from jitree.hal.local.interrupts import this_thread
+from jitree.hal.local.interrupts import require_going_on, this_thread
+from jitree.hal.local.operation import Operation
 from jitree.hal.local.queue import CallerExecutor, LocalQueue
 from jitree.hal.profiling import Profiler
 from jitree.hal.semaphore import Semaphore
 from tests.base.interruption import interruptions
+from tests.hal.helpers import TIMEOUT
 
 
 class Timeout(Exception):
@@ -183,3 +187,59 @@ def test_an_interrupted_signal_loses_no_operation(failure: CancelledError | None
         places += 1
     assert places > 50
     assert found == ({StatusCode.OK, StatusCode.CANCELLED} if failure is None else {StatusCode.CANCELLED})
+
+
+class Interrupted:
+    """An executor whose caller is interrupted when another thread has begun the operation."""
+
+    def __init__(self, begun: threading.Event) -> None:
+        self.begun = begun
+        self.threads: list[threading.Thread] = []
+
+    def start(self, operation: Operation) -> None:
+        operation.announce()
+        self.threads.append(threading.Thread(target=operation.run))
+        self.threads[0].start()
+        assert self.begun.wait(TIMEOUT)
+        raise KeyboardInterrupt
+
+    start_deferred = start
+
+
+def test_what_an_interrupted_submission_has_begun_ends() -> None:
+    """No call has it among what it has submitted, so its submitter says that it is not wanted."""
+    begun = threading.Event()
+    executor = Interrupted(begun)
+    queue = LocalQueue(executor, Profiler())
+    gone_on: list[float] = []
+
+    def work() -> None:
+        begun.set()
+        until = time.monotonic() + TIMEOUT
+        while time.monotonic() < until:
+            require_going_on()
+            time.sleep(0.001)
+        gone_on.append(until)
+
+    done = Fence([(Semaphore(), 1)])
+    with pytest.raises(KeyboardInterrupt):
+        queue.submit("work", None, done, work)
+    executor.threads[0].join(TIMEOUT)
+    assert not executor.threads[0].is_alive() and not gone_on
+    assert done.query() == StatusCode.CANCELLED and not queue.announced
+
+
+def test_an_interrupted_submission_leaves_nothing_behind() -> None:
+    """Whoever waits for it is told, and its queue does not wait for it."""
+    places = 0
+    for interruption in interruptions(0):
+        queue = LocalQueue(CallerExecutor(), Profiler())
+        wait, done = (Fence([(Semaphore(), 1)]) for _ in range(2))
+        operations: list[Operation] = []
+        queue.profiler.mode, queue.profiler.submit = 1, operations.append  # type: ignore[assignment]
+        interruption.during(partial(queue.submit, "work", wait, done, operations.clear))
+        if interruption.came and operations:
+            assert done.query() == StatusCode.CANCELLED
+            assert not queue.announced and not queue.waiting_count
+            places += 1
+    assert places > 5

@@ -10,6 +10,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -18,7 +19,9 @@ from jitree.hal.driver import DriverRegistry
 from jitree.hal.fence import Fence
 from jitree.hal.local.task import TaskDevice
 from jitree.hal.local.topology import Topology
+from jitree.hal.local.waiter import Waiter
 from jitree.hal.local.workers import WorkerPool
+from tests.base.interruption import interruptions
 from tests.hal.helpers import TIMEOUT, allocate, finish, new_threads
 
 LARGE = 8_000_000
@@ -273,3 +276,62 @@ def test_forked_child_gets_workers_of_its_own() -> None:
     """
     )
     assert (result.returncode, result.stdout, result.stderr) == (0, "end\n", "")
+
+
+@pytest.mark.parametrize("has_thread", [False, True])
+def test_an_interrupted_post_loses_no_thread(has_thread: bool) -> None:
+    """The next task is run, by the one thread of the pool; the interrupted one is with the pool or not."""
+    places = 0
+    for interruption in interruptions(16):
+        pool = make_pool(1)
+        if has_thread:
+            first = Task(nothing)
+            pool.post(first)
+            assert first.done.wait(TIMEOUT)
+            until = time.monotonic() + TIMEOUT
+            while not pool._shared.parked and time.monotonic() < until:
+                time.sleep(0.0001)
+        interruption.during(partial(pool.post, Task(nothing)))
+        task = Task(nothing)
+        pool.post(task)
+        assert task.done.wait(TIMEOUT), f"interrupted at place {interruption.place}"
+        pool.close()
+        places += 1
+    assert places > 5
+
+
+def test_an_interrupted_resizing_ends_threads_that_are_left_over() -> None:
+    places = 0
+    for interruption in interruptions(0):
+        pool, barrier = make_pool(2), threading.Barrier(2, timeout=TIMEOUT)
+
+        def meet(barrier: threading.Barrier = barrier) -> None:
+            barrier.wait()
+
+        tasks = [Task(meet) for _ in range(2)]
+        pool.post(*tasks)
+        assert all(task.done.wait(TIMEOUT) for task in tasks)
+        until = time.monotonic() + TIMEOUT
+        while len(pool._shared.parked) < 2 and time.monotonic() < until:
+            time.sleep(0.0001)
+        interruption.during(partial(pool.resize, Topology((None,))))
+        pool.resize(Topology((None,)))
+        closing = threading.Thread(target=pool.close)
+        closing.start()
+        closing.join(TIMEOUT)
+        assert not closing.is_alive(), f"interrupted at place {interruption.place}"
+        places += 1
+    assert places > 5
+
+
+def test_an_interrupted_addition_loses_no_thread_beside_an_event_loop() -> None:
+    """Of operations that wait for others."""
+    places = 0
+    for interruption in interruptions(16):
+        waiter = Waiter()
+        interruption.during(partial(waiter.add, Task(nothing)))
+        task = Task(nothing)
+        waiter.add(task)
+        assert task.done.wait(TIMEOUT), f"interrupted at place {interruption.place}"
+        places += 1
+    assert places > 5

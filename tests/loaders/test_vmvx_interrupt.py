@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
+import numpy as np
 import pytest
+
+from jitree import Session
+from jitree.hal.local.queue import LocalQueue
+from jitree.hal.local.task import TaskDevice
 
 _PROGRAMS = Path(__file__).parents[1] / "data" / "programs"
 _SCRIPT = """
@@ -167,3 +175,66 @@ def test_one_interrupt_is_enough_where_an_event_loop_runs(device: str, tier: str
     done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr and "ignored" not in done.stderr
+
+
+class _Strike:
+    """Raises KeyboardInterrupt once, at the place of that number since the call has submitted its work, when
+    other threads have begun that; or where the call begins to sleep."""
+
+    def __init__(self, place: int, queue: LocalQueue) -> None:
+        self.place = place
+        self.left = place
+        self.sleeps = False
+        self._queue = queue
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+        name = frame.f_code.co_name
+        self.sleeps = event == "c_call" and name == "_sleep" and argument.__name__ == "acquire"
+        if not self.sleeps and (event not in ("call", "c_return") or name == "<genexpr>"):
+            return
+        operations = tuple(self._queue.announced)
+        if not operations:
+            return
+        self.left -= 1
+        if self.sleeps or self.left <= 0:
+            sys.setprofile(None)
+            until = time.monotonic() + 0.02
+            while not operations[0].has_begun and time.monotonic() < until:
+                time.sleep(0.001)  # it never begins where this thread has not posted it yet
+            raise KeyboardInterrupt
+
+
+def test_an_interrupt_anywhere_in_a_call_ends_its_kernel() -> None:
+    """Also right after another thread has begun it, when nothing waits for it yet."""
+    found = np.full(4096, 2, np.int32)
+    with Session("local-task://?threads=2", tier="plain") as session:
+        device = session.device
+        assert isinstance(device, TaskDevice)
+        search = session.load(_PROGRAMS / "endless.vmfb").f
+        for _ in range(2):
+            search(found, 2)
+        queue = device._queue(-1)
+        place = 0
+        while True:
+            place += 1
+            strike = _Strike(place, queue)
+            sys.setprofile(strike)
+            try:
+                search(np.full(4096, 3, np.int32), 2)
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.setprofile(None)
+            until = time.monotonic() + 20
+            while (queue.announced or _is_busy(device)) and time.monotonic() < until:
+                time.sleep(0.001)
+            assert not queue.announced and not _is_busy(device), f"it goes on after place {place}"
+            if strike.sleeps:
+                break
+        assert place > 50
+        assert (np.asarray(search(found, 2)) == 2).all()
+
+
+def _is_busy(device: TaskDevice) -> bool:
+    shared = device._pools[0]._shared
+    return bool(shared.tasks) or len(shared.parked) < len(shared.threads)

@@ -5,11 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jitree.base.scopes import Scope
-from jitree.errors import CancelledError, StatusError
+from jitree.errors import CancelledError, StatusError, is_interruption
 
 if TYPE_CHECKING:
     from jitree.dispatch.invocation import Invoker
     from jitree.hal.fence import Fence
+
+
+def give_up(error: BaseException, signal: Fence, after: Fence | None = None) -> None:
+    """Ends the work of a call whose caller gets an exception of a signal's handler, or of the end of its
+    task, in place of results; but not what it comes ``after``."""
+    if is_interruption(error):
+        signal.interrupt(CancelledError("the call was interrupted"), after)
 
 
 def await_work(invoker: Invoker, begun: int, signal: Fence, after: Fence | None = None) -> None:
@@ -36,8 +43,8 @@ async def await_work_async(invoker: Invoker, begun: int, signal: Fence, after: F
         except StatusError as error:
             await signal.stop_async(error, after)
             raise
-        except BaseException:  # the task was cancelled
-            signal.interrupt(CancelledError("the call was cancelled"), after)
+        except BaseException as error:
+            give_up(error, signal, after)
             raise
         finally:
             invoker.waiting.pop(scope, None)

@@ -178,6 +178,7 @@ class Operation:
         if not is_interruption(error):
             return
         self.queue.claim(self)
+        self._is_not_wanted()  # a thread that has taken it, but has not said so, ends it
         self.work = None
         if self.signal is not None and self.signal.is_reached():
             self.signal.signal()  # calls what was left
@@ -185,8 +186,22 @@ class Operation:
             self.fail(CancelledError(f"{self.name} was interrupted"))
         self.settle()
 
+    def give_up(self, error: BaseException) -> None:
+        """As :meth:`stop`, of the thread that submits it: nothing waits for it, so what another thread has
+        begun ends, too."""
+        if is_interruption(error):
+            self._is_not_wanted()
+            self._stop_before(error)
+
+    def _is_not_wanted(self) -> None:
+        if self.interrupted is None:
+            self.interrupted = CancelledError(f"{self.name} was interrupted")
+            scopes.ring()
+
     def _stop_before(self, error: BaseException) -> None:
         """As :meth:`stop`, but what a thread has begun is left to it."""
+        if not is_interruption(error):
+            return
         post = self.post
         if post is not None:
             post.withdraw(self)
@@ -220,12 +235,12 @@ class Operation:
         """As :meth:`Producer.run_here`. What a deadline leaves no time for, or may not, is left to another
         thread, where there is one."""
         post = self.post
-        if post is None or (not self._ends_by(deadline) and post.leave(self)) or not post.withdraw(self):
-            return False
         try:
+            if post is None or (not self._ends_by(deadline) and post.leave(self)) or not post.withdraw(self):
+                return False
             self.run()
         except BaseException as error:
-            self.stop(error)
+            self._stop_before(error)
             raise
         return True
 

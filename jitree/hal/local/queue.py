@@ -66,22 +66,26 @@ class LocalQueue:
             raise FailedPreconditionError(f"{name}: the device has been closed")
         check_fences(wait, signal)
         operation = Operation(self, name, signal, work, cost)
-        if self.profiler.mode:
-            self.profiler.submit(operation)
-        if wait is None or wait.is_reached():
-            try:
-                failure = self.executor.start(operation)
-            except BaseException as error:
-                operation.stop(error)
-                raise
-        else:
-            failure = wait.failure
-            if failure is None:
-                self._defer(operation, wait)
-                return
-            operation.fail(failure)
+        try:
+            if self.profiler.mode:
+                self.profiler.submit(operation)
+            failure = self._begin(operation, wait)
+        except BaseException as error:
+            operation.give_up(error)
+            raise
         if failure is not None and signal is None:
             raise again(failure)
+
+    def _begin(self, operation: Operation, wait: Fence | None) -> StatusError | None:
+        """Starts an operation, or when its wait fence is reached; the failure of one that has ended."""
+        if wait is None or wait.is_reached():
+            return self.executor.start(operation)
+        failure = wait.failure
+        if failure is None:
+            self._defer(operation, wait)
+        else:
+            operation.fail(failure)
+        return failure
 
     @property
     def waiting_count(self) -> int:

@@ -22,22 +22,34 @@ class Waiter:
     def __init__(self) -> None:
         self._lock = guard()  # endings add some wherever the garbage collector runs
         self._operations: deque[Waiting] = deque()
-        self._is_at_work = False
+        self._thread: threading.Thread | None = None
         self.process = os.getpid()
         """A forked child needs another one: it does not have the thread."""
 
     def add(self, operation: Waiting) -> None:
         with self._lock:
             self._operations.append(operation)
-            begins, self._is_at_work = not self._is_at_work, True
-        if begins:
-            threading.Thread(target=self._run, name="jitree beside an event loop", daemon=True).start()
+            if self._thread is None:
+                self._start()
+
+    def _start(self) -> None:
+        """Starts the thread; the caller has the lock. A signal's handler may raise after any call."""
+        thread = threading.Thread(target=self._run, name="jitree beside an event loop", daemon=True)
+        try:
+            self._thread = thread
+            thread.start()
+        except BaseException:
+            if thread.ident is None:  # if it begins after all, it ends at once
+                self._thread = None
+            raise
 
     def _run(self) -> None:
         while True:
             with self._lock:
+                if self._thread is not threading.current_thread():
+                    return
                 if not self._operations:
-                    self._is_at_work = False
+                    self._thread = None
                     return
                 operation = self._operations.popleft()
             operation.run()

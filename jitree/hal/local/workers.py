@@ -1,8 +1,8 @@
 """Worker threads: a pool that runs tasks, and how its threads sleep.
 
 Each thread without work parks on its eventfd (a wake-up takes 5 to 7 us, half of what locks and
-conditions of Python need). The pool's lock guards the list of parked threads: a thread that takes another
-off that list owes it one token, so that no wake-up is lost or doubled.
+conditions of Python need). The pool's lock guards the list of parked threads: who takes a thread off that
+list has given it a token before, so that no wake-up is lost, also where a signal's handler raises in between.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -68,17 +68,15 @@ class _Shared:
 
     def add(self, tasks: Sequence[Task], taken_here: int) -> None:
         """Adds tasks; the calling thread comes for as many as ``taken_here`` itself."""
-        with self.lock:
-            if self.stopping:
-                raise errors.FailedPreconditionError(f"{self.name} has been closed")
-            for task in tasks:
-                self.tasks[task] = None
-            summon = self._next_thread() if len(self.tasks) > taken_here else None
-        if summon is None:
-            return
         try:
-            summon()
-        except errors.ResourceExhaustedError:
+            with self.lock:
+                if self.stopping:
+                    raise errors.FailedPreconditionError(f"{self.name} has been closed")
+                for task in tasks:
+                    self.tasks[task] = None
+                if len(self.tasks) > taken_here:
+                    self._summon()
+        except BaseException:  # also when a signal's handler raised
             for task in tasks:
                 self.withdraw(task)
             raise
@@ -92,21 +90,24 @@ class _Shared:
                 leaves = place >= self.topology.worker_count
                 if leaves or self.tasks:
                     task = None if leaves else self.tasks.popitem(last=False)[0]
-                    summon = self._next_thread() if self.tasks else None
+                    if self.tasks:
+                        self._summon()
                     if leaves:
                         del self.threads[place]
-                    break
+                    return task
                 self.parked[place] = parking
             parking.wait()
-            self.arrive()
-        if summon is not None:
-            summon()
-        return task
+            self.arrive(place)
 
-    def arrive(self) -> None:
-        """The thread that was woken or started is there."""
+    def arrive(self, place: int) -> bool:
+        """The thread that was woken or started is there. False for one whose start was interrupted: another
+        may have its place."""
         with self.lock:
+            if self.threads.get(place) is not threading.current_thread():
+                return False
             self.coming = False
+            self.parked.pop(place, None)
+            return True
 
     def withdraw(self, task: Task) -> bool:
         """Takes a task back; False when a thread has it already."""
@@ -133,49 +134,54 @@ class _Shared:
         """Threads whose place is gone end when they have done what they are at."""
         with self.lock:
             self.topology = topology
-            gone = [place for place in self.parked if place >= topology.worker_count]
-            woken = [self.parked.pop(place) for place in gone]
-        for parking in woken:
-            parking.wake()
+            self._wake([place for place in self.parked if place >= topology.worker_count])
 
     def stop(self) -> None:
         """Lets every thread end. What is interrupted can be done again: a thread may be woken twice."""
         with self.lock:
             self.stopping = True
-            for place in [*self.parked]:
-                self.parked[place].wake()
-                self.parked.pop(place, None)
+            self._wake([*self.parked])
 
     def cancel(self, failure: errors.StatusError) -> None:
         """Cancels the tasks that no thread has, when it has been stopped."""
         end_each(self.tasks, self.lock, lambda task: task.cancel(failure))
 
-    def _next_thread(self) -> Callable[[], None] | None:
-        """What summons one more thread, to be called without the lock, which the caller holds."""
+    # The caller of the following has the lock. A signal's handler may raise after any of their calls: what a
+    # thread is to be told has been told before the tables say so.
+
+    def _wake(self, places: Sequence[int]) -> None:
+        for place in places:
+            self.parked[place].wake()
+            del self.parked[place]
+
+    def _summon(self) -> None:
+        """Has one more thread come, if none is on its way."""
         if self.coming:
-            return None
-        if self.parked:
+            return
+        for place in reversed(self.parked):
+            self._wake((place,))
             self.coming = True
-            return self.parked.popitem()[1].wake
+            return
         for place, processor in enumerate(self.topology.processors):
             if place not in self.threads:
-                self.coming = True
-                self.threads[place] = threading.Thread(
-                    target=_work, args=(self, place, processor), name=f"{self.name}.{place}", daemon=True
-                )
-                return partial(self._start, place)
-        return None
+                self._start(place, processor)
+                return
 
-    def _start(self, place: int) -> None:
+    def _start(self, place: int, processor: int | None) -> None:
         """RESOURCE_EXHAUSTED when the system gives no thread and there is no other either."""
+        thread = threading.Thread(
+            target=_work, args=(self, place, processor), name=f"{self.name}.{place}", daemon=True
+        )
         try:
-            self.threads[place].start()
-        except RuntimeError as error:
-            with self.lock:
+            self.threads[place], self.coming = thread, True
+            thread.start()
+        except BaseException as error:
+            if thread.ident is None:  # one that begins after all ends at once
                 del self.threads[place]
                 self.coming = False
-                alone = not self.threads
-            if alone:
+            if not isinstance(error, RuntimeError) or errors.is_interruption(error):
+                raise
+            if not self.threads:
                 raise errors.ResourceExhaustedError(f"{self.name}: cannot start a thread: {error}") from error
 
 
@@ -284,7 +290,8 @@ def _work(shared: _Shared, place: int, processor: int | None) -> None:
         os.sched_setaffinity(0, {processor})  # the calling thread
     _this_thread.shared = shared
     parking = Parking()
-    shared.arrive()
+    if not shared.arrive(place):
+        return
     while True:
         task = shared.take(place, parking)
         if task is None:
