@@ -199,7 +199,7 @@ class Array(ImplicitTransfer):
             return []
         from jitree.hal.pending import before_both, extents
 
-        return before_both(extents((self.view,)), ())
+        return [end for use in before_both(extents((self.view,)), ()) for end in use.ends]
 
     def _await_updates(self) -> None:
         """Waits until no call writes to its memory that goes on without this thread."""

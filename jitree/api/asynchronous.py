@@ -13,14 +13,13 @@ from typing import Any
 from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX
 from jitree.api.calls.donations import arrays_of
 from jitree.api.calls.tensor_packing import ArrayTransfer, pending_view
-from jitree.api.calls.turns import are_ordered, awaited_use, turn_of, uses_of
+from jitree.api.calls.turns import are_ordered, awaited_use, calls_before, uses_of
 from jitree.api.calls.waiting import await_work, await_work_async, give_up
 from jitree.api.function import Function
 from jitree.dispatch.gate import CANCELS
 from jitree.errors import StatusError, folded
-from jitree.hal.buffer import PENDING
 from jitree.hal.fence import COMES_AFTER, Fence
-from jitree.hal.pending import begin
+from jitree.hal.pending import Earlier, begin
 
 
 class AsynchronousFunction(Function):
@@ -39,7 +38,7 @@ class AsynchronousFunction(Function):
 
     def _call_once(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         begun = self.invoker.gate[CANCELS]
-        wait, signal, packed = self._begin(arguments, named)
+        wait, signal, packed, _ = self._begin(arguments, named)
         try:
             results = self._invoke([*packed, wait, signal])
             try:
@@ -53,16 +52,16 @@ class AsynchronousFunction(Function):
 
     async def _invoke_async(self, /, *arguments: Any, **named: Any) -> Any:
         begun = self.invoker.gate[CANCELS]
-        wait, signal, packed = self._begin(arguments, named)
+        wait, signal, packed, earlier = self._begin(arguments, named)
         call, outer = self._context.invoke_async, COMES_AFTER.get()
         try:
             COMES_AFTER.set(wait)
             try:
-                with awaited_use(self._device, self.arguments, packed, signal) as use:
+                with awaited_use(self._device, self.arguments, packed, signal, earlier) as use:
                     await use.take_turn_here()
                     results = await use.whenever_it_waits(call(self._vm_function, [*packed, wait, signal]))
                 if not signal.is_reached():
-                    self._announce(signal, arguments, named, packed)
+                    self._announce(signal, arguments, named, packed, earlier)
                     await await_work_async(self.invoker, begun, signal, wait)
             except StatusError as error:
                 self._fail(error)
@@ -88,7 +87,7 @@ class AsynchronousFunction(Function):
             with self._limit(named):
                 return self.submit(*arguments, **named)
         begun = time.thread_time()
-        wait, signal, packed = self._begin(arguments, named)
+        wait, signal, packed, earlier = self._begin(arguments, named)
         try:
             try:
                 results = self._context.submit(self._vm_function, [*packed, wait, signal])
@@ -98,7 +97,7 @@ class AsynchronousFunction(Function):
                 self._have_called(begun)
             if signal.is_reached():
                 return self.unpack(results)
-            self._announce(signal, arguments, named, packed)
+            self._announce(signal, arguments, named, packed, earlier)
             self.invoker.submitted.add(signal)
             return self.unpack(results, signal)
         except BaseException as error:
@@ -107,21 +106,26 @@ class AsynchronousFunction(Function):
 
     def _begin(
         self, arguments: tuple[Any, ...], named: dict[str, Any]
-    ) -> tuple[Fence | None, Fence, list[object]]:
-        """(wait fence, signal fence, packed arguments)"""
+    ) -> tuple[Fence | None, Fence, list[object], Earlier]:
+        """(wait fence, signal fence, packed arguments, what it comes after because of memory)"""
         arrays = arrays_of((*arguments, *named.values()))
         pending = [None if array._is_there() else array.fence for array in arrays]
         packed = self._pack(arguments, named)
-        if PENDING[0] and are_ordered(self._device):
-            pending.append(turn_of(self._device, self.arguments, packed))
-        return Fence.join(pending), Fence.create(self._device), packed
+        earlier = calls_before(self._device, self.arguments, packed)
+        pending.append(earlier.turn)
+        return Fence.join(pending), Fence.create(self._device), packed, earlier
 
     def _announce(
-        self, signal: Fence, arguments: tuple[Any, ...], named: dict[str, Any], packed: list[object]
+        self,
+        signal: Fence,
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
+        packed: list[object],
+        earlier: Earlier,
     ) -> None:
         """Makes users of the memory that the call writes to wait for it, and who writes what it reads."""
         if are_ordered(self._device):
-            begin(signal, *uses_of(self.arguments, packed))
+            begin(signal, *uses_of(self.arguments, packed), earlier)
             return
         values = self.order(*arguments, **named) if named else arguments
         for parameter, value in zip(self.arguments, values, strict=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Mapping as MappingOf
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -29,6 +29,17 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from jitree.base.code_listing import CodeListing
+    from jitree.base.records import Protocol
+
+    class Copied(Protocol):
+        """Memory of which something keeps copies in another order."""
+
+        @property
+        def is_retired(self) -> bool:
+            """Whether nobody finds the copies any more."""
+
+        def holds(self, address: int) -> bool: ...
+        def retire(self) -> None: ...
 
 
 T = TypeVar("T")
@@ -136,9 +147,39 @@ class PrivateFile(MappedPages):
 _private_files: Final = SharedWeakSet[PrivateFile]()
 
 
-def private_files() -> Iterator[PrivateFile]:
-    """Those that are mapped."""
-    return iter(_private_files)
+COPIED: Final = SharedWeakSet["Copied"]()
+"""Memory of which something keeps copies in another order."""
+
+
+def may_be_copied(address: int) -> bool:
+    """Whether constants at an address may have copies some day that :func:`note_stores` gives up. A signal's
+    handler may have ended that before it was done."""
+    some = any(file.holds(address) and not file.is_changed for file in _private_files)
+    return some or any(constants.holds(address) and not constants.is_retired for constants in COPIED)
+
+
+def note_stores(address: int, length: int) -> tuple[int, int]:
+    """Hears that kernels are going to store to constants: their file's have no copies from now on. Address
+    and size of all memory of which that is known then: the file's, or that of the constants."""
+    place = address, length
+    for file in _private_files:
+        if file.holds(address):
+            file.is_changed = True
+            place = file.place
+    for constants in COPIED:
+        if constants.holds(address):
+            constants.retire()
+    return place
+
+
+def note_native(executable: memoryview) -> None:
+    """Hears that kernels of a file are machine code that others have compiled: what these store to is known
+    to nobody, so that its constants have no copies."""
+    import numpy as np
+
+    array = np.frombuffer(executable, np.uint8)
+    if array.size:
+        note_stores(address_of(array), array.size)
 
 
 def mapped_file(file: int, size: int) -> memoryview:

@@ -21,6 +21,7 @@ import numpy as np
 
 from jitree.base.endings import Ending, carefully, guard
 from jitree.cuda.allocation import CudaAllocation, OrderedAllocation
+from jitree.cuda.handles import Owned
 from jitree.cuda.regions import DeviceRegions, PinnedRegions
 from jitree.cuda.stream import Stream
 from jitree.cuda.suballocator import ALIGNMENT, Piece, RegionSource, Suballocator
@@ -73,10 +74,7 @@ class _Registration(NamedTuple):
     """Host memory that was pinned for a buffer."""
 
     stream: Stream
-    address: int
-    view: memoryview
-    array: object
-    release: Callable[[], object] | None
+    owned: Owned
 
 
 class _Loan(NamedTuple):
@@ -162,13 +160,15 @@ class CudaAllocator(LendingAllocator):
         context = self._context
         context.enter()
         context.release_discarded()  # the same memory may have been pinned before
+        after = (partial(id, (view, array)), release or bool)
+        arguments = (address, view.nbytes, _REGISTER_MAPPED)
         try:
-            context.api.call("cuMemHostRegister", address, view.nbytes, _REGISTER_MAPPED)
+            owned = context.make("cuMemHostRegister", arguments, "cuMemHostUnregister", (address,), after)
         except StatusError:
             context.api.check_alive()
             return None
+        registration = _Registration(self._stream, owned)
         device_address = int(context.api.call("cuMemHostGetDevicePointer", address, 0))
-        registration = _Registration(self._stream, address, view, array, release)
         allocation = CudaAllocation(
             device_address, view.nbytes, memory_type | _PINNED,
             (usage or _DEFAULT_USAGE) | _TRANSFER | _MAPPING, _READ if view.readonly else _ALL,
@@ -411,8 +411,7 @@ def _keep_nothing() -> None:
 
 def _unregister(registration: _Registration) -> None:
     """Has host memory become an ordinary part of the process again when nothing submitted uses it."""
-    stream, address, *_, release = registration
-    stream.retain(stream.context.discarding("cuMemHostUnregister", address, registration, release))
+    registration.stream.retain(registration.owned)
 
 
 def _release_foreign(loan: _Loan) -> None:

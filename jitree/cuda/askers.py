@@ -44,6 +44,7 @@ class Askers:
     def end(self) -> None:
         """Machine code begins no query any more, and nothing is submitted."""
         self.are_over = True
+        _ended.add(self)
         self._leave()
 
     def _leave(self) -> None:
@@ -53,3 +54,8 @@ class Askers:
         if not self._here and not self._asked.is_asked:
             with suppress(IndexError):  # another thread was quicker
                 self._destroy.pop()()
+            _ended.discard(self)
+
+
+_ended: Final[set[Askers]] = set()
+"""Those whose stream a thread is in still: what owns the stream must not be forgotten, which destroys it."""

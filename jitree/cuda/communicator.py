@@ -67,13 +67,13 @@ def join(
 
     try:
         wait_looking(run, seconds, require_members)
+        stream.context.enter()
+        return Communicator(library, stream.context, made.value, presence) if made.value else None
     except BaseException:
         is_given_up.set()
         if made.value and not has_failed:  # the thread may still wait
             library.attempt("ncclCommAbort", made.value)
         raise
-    stream.context.enter()
-    return Communicator(library, stream.context, made.value, presence) if made.value else None
 
 
 def _meet(library: Nccl, stream: Stream, communicator: int, is_given_up: Event) -> Presence | None:
@@ -105,12 +105,12 @@ def _meet(library: Nccl, stream: Stream, communicator: int, is_given_up: Event) 
 def _share(library: Nccl, stream: Stream, communicator: int, address: int) -> None:
     api = stream.api
     stream.context.enter()
-    own = api.call("cuStreamCreate", _NON_BLOCKING)
+    own = stream.context.make("cuStreamCreate", (_NON_BLOCKING,), "cuStreamDestroy")
     try:
         library.share(communicator, address, NOTE_BYTES, int(own))
-        api.synchronize_stream(own)
+        api.synchronize_stream(own.handle)
     finally:
-        api.attempt("cuStreamDestroy", own)
+        own.close()
 
 
 class Communicator:

@@ -13,11 +13,11 @@ from jitree.cuda.inbox_thread import InboxThread
 from jitree.errors import StatusError
 
 if TYPE_CHECKING:
-    from jitree.cuda.api import Handle
+    from jitree.cuda.events import PooledEvent
     from jitree.cuda.stream import Stream
 
 
-_Watched = tuple["Stream", int, "Handle"]
+_Watched = tuple["Stream", int, "PooledEvent"]
 """(stream, tick, the event that was recorded after it)"""
 
 
@@ -27,7 +27,7 @@ class CompletionThread:
     def __init__(self, name: str) -> None:
         self._thread = InboxThread[_Watched](f"{name} completion", _run)
 
-    def watch(self, stream: Stream, tick: int, event: Handle) -> None:
+    def watch(self, stream: Stream, tick: int, event: PooledEvent) -> None:
         """See :meth:`jitree.cuda.stream.Watcher.watch`."""
         self._thread.start()
         self._thread.give((stream, tick, event))
@@ -44,14 +44,14 @@ def _run(inbox: SimpleQueue[_Watched | None]) -> None:
             _await(stream, tick, event)
         except Exception as error:  # a callback that raises is a defect, but others wait for this thread
             warnings.warn(f"{stream.api.name}: a callback raised {error!r}", RuntimeWarning, stacklevel=1)
-        stream.events.release(event)
-        del stream, item
+        event.release()
+        del stream, item, event
 
 
-def _await(stream: Stream, tick: int, event: Handle) -> None:
+def _await(stream: Stream, tick: int, event: PooledEvent) -> None:
     try:
         stream.context.enter()
-        stream.api.call("cuEventSynchronize", event)
+        stream.api.call("cuEventSynchronize", event.handle)
     except StatusError as error:
         stream.fail(error)
     else:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from operator import call
 from typing import Any, Final
 
-from jitree.base.endings import Ending, carefully, guard
+from jitree.base.endings import carefully, guard
 from jitree.cuda.api import Api, Handle
 from jitree.cuda.errors import PEER_ACCESS_ALREADY_ENABLED
+from jitree.cuda.handles import Action, Discarded, Owned
 
 _EARLY_CAPABILITY: Final = (9, 0)
 _EARLY_DRIVER: Final = 12040
@@ -33,11 +35,12 @@ class CudaContext:
             and hasattr(driver, "CUgraphEdgeData")
         )
         """Whether dependent kernels are launched early, and wait by themselves."""
-        self.handle: Handle = self.api.call("cuDevicePrimaryCtxRetain", self.device)
         # Everything made in it refers to it: this is the end of the last.
-        self._ending = Ending(carefully(partial(_give_back, self.api, self.device)))
+        self._owned = Owned(self.api, "cuDevicePrimaryCtxRelease", _make_all)
+        self._owned.make("cuDevicePrimaryCtxRetain", (self.device,), (self.device,))
+        self.handle: Handle = self._owned.handle
         self._lock = guard()
-        self._discarded: deque[tuple[str, Handle, object, Callable[[], object] | None]] = deque()
+        self._discarded = Discarded()
         self._peers: set[int] = {ordinal}
 
     def enter(self) -> None:
@@ -60,31 +63,30 @@ class CudaContext:
                 raise self.api.failure("cuCtxEnablePeerAccess", result)
             self._peers.add(other.ordinal)
 
-    def discarding(
-        self, call: str, handle: Handle, keeper: object = None, done: Callable[[], object] | None = None
-    ) -> Ending:
-        """What, when it dies, gives something back at the next :meth:`release_discarded`: things end
-        anywhere, also in the middle of another device's calls, and must not touch the driver.
+    def make(
+        self,
+        name: str,
+        arguments: Iterable[Any],
+        give_back: str,
+        known: tuple[Handle, ...] = (),
+        after: Sequence[Action] = (),
+    ) -> Owned:
+        """Has the driver make something by the call ``name``, which ``give_back`` gives back: at the next
+        :meth:`release_discarded`, when its owner has died. The context must be current.
 
-        ``keeper`` is kept until then, when ``done`` is called.
+        ``known``: what is given back, where that is no result. ``after``: called then.
         """
-        return Ending(partial(self._discarded.append, (call, handle, keeper, done)))
+        owned = Owned(self.api, give_back, partial(self._discarded.leave, after))
+        owned.make(name, arguments, known)
+        return owned
 
     def release_discarded(self) -> None:
         """Gives back what has been discarded; the context must be current. For any thread."""
-        while self._discarded:
-            try:
-                call, handle, keeper, done = self._discarded.popleft()
-            except IndexError:  # another thread was quicker
-                return
-            self.api.attempt(call, handle)
-            del keeper
-            if done is not None:
-                done()
+        self._discarded.release()
 
 
-def _give_back(api: Api, device: Handle) -> None:
-    api.attempt("cuDevicePrimaryCtxRelease", device)
+def _make_all(calls: Iterator[Action]) -> Action:
+    return carefully(partial(deque, map(call, calls), 0))
 
 
 class DeviceDescription:

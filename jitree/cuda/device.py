@@ -198,7 +198,7 @@ class CudaDevice(Ended, Device):
             raise FailedPreconditionError(f"export_event: nothing that was submitted reaches {value}")
         stream = (semaphore.stream if isinstance(semaphore, CudaSemaphore) else None) or self.stream
         event = stream.mark()
-        weakref.finalize(semaphore, stream.events.release, event)
+        weakref.finalize(semaphore, event.release)
         return int(event)
 
     # Queue operations.

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
 from jitree import errors
-from jitree.base.endings import Ending
 from jitree.cuda import executable_format, jit, ptx
 from jitree.cuda.executable_format import ExportDescription
 from jitree.hal import recording
@@ -19,6 +18,7 @@ from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParame
 
 if TYPE_CHECKING:
     from jitree.cuda.context import CudaContext
+    from jitree.cuda.handles import Owned
     from jitree.hal.pipeline_layout import PipelineLayout
     from jitree.hal.source_location import SourceLocation
     from jitree.regs.handles import HandleTable
@@ -73,8 +73,7 @@ class _Image:
         self.context = context
         self.is_cubin = ptx.is_cubin(image)
         self.signatures = {} if self.is_cubin else ptx.signatures(image)
-        self._modules: list[Any] = []
-        self._endings: list[Ending] = []
+        self._modules: list[Owned] = []
         waiting = ptx.with_waits(image) if context.launches_early and not self.is_cubin else None
         self.waits = waiting is not None
         """Whether its kernels first wait for those that they depend on."""
@@ -82,22 +81,20 @@ class _Image:
         context.enter()
         context.release_discarded()
         for cubin in cubins:
-            module = context.api.call("cuModuleLoadData", cubin)
-            self._modules.append(module)
-            self._endings.append(context.discarding("cuModuleUnload", module))
+            self._modules.append(context.make("cuModuleLoadData", (cubin,), "cuModuleUnload"))
 
     def function(self, name: str) -> Any:
         """The CUfunction. NOT_FOUND when no module has it."""
         api = self.context.api
         not_found = api.driver.CUresult.CUDA_ERROR_NOT_FOUND
         for module in self._likeliest_first(name):
-            error, function = api.driver.cuModuleGetFunction(module, name.encode())
+            error, function = api.driver.cuModuleGetFunction(module.handle, name.encode())
             if error != not_found:
                 api.check("cuModuleGetFunction", error)
                 return function
         raise errors.NotFoundError(f"the executable's image has no kernel '{name}'")
 
-    def _likeliest_first(self, name: str) -> list[Any]:
+    def _likeliest_first(self, name: str) -> list[Owned]:
         """The modules. A text that was split has one for each kernel, in order (``ptx.split``); asking others
         would do no harm, but tools that watch the driver report each kernel that is not found."""
         names = list(self.signatures)

@@ -55,18 +55,16 @@ class Graph:
         """Instantiates it with the parameters in ``blocks``, one a part."""
         self._context = context
         self._api = context.api
-        self._graph: Any = None
-        self._executable: Any = None
         context.release_discarded()
-        self._graph = self._api.call("cuGraphCreate", 0)
-        self._endings = [context.discarding("cuGraphDestroy", self._graph)]
+        self._owned = [context.make("cuGraphCreate", (0,), "cuGraphDestroy")]
+        self._graph: Any = self._owned[0].handle
         self._parameters = [LaunchParameters(block) for block in blocks]
         count = sum(len(group) for _, segment in parts for group in segment.groups)
         self._structures = array("Q", bytes(PARAMETERS_SIZE * count))
         self._nodes: list[list[tuple[Launch, int, Any, Any]]] = []
         self._add_parts(parts)
-        self._executable = self._api.call("cuGraphInstantiate", self._graph, 0)
-        self._endings.append(context.discarding("cuGraphExecDestroy", self._executable))
+        self._owned.append(context.make("cuGraphInstantiate", (self._graph, 0), "cuGraphExecDestroy"))
+        self._executable: Any = self._owned[1].handle
 
     def launch(self, stream: Stream, blocks: Sequence[array[int]]) -> None:
         """Runs it with the parameters in ``blocks``; only what differs from the last run is changed."""

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.endings import guard
@@ -23,8 +23,8 @@ from jitree.errors import CancelledError, DeadlineExceededError, StatusError, ag
 from jitree.hal.local.queue_record import LOST
 
 if TYPE_CHECKING:
-    from jitree.cuda.api import Handle
     from jitree.cuda.communicator import Communicator
+    from jitree.cuda.events import PooledEvent
     from jitree.cuda.stream import Stream
 
 USUAL_SECONDS: Final = 25.0
@@ -37,10 +37,10 @@ class _Flight:
 
     __slots__ = ("begin", "communicators", "end", "since")
 
-    def __init__(self, begin: Handle, communicators: frozenset[Communicator]) -> None:
+    def __init__(self, begin: PooledEvent, communicators: frozenset[Communicator]) -> None:
         self.begin = begin
         """An event that happens before the collectives begin."""
-        self.end: Handle | None = None
+        self.end: PooledEvent | None = None
         """An event after them; None while they are being submitted."""
         self.communicators = communicators
         self.since: float | None = None
@@ -81,26 +81,41 @@ class GroupWatch:
             return
         stream = self.stream
         flight = _Flight(stream.events.acquire(), communicators)
-        stream.api.record_event(flight.begin, stream.handle)
-        with self._lock:
-            self.require_whole()
-            stream.share.refuse_waits()
-            self._flights.append(flight)
-            if not self._is_watching:
-                self._is_watching = True
-                name = f"{stream.api.name} groups"
-                threading.Thread(target=self._watch, name=name, daemon=True).start()
+        stream.api.record_event(flight.begin.handle, stream.handle)
+        try:
+            self._begin(flight)
+        except BaseException:
+            self._take_back(flight)
+            raise
         try:
             yield
+            end = stream.events.acquire()
+            stream.api.record_event(end.handle, stream.handle)
+            flight.end = end
         except StatusError as error:  # others may have begun what this member has not
             self.fail(error)
             self.require_whole()
         except BaseException as error:
             self.fail(CancelledError(f"a collective was ended by {type(error).__name__}"))
             raise
-        end = stream.events.acquire()
-        stream.api.record_event(end, stream.handle)
-        flight.end = end
+
+    def _begin(self, flight: _Flight) -> None:
+        """Collectives are about to be submitted."""
+        with self._lock:
+            self.require_whole()
+            self._flights.append(flight)
+            self.stream.share.refuse_waits()
+            if not self._is_watching:
+                name = f"{self.stream.api.name} groups"
+                threading.Thread(target=self._watch, name=name, daemon=True).start()
+
+    def _take_back(self, flight: _Flight) -> None:
+        """They are not submitted."""
+        with self._lock:
+            with suppress(ValueError):
+                self._flights.remove(flight)
+            if not self._flights and not self._is_watching and self._failure is None:
+                self.stream.share.allow_waits()
 
     def leave(self) -> None:
         """The device's work is done: the other members of its groups hear that it begins nothing more."""
@@ -128,7 +143,12 @@ class GroupWatch:
         self.stream.fail(failure)
 
     def _watch(self) -> None:
-        """Runs on a thread, as long as collectives are in progress."""
+        """Runs on a thread, as long as collectives are in progress. What was interrupted when it started one
+        starts another: only the first of them watches."""
+        with self._lock:
+            if self._is_watching:
+                return
+            self._is_watching = True
         while True:
             with self._lock:
                 if not self._flights:
@@ -150,11 +170,11 @@ class GroupWatch:
             stream.context.enter()
             while self._flights:
                 flight = self._flights[0]
-                if flight.end is None or not stream.api.event_is_reached(flight.end):
+                if flight.end is None or not stream.api.event_is_reached(flight.end.handle):
                     return self._missing(flight)
                 self._flights.popleft()
-                stream.events.release(flight.begin)
-                stream.events.release(flight.end)
+                flight.begin.release()
+                flight.end.release()
         except StatusError as error:  # the device is lost
             return error
         return self._failure
@@ -166,7 +186,7 @@ class GroupWatch:
                 return failure
         now = time.monotonic()
         if flight.since is None:
-            if self.stream.api.event_is_reached(flight.begin):
+            if self.stream.api.event_is_reached(flight.begin.handle):
                 flight.since = now
         elif now - flight.since >= self.seconds:
             return self.late("other members of a group have not come to a collective")

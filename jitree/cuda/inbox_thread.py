@@ -22,20 +22,20 @@ class InboxThread(Generic[Item]):
         self._run = run
         self._lock = guard()  # a forgotten device closes it wherever the garbage collector runs
         self._inbox: SimpleQueue[Item | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._untaken = [self._inbox]
+        """The inbox until a thread has taken it. Where the start of one was interrupted others are started:
+        the first takes it, and the others end."""
+        self._threads: list[threading.Thread] = []
         self._is_ending = False
         """Whether the thread has been told to end."""
 
     def start(self) -> None:
         """Starts the thread unless there is one."""
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, args=(self._inbox,), name=self._name, daemon=True)
-            with self._lock:
-                is_first = self._thread is None
-                if is_first:
-                    self._thread = thread
-            if is_first:
-                thread.start()
+        if self._untaken:
+            arguments = (self._run, self._untaken)
+            thread = threading.Thread(target=_run_first, args=arguments, name=self._name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     @property
     def inbox(self) -> SimpleQueue[Item | None]:
@@ -47,14 +47,26 @@ class InboxThread(Generic[Item]):
 
     def close(self) -> None:
         """Ends the thread after what it has been given. Again, it waits for that if it was interrupted."""
-        thread = self._thread
-        if thread is None:
+        inbox, threads = self._inbox, list(self._threads)
+        if not threads:
             return
         if not self._is_ending:
-            self._inbox.put(None)  # twice does no harm: with the thread the inbox goes
+            inbox.put(None)  # twice does no harm: with the thread the inbox goes
             self._is_ending = True
-        if thread.ident is not None and thread is not threading.current_thread():
-            thread.join()
+        for thread in threads:
+            if thread.ident is not None and thread is not threading.current_thread():
+                thread.join()
         with self._lock:
-            if self._thread is thread:
-                self._thread, self._inbox, self._is_ending = None, SimpleQueue(), False
+            if self._inbox is inbox:
+                new: SimpleQueue[Item | None] = SimpleQueue()
+                self._threads, self._inbox, self._untaken, self._is_ending = [], new, [new], False
+
+
+def _run_first(
+    run: Callable[[SimpleQueue[Item | None]], None], untaken: list[SimpleQueue[Item | None]]
+) -> None:
+    try:
+        inbox = untaken.pop()
+    except IndexError:
+        return
+    run(inbox)

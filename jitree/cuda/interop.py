@@ -283,8 +283,8 @@ class CudaExchange:
     def _order_before(self, consumer: int) -> None:
         stream = self._stream
         event = stream.mark()
-        stream.api.wait_for_event(consumer, event)
-        stream.events.release(event)
+        stream.api.wait_for_event(consumer, event.handle)
+        event.release()
 
 
 def _code(row: ElementType) -> tuple[int, int]:

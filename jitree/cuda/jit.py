@@ -94,8 +94,9 @@ def _compile(context: CudaContext, text: bytes) -> bytes:
     log = bytearray(_LOG_SIZE)
     names = [options.CU_JIT_ERROR_LOG_BUFFER, options.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
     values = [log, len(log)]
-    link = api.call("cuLinkCreate", len(names), names, values)
+    owned = context.make("cuLinkCreate", (len(names), names, values), "cuLinkDestroy")
     try:
+        link = owned.handle
         kind = api.driver.CUjitInputType.CU_JIT_INPUT_PTX
         # The text's terminator counts.
         api.call("cuLinkAddData", link, kind, text + b"\0", len(text) + 1, b"executable", 0, [], [])
@@ -110,4 +111,4 @@ def _compile(context: CudaContext, text: bytes) -> bytes:
             f"{message or 'empty'}; if it does not know the PTX version, a newer driver does"
         ) from error
     finally:
-        api.call("cuLinkDestroy", link)
+        owned.close()

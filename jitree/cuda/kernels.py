@@ -7,12 +7,12 @@ from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from jitree.base.endings import Ending
 from jitree.cuda import jit, ptx
 
 if TYPE_CHECKING:
     from jitree.cuda.api import Api, Handle
     from jitree.cuda.context import CudaContext
+    from jitree.cuda.handles import Owned
 
     class LaunchStream(Protocol):
         """The stream that work is submitted to."""
@@ -43,15 +43,16 @@ class Kernels:
     def __init__(self, context: CudaContext) -> None:
         context.enter()
         self._functions: dict[str, Any] = {}
-        self._endings: list[Ending] = []
+        self._modules: list[Owned] = []
         text = _TEXT.read_bytes()
         waiting = ptx.with_waits(text) if context.launches_early else None
         self.wait = waiting is not None
         """Whether they first wait for the launches that they depend on."""
         cubins = jit.compile_image(context, waiting or text)
         for part, cubin in zip(ptx.split(text), cubins, strict=True):
-            module = context.api.call("cuModuleLoadData", cubin)
-            self._endings.append(context.discarding("cuModuleUnload", module))
+            owned = context.make("cuModuleLoadData", (cubin,), "cuModuleUnload")
+            self._modules.append(owned)
+            module = owned.handle
             for name in ptx.signatures(part):
                 self._functions[name] = context.api.call("cuModuleGetFunction", module, name.encode())
         self.copy_function = self._functions["jitree_copy"]
@@ -65,7 +66,7 @@ class Kernels:
 
     def close(self) -> None:
         """Unloads the functions; nothing may run them any more."""
-        self._endings.clear()
+        self._modules.clear()
 
     def copy(self, stream: LaunchStream, target: int, source: int, length: int) -> None:
         """Copies between ranges that do not overlap, of any size and alignment, in one launch.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jitree.cuda.graph import LaunchParameters, grid_of, launches_of
 from jitree.cuda.plan import IndirectDispatch, Launch, LaunchPlan, PlanSegment
@@ -14,6 +14,7 @@ from jitree.hal.observing import DISPATCH
 from jitree.hal.profiling import DISPATCHES, now
 
 if TYPE_CHECKING:
+    from jitree.cuda.handles import Owned
     from jitree.cuda.stream import Stream
 
 
@@ -27,7 +28,7 @@ class _Timer:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._events: list[tuple[Launch, Any, Any]] = []
+        self._events: list[tuple[Launch, Owned, Owned]] = []
         stream.api.synchronize_stream(stream.handle)
         self._start = self._record()
         self._start_time = now()
@@ -46,17 +47,18 @@ class _Timer:
         api = stream.api
         api.synchronize_stream(stream.handle)
         for launch, before, after in self._events:
-            start = self._start_time + round(1e6 * api.call("cuEventElapsedTime", self._start, before))
-            duration = round(1e6 * api.call("cuEventElapsedTime", before, after))
+            started = api.call("cuEventElapsedTime", self._start.handle, before.handle)
+            start = self._start_time + round(1e6 * started)
+            duration = round(1e6 * api.call("cuEventElapsedTime", before.handle, after.handle))
             stream.profiler.add(launch.name, start, start + duration, DISPATCH, size=launch.bytes)
-            api.attempt("cuEventDestroy", before)
-            api.attempt("cuEventDestroy", after)
-        api.attempt("cuEventDestroy", self._start)
+            before.close()
+            after.close()
+        self._start.close()
 
-    def _record(self) -> Any:
-        api = self._stream.api
-        event = api.call("cuEventCreate", 0)
-        api.record_event(event, self._stream.handle)
+    def _record(self) -> Owned:
+        stream = self._stream
+        event = stream.context.make("cuEventCreate", (0,), "cuEventDestroy")
+        stream.api.record_event(event.handle, stream.handle)
         return event
 
 

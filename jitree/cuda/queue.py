@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from jitree.base.scopes import CURRENT
-from jitree.cuda.api import Handle
 from jitree.cuda.deferred import Action, DeferredOperation, DeferredWork, Stepwise
-from jitree.cuda.semaphore import CudaSemaphore, SignallingStream
+from jitree.cuda.events import PooledEvent
+from jitree.cuda.semaphore import CudaSemaphore
 from jitree.cuda.stream import Stream
 from jitree.errors import (
     CancelledError,
@@ -109,7 +109,7 @@ class CudaQueue:
             return error
         with stream.lock:
             try:
-                for _, event in marks:
+                for event in marks:
                     stream.wait_for(event)
                 if action is not None:
                     self.perform(name, action)
@@ -118,8 +118,8 @@ class CudaQueue:
             except BaseException as error:
                 return _failure(name, signal, error)
             finally:
-                for other, event in marks:
-                    other.events.release(event)
+                for event in marks:
+                    event.release()
             if signal is not None:
                 self._promise(wait if action is None else None, signal, action)
         return None
@@ -131,7 +131,7 @@ class CudaQueue:
         for semaphore, value in signal.timepoints:
             self.stream.promise(semaphore, value)
 
-    def _marks(self, wait: Fence) -> list[tuple[SignallingStream, Handle]]:
+    def _marks(self, wait: Fence) -> list[PooledEvent]:
         """Events of the other streams that the operation has to wait for.
 
         Made before this stream's lock is taken: that of another is needed, and a thread there may be waiting
@@ -143,7 +143,7 @@ class CudaQueue:
                 other = semaphore.stream
                 if other is not None and other is not self.stream:
                     others[id(other)] = other
-        return [(other, other.mark()) for other in others.values()]
+        return [other.mark() for other in others.values()]
 
     def _submit_deferred(self, operation: DeferredOperation) -> None:
         """Submits on the worker thread, when every wait is reached or promised."""

@@ -12,6 +12,12 @@ _PORTABLE: Final = 0x1
 _DEVICE_MAP: Final = 0x2
 
 
+def free(region: Region) -> None:
+    """Gives a region back to the driver."""
+    if region.owned is not None:
+        region.owned.close()
+
+
 class DeviceRegions:
     """Memory of the device."""
 
@@ -20,10 +26,11 @@ class DeviceRegions:
 
     def allocate(self, size: int) -> Region:
         self._context.enter()
-        return Region(int(self._context.api.call("cuMemAlloc", size)), None, size)
+        owned = self._context.make("cuMemAlloc", (size,), "cuMemFree")
+        return Region(int(owned), None, size, owned)
 
     def free(self, region: Region) -> None:
-        self._context.api.attempt("cuMemFree", region.address)
+        free(region)
 
 
 class PinnedRegions:
@@ -35,8 +42,9 @@ class PinnedRegions:
     def allocate(self, size: int) -> Region:
         self._context.enter()
         api = self._context.api
-        host_address = int(api.call("cuMemHostAlloc", size, _PORTABLE | _DEVICE_MAP))
-        return Region(int(api.call("cuMemHostGetDevicePointer", host_address, 0)), host_address, size)
+        owned = self._context.make("cuMemHostAlloc", (size, _PORTABLE | _DEVICE_MAP), "cuMemFreeHost")
+        address = int(api.call("cuMemHostGetDevicePointer", int(owned), 0))
+        return Region(address, int(owned), size, owned)
 
     def free(self, region: Region) -> None:
-        self._context.api.attempt("cuMemFreeHost", region.host_address)
+        free(region)

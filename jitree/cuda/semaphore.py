@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from jitree.cuda.api import Handle
-from jitree.cuda.events import EventPool
+from jitree.cuda.events import EventPool, PooledEvent
 from jitree.errors import StatusError
 from jitree.hal.semaphore import ReachedCallback, Semaphore, Timepoint
 
@@ -25,7 +24,7 @@ class SignallingStream(Protocol):
     def watch(self) -> None: ...
     def wait(self, deadline: float | None) -> Any: ...
     def poll(self) -> Any: ...
-    def mark(self) -> Handle: ...
+    def mark(self) -> PooledEvent: ...
 
 
 class CudaSemaphore(Semaphore):

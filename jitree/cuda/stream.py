@@ -21,7 +21,7 @@ from jitree.cuda import forks
 from jitree.cuda.allocation import CudaAllocation, OrderedAllocation
 from jitree.cuda.api import Handle
 from jitree.cuda.askers import Askers
-from jitree.cuda.events import EventPool
+from jitree.cuda.events import EventPool, PooledEvent
 from jitree.cuda.plan_sizes import KernelSizes
 from jitree.cuda.semaphore import CudaSemaphore, call_all
 from jitree.cuda.stream_share import StreamShare
@@ -68,7 +68,7 @@ class HeldLaunches(Protocol):
 class CompletionWatcher(Protocol):
     """What retires work when an event is reached."""
 
-    def watch(self, stream: Stream, tick: int, event: Handle) -> None:
+    def watch(self, stream: Stream, tick: int, event: PooledEvent) -> None:
         """When ``event`` is reached, everything up to ``tick`` is done. Takes over the event."""
 
     def close(self) -> None: ...
@@ -95,15 +95,16 @@ class Stream:
         self.lock = guard()
         """Held by the thread that submits."""
         context.enter()
-        self.handle: Handle = self.api.call("cuStreamCreate", _BLOCKING)
+        self._owned = context.make("cuStreamCreate", (_BLOCKING,), "cuStreamDestroy")
+        self.handle: Handle = self._owned.handle
         self.events = EventPool(context)
         self._producer_event = self.events.permanent()  # one taken for each use is lost by an interrupt
         self.allocator: StagingAllocator | None = None
         """The allocator of staging memory, once there is one."""
         self.batch: HeldLaunches | None = None
         self._kernels: Kernels | None = None
-        self.share = StreamShare(context, self.handle, self.events.permanent())
-        self.askers = Askers(self.share, partial(self.api.attempt, "cuStreamDestroy", self.handle))
+        self.share = StreamShare(context, self.handle, self.events.permanent().handle)
+        self.askers = Askers(self.share, self._owned.close)
         """Entered by who uses the stream without the lock."""
         self._failed = (0, 0, StatusError(""))
         """At the last failure: the newest submission that was done, the newest that failed, and why."""
@@ -276,12 +277,12 @@ class Stream:
         """Names what has just been submitted, for the error of a lost device."""
         self._recent.append((self.tick, describe))
 
-    def wait_for(self, event: Handle) -> None:
+    def wait_for(self, event: PooledEvent) -> None:
         """What is submitted here from now on waits for an event of another stream."""
         self.check_open()
         self.context.enter()
         self.flush()
-        self.api.wait_for_event(self.handle, event)
+        self.api.wait_for_event(self.handle, event.handle)
 
     # Memory that other libraries use on their streams.
 
@@ -290,8 +291,8 @@ class Stream:
 
         The caller holds the lock, has entered the context and flushed."""
         self.check_open()
-        self.api.record_event(self._producer_event, producer)
-        self.api.wait_for_event(self.handle, self._producer_event)
+        self.api.record_event(self._producer_event.handle, producer)
+        self.api.wait_for_event(self.handle, self._producer_event.handle)
 
     def give_back(self, allocation: object, consumer: int) -> None:
         """A consumer has done with memory, as far as the host knows: it is kept until the consumer's stream
@@ -316,8 +317,8 @@ class Stream:
 
     # Completion.
 
-    def mark(self) -> Handle:
-        """An event after everything submitted so far; goes back to ``events``.
+    def mark(self) -> PooledEvent:
+        """An event after everything submitted so far.
 
         Takes the lock: a thread that holds another stream's may not ask, or two streams could
         wait for each other.
@@ -327,7 +328,7 @@ class Stream:
             self.context.enter()
             self.flush()
             event = self.events.acquire()
-            self.api.record_event(event, self.handle)
+            self.api.record_event(event.handle, self.handle)
             return event
 
     def watch(self) -> None:

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from jitree.hal.heap import size_class
+
+if TYPE_CHECKING:
+    from jitree.cuda.handles import Owned
 
 ALIGNMENT: Final = 256
 """Bytes; what the driver's own allocations have, and more than any kernel assumes."""
@@ -30,6 +33,8 @@ class Region(NamedTuple):
     """Where the device finds it."""
     host_address: int | None
     size: int
+    owned: Owned | None = None
+    """What gives it back, also if it is forgotten."""
 
 
 class RegionSource(Protocol):

@@ -15,7 +15,7 @@ from jitree.hal.objects import File, MemoryFile
 
 if TYPE_CHECKING:
     from jitree.base.elements import Bytes
-    from jitree.cuda.api import Handle
+    from jitree.cuda.events import PooledEvent
     from jitree.cuda.stream import Stream
     from jitree.hal.buffer import Buffer
 
@@ -107,25 +107,26 @@ class _Chunks:
     def __init__(self, stream: Stream, length: int) -> None:
         self._stream = stream
         self._buffers = [stream.pinned(min(_CHUNK, length)) for _ in range(1 if length <= _CHUNK else 2)]
-        self._events: list[Handle] = [None] * len(self._buffers)
+        self._events: list[PooledEvent | None] = [None] * len(self._buffers)
         self._turn = 0
 
     def next(self) -> Buffer:
         """The piece whose turn it is, once the device has done with it."""
         event = self._events[self._turn]
         if event is not None:
-            self._stream.api.call("cuEventSynchronize", event)
+            self._stream.api.call("cuEventSynchronize", event.handle)
         return self._buffers[self._turn]
 
     def submitted(self) -> None:
         """A copy from the piece has been submitted."""
         stream = self._stream
-        if self._events[self._turn] is None:
-            self._events[self._turn] = stream.events.acquire()
-        stream.api.record_event(self._events[self._turn], stream.handle)
+        event = self._events[self._turn]
+        if event is None:
+            event = self._events[self._turn] = stream.events.acquire()
+        stream.api.record_event(event.handle, stream.handle)
         self._turn = (self._turn + 1) % len(self._buffers)
 
     def close(self) -> None:
         for event in self._events:
             if event is not None:
-                self._stream.events.release(event)
+                event.release()

@@ -3,14 +3,19 @@
 Ordered by memory and not by array: a later call that writes where a pending one reads or writes comes after
 it, and so does one that reads where it writes, by whatever array, view or numpy array it has the memory.
 Only the results of a pending call raise its failure: a call after it just waits until it has ended.
+
+A call that writes where earlier ones read or write stands for them there: it has not ended before they have,
+so what comes later looks at it alone. However many calls that write the same memory are pending, the next one
+waits for the last of them.
 """
 
 from __future__ import annotations
 
 import os
 from _thread import get_ident
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -22,43 +27,74 @@ from jitree.hal.buffer import PENDING, Buffer, BufferView
 from jitree.hal.enums import NOTHING, READING, WRITING
 from jitree.hal.fence import Fence, Turn
 from jitree.hal.memory_map import Extent, MemoryMap
+from jitree.hal.semaphore import Semaphore
 from jitree.regs.list import without_lists
 
 if TYPE_CHECKING:
-    from jitree.hal.fence import Signaller
     from jitree.hal.producer import Producer
+
+_WeakPoints = tuple[tuple["ref[Semaphore]", int], ...]
 
 
 class Use:
     """What a pending call reads and writes, until its fence is reached or has failed, or nothing is left that
-    could reach it: what does keeps the semaphores."""
+    could reach it: what does keeps the semaphores. One that fails before its turn ends when that comes."""
 
-    __slots__ = ("_points", "driver", "read", "written")
+    __slots__ = ("_points", "_turn", "driver", "read", "written")
 
-    def __init__(self, fence: Fence, read: Sequence[Extent], written: Sequence[Extent], driver: int) -> None:
-        """``driver``: the thread whose event loop goes on with the call; 0 = devices do."""
-        self._points = tuple((ref(semaphore), value) for semaphore, value in fence.timepoints)
+    def __init__(
+        self, fence: Fence, read: Sequence[Extent], written: Sequence[Extent], driver: int, turn: Fence | None
+    ) -> None:
+        """``driver``: the thread whose event loop goes on with the call; 0 = devices do. ``turn``: reached
+        when those that the call comes after have ended."""
+        self._points = _weak_points(fence)
+        self._turn = () if turn is None else _weak_points(turn)
         self.read = read
         self.written = written
         self.driver = driver
 
     @property
-    def end(self) -> Turn:
-        """Reached when it has ended."""
-        found = ((semaphore(), value) for semaphore, value in self._points)
-        return Turn((semaphore, value) for semaphore, value in found if semaphore is not None)
+    def ends(self) -> Iterator[Turn]:
+        """All are reached when it has ended."""
+        for points in (self._points, self._turn):
+            if not _are_over(points):
+                found = ((semaphore(), value) for semaphore, value in points)
+                yield Turn((semaphore, value) for semaphore, value in found if semaphore is not None)
 
     def has_ended(self) -> bool:
-        is_reached = True
-        for reference, value in self._points:
-            semaphore = reference()
-            if semaphore is None:
-                return True
-            semaphore.look()
-            if semaphore.failure is not None:
-                return True
-            is_reached = is_reached and semaphore.is_reached(value)
-        return is_reached
+        return _are_over(self._points) and _are_over(self._turn)
+
+
+def _weak_points(fence: Fence) -> _WeakPoints:
+    return tuple((ref(semaphore), value) for semaphore, value in fence.timepoints)
+
+
+def _are_over(points: _WeakPoints) -> bool:
+    """Whether they are reached, or one of them has failed or never will be reached."""
+    are_reached = True
+    for reference, value in points:
+        semaphore = reference()
+        if semaphore is None:
+            return True
+        semaphore.look()
+        if semaphore.failure is not None:
+            return True
+        are_reached = are_reached and semaphore.is_reached(value)
+    return are_reached
+
+
+class Earlier:
+    """Pending calls that another one comes after."""
+
+    __slots__ = ("turn", "uses")
+
+    def __init__(self, uses: Sequence[Use] = ()) -> None:
+        self.uses = uses
+        self.turn = ended([end for use in uses for end in use.ends]) if uses else None
+        """Reached when all have ended; None if they have."""
+
+
+NOTHING_EARLIER: Final = Earlier()
 
 
 _uses: deque[Use] = deque()
@@ -80,29 +116,73 @@ _LOOKS: Final = 8
 and all of them once there have been enough calls."""
 
 
-def begin(fence: Fence, read: Sequence[Extent], written: Sequence[Extent]) -> None:
-    """A call that reaches the fence at its end is pending, unless it has ended."""
-    _add(Use(fence, read, written, 0))
+def begin(
+    fence: Fence, read: Sequence[Extent], written: Sequence[Extent], earlier: Earlier = NOTHING_EARLIER
+) -> None:
+    """A call that comes after ``earlier`` ones and reaches the fence at its end is pending, unless it has
+    ended."""
+    _add(Use(fence, read, written, 0, earlier.turn), earlier)
 
 
-def begin_here(fence: Fence, read: Sequence[Extent], written: Sequence[Extent]) -> Use:
+def begin_here(
+    fence: Fence, read: Sequence[Extent], written: Sequence[Extent], earlier: Earlier = NOTHING_EARLIER
+) -> Use:
     """As :func:`begin`, of a call that the event loop of this thread goes on with: what blocks the thread
-    cannot wait for it. Whoever has the use sets its driver to 0 when devices go on with the call."""
-    use = Use(fence, read, written, get_ident())
-    _add(use)
+    cannot wait for it, until :func:`leave_to_devices`."""
+    use = Use(fence, read, written, get_ident(), earlier.turn)
+    _add(use, earlier)
     return use
 
 
-def _add(use: Use) -> None:
+def leave_to_devices(use: Use, earlier: Earlier) -> None:
+    """Devices go on with a call that an event loop went on with, and that came after ``earlier`` ones. What
+    blocks the thread of the loop comes after it now, whatever stood for it there."""
+    with _lock:
+        _forget_ended()
+        use.driver = 0
+        if not use.has_ended():
+            _stand(use, earlier)
+        _show()
+
+
+def _add(use: Use, earlier: Earlier) -> None:
     if not use.read and not use.written:
         return
     with _lock:
         _forget_ended()
         if not use.has_ended():
             _uses.append(use)
-            _reading.add(use, use.read)
-            _writing.add(use, use.written)
+            _stand(use, earlier)
         _show()
+
+
+def _stand(use: Use, earlier: Earlier) -> None:
+    """Puts a use where others find it, and not those any more that it stands for. One that an event loop goes
+    on with stands for none that others go on with, as it is not found by all that may wait for these."""
+    _reading.add(use, use.read)
+    _writing.add(use, use.written)
+    covers = _Cover(use.written).covers
+    for one in earlier.uses:
+        if use.driver in (0, one.driver):
+            _reading.remove(one, [extent for extent in one.read if covers(extent)])
+            _writing.remove(one, [extent for extent in one.written if covers(extent)])
+
+
+class _Cover:
+    """Memory that other memory may lie in."""
+
+    def __init__(self, extents: Sequence[Extent]) -> None:
+        self._starts: Final[list[int]] = []
+        self._ends: Final[list[int]] = []
+        """Of extents, none of which is inside of another one."""
+        for start, end in sorted(extents, key=lambda extent: (extent[0], -extent[1])):
+            if not self._ends or end > self._ends[-1]:
+                self._starts.append(start)
+                self._ends.append(end)
+
+    def covers(self, extent: Extent) -> bool:
+        place = bisect_right(self._starts, extent[0])
+        return place > 0 and extent[1] <= self._ends[place - 1]
 
 
 def settle() -> None:
@@ -135,25 +215,21 @@ def _forget(use: Use) -> None:
     _writing.remove(use, use.written)
 
 
-def before(read: Sequence[Extent], written: Sequence[Extent]) -> list[Fence]:
-    """The ends of pending calls that must come first, before what reads and writes such memory; without those
-    that only this thread can go on with."""
+def before(read: Sequence[Extent], written: Sequence[Extent]) -> list[Use]:
+    """The pending calls that must come first, before what reads and writes such memory; without those that
+    only this thread can go on with."""
     here = get_ident()
-    return [use.end for use in _in_the_way(read, written) if use.driver != here]
+    return [use for use in before_both(read, written) if use.driver != here]
 
 
-def before_here(read: Sequence[Extent], written: Sequence[Extent]) -> list[Fence]:
+def before_here(read: Sequence[Extent], written: Sequence[Extent]) -> list[Use]:
     """As :func:`before`, of those that the event loop of this thread goes on with: to be awaited."""
     here = get_ident()
-    return [use.end for use in _in_the_way(read, written) if use.driver == here]
+    return [use for use in before_both(read, written) if use.driver == here]
 
 
-def before_both(read: Sequence[Extent], written: Sequence[Extent]) -> list[Fence]:
+def before_both(read: Sequence[Extent], written: Sequence[Extent]) -> list[Use]:
     """As :func:`before` and :func:`before_here`."""
-    return [use.end for use in _in_the_way(read, written)]
-
-
-def _in_the_way(read: Sequence[Extent], written: Sequence[Extent]) -> list[Use]:
     if PENDING[0] == NOTHING:
         return []
     with _lock:
@@ -163,10 +239,11 @@ def _in_the_way(read: Sequence[Extent], written: Sequence[Extent]) -> list[Use]:
         return [use for use in dict.fromkeys(found) if not use.has_ended()]
 
 
-def wait_for(fences: Iterable[Fence]) -> None:
+def wait_for(uses: Iterable[Use]) -> None:
     """Waits for the ends of pending calls."""
-    for fence in fences:
-        fence.wait()
+    for use in uses:
+        for end in use.ends:
+            end.wait()
     settle()
 
 
@@ -175,11 +252,11 @@ def await_written(*read: Extent) -> None:
     wait_for(before(read, ()) if PENDING[0] == WRITING else ())
 
 
-def ended(fences: Sequence[Fence], device: Signaller) -> Fence | None:
+def ended(fences: Sequence[Fence]) -> Fence | None:
     """A fence that is reached at the last of these ends. None if there are none."""
     if not fences:
         return None
-    end = Fence.create(device)
+    end = Fence(((Semaphore(), 1),))
     _Ends(fences, end).watch()
     return end
 
@@ -204,7 +281,7 @@ class _Ends:
             if self._missing:
                 return
         self._semaphore.settle(self._value, self)
-        self._semaphore.advance(self._value)
+        self._semaphore.advance_in_turn(self._value)
 
     def run_here(self, deadline: float | None) -> bool:
         """As of a :class:`jitree.hal.producer.Producer`, like what follows. It has nothing to run itself."""
@@ -228,7 +305,7 @@ class _Ends:
         """Whoever comes after it ends by itself."""
 
     def describe(self) -> str:
-        return f"the end of {len(self._fences)} calls that use the same memory"
+        return f"{len(self._fences)} ends of calls that use the same memory"
 
 
 def extents(values: Iterable[object]) -> tuple[Extent, ...]:

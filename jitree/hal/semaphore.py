@@ -33,11 +33,11 @@ ReachedCallback = Callable[[StatusError | None], None]
 it. Must be short, must not block and must not raise. One that a signal's handler interrupts is called
 again."""
 
-Failure = tuple["Sequence[Timepoint]", StatusError]
+News = tuple["Sequence[Timepoint]", StatusError | None]
 
 
 class _Telling(_local):
-    failures: deque[Failure] | None = None
+    turns: deque[News] | None = None
     """What the thread has still to tell, while it does."""
 
     def __init__(self) -> None:
@@ -200,14 +200,23 @@ class Semaphore(Unique):
     def advance(self, value: int) -> None:
         """Raises the payload to at least ``value``. When it is there already, or has failed, it only calls
         what an interrupted one has left."""
-        with self._lock:
-            if self._failure is not None:
-                return
-            if value > self._value:
-                self._value = value
-            due = self._due(value)
+        due = self._advanced(value)
         if due:
             _call(due, None)
+
+    def advance_in_turn(self, value: int) -> None:
+        """As :meth:`advance`. Callbacks that do so to further semaphores do not nest, as with failures."""
+        due = self._advanced(value)
+        if due:
+            _call_in_turn(due, None)
+
+    def _advanced(self, value: int) -> Sequence[Timepoint]:
+        with self._lock:
+            if self._failure is not None:
+                return ()
+            if value > self._value:
+                self._value = value
+            return self._due(value)
 
     def fail(self, error: StatusError) -> None:
         """Fails the semaphore for good; the first failure stays, without the frames of what has failed: these
@@ -301,14 +310,20 @@ def _call(due: Sequence[Timepoint], failure: StatusError | None) -> None:
     Callbacks that fail further semaphores do not nest: those take turns in one loop, so that a chain of any
     length fails in a flat stack.
     """
-    if failure is None:
-        raised = _call_each(due, None)
-    else:
-        turns = _this_thread.failures
-        if turns is not None:
-            turns.append((due, failure))
-            return
-        raised = _tell(deque(((due, failure),)))
+    if failure is not None:
+        _call_in_turn(due, failure)
+        return
+    raised = _call_each(due, None)
+    if raised is not None:
+        raise raised
+
+
+def _call_in_turn(due: Sequence[Timepoint], failure: StatusError | None) -> None:
+    turns = _this_thread.turns
+    if turns is not None:
+        turns.append((due, failure))
+        return
+    raised = _tell(deque(((due, failure),)))
     if raised is not None:
         raise raised
 
@@ -328,10 +343,10 @@ def _call_each(due: Sequence[Timepoint], failure: StatusError | None) -> BaseExc
     return raised
 
 
-def _tell(turns: deque[Failure]) -> BaseException | None:
-    """Tells of failures and of those that come of them, and does then what was put off until that."""
+def _tell(turns: deque[News]) -> BaseException | None:
+    """Tells of failures, and of what comes of them, and does then what was put off until that."""
     raised: BaseException | None = None
-    _this_thread.failures = turns
+    _this_thread.turns = turns
     try:
         while turns:
             try:
@@ -342,7 +357,7 @@ def _tell(turns: deque[Failure]) -> BaseException | None:
             except BaseException as error:  # of a signal handler; the others wait for what they were promised
                 raised = raised or error
     finally:
-        _this_thread.failures = None
+        _this_thread.turns = None
     works, _this_thread.works = _this_thread.works, []
     for work in works:
         try:
@@ -354,7 +369,7 @@ def _tell(turns: deque[Failure]) -> BaseException | None:
 
 def after_failures(work: Callable[[], None]) -> None:
     """Does something that takes long: at once, or after the failures that this thread is telling of."""
-    if _this_thread.failures is None:
+    if _this_thread.turns is None:
         work()
     else:
         _this_thread.works.append(work)

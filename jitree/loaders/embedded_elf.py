@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from jitree import errors
-from jitree.base.memory import EXECUTE, NONE, READ, WRITE, Mapping, page_down, page_up
+from jitree.base.memory import EXECUTE, NONE, READ, WRITE, Mapping, note_native, page_down, page_up
 from jitree.errors import FailedPreconditionError, NotFoundError, PermissionDeniedError, error_context
 from jitree.hal.executable import ExecutableLoader, ExecutableParameters
 from jitree.loaders import elf_format as elf
@@ -256,8 +256,11 @@ class EmbeddedElfLoader(ExecutableLoader):
     def try_load(self, parameters: ExecutableParameters) -> NativeExecutable:
         """Maps and links the library; for the statuses see README.md."""
         with error_context(f"loading an executable of format '{parameters.format}'"):
-            image, query = open_library(memoryview(parameters.data).cast("B"))
-            return link_library(image, query, parameters.constants, self._providers)
+            data = memoryview(parameters.data).cast("B")
+            image, query = open_library(data)
+            executable = link_library(image, query, parameters.constants, self._providers)
+            note_native(data)
+            return executable
 
 
 def open_library(data: memoryview) -> tuple[ElfImage, int]:

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
+from jitree.base.memory import note_native
 from jitree.errors import FailedPreconditionError, NotFoundError, error_context
 from jitree.hal.executable import ExecutableLoader, ExecutableParameters
 from jitree.loaders.elf_format import host_architecture
@@ -45,7 +46,9 @@ class SystemLibraryLoader(ExecutableLoader):
                 raise NotFoundError(
                     f"the system library does not export {QUERY_SYMBOL}; it is not an IREE executable"
                 )
-            return link_library(library, query, parameters.constants, self._providers)
+            executable = link_library(library, query, parameters.constants, self._providers)
+            note_native(data)
+            return executable
 
 
 def library_bytes(data: memoryview) -> memoryview:

@@ -11,7 +11,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.endings import Ended, guard
-from jitree.base.memory import NAMES_CODE, name_code
+from jitree.base.memory import NAMES_CODE, name_code, note_stores
 from jitree.codegen import image
 from jitree.codegen.image.flat import START_SECONDS
 from jitree.dispatch.fast import LOOP
@@ -25,7 +25,7 @@ from jitree.loaders.vmvx_context import WorkerContext
 from jitree.loaders.vmvx_images import SPANS
 from jitree.loaders.vmvx_kernels import numbers_of
 from jitree.loaders.vmvx_layout import CONTEXTS, MAXIMUM_BINDINGS, MAXIMUM_CONTEXTS
-from jitree.loaders.vmvx_packed import Copies, PackedConstants, note_stores
+from jitree.loaders.vmvx_packed import Copies, PackedConstants
 from jitree.loaders.vmvx_policy import (
     ALL,
     LATER,

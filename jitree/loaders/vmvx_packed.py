@@ -17,7 +17,7 @@ import numpy as np
 
 from jitree.base import spare_memory
 from jitree.base.endings import guard
-from jitree.base.memory import READ, WRITE, MappedPages, Mapping, PrivateFile, pages_of, private_files
+from jitree.base.memory import COPIED, READ, WRITE, MappedPages, Mapping, PrivateFile, pages_of
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import ResourceExhaustedError
 from jitree.hal.local.executor import native_executor
@@ -41,7 +41,6 @@ _SIZE: Final = PACKED.word("size")
 _ROOM: Final = PACKED.word("room")
 _NEXT: Final = PACKED.word("next")
 _publishing: Final = guard()
-_all: Final = SharedWeakSet["PackedConstants"]()
 _told: Final = SharedWeakSet["Told"]()
 _NOTHING: Final = memoryview(b"")
 """Constants of a file that may change: none."""
@@ -68,7 +67,7 @@ class PackedConstants:
         """Bytes of constants that may come to have copies."""
         self._record = array("q", (start, size, copies - start, marks, self.most_copied, 0))
         self._whole = (begin, len(elements))
-        _all.add(self)
+        COPIED.add(self)
         if stable_memory(constants) is None:  # something has begun to store to them meanwhile
             self.retire()
         for kernel in _told:  # of memory that was here before
@@ -235,7 +234,7 @@ def copies_for(data: memoryview, lender: Lender | None) -> Copies | None:
 
 def stable_memory(data: memoryview) -> memoryview | None:
     """All the memory that some bytes are part of; None where it may change. That of a file which is the
-    process's own changes when kernels store to it, which :func:`note_stores` hears of before."""
+    process's own changes when kernels store to it, which ``note_stores`` hears of before."""
     owner, whole = _owner_of(data)
     if isinstance(owner, PrivateFile):
         return None if owner.is_changed else whole
@@ -244,27 +243,6 @@ def stable_memory(data: memoryview) -> memoryview | None:
             return None
         whole = memoryview(owner)
     return whole if whole.readonly else None
-
-
-def may_be_copied(address: int) -> bool:
-    """Whether constants at an address may have copies some day that :func:`note_stores` gives up. A signal's
-    handler may have ended that before it was done."""
-    some = any(file.holds(address) and not file.is_changed for file in private_files())
-    return some or any(constants.holds(address) and not constants.is_retired for constants in _all)
-
-
-def note_stores(address: int, length: int) -> tuple[int, int]:
-    """Hears that kernels are going to store to constants: their file's have no copies from now on. Address
-    and size of all memory of which that is known then: the file's, or that of the constants."""
-    place = address, length
-    for file in private_files():
-        if file.holds(address):
-            file.is_changed = True
-            place = file.place
-    for constants in _all:
-        if constants.holds(address):
-            constants.retire()
-    return place
 
 
 def _owner_of(data: memoryview) -> tuple[Any, memoryview]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from jitree.base.memory import may_be_copied, note_stores
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
 from jitree.dispatch.engine import Engine, EngineEntry
@@ -26,7 +27,6 @@ from jitree.loaders.vmvx_arguments import (
     read_grid,
     read_span,
 )
-from jitree.loaders.vmvx_packed import may_be_copied, note_stores
 from jitree.loaders.vmvx_policy import Running
 from jitree.loaders.vmvx_promotion import Promotion
 from jitree.regs.machine import Machine

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ from jitree.errors import FailedPreconditionError, InvalidArgumentError
 from jitree.hal.fence import Fence
 from tests.api.direct import direct, needs_machine_code
 from tests.api.programs import ASYNCHRONOUS, OUTPUTS
+from tests.api.test_large_arrays import python_calls
 
 X = np.arange(4, dtype=np.int32)
 ROUNDS = 4
@@ -167,20 +167,16 @@ def test_a_call_waits_for_a_donated_array_that_is_still_computed() -> None:
 
 
 @needs_machine_code
-def test_a_kept_array_of_another_sign_is_copied_without_python() -> None:
+def test_an_array_of_another_sign_is_copied_or_given_away_without_python() -> None:
     """As one of the declared type is."""
     session = Session("local-sync", tier="fast")
     kept = session.to_device(np.arange(4, dtype=np.uint32))
     double = direct(session.load(OUTPUTS).double, kept)
     double(kept)
-    called: list[str] = []
-    before = sys.getprofile()
-    sys.setprofile(
-        lambda frame, event, _: called.append(frame.f_code.co_qualname) if event == "call" else None
-    )
-    try:
+    given = session.to_device(np.arange(4, dtype=np.uint32))
+    double(donate(session.to_device(np.arange(4, dtype=np.uint32))))
+    for value in (kept, donate(given)):
+        assert not python_calls(double, value)
         result = double(kept)
-    finally:
-        sys.setprofile(before)
-    assert called == []
-    assert list(np.asarray(result)) == [0, 2, 4, 6] and list(np.asarray(kept)) == [0, 1, 2, 3]
+        assert list(np.asarray(result)) == [0, 2, 4, 6] and result.dtype == np.int32
+    assert list(np.asarray(kept)) == [0, 1, 2, 3] and given.is_donated

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from jitree.hal.buffer import PENDING
 from jitree.hal.fence import Fence
 from jitree.hal.pending import settle
 from tests.api.programs import TURNS
+from tests.hal.test_pending import steps_of
 
 OLD = np.arange(64, dtype=np.float32)
 SEVEN = np.full(64, 7, np.float32)
@@ -411,6 +413,24 @@ def test_an_awaited_call_that_is_given_up_is_in_nobody_s_way() -> None:
 
         asyncio.run(main())
         assert np.array_equal(memory, 2 * SQUARE) and PENDING[0] == 0
+
+
+def submit_to_one(module: Module, session: Session, count: int) -> None:
+    """Submits calls that all write the same memory, and lets them run."""
+    memory = session.to_device(OLD)
+    given, gate = late(session, SEVEN)
+    for number in range(count):
+        module.over.submit(given if number == 0 else np.full(64, number, np.float32), out=memory)
+    gate.signal()
+    assert np.array_equal(memory, np.full(64, 2 * (count - 1), np.float32))
+
+
+def test_a_submitted_call_costs_the_same_however_many_write_its_memory(
+    module: Module, session: Session
+) -> None:
+    submit_to_one(module, session, 4)
+    few, many = (steps_of(partial(submit_to_one, module, session, count)) for count in (25, 100))
+    assert many < 1.5 * 4 * few
 
 
 @pytest.mark.parametrize("seed", range(6))

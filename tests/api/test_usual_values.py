@@ -14,7 +14,7 @@ import pytest
 from jitree import Function, Session, donate
 from jitree.errors import InvalidArgumentError
 from tests.api import producers
-from tests.api.direct import CALLS, direct, needs_machine_code, prepare_calls
+from tests.api.direct import CALLS, direct, live, needs_machine_code, prepare_calls
 from tests.api.programs import ECHO
 from tests.api.test_large_arrays import python_calls
 from tests.assembler import Assembler
@@ -90,12 +90,49 @@ def test_device_arrays_of_another_sign(session: Session, given: type) -> None:
             assert result.dtype == np.int8 and array.dtype == given
             assert np.array_equal(result, plain) and np.array_equal(array, plain)
         for array in arrays:
-            table = session.context.invoker.table
-            before = table.live_count
+            before = live(session)
             for _ in range(3):
                 assert function(donate(session.to_device(plain))).dtype == np.int8
-            assert table.live_count == before
+            assert live(session) == before
             assert function(donate(array)).dtype == np.int8 and array.is_donated
+
+
+@pytest.mark.parametrize(
+    ("declared", "given"),
+    [("i8", np.uint8), ("i8", bool), ("i32", np.uint32), ("i64", np.uint64), ("si32", np.int32)],
+)
+def test_device_arrays_of_another_sign_take_no_python(session: Session, declared: str, given: type) -> None:
+    """As those of the declared type take none, kept and donated ones; nothing is left of a call."""
+    text = f"tensor<?x{declared}>"
+    attrs = {"iree.abi.declaration": f"sync func @f(%x: {text}) -> (%y: {text})"}
+    name = f"python_{declared}_{given.__name__}"
+    program = Assembler(name).function("f", "0r_r", "return [%R0]", attrs=attrs).build()
+    plain: np.ndarray[Any, Any] = np.array([0, 1, 1, 0], given)
+    function = direct(session.load(program).f, plain)
+    array, made = session.to_device(plain), function(session.to_device(plain))
+    assert made.dtype == np.dtype(declared.replace("si", "i").replace("i", "int")) and array.dtype == given
+    for kept in (array, made):
+        function(kept)
+        live = session.context.invoker.table.live_count
+        assert not python_calls(function, kept)
+        assert session.context.invoker.table.live_count <= live and np.array_equal(function(kept), plain)
+    assert not python_calls(function, donate(array)) and array.is_donated
+
+
+@pytest.mark.parametrize("given", [np.int32, np.uint32])
+def test_device_arrays_of_the_other_sign_are_refused(session: Session, given: type) -> None:
+    """Where both have one, or one is of booleans."""
+    declared = "ui32" if given is np.int32 else "si32"
+    for text in (declared, "i1"):
+        tensor = f"tensor<?x{text}>"
+        attrs = {"iree.abi.declaration": f"sync func @f(%x: {tensor}) -> (%y: {tensor})"}
+        program = Assembler(f"{text}_{given.__name__}").function("f", "0r_r", "return [%R0]", attrs=attrs)
+        right = np.array([1, 0], {"ui32": np.uint32, "si32": np.int32, "i1": bool}[text])
+        function = direct(session.load(program.build()).f, right)
+        array = session.to_device(np.array([1, 0], given))
+        for _ in range(CALLS):
+            with pytest.raises(InvalidArgumentError, match=r"element type|elements"):
+                function(array)
 
 
 @pytest.mark.parametrize(("declared", "given"), [("i8", bool), ("i1", np.uint8), ("i1", np.int8)])

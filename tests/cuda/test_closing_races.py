@@ -87,7 +87,8 @@ def test_a_wait_for_another_stream_comes_too_late(
     assert isinstance(done.failure, FailedPreconditionError)
     assert not used_too_late(fake)
     events = other.stream.events
-    assert len({int(events.acquire()) for _ in range(3)}) == 3, "an event came back twice"
+    taken = [events.acquire() for _ in range(3)]
+    assert len({int(event) for event in taken}) == 3, "an event came back twice"
 
 
 def test_the_number_of_a_stream_that_is_gone_is_not_given(session: Session) -> None:

@@ -91,7 +91,7 @@ def test_an_interrupt_loses_no_event_while_other_streams_are_followed(
     stream, places = device.stream, 0
     _, producer = fake.cuStreamCreate(0)
     stream.context.enter()
-    stream.events.release(stream.events.acquire())
+    stream.events.acquire().release()
     made = len([name for name, _ in fake.calls if name == "cuEventCreate"])
     for interruption in interruptions(0):
         with stream.lock:

@@ -20,6 +20,8 @@ from jitree.cuda import capsules
 from jitree.cuda.device import CudaDevice
 from jitree.errors import FailedPreconditionError, InternalError, InvalidArgumentError, StatusError
 from tests.api import producers
+from tests.api.test_large_arrays import python_calls
+from tests.assembler import Assembler
 from tests.cuda import native_kernels
 from tests.cuda.fake import FakeDriver
 from tests.cuda.ordering import release_after
@@ -262,6 +264,22 @@ def test_an_array_of_a_neighbour_is_an_argument_as_it_is(
     del result
     add(x, far)
     assert session.context.table.live_count <= entries + 1, "what was lent goes back when the call ends"
+
+
+def test_an_array_of_a_neighbour_may_have_another_sign(session: Session, neighbour: Session) -> None:
+    tensor = "tensor<8xi32>"
+    attrs = {"iree.abi.declaration": f"sync func @f(%x: {tensor}, %y: {tensor}) -> (%z: {tensor})"}
+    program = Assembler("signs").function("f", "0rr_r", "return [%R1]", attrs=attrs).build()
+    neighbour.load(LENDING)
+    add, function = session.load(LENDING).add, session.load(program).f
+    floats = session.to_device(X), neighbour.to_device(X)
+    warm(add, *floats)
+    x = session.to_device(X.astype(np.int32))
+    for given in (np.int32, np.uint32):
+        far = neighbour.to_device(X.astype(given))
+        warm(function, far, x)
+        add(*floats)
+        assert not python_calls(function, far, x)
 
 
 def test_a_call_comes_after_what_a_neighbour_has_submitted(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from functools import partial
 from typing import Any
 
 import pytest
@@ -143,9 +144,8 @@ def test_a_callback_that_raises_keeps_no_failure_from_others(fake: FakeDriver, d
 
 def test_threads_give_back_what_was_discarded(fake: FakeDriver, device: CudaDevice) -> None:
     device.context.enter()
-    device.context._discarded = OneLeft(
-        [("cuEventDestroy", device.context.api.call("cuEventCreate", 0), None, None)]
-    )
+    event = device.context.api.call("cuEventCreate", 0)
+    device.context._discarded._left = OneLeft([partial(fake.cuEventDestroy, event)])
     device.context.release_discarded()
     assert not fake.count("cuEventDestroy")
 

@@ -9,8 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jitree.base.memory import private_file
+from jitree import Session
+from jitree.base.memory import note_stores, private_file
+from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.nests import cutting
+from jitree.dispatch.variants import find_variants, with_formats
 from jitree.hal.command_list import DIRECT, CommandList
 from jitree.hal.executable import ExecutableParameters
 from jitree.hal.heap import HeapAllocator
@@ -20,10 +23,11 @@ from jitree.loaders.vmvx import FORMAT, VmvxLoader
 from jitree.loaders.vmvx_executable import VmvxExecutable, Workers
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
 from jitree.loaders.vmvx_layout import MAXIMUM_BINDINGS
-from jitree.loaders.vmvx_packed import MOST_COPIED, PackedConstants, chain, copies_for, note_stores
+from jitree.loaders.vmvx_packed import MOST_COPIED, PackedConstants, chain, copies_for
 from jitree.loaders.vmvx_records import KernelEnvironment
 from jitree.regs.layout import ACCESS_PRIVATE, ACCESS_READ
 from jitree.regs.memory import Bounds, address_of
+from jitree.vmfb.archive import _MAPPED_SIZE
 from tests.assembler import Assembler
 from tests.hal.native_kernels import ALL, aligned
 from tests.loaders.cut_programs import KernelText, run_parts, run_whole, with_code
@@ -345,3 +349,24 @@ def test_stores_that_a_handler_ends_before_copies_are_given_up(
     after = product_of(loaded, matrix)
     assert after != before
     assert after == results(load(product().module(), "plain"), aligned(matrix))
+
+
+BOTH = Path(__file__).parent.parent / "security" / "both_formats.vmfb"
+"""A product of a matrix that is constant; then another kernel adds ones to its first row."""
+
+
+@pytest.mark.parametrize("second", ["vmvx", "embedded-elf"])
+@pytest.mark.parametrize("first", ["vmvx", "embedded-elf"])
+def test_a_kernel_of_the_other_format_stores_to_constants(tmp_path: Path, first: str, second: str) -> None:
+    """Machine code of the compiler says nothing of that: its file's constants have no copies."""
+    path = tmp_path / "both.vmfb"
+    path.write_bytes(BOTH.read_bytes() + bytes(_MAPPED_SIZE))
+    program = BytecodeModule.load(path)
+    variants = find_variants(program)
+    assert variants is not None and len(variants.executables) == 2
+    formats = [next(name for name in variants.formats if name.startswith(kind)) for kind in (first, second)]
+    ones, more = np.ones(64, np.float32), np.ones((1, 64), np.float32)
+    with Session("local-sync", tier="native") as session:
+        both = session.load(with_formats(program, variants, formats)).both
+        found = [float(np.asarray(both(ones, np.zeros((1, 1), np.int32), more)[0])[0]) for _ in range(5)]
+    assert found == [found[0] + 64 * number for number in range(5)]

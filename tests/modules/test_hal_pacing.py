@@ -308,7 +308,7 @@ def test_only_what_submitted_work_reaches_is_waited_for() -> None:
     source = Source()
     first.timepoints[0][0].expect(1, source)
     assert all(map(pace.comes_by_itself, fences)) and not pace.comes_by_itself(joined)
-    end = ended(fences[-2:], Maker())
+    end = ended(fences[-2:])
     assert end is not None and pace.comes_by_itself(end)
     (others,) = chain(queue, fences[-1], 1, WAITS)[1:]
     assert not pace.comes_by_itself(others)
@@ -348,13 +348,6 @@ class Posted:
     def __init__(self, operation: Operation) -> None:
         self.run = operation.run
         self.cancel = operation.cancel
-
-
-class Maker:
-    """Makes semaphores."""
-
-    def create_semaphore(self, initial_value: int = 0) -> Semaphore:
-        return Semaphore(initial_value)
 
 
 class Source:

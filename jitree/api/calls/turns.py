@@ -15,7 +15,7 @@ from jitree.hal import pending
 from jitree.hal.buffer import PENDING
 from jitree.hal.fence import Fence
 from jitree.hal.memory_map import Extent
-from jitree.hal.pending import Use, extents
+from jitree.hal.pending import NOTHING_EARLIER, Earlier, Use, extents
 from jitree.hal.semaphore import Semaphore
 
 if TYPE_CHECKING:
@@ -49,16 +49,24 @@ def wait_for_turn(parameters: Sequence[Parameter], packed: Sequence[object]) -> 
     pending.wait_for(pending.before(*uses_of(parameters, packed)))
 
 
-def turn_of(device: Device, parameters: Sequence[Parameter], packed: Sequence[object]) -> Fence | None:
-    """What a call with these values has to come after; None if nothing is in its way."""
-    return pending.ended(pending.before(*uses_of(parameters, packed)), device)
+def calls_before(device: Device, parameters: Sequence[Parameter], packed: Sequence[object]) -> Earlier:
+    """What a call with these values has to come after."""
+    if not PENDING[0] or not are_ordered(device):
+        return NOTHING_EARLIER
+    return Earlier(pending.before(*uses_of(parameters, packed)))
 
 
 def awaited_use(
-    device: Device, parameters: Sequence[Parameter], packed: Sequence[object], signal: Fence | None = None
+    device: Device,
+    parameters: Sequence[Parameter],
+    packed: Sequence[object],
+    signal: Fence | None = None,
+    earlier: Earlier = NOTHING_EARLIER,
 ) -> AwaitedUse:
-    """The memory of an awaited call with these values; none on a device that does its work in order."""
-    return AwaitedUse(partial(uses_of, parameters, packed) if are_ordered(device) else _no_uses, signal)
+    """The memory of an awaited call with these values, which comes after ``earlier`` ones; none on a device
+    that does its work in order."""
+    find = partial(uses_of, parameters, packed) if are_ordered(device) else _no_uses
+    return AwaitedUse(find, signal, earlier)
 
 
 def _no_uses() -> Uses:
@@ -69,12 +77,15 @@ class AwaitedUse:
     """The memory of an awaited call, from where it first waits to its end: the event loop makes other calls
     meanwhile. The ``with`` block is the part of the call that the event loop goes on with."""
 
-    __slots__ = ("_end", "_find", "_signal", "_use")
+    __slots__ = ("_earlier", "_end", "_find", "_signal", "_use")
 
-    def __init__(self, find: Callable[[], Uses], signal: Fence | None) -> None:
+    def __init__(
+        self, find: Callable[[], Uses], signal: Fence | None, earlier: Earlier = NOTHING_EARLIER
+    ) -> None:
         """``signal``: what devices reach at the end of the call, None if that is the end of the block."""
         self._find = find
         self._signal = signal
+        self._earlier = earlier
         self._end = signal
         self._use: Use | None = None
 
@@ -82,7 +93,7 @@ class AwaitedUse:
         """Others come after it from now on."""
         if self._use is None:
             self._end = self._signal or Fence(((Semaphore(), 1),))
-            self._use = pending.begin_here(self._end, *self._find())
+            self._use = pending.begin_here(self._end, *self._find(), self._earlier)
 
     def __enter__(self) -> Self:
         return self
@@ -90,19 +101,21 @@ class AwaitedUse:
     def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
         if self._use is None or self._end is None:
             return
-        self._use.driver = 0
         if kind is not None:
             self._end.fail(CancelledError("the call failed"))
         elif self._signal is None:
             self._end.signal()
-        pending.settle()
+        pending.leave_to_devices(self._use, self._earlier)
 
-    async def come_after(self, earlier: Sequence[Fence]) -> None:
+    async def come_after(self, uses: Sequence[Use]) -> None:
         """Waits for ends of pending calls, before all that begin later."""
-        if earlier:
-            self.begin()
-        for end in earlier:
-            await end
+        if not uses:
+            return
+        self._earlier = Earlier((*self._earlier.uses, *uses))
+        self.begin()
+        for use in uses:
+            for end in use.ends:
+                await end
 
     async def take_turn(self) -> None:
         """Comes after all pending calls that are in the way."""

@@ -57,12 +57,14 @@ class Acceptance:
         return self._fits(array) and array._be_passed(self._keeper, self._marker_for(array))
 
     def accept_any(self, array: Array) -> bool | int:
-        """As :meth:`accept`, but a new reference to its handle if the array belongs to another session."""
+        """As :meth:`accept`, but a new reference to a handle if the array belongs to another session, or has
+        elements of another type; machine code finds those that have a handle of their own."""
         if not self._fits(array):
             return False
         view = array.view
         declared = self.packer.declared(view)
         if declared is not view:
+            array._be_passed(self._keeper, array._passed_as)
             return self._table.wrap(declared)
         return array._be_passed(self._keeper, self._marker_for(array)) or self._table.wrap(view)
 

@@ -6,16 +6,23 @@ from jitree.api.calls.native.copies import pass_elements
 from jitree.api.calls.native.layout import CAPSULE_CONTEXT_AT, MAXIMUM_RANK
 from jitree.api.calls.native.lent_arrays import pass_neighbours
 from jitree.api.calls.native.owners import handle_of
-from jitree.api.calls.native.python import drop, invoke_with, is_true, retained
+from jitree.api.calls.native.python import (
+    drop,
+    invoke_with,
+    invoke_with_number,
+    is_true,
+    retained,
+)
 from jitree.api.calls.native.records import Argument, CallRecord, Owners, Python
-from jitree.api.calls.native.views import fits, has_stream
+from jitree.api.calls.native.views import fits, has_stream, is_alike_type
 from jitree.codegen.primitives import apart, call, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.hal.enums import MemoryAccess
 from jitree.modules.hal.native.records import Entry
+from jitree.modules.hal.native.views import retyped
 from jitree.regs.counting import retain
 from jitree.regs.layout import PLACE_SHIFT
-from jitree.types import CLASS_INTEGER, CLASS_SIGNED, CLASS_UNSIGNED, ENCODING_DENSE
+from jitree.types import ENCODING_DENSE
 
 _WRITE = int(MemoryAccess.WRITE)
 
@@ -34,8 +41,11 @@ def pass_unaccepted(python: Python, record: CallRecord, argument: Argument, arra
     if is_far(python, record, array):
         if pass_neighbours(python, record, argument, array):
             return True
-    elif is_of_type(python, record, argument, array):
-        return pass_owner(python, argument, array)
+    elif is_present(python, record, argument, array):
+        if is_of_type(python, argument, array):
+            return pass_owner(python, argument, array)
+        if argument.is_written == 0 and pass_as_declared(python, record, argument, array):
+            return True
     if (
         argument.is_written == 0
         and is_elsewhere(python, record, array)
@@ -90,14 +100,6 @@ def pass_copied(python: Python, record: CallRecord, argument: Argument, array: i
     return is_passed
 
 
-def is_alike_type(given: int, declared: int) -> bool:
-    """Whether elements are of the declared type, or integers of its width where no sign is declared."""
-    if given == declared:
-        return True
-    is_integer = declared >> 24 == CLASS_INTEGER and CLASS_SIGNED <= given >> 24 <= CLASS_UNSIGNED
-    return is_integer and given & 0xFFFFFF == declared & 0xFFFFFF
-
-
 def is_elsewhere(python: Python, record: CallRecord, array: int) -> bool:
     """Whether a device array has its handle in another session."""
     owner = load64(array + python.array_owner)
@@ -115,9 +117,9 @@ def is_far(python: Python, record: CallRecord, array: int) -> bool:
     return place != 0 and place != record.state.handle_pool.queue.stream.place
 
 
-def is_of_type(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
-    """Whether a device array has a handle in the context, of the declared type, and its elements. The array
-    remembers that. Of others Python has to tell."""
+def is_present(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
+    """Whether a device array has a handle in the context, of the declared type or one like it, and its
+    elements. Of others Python has to tell."""
     none = python.none
     owner = load64(array + python.array_owner)
     owners = record.owners
@@ -126,17 +128,39 @@ def is_of_type(python: Python, record: CallRecord, argument: Argument, array: in
     if load64(owner + CAPSULE_CONTEXT_AT) != place_of(owners) or load64(array + python.array_fence) != none:
         return False
     handle = Entry(handle_of(owner))
-    if handle.element_type != argument.element_type or handle.encoding != ENCODING_DENSE:
+    if not is_alike_type(handle.element_type, argument.element_type) or handle.encoding != ENCODING_DENSE:
         return False
     dimensions = place_of(handle) + owners.extension
     if not fits(argument, handle.rank, dimensions):
         return False
-    if load64(dimensions + 8 * MAXIMUM_RANK) & _WRITE == 0:
+    return load64(dimensions + 8 * MAXIMUM_RANK) & _WRITE != 0
+
+
+def is_of_type(python: Python, argument: Argument, array: int) -> bool:
+    """Whether an array that is present is of the declared type itself. It remembers that."""
+    if Entry(handle_of(load64(array + python.array_owner))).element_type != argument.element_type:
         return False
     place = array + python.array_passed_as
     before = load64(place)
     store64(place, retained(python, argument.marker))
     drop(python, before)
+    return True
+
+
+def pass_as_declared(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
+    """The elements of an array that is present as ones of the declared type, whatever their sign: what the
+    program gives back of its arguments has the type of the declaration."""
+    source = Entry(handle_of(load64(array + python.array_owner)))
+    if not record.state.handle_pool or source.address == 0:
+        return False
+    view = retyped(record.state, source, argument.element_type)
+    if not view:
+        if not is_true(python, invoke_with_number(python, record.supply, 0)):
+            return False
+        view = retyped(record.state, source, argument.element_type)
+        if not view:
+            return False
+    store64(argument.place, place_of(view))
     return True
 
 

@@ -6,7 +6,14 @@ They are taken from their owners when all arguments have been passed, and none c
 from __future__ import annotations
 
 from jitree.api.calls.native.copies import SCATTERED
-from jitree.api.calls.native.device_arrays import is_accepted, is_of_type, pass_handle, pass_owner
+from jitree.api.calls.native.device_arrays import (
+    is_accepted,
+    is_of_type,
+    is_present,
+    pass_as_declared,
+    pass_handle,
+    pass_owner,
+)
 from jitree.api.calls.native.in_place import IN_PLACE
 from jitree.api.calls.native.layout import (
     ARGUMENT,
@@ -29,8 +36,10 @@ def pass_donated(python: Python, record: CallRecord, argument: Argument, array: 
     """The array of a donation: its handle in the context."""
     if type_of(array) != python.array_type:
         return False
-    if is_of_type(python, record, argument, array):
-        return pass_owner(python, argument, array)
+    if is_present(python, record, argument, array):
+        if is_of_type(python, argument, array):
+            return pass_owner(python, argument, array)
+        return pass_as_declared(python, record, argument, array)
     accepted = invoke_with(python, argument.accept, array)
     if accepted == 0:
         return False
@@ -74,12 +83,15 @@ def donated(python: Python, argument: Argument, arguments: int) -> int:
 
 
 def may_be_given(python: Python, record: CallRecord, argument: Argument, array: int, arguments: int) -> bool:
-    """Whether an array still has the handle that is passed, is not passed a second time, and is alone."""
+    """Whether an array still has the memory that is passed, is not passed a second time, and is alone."""
     for index in range(record.argument_count):
         if load64(arguments + 8 * index) == array:
             return False
     owner = load64(array + python.array_owner)
-    if owner == 0 or owner == python.none or handle_of(owner) != load64(argument.place):
+    if owner == 0 or owner == python.none:
+        return False
+    handle, passed = Entry(handle_of(owner)), Entry(load64(argument.place))
+    if handle.address != passed.address or handle.length != passed.length:
         return False
     return is_alone(record, argument.place) and was_elsewhere(record, Entry(handle_of(owner)))
 

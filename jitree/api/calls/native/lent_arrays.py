@@ -21,7 +21,7 @@ from jitree.api.calls.native.lending import lend
 from jitree.api.calls.native.owners import handle_of
 from jitree.api.calls.native.python import drop
 from jitree.api.calls.native.records import Argument, CallRecord, Exchange, Owners, Python, Tensor
-from jitree.api.calls.native.views import fits
+from jitree.api.calls.native.views import fits, is_alike_type
 from jitree.codegen.atomics import atomic_add
 from jitree.codegen.primitives import call, call_int, load64, stack, store64
 from jitree.codegen.record import place_of
@@ -102,7 +102,7 @@ def pass_neighbours(python: Python, record: CallRecord, argument: Argument, arra
     source = Entry(handle_of(owner))
     if argument.dtype == 0 or argument.is_written != 0 or load64(array + python.array_fence) != python.none:
         return False
-    if source.element_type != argument.element_type or source.encoding != ENCODING_DENSE:
+    if not is_alike_type(source.element_type, argument.element_type) or source.encoding != ENCODING_DENSE:
         return False
     dimensions = place_of(source) + Owners(load64(owner + CAPSULE_CONTEXT_AT)).extension
     return (

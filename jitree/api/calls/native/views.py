@@ -17,7 +17,7 @@ from jitree.modules.hal.native.buffers import (
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
 from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State
 from jitree.regs.layout import LINK_POOLED, PLACE_SHIFT
-from jitree.types import ENCODING_DENSE
+from jitree.types import CLASS_BOOLEAN, CLASS_INTEGER, CLASS_SIGNED, ENCODING_DENSE
 
 _DIMENSIONS = ARGUMENT["dimensions"]
 _DEVICE_LOCAL = int(MemoryType.DEVICE_LOCAL)
@@ -42,6 +42,18 @@ def fits(argument: Argument, rank: int, dimensions: int) -> bool:
         if expected >= 0 and expected != load64(dimensions + 8 * index):
             return False
     return True
+
+
+def is_alike_type(given: int, declared: int) -> bool:
+    """Whether elements are of the declared type, or integers of its width of which only one of both has a
+    sign; no other integers are booleans."""
+    if given == declared:
+        return True
+    if given & 0xFFFFFF != declared & 0xFFFFFF:
+        return False
+    if declared >> 24 == CLASS_INTEGER:
+        return CLASS_SIGNED <= given >> 24 <= CLASS_BOOLEAN
+    return declared >> 24 == CLASS_SIGNED and given >> 24 == CLASS_INTEGER
 
 
 def view_size(argument: Argument, dimensions: int, most: int) -> int:

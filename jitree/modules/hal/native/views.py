@@ -122,24 +122,62 @@ def are_compatible(actual: int, expected: int) -> bool:
 
 def view_buffer(state: State, values: int, refs: int, words: int) -> int:
     """The buffer of a view that Python made gets an entry that keeps the view."""
-    handle_pool = state.handle_pool
     view = reference(refs, words, 0)
-    if not known_view(handle_pool, view):
+    if not known_view(state.handle_pool, view):
         return REFUSED
-    if view.owner == OWNER_CODE:
-        return give(state, refs, words, retain(view.parent))
-    if view.address == 0:
-        return REFUSED
-    buffer = new_entry(state, handle_pool, handle_pool.buffer)
+    buffer = buffer_of(state, view)
     if not buffer:
         return REFUSED
-    buffer.address = view.address
-    buffer.length = view.length
-    buffer.access = view.access
-    buffer.usage = view.usage
-    buffer.encoding = load64(dimensions(handle_pool, view) + _ACCESS)
-    buffer.parent = retain(view)
     return give(state, refs, words, buffer)
+
+
+def buffer_of(state: State, view: Entry) -> Entry:
+    """A reference to the buffer of a view; 0 where machine code does not know where that is, or without an
+    entry."""
+    if view.owner == OWNER_CODE:
+        return retain(view.parent)
+    if view.address == 0:
+        return Entry(0)
+    handle_pool = state.handle_pool
+    buffer = new_entry(state, handle_pool, handle_pool.buffer)
+    if buffer:
+        buffer.address = view.address
+        buffer.length = view.length
+        buffer.access = view.access
+        buffer.usage = view.usage
+        buffer.encoding = load64(dimensions(handle_pool, view) + _ACCESS)
+        buffer.parent = retain(view)
+    return buffer
+
+
+def retyped(state: State, source: Entry, element_type: int) -> Entry:
+    """A view of the elements of another one as ones of another type of their size; 0 as of
+    :func:`buffer_of`."""
+    handle_pool = state.handle_pool
+    if not known_view(handle_pool, source):
+        return Entry(0)
+    view = new_entry(state, handle_pool, handle_pool.buffer_view)
+    if not view:
+        return Entry(0)
+    buffer = buffer_of(state, source)
+    view.parent = buffer
+    if not buffer:
+        release(handle_pool, view, place_of(handle_pool) + HANDLE_POOL_RELEASED)
+        return Entry(0)
+    view.address = source.address
+    view.length = source.length
+    view.access = source.access
+    view.usage = source.usage
+    view.element_type = element_type
+    view.encoding = source.encoding
+    view.rank = source.rank
+    if buffer.owner == OWNER_CODE:
+        view.link = buffer.link
+    place = dimensions(handle_pool, view)
+    for index in range(source.rank):
+        store64(place + 8 * index, load64(dimensions(handle_pool, source) + 8 * index))
+    store64(place + _ACCESS, load64(dimensions(handle_pool, source) + _ACCESS))
+    return view
 
 
 def view_element_type(state: State, values: int, refs: int, words: int) -> int:

@@ -1,0 +1,284 @@
+"""Nothing that the driver has made is lost, wherever Ctrl-C comes; it needs no GPU."""
+
+from __future__ import annotations
+
+import dis
+import gc
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jitree.cuda import askers, kernels, ptx
+from jitree.cuda.communicator import _share
+from jitree.cuda.completion import CompletionThread
+from jitree.cuda.context import CudaContext
+from jitree.cuda.device import CudaDevice
+from jitree.cuda.group_watch import GroupWatch
+from jitree.cuda.inbox_thread import InboxThread
+from jitree.cuda.jit import _compile
+from jitree.cuda.kernels import Kernels
+from jitree.cuda.profile import _Timer
+from jitree.cuda.regions import DeviceRegions, PinnedRegions
+from jitree.cuda.stream import Stream
+from jitree.cuda.stream_share import StreamShare
+from jitree.errors import StatusError
+from jitree.hal.profiling import Profiler
+from tests.cuda.fake import FakeDriver
+from tests.cuda.fake_results import CUresult
+from tests.cuda.ordering import TIMEOUT
+
+_ENDS = ("_unregister", "end", "close")
+"""What is called by ends, which are begun again when they were interrupted."""
+_LOOKS = ("RESUME", "CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD")
+"""Instructions in which Python looks for signals."""
+
+
+class Interruption:
+    """Raises KeyboardInterrupt once, in a function of the package, where Python may do so."""
+
+    def __init__(self, place: int) -> None:
+        self.left = place
+        self.last: dict[FrameType, str] = {}
+
+    @property
+    def came(self) -> bool:
+        return self.left <= 0
+
+    def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
+        code = frame.f_code
+        if "/jitree/cuda/" not in code.co_filename or code.co_name in _ENDS:
+            return None
+        frame.f_trace_opcodes = True
+        return self._look
+
+    def _look(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "opcode":
+            before, name = self.last.get(frame), dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            self.last[frame] = name
+            is_place = before in _LOOKS and name != "PUSH_EXC_INFO"  # there the call has raised
+            self.left -= is_place
+            if is_place and self.left == 0:
+                self.last.clear()
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        elif event == "return":
+            self.last.pop(frame, None)
+        return self._look
+
+    def during(self, action: Callable[[], object]) -> None:
+        before = sys.gettrace()
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 traces none that is asked for only later
+        sys.settrace(self._enter)
+        try:
+            action()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+
+
+def interruptions() -> Iterator[Interruption]:
+    """At each place, up to the first that does not come."""
+    place = 0
+    while True:
+        place += 1
+        interruption = Interruption(place)
+        yield interruption
+        if not interruption.came:
+            assert place > 2, "the action is interrupted"
+            return
+
+
+def made(fake: FakeDriver) -> dict[str, int]:
+    """How much there is of what the driver makes."""
+    tables = ("events", "streams", "links", "modules", "graphs", "executables", "allocations")
+    return {name: len(getattr(fake, name)) for name in tables} | {"contexts": sum(fake.contexts)}
+
+
+def take_events(device: CudaDevice) -> None:
+    stream = device.stream
+    events = [stream.events.acquire() for _ in range(2)]
+    events[0].release()
+    stream.mark().release()
+    stream.events.acquire()
+
+
+def make_stream(device: CudaDevice) -> None:
+    Stream(device.context, CompletionThread("test"), Profiler())
+
+
+def share(device: CudaDevice) -> None:
+    class Library:
+        def share(self, *arguments: object) -> None: ...
+
+    _share(Library(), device.stream, 1, 0)  # type: ignore[arg-type]
+
+
+def measure(device: CudaDevice) -> None:
+    timer = _Timer(device.stream)
+    timer._events.append((object(), timer._record(), timer._record()))  # type: ignore[arg-type]
+    timer._events.clear()
+    timer.finish()
+
+
+def reserve(device: CudaDevice) -> None:
+    for regions in (DeviceRegions(device.context), PinnedRegions(device.context)):
+        regions.free(regions.allocate(4096))
+        regions.allocate(4096)
+
+
+def compile_one(device: CudaDevice) -> None:
+    _compile(device.context, ptx.split(kernels._TEXT.read_bytes())[0])
+
+
+def load(device: CudaDevice) -> None:
+    Kernels(device.context)
+
+
+def pin(device: CudaDevice) -> None:
+    array = np.zeros(4096, np.uint8)
+    allocator = device.device_allocator
+    allocator.import_host(array.data, 0x46, 0)
+
+
+@pytest.mark.parametrize(
+    "action", [take_events, make_stream, share, measure, reserve, compile_one, load, pin]
+)
+def test_an_interrupt_loses_nothing_that_the_driver_has_made(
+    fake: FakeDriver, device: CudaDevice, action: Callable[[CudaDevice], None]
+) -> None:
+    def settle() -> dict[str, int]:
+        gc.collect()
+        device.context.enter()
+        device.stream.finish()
+        device.context.release_discarded()
+        return made(fake)
+
+    action(device)
+    before = settle()
+    for interruption in interruptions():
+        interruption.during(lambda: action(device))
+        assert settle() == before
+
+
+def test_an_interrupt_loses_no_context(fake: FakeDriver) -> None:
+    for interruption in interruptions():
+        interruption.during(lambda: CudaContext(fake, 0))
+        assert not sum(fake.contexts)
+
+
+def test_what_the_driver_refuses_is_not_given_back(fake: FakeDriver, device: CudaDevice) -> None:
+    context = device.context
+    context.enter()
+    calls = [
+        ("cuEventCreate", (0,), "cuEventDestroy", ()),
+        ("cuMemHostRegister", (4096, 64, 0), "cuMemHostUnregister", (4096,)),
+    ]
+    for name, arguments, give_back, known in calls:
+        fake.fail_next(name, CUresult.CUDA_ERROR_OUT_OF_MEMORY)
+        with pytest.raises(StatusError, match=name):
+            context.make(name, arguments, give_back, known)
+        context.release_discarded()
+        assert not fake.count(give_back)
+
+
+def test_what_is_called_after_something_was_given_back(fake: FakeDriver, device: CudaDevice) -> None:
+    context, seen = device.context, list[str]()
+    context.enter()
+    after = (lambda: seen.append(str(fake.count("cuEventDestroy"))),)
+    owned = context.make("cuEventCreate", (0,), "cuEventDestroy", after=after)
+    assert int(owned) in fake.events
+    del owned
+    assert not fake.count("cuEventDestroy") and not seen
+    context.release_discarded()
+    assert seen == ["1"]
+    owned = context.make("cuEventCreate", (0,), "cuEventDestroy")
+    owned.close()
+    owned.close()
+    del owned
+    context.release_discarded()
+    assert fake.count("cuEventDestroy") == 2
+
+
+def test_a_stream_that_machine_code_is_in_outlives_its_device(
+    fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(askers, "_PATIENCE", 0.0)
+    stream = Stream(device.context, CompletionThread("test"), Profiler())
+    asked, number = monkeypatch.context(), int(stream.handle)
+    with asked as patch:
+        patch.setattr(StreamShare, "is_asked", True)
+        stream.close()
+        entered = stream.askers
+        del stream
+        gc.collect()
+        device.context.release_discarded()
+        assert number in fake.streams
+    with entered:
+        pass
+    assert number not in fake.streams and not askers._ended
+
+
+# -- threads -----------------------------------------------------------------------------------------------
+
+
+def test_a_thread_whose_start_was_interrupted_is_started_again() -> None:
+    """Once: items are taken in order, and nothing is left."""
+    before = set(threading.enumerate())
+    for interruption in interruptions():
+        taken = list[int]()
+
+        def run(inbox: SimpleQueue[int | None], taken: list[int] = taken) -> None:
+            while (item := inbox.get()) is not None:
+                taken.append(item)
+
+        thread = InboxThread[int]("test", run)
+        interruption.during(thread.start)
+        for number in range(3):
+            thread.start()
+            thread.give(number)
+        thread.close()
+        assert taken == [0, 1, 2]
+    for one in set(threading.enumerate()) - before:
+        one.join(TIMEOUT)
+    assert not set(threading.enumerate()) - before
+
+
+class Member:
+    """A communicator whose members are all there."""
+
+    def failure(self) -> None: ...
+    def abort(self, reason: str) -> None: ...
+
+
+def test_collectives_are_watched_wherever_others_were_interrupted(
+    fake: FakeDriver, device: CudaDevice
+) -> None:
+    """And the device waits as usual when they are done."""
+    members: Any = frozenset((Member(),))
+    stream, shared = device.stream, device.stream.share
+    refused = list[int]()
+    shared.refuse_waits = lambda: refused.append(1)  # type: ignore[method-assign]
+    shared.allow_waits = refused.clear  # type: ignore[method-assign]
+    for interruption in interruptions():
+        watch = GroupWatch(stream)
+        watch.fail = lambda error: None  # type: ignore[method-assign]
+
+        def submit(watch: GroupWatch = watch) -> None:
+            with stream.lock, watch.watched(members):
+                pass
+
+        stream.context.enter()
+        interruption.during(submit)
+        watch._flights = type(watch._flights)(one for one in watch._flights if one.end is not None)
+        submit()
+        for thread in threading.enumerate():
+            if thread.name.endswith(" groups"):
+                thread.join(TIMEOUT)
+        assert not watch._flights and not watch._is_watching and not refused
