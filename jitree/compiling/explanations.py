@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from jitree.base.records import NamedTuple
+from jitree.compiling.onnx_files import NodePlace
 
 _ERROR: Final = re.compile(r"^(?P<place>[^\n]*?)\berror: (?P<text>[^\n]+)", re.MULTILINE)
 _LOCATION: Final = re.compile(r'loc\("((?:[^"\\]|\\.)*)"')
@@ -40,20 +41,23 @@ class RefusedModel(NamedTuple):
         return f"{text}; {self.remedy}" if self.remedy else text
 
 
-def explain(log: str, nodes: Mapping[str, str]) -> RefusedModel | None:
+def explain(log: str, nodes: Mapping[str, NodePlace]) -> RefusedModel | None:
     """The first error of a log; None where there is none. ``nodes``: what is known of a location's name."""
     found = _ERROR.search(log)
     if found is None:
         return None
-    text = found["text"]
+    text, named = found["text"], ""
     place = found["place"].strip().removesuffix(":")
     location = _LOCATION.match(text)
     if location is not None:
         name = location[1]
         text = text[location.end() :].lstrip("): ")
-        place = f"'{name}'" + (f" ({nodes[name]})" if name in nodes else "")
-    operator = _OPERATOR.search(text) or _OPERATION.search(text)
-    named = operator[1] if operator else ""
+        place = f"'{name}'"
+        if name in nodes:
+            place, named = f"{place} ({nodes[name].text})", nodes[name].operator
+    if not named:
+        operator = _OPERATOR.search(text) or _OPERATION.search(text)
+        named = operator[1] if operator else ""
     for row in _rows():
         known = row.pattern.search(text)
         if known is not None:

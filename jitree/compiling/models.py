@@ -7,19 +7,22 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from jitree.base.private_files import unique
 from jitree.base.records import NamedTuple
-from jitree.compiling import checking
+from jitree.compiling.checking import TOLERANCE, WRONG, ModelCheck, check_model
 from jitree.compiling.explanations import explain
-from jitree.compiling.onnx_files import prepare, read_model
-from jitree.compiling.processes import MessageLog, compiler, onnx_importer, run
-from jitree.compiling.targets import CPU_TARGETS, CUDA, PORTABLE, CompileTarget, target_of
+from jitree.compiling.onnx_files import NodePlace, prepare, read_model
+from jitree.compiling.onnx_inputs import ChosenInputs
+from jitree.compiling.processes import CompilerWork, MessageLog, compiler, importer
+from jitree.compiling.sources import ModelSource, name_of, opened
+from jitree.compiling.targets import PORTABLE, CompileTarget, target_of
 from jitree.errors import (
     DataLossError,
+    DeadlineExceededError,
     InternalError,
     InvalidArgumentError,
     StatusError,
@@ -27,140 +30,162 @@ from jitree.errors import (
     UnimplementedError,
     folded,
     memory_errors,
+    pass_interruption,
 )
 
 SECONDS: Final = 600.0
 """How long importer and compiler may take."""
+_COMPILER, _IMPORTER = "the compiler", "the importer"
+_PREFIX: Final = "jitree-compile-"
 
 
 class CompileOptions(NamedTuple):
     """How a model is compiled; :func:`compile` says what each means."""
 
     target: CompileTarget
-    shapes: Mapping[str, Sequence[int | None]] = {}
-    types: Mapping[str, str] = {}
-    opset: int = 0
-    seconds: float = SECONDS
-    compare: bool = True
-    flags: tuple[str, ...] = ()
+    inputs: ChosenInputs
+    opset: int
+    seconds: float
+    compare: bool
+    flags: Sequence[str]
 
 
 class CompiledModel(NamedTuple):
     """A module that has been written, and what is known of it."""
 
-    path: str
     declarations: tuple[str, ...]
     """Of its functions."""
-    notes: tuple[str, ...]
-    """What could not be done to the model beforehand."""
-    check: checking.ModelCheck
+    check: ModelCheck
+
+
+class _Program(NamedTuple):
+    """What the compiler takes."""
+
+    path: str
+    nodes: Mapping[str, NodePlace]
+    """Places of nodes in the model, by the names that they have in errors."""
+    reference: Any
+    """The model that results are compared with; None where there is none."""
 
 
 @folded
 @memory_errors("compiling a model")
 def compile(
-    model: str | os.PathLike[str],
+    model: Any,
     output: str | os.PathLike[str] | None = None,
     *,
     target: str | Sequence[str] = PORTABLE,
     input_shapes: Mapping[str, Sequence[int | None]] | None = None,
     input_dtypes: Mapping[str, str] | None = None,
-    opset: int | None = None,
+    input_values: Mapping[str, Any] | None = None,
+    opset: int = 0,
     timeout: float = SECONDS,
     check: bool = True,
     flags: Sequence[str] = (),
 ) -> bytes | str:
     """Compiles a model; returns the bytes of the module, or the path ``output`` that it is written to.
 
-    ``model``: the path of an ONNX file, of MLIR text or bytecode, or of a portable artefact of StableHLO.
-    ``target``: one or more of "vmvx" (one file for all processors), "llvm-cpu" (this processor), "cuda";
-    several make one file that has all of them.
+    ``model``: the path or the bytes of an ONNX file, of MLIR text or bytecode, or of StableHLO (a portable
+    artefact, or ``jax.export.Exported.serialize()``); an object that JAX or PyTorch has exported; a function
+    of JAX or a module of PyTorch; ``"module:function"`` or ``"file.py:function"`` of either.
+    ``target``: one or more of "vmvx" (all processors), "llvm-cpu" (this kind of processor), "cuda"; several
+    make one file that has all of them.
     ``input_shapes``: sizes of inputs by name, None for one that stays open. ``input_dtypes``: element types
-    of inputs by name (``"ui8"``); the model casts them to its own.
-    ``opset``: the version of ONNX's operators that the model is converted to; 17 for older ones by default.
-    ``timeout``: seconds that importer and compiler may take. ``check``: compares the result with that of
+    of inputs by name (``"ui8"``); an ONNX model casts them to its own, functions take f32 by default.
+    ``input_values``: arrays or numbers for inputs of an ONNX model, by name, which become constants.
+    ``opset``: the version of ONNX's operators that the model is converted to; 0: 17 if it has an older one.
+    ``timeout``: seconds that importer and compiler may take. ``check``: compares results with those of
     onnxruntime where it is installed; an error above 1e-4 of the largest value is a warning.
-    ``flags``: more flags of ``iree-compile``.
+    ``flags``: more flags of ``iree-compile``, or others than this function chooses.
 
     NOT_FOUND for a missing file, INVALID_ARGUMENT for what is no model or damaged, and for shapes, types and
     targets that do not fit; UNIMPLEMENTED where the compiler refuses the model, with the operator, its place
     and what to change; DEADLINE_EXCEEDED; UNAVAILABLE without the packages (``pip install
     'jitree[compile]'``) or where the file cannot be written; DATA_LOSS where the result is wrong by 1e-2.
     """
-    options = CompileOptions(
-        target_of(target), input_shapes or {}, input_dtypes or {}, opset or 0, timeout, check, tuple(flags)
-    )
+    inputs = ChosenInputs(input_shapes or {}, input_dtypes or {}, input_values or {})
+    options = CompileOptions(target_of(target), inputs, opset, timeout, check, flags)
+    note = _noted(name_of(model))
     if output is not None:
-        made = compile_file(os.fspath(model), os.fspath(output), options)
-        data: bytes | str = made.path
+        result = compile_model(model, os.fsdecode(output), options, note).check
+        data: bytes | str = os.fsdecode(output)
     else:
-        with tempfile.TemporaryDirectory(prefix="jitree-compile-") as folder:
-            made = compile_file(os.fspath(model), os.path.join(folder, "module.vmfb"), options, log_of(model))
-            data = Path(made.path).read_bytes()
-    if made.check.error is not None and made.check.error > checking.TOLERANCE:
-        warnings.warn(departure(os.fspath(model), made.check), stacklevel=3)
+        with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
+            path, log = os.path.join(folder, "module.vmfb"), os.path.join(tempfile.gettempdir(), unique())
+            result = compile_model(model, path, options, note, log).check
+            data = Path(path).read_bytes()
+    if result.error is not None and result.error > TOLERANCE:
+        note(departure(result))
     return data
 
 
-def log_of(model: str | os.PathLike[str]) -> str:
-    """Where messages go of a module that is given as bytes."""
-    return os.path.join(tempfile.gettempdir(), f"{Path(model).stem}.{unique()}.log")
+def _noted(name: str) -> Callable[[str], None]:
+    return lambda text: warnings.warn(f"'{name}': {text}", stacklevel=4)
 
 
-def departure(model: str, check: checking.ModelCheck) -> str:
-    return (
-        f"'{model}': result '{check.result}' departs from that of onnxruntime by {check.error:.1e} of its "
-        "largest value"
-    )
+def departure(check: ModelCheck) -> str:
+    return f"'{check.about}' departs from onnxruntime's result by {check.error:.1e} of its largest value"
 
 
-def compile_file(model: str, output: str, options: CompileOptions, log_path: str = "") -> CompiledModel:
-    """Writes the module of a model, whole or not at all. Its log lies beside it meanwhile, and stays where
-    the compiler refuses the model."""
+def compile_model(
+    model: Any, output: str, options: CompileOptions, note: Callable[[str], None], log_stem: str = ""
+) -> CompiledModel:
+    """Writes the module of a model, whole or not at all. The messages of importer and compiler are in a file
+    beside it, or of the name ``log_stem``, which stays where they refuse the model."""
     ends = time.monotonic() + options.seconds
-    notes: list[str] = []
-    with written(output) as temporary, logged(log_path or f"{output}.log") as log:
-        with tempfile.TemporaryDirectory(prefix="jitree-compile-") as folder:
-            program, reference, nodes = _imported(model, folder, options, notes, log, ends)
-            command = [*compiler(), program, "-o", temporary, *options.target.flags(options.flags)]
-            if run(command, log, ends):
-                raise _refusal(model, log, nodes, "the compiler")
-        result = checking.ModelCheck(None, "the model is no ONNX file")
-        if reference is not None:
-            result = _checked(temporary, reference, options)
-        if result.error is not None and not result.error <= checking.WRONG:
-            raise DataLossError(departure(model, result), "--nocheck")
-    return CompiledModel(output, _declarations(output), tuple(notes), result)
+    with (
+        written(output) as temporary,
+        logged(f"{log_stem or output}.log") as log,
+        tempfile.TemporaryDirectory(prefix=_PREFIX) as folder,
+    ):
+        work = CompilerWork(folder, log, ends, note)
+        source = opened(model, options.inputs, folder)
+        program = (_of_onnx if source.is_onnx else _of_mlir)(source, options, work)
+        flags = options.target.flags(options.flags)
+        if work.run(_COMPILER, [*compiler(), program.path, "-o", temporary, *flags]):
+            raise _refusal(source.name, _COMPILER, log, program.nodes)
+        check = ModelCheck(None, "it was not asked for")
+        if options.compare:
+            check = ModelCheck(None, "the model is no ONNX file")
+            if program.reference is not None:
+                check = check_model(temporary, program.reference, options.target.device, work)
+        if check.error is not None and not check.error <= WRONG:
+            raise DataLossError(
+                f"'{source.name}': {departure(check)}; --check=false (check=False) keeps the module"
+            )
+        return CompiledModel(_declarations(temporary), check)
 
 
-def _imported(
-    model: str, folder: str, options: CompileOptions, notes: list[str], log: MessageLog, ends: float
-) -> tuple[str, Any, Mapping[str, str]]:
-    """The file that the compiler takes, the model to compare with, and places of nodes."""
-    if not model.endswith(".onnx"):
-        return model, None, {}
-    importer = onnx_importer()
-    prepared = prepare(read_model(model), options.shapes, options.types, options.opset, notes.append)
-    source, program = os.path.join(folder, "prepared.onnx"), os.path.join(folder, "program.mlirbc")
-    Path(source).write_bytes(prepared.program.SerializeToString())
-    if run([*importer, source, program, prepared.declaration], log, ends):
-        raise _refusal(model, log, prepared.nodes, "the importer")
-    return program, prepared.reference, prepared.nodes
+def _of_onnx(source: ModelSource, options: CompileOptions, work: CompilerWork) -> _Program:
+    command = importer("onnx")
+    inputs = ChosenInputs({}, {}, {}) if source.is_shaped else options.inputs
+    prepared = prepare(read_model(source.path, source.name), inputs, options.opset, work)
+    path, program = work.path("prepared.onnx"), work.path("program.mlirbc")
+    Path(path).write_bytes(prepared.program.SerializeToString())
+    if work.run(_IMPORTER, [*command, path, program, prepared.declaration]):
+        raise _refusal(source.name, _IMPORTER, work.log, prepared.nodes)
+    return _Program(program, prepared.nodes, prepared.reference)
 
 
-def _refusal(model: str, log: MessageLog, nodes: Mapping[str, str], who: str) -> StatusError:
+def _of_mlir(source: ModelSource, options: CompileOptions, work: CompilerWork) -> _Program:
+    """With names of JAX, where it has such, and this Python has the compiler's package."""
+    asked = {**options.inputs._asdict(), "an opset": options.opset}
+    for what, value in asked.items():
+        if value and not source.is_shaped:
+            raise InvalidArgumentError(f"'{source.name}': {what} can be chosen of ONNX files only")
+    program = work.path("program.mlirbc")
+    with contextlib.suppress(UnavailableError):
+        work.run(
+            _IMPORTER, [*importer("stablehlo"), source.path, program], MessageLog(work.path("names.log"))
+        )
+    return _Program(program if os.path.exists(program) else source.path, {}, None)
+
+
+def _refusal(name: str, who: str, log: MessageLog, nodes: Mapping[str, NodePlace]) -> StatusError:
     reason = explain(log.text(), nodes)
     if reason is None:
-        return InternalError(f"{who} fails and says nothing of '{model}'", f"its log is '{log.path}'")
-    return UnimplementedError(f"{who} refuses '{model}': {reason}", f"its log is '{log.path}'")
-
-
-def _checked(path: str, reference: Any, options: CompileOptions) -> checking.ModelCheck:
-    if not options.compare:
-        return checking.ModelCheck(None, "it was not asked for")
-    if any(name in CPU_TARGETS for name in options.target.names):
-        return checking.check(path, reference, "local-task")
-    return checking.check(path, reference, CUDA)
+        return InternalError(f"{who} fails with '{name}' and gives no reason")
+    return UnimplementedError(f"{who} refuses '{name}': {reason}")
 
 
 def _declarations(path: str) -> tuple[str, ...]:
@@ -173,33 +198,34 @@ def _declarations(path: str) -> tuple[str, ...]:
 @contextlib.contextmanager
 def written(path: str) -> Iterator[str]:
     """A file beside the path, which takes its place when all has gone well. UNAVAILABLE where it cannot be
-    written, which is found before anything is done."""
+    written, before anything else is done."""
     temporary = f"{path}.{unique()}"
     try:
         if os.path.isdir(path):
-            raise InvalidArgumentError(f"cannot write '{path}': it is a folder; name the file of the module")
+            raise InvalidArgumentError(f"cannot write '{path}': it is a folder; name a file in it")
         open(temporary, "xb").close()
-        try:
-            yield temporary
-            os.replace(temporary, path)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
     except OSError as error:
-        if isinstance(error, StatusError):
-            raise
+        pass_interruption(error)
         raise UnavailableError(f"cannot write '{path}': {error.strerror}") from None
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
 
 
 @contextlib.contextmanager
 def logged(path: str) -> Iterator[MessageLog]:
-    """The log of what runs; it stays where that is refused or takes too long."""
+    """The messages of what runs; they stay where that is refused or takes too long."""
     log = MessageLog(path)
+    keep = False
     try:
         yield log
-    except (UnimplementedError, InternalError, TimeoutError):
+    except (UnimplementedError, InternalError, DeadlineExceededError) as error:
+        keep = True
+        error.with_context(f"its messages are in '{path}'")
         raise
-    except BaseException:
-        os.unlink(path)
-        raise
-    os.unlink(path)
+    finally:
+        if not keep:
+            os.unlink(path)

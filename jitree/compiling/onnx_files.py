@@ -4,13 +4,14 @@ constants, a newer opset, known shapes throughout, and a name for each node."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from jitree.base.records import NamedTuple
-from jitree.compiling.onnx_inputs import Shape, cast_inputs, fix_shapes, inputs_of, shape_of, type_name
-from jitree.compiling.processes import INSTALL
+from jitree.compiling.onnx_forms import replace_forms
+from jitree.compiling.onnx_inputs import ChosenInputs, Shape, choose, inputs_of, shape_of, type_name
+from jitree.compiling.processes import INSTALL, CompilerWork
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError, pass_interruption
 
 OLDEST_OPSET: Final = 17
@@ -19,7 +20,11 @@ FUNCTION: Final = "main"
 _LARGEST: Final = (1 << 31) - 1
 """Bytes of a protocol buffer."""
 
-Note = Callable[[str], None]
+
+class NodePlace(NamedTuple):
+    operator: str
+    text: str
+    """Where it is in the file, what it makes, and of what."""
 
 
 class PreparedModel(NamedTuple):
@@ -29,13 +34,13 @@ class PreparedModel(NamedTuple):
     """The model as it is imported."""
     reference: Any
     """The model with its shapes and types, and nothing else changed."""
-    nodes: dict[str, str]
+    nodes: dict[str, NodePlace]
     """Where each node comes from, by the name that it has in errors."""
     declaration: str
     """Of the function that is made of it."""
 
 
-def read_model(path: str) -> Any:
+def read_model(path: str, name: str) -> Any:
     """INVALID_ARGUMENT for what is no ONNX file, is damaged or lacks the files of its weights."""
     try:
         import onnx
@@ -45,28 +50,27 @@ def read_model(path: str) -> Any:
         model = onnx.load(path)
     except Exception as error:
         pass_interruption(error)
-        raise InvalidArgumentError(f"'{path}' is no ONNX file, or damaged: {first_line(error)}") from None
+        raise InvalidArgumentError(f"'{name}' is no ONNX file, or damaged: {first_line(error)}") from None
     if not model.graph.node and not model.graph.output:
-        raise InvalidArgumentError(f"'{path}' is no ONNX file, or damaged: it has no graph")
+        raise InvalidArgumentError(f"'{name}' is no ONNX file, or damaged: it has no graph")
     if model.ByteSize() > _LARGEST:
-        raise ResourceExhaustedError(f"'{path}': a model has 2 GiB at most here, with its weights")
+        raise ResourceExhaustedError(f"'{name}': a model has 2 GiB at most here, with its weights")
     return model
 
 
-def prepare(
-    model: Any, shapes: Mapping[str, Sequence[int | None]], types: Mapping[str, str], opset: int, note: Note
-) -> PreparedModel:
-    """Makes a model ready. ``opset`` 0: as it is, but not older than the importer knows. ``note`` gets lines
-    that say what could not be done. INVALID_ARGUMENT for shapes, types and opsets that do not fit."""
+def prepare(model: Any, inputs: ChosenInputs, opset: int, work: CompilerWork) -> PreparedModel:
+    """Makes a model ready. ``opset`` 0: as it is, but not older than the importer knows. INVALID_ARGUMENT for
+    inputs and opsets that do not fit."""
     import onnx
 
     origins = _origins(model)
     reference = onnx.ModelProto()
     reference.CopyFrom(model)
-    fix_shapes(reference, shapes)
-    cast_inputs(reference, types)
-    program = _folded(_converted(_inferred(reference, note), opset, note), note)
-    program = _inferred(program, note)
+    choose(reference, inputs)
+    program = _converted(_inferred(reference, work), opset, work)
+    program = _inferred(_folded(program, work), work)
+    replace_forms(program)
+    program = _inferred(program, work)
     _drop_weights_of_inputs(program)
     program.graph.name = FUNCTION
     return PreparedModel(program, reference, _named(program, origins), declaration_of(program))
@@ -77,7 +81,7 @@ def opset_of(model: Any) -> int:
     return next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 0)
 
 
-def _converted(model: Any, opset: int, note: Note) -> Any:
+def _converted(model: Any, opset: int, work: CompilerWork) -> Any:
     import onnx
 
     current = opset_of(model)
@@ -91,43 +95,29 @@ def _converted(model: Any, opset: int, note: Note) -> Any:
         message = f"opset {wanted}: the model has {current}, and onnx cannot convert it: {first_line(error)}"
         if opset:
             raise InvalidArgumentError(message) from None
-        note(message)
+        work.note(message)
         return model
 
 
-def _folded(model: Any, note: Note) -> Any:
-    """The model after onnxruntime has computed what is constant; as it is without onnxruntime."""
-    try:
-        import onnxruntime
-    except ImportError:
-        note("constants are not folded: onnxruntime is not installed (pip install onnxruntime)")
-        return model
-    import tempfile
-
+def _folded(model: Any, work: CompilerWork) -> Any:
+    """The model after onnxruntime has computed what is constant; as it is where that cannot be done."""
     import onnx
 
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.log_severity_level = 4
-    with tempfile.TemporaryDirectory(prefix="jitree-compile-") as folder:
-        options.optimized_model_filepath = str(Path(folder, "folded.onnx"))
-        try:
-            onnxruntime.InferenceSession(
-                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-            )
-            folded = onnx.load(options.optimized_model_filepath)
-        except Exception as error:
-            pass_interruption(error)
-            note(f"constants are not folded: onnxruntime refuses the model: {first_line(error)}")
-            return model
-    used = {node.domain for node in folded.graph.node} | {""}
-    kept = [one for one in folded.opset_import if one.domain in used]
-    del folded.opset_import[:]
-    folded.opset_import.extend(kept)
-    return folded
+    given, folded = work.path("given.onnx"), work.path("folded.onnx")
+    Path(given).write_bytes(model.SerializeToString())
+    refusal = work.ask_peer("fold", given, folded)
+    if refusal:
+        work.note(f"constants are not folded: {refusal}")
+        return model
+    model = onnx.load(folded)
+    used = {node.domain for node, *_ in _nodes(model.graph, "")} | {""}
+    kept = [one for one in model.opset_import if one.domain in used]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)
+    return model
 
 
-def _inferred(model: Any, note: Note) -> Any:
+def _inferred(model: Any, work: CompilerWork) -> Any:
     """With the shapes of all values. What the file says of results is taken where nothing else is known:
     exporters leave shapes there that the model does not have."""
     import onnx
@@ -141,7 +131,7 @@ def _inferred(model: Any, note: Note) -> Any:
         inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True)
     except Exception as error:
         pass_interruption(error)
-        note(f"shapes are not inferred: {first_line(error)}")
+        work.note(f"shapes are not inferred: {first_line(error)}")
         return model
     stated = {value.name: value for value in model.graph.output}
     for value in inferred.graph.output:
@@ -187,9 +177,9 @@ def _nodes(graph: Any, inside: str) -> Iterator[tuple[Any, int, int, str]]:
                 yield from _nodes(inner, f" in {attribute.name} of {node.op_type} '{node.name}'")
 
 
-def _named(model: Any, origins: Mapping[str, str]) -> dict[str, str]:
+def _named(model: Any, origins: Mapping[str, str]) -> dict[str, NodePlace]:
     """Gives each node a name that no other has, and tells where it comes from."""
-    found: dict[str, str] = {}
+    found: dict[str, NodePlace] = {}
     for node, index, _, _ in _nodes(model.graph, ""):
         name = node.name or f"{node.op_type}_{index}"
         while name in found:
@@ -199,7 +189,7 @@ def _named(model: Any, origins: Mapping[str, str]) -> dict[str, str]:
         place = next((origins[output] for output in made if output in origins), "made by folding constants")
         takes = ", ".join(f"'{one}'" for one in node.input if one) or "nothing"
         makes = ", ".join(f"'{one}'" for one in made)
-        found[name] = f"{place}, makes {makes} of {takes}"
+        found[name] = NodePlace(node.op_type, f"{place}, makes {makes} of {takes}")
     return found
 
 

@@ -1,10 +1,13 @@
-"""Shapes and element types that the caller chooses for the inputs of an ONNX model."""
+"""What the caller chooses of a model's inputs: shapes, element types and values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
+
+from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError
 from jitree.types import BY_NAME
 
@@ -22,6 +25,22 @@ TYPES: Final = {
 _ANY: Final = "?"
 """What some exporters call each size that may be any: it names none."""
 _SEVERAL: Final = {"u8": "ui8", "u16": "ui16", "u32": "ui32", "u64": "ui64", "bool": "i1"}
+
+
+class ChosenInputs(NamedTuple):
+    """By names of inputs; the empty name is that of the only one."""
+
+    shapes: Mapping[str, Sequence[int | None]]
+    types: Mapping[str, str]
+    values: Mapping[str, Any]
+    """Inputs that are constants from now on."""
+
+
+def choose(model: Any, inputs: ChosenInputs) -> None:
+    """Gives an ONNX model its inputs. INVALID_ARGUMENT for what does not fit it."""
+    fix_values(model, inputs.values)
+    fix_shapes(model, inputs.shapes)
+    cast_inputs(model, inputs.types)
 
 
 def inputs_of(model: Any) -> list[Any]:
@@ -110,6 +129,28 @@ def cast_inputs(model: Any, types: Mapping[str, str]) -> None:
         node = onnx.helper.make_node("Cast", [value.name], [inner], inner, to=tensor.elem_type)
         model.graph.node.insert(0, node)
         tensor.elem_type = numbers[wanted]
+
+
+def fix_values(model: Any, values: Mapping[str, Any]) -> None:
+    """Makes constants of inputs. INVALID_ARGUMENT for an input that there is not, and for other values."""
+    import onnx
+
+    for name, given in values.items():
+        value = _input(model, name, "value")
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        shape, array = shape_of(value), np.asarray(given)
+        try:
+            converted = array.astype(dtype, casting="same_kind")
+            if shape is not None and None not in shape:
+                converted = converted.reshape([size or 0 for size in shape])
+        except (TypeError, ValueError):
+            converted = None
+        if converted is None or (dtype.kind in "iu" and not np.array_equal(converted.ravel(), array.ravel())):
+            raise InvalidArgumentError(
+                f"value of input '{value.name}': {given} does not fit: {_declared(value)}"
+            )
+        model.graph.initializer.append(onnx.numpy_helper.from_array(converted, value.name))
+        model.graph.input.remove(value)
 
 
 def _rename(node: Any, old: str, new: str) -> None:

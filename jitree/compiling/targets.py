@@ -34,6 +34,11 @@ class CompileTarget(NamedTuple):
     def __str__(self) -> str:
         return ", ".join(self.names)
 
+    @property
+    def device(self) -> str:
+        """What it runs on."""
+        return CUDA if self.names == (CUDA,) else "local-task"
+
     def flags(self, given: Iterable[str]) -> list[str]:
         """Of the compiler: those that are ``given``, and those that the target needs besides."""
         given = list(given)
