@@ -48,6 +48,7 @@ def explain(log: str, nodes: Mapping[str, NodePlace]) -> RefusedModel | None:
         return None
     text, named = found["text"], ""
     place = found["place"].strip().removesuffix(":")
+    place = f"at {place}" if place not in ("", "<unknown>:0") else ""
     location = _LOCATION.match(text)
     if location is not None:
         name = location[1]

@@ -9,19 +9,17 @@ import numpy as np
 
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError
-from jitree.types import BY_NAME
 
 Shape = tuple[int | None, ...]
 """None: any size."""
 TYPES: Final = {
-    "FLOAT": "f32", "DOUBLE": "f64", "FLOAT16": "f16", "BFLOAT16": "bf16",
-    "INT8": "i8", "INT16": "i16", "INT32": "i32", "INT64": "i64", "INT4": "i4",
-    "UINT8": "ui8", "UINT16": "ui16", "UINT32": "ui32", "UINT64": "ui64", "UINT4": "ui4",
-    "BOOL": "i1", "COMPLEX64": "complex<f32>", "COMPLEX128": "complex<f64>",
-    "FLOAT8E4M3FN": "f8E4M3FN", "FLOAT8E5M2": "f8E5M2",
-    "FLOAT8E4M3FNUZ": "f8E4M3FNUZ", "FLOAT8E5M2FNUZ": "f8E5M2FNUZ",
+    1: "f32", 11: "f64", 10: "f16", 16: "bf16",
+    3: "i8", 5: "i16", 6: "i32", 7: "i64", 22: "i4", 26: "i2",
+    2: "ui8", 4: "ui16", 12: "ui32", 13: "ui64", 21: "ui4",
+    9: "i1", 14: "complex<f32>", 15: "complex<f64>",
+    17: "f8E4M3FN", 18: "f8E4M3FNUZ", 19: "f8E5M2", 20: "f8E5M2FNUZ", 24: "f8E8M0FNU",
 }  # fmt: skip
-"""Names of ONNX, and of the runtime."""
+"""Numbers of element types in ONNX, and names of the runtime."""
 _ANY: Final = "?"
 """What some exporters call each size that may be any: it names none."""
 _SEVERAL: Final = {"u8": "ui8", "u16": "ui16", "u32": "ui32", "u64": "ui64", "bool": "i1"}
@@ -58,11 +56,8 @@ def shape_of(value: Any) -> Shape | None:
 
 
 def type_name(number: int) -> str:
-    """As the runtime writes the element type; that of ONNX where it has none."""
-    import onnx
-
-    name: str = onnx.TensorProto.DataType.Name(number)
-    return TYPES.get(name, name.lower())
+    """As the runtime writes the element type."""
+    return TYPES.get(number, f"onnx.{number}")
 
 
 def shape_text(shape: Shape | None) -> str:
@@ -108,14 +103,13 @@ def cast_inputs(model: Any, types: Mapping[str, str]) -> None:
     """Gives inputs other element types: the model casts what it gets to its own."""
     import onnx
 
-    numbers = {TYPES[name]: number for name, number in onnx.TensorProto.DataType.items() if name in TYPES}
+    numbers = {name: number for number, name in TYPES.items()}
     for name, text in types.items():
         value = _input(model, name, "element type")
         wanted = _SEVERAL.get(text, text)
         if wanted not in numbers:
-            hint = ", ".join(sorted(numbers.keys() & BY_NAME.keys()))
             raise InvalidArgumentError(
-                f"element type of input '{value.name}': there is no '{text}'; there are {hint}"
+                f"element type of input '{value.name}': there is no '{text}'; there are {', '.join(numbers)}"
             )
         tensor = value.type.tensor_type
         if tensor.elem_type == numbers[wanted]:

@@ -25,11 +25,7 @@ _MAGICS: Final[tuple[tuple[int, bytes, str], ...]] = (
     (8, b'{"', f"a safetensors file; {_PARAMETERS}"),
     (0, b"\x93NUMPY", "a numpy array (.npy), not a module"),
     (4, b"TFL3", "a TensorFlow Lite model; convert it to ONNX (tf2onnx), and `jitree compile` that"),
-    (
-        0,
-        b"\x89HDF\r\n\x1a\n",
-        "an HDF5 file, as Keras has for weights; export the model to ONNX, and `jitree compile` that",
-    ),
+    (0, b"\x89HDF\r\n\x1a\n", f"an HDF5 file, as Keras writes; {_EXPORT}"),
     (0, b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19", f"a PyTorch file of weights; {_TORCH}"),
     (0, b"version https://git-lfs", "a git LFS pointer; fetch the file it stands for (git lfs pull)"),
     (0, b"<!DOCTYPE html", "a web page, probably a failed download"),
@@ -39,6 +35,8 @@ _MAGICS: Final[tuple[tuple[int, bytes, str], ...]] = (
 
 _TORCH_MEMBERS: Final = ("/data.pkl", "/archive_format", "serialized_exported_program.json")
 """What archives begin with that torch.save, torch.jit.save and torch.export.save write."""
+_VERSION: Final = b"\x08"
+"""How an ONNX model begins: a number in field 1."""
 _GRAPH: Final = 7
 _ONNX_FIELDS: Final = {1: 0, 2: 2, 3: 2, 4: 2, 5: 0, 6: 2, _GRAPH: 2, 8: 2, 14: 2, 20: 2, 25: 2, 26: 2}
 """Fields of an ONNX model, and how protocol buffers write each: as a number (0), or as a length and bytes."""
@@ -77,8 +75,10 @@ def is_mlir(data: memoryview) -> bool:
 
 
 def is_onnx(data: memoryview) -> bool:
-    """Whether it has the fields of an ONNX model up to its graph, which may be cut off."""
+    """Whether it has the fields of an ONNX model, the version first, to its graph, which may be cut off."""
     place = 0
+    if bytes(data[:1]) != _VERSION:
+        return False
     while place < len(data):
         key, place = _varint(data, place)
         number, kind = key >> 3, key & 7
