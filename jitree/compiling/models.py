@@ -2,70 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
-import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from jitree.base.private_files import unique
-from jitree.base.records import NamedTuple
-from jitree.compiling.checking import TOLERANCE, WRONG, ModelCheck, check_model
-from jitree.compiling.explanations import explain
-from jitree.compiling.onnx_files import NodePlace, prepare, read_model
+from jitree.compiling.building import PREFIX, CompileOptions, compile_model, departure
+from jitree.compiling.checking import TOLERANCE
 from jitree.compiling.onnx_inputs import ChosenInputs
-from jitree.compiling.processes import CompilerWork, MessageLog, compiler, importer
-from jitree.compiling.sources import ModelSource, name_of, opened
-from jitree.compiling.targets import PORTABLE, CompileTarget, target_of
-from jitree.errors import (
-    DataLossError,
-    DeadlineExceededError,
-    InternalError,
-    InvalidArgumentError,
-    StatusError,
-    UnavailableError,
-    UnimplementedError,
-    folded,
-    memory_errors,
-    pass_interruption,
-)
+from jitree.compiling.sources import name_of
+from jitree.compiling.targets import PORTABLE, target_of
+from jitree.errors import folded, memory_errors
 
 SECONDS: Final = 600.0
 """How long importer and compiler may take."""
-_COMPILER, _IMPORTER = "the compiler", "the importer"
-_PREFIX: Final = "jitree-compile-"
-
-
-class CompileOptions(NamedTuple):
-    """How a model is compiled; :func:`compile` says what each means."""
-
-    target: CompileTarget
-    inputs: ChosenInputs
-    opset: int
-    seconds: float
-    compare: bool
-    flags: Sequence[str]
-
-
-class CompiledModel(NamedTuple):
-    """A module that has been written, and what is known of it."""
-
-    declarations: tuple[str, ...]
-    """Of its functions."""
-    check: ModelCheck
-
-
-class _Program(NamedTuple):
-    """What the compiler takes."""
-
-    path: str
-    nodes: Mapping[str, NodePlace]
-    """Places of nodes in the model, by the names that they have in errors."""
-    reference: Any
-    """The model that results are compared with; None where there is none."""
 
 
 @folded
@@ -110,7 +63,7 @@ def compile(
         result = compile_model(model, os.fsdecode(output), options, note).check
         data: bytes | str = os.fsdecode(output)
     else:
-        with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
+        with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
             path, log = os.path.join(folder, "module.vmfb"), os.path.join(tempfile.gettempdir(), unique())
             result = compile_model(model, path, options, note, log).check
             data = Path(path).read_bytes()
@@ -121,111 +74,3 @@ def compile(
 
 def _noted(name: str) -> Callable[[str], None]:
     return lambda text: warnings.warn(f"'{name}': {text}", stacklevel=4)
-
-
-def departure(check: ModelCheck) -> str:
-    return f"'{check.about}' departs from onnxruntime's result by {check.error:.1e} of its largest value"
-
-
-def compile_model(
-    model: Any, output: str, options: CompileOptions, note: Callable[[str], None], log_stem: str = ""
-) -> CompiledModel:
-    """Writes the module of a model, whole or not at all. The messages of importer and compiler are in a file
-    beside it, or of the name ``log_stem``, which stays where they refuse the model."""
-    ends = time.monotonic() + options.seconds
-    with (
-        written(output) as temporary,
-        logged(f"{log_stem or output}.log") as log,
-        tempfile.TemporaryDirectory(prefix=_PREFIX) as folder,
-    ):
-        work = CompilerWork(folder, log, ends, note)
-        source = opened(model, options.inputs, folder)
-        program = (_of_onnx if source.is_onnx else _of_mlir)(source, options, work)
-        flags = options.target.flags(options.flags)
-        if work.run(_COMPILER, [*compiler(), program.path, "-o", temporary, *flags]):
-            raise _refusal(source.name, _COMPILER, log, program.nodes)
-        check = ModelCheck(None, "it was not asked for")
-        if options.compare:
-            check = ModelCheck(None, "the model is no ONNX file")
-            if program.reference is not None:
-                check = check_model(temporary, program.reference, options.target.device, work)
-        if check.error is not None and not check.error <= WRONG:
-            raise DataLossError(
-                f"'{source.name}': {departure(check)}; --check=false (check=False) keeps the module"
-            )
-        return CompiledModel(_declarations(temporary), check)
-
-
-def _of_onnx(source: ModelSource, options: CompileOptions, work: CompilerWork) -> _Program:
-    command = importer("onnx")
-    inputs = ChosenInputs({}, {}, {}) if source.is_shaped else options.inputs
-    prepared = prepare(read_model(source.path, source.name), inputs, options.opset, work)
-    path, program = work.path("prepared.onnx"), work.path("program.mlirbc")
-    Path(path).write_bytes(prepared.program.SerializeToString())
-    if work.run(_IMPORTER, [*command, path, program, prepared.declaration]):
-        raise _refusal(source.name, _IMPORTER, work.log, prepared.nodes)
-    return _Program(program, prepared.nodes, prepared.reference)
-
-
-def _of_mlir(source: ModelSource, options: CompileOptions, work: CompilerWork) -> _Program:
-    """With names of JAX, where it has such, and this Python has the compiler's package."""
-    asked = {**options.inputs._asdict(), "an opset": options.opset}
-    for what, value in asked.items():
-        if value and not source.is_shaped:
-            raise InvalidArgumentError(f"'{source.name}': {what} can be chosen of ONNX files only")
-    program = work.path("program.mlirbc")
-    with contextlib.suppress(UnavailableError):
-        work.run(
-            _IMPORTER, [*importer("stablehlo"), source.path, program], MessageLog(work.path("names.log"))
-        )
-    return _Program(program if os.path.exists(program) else source.path, {}, None)
-
-
-def _refusal(name: str, who: str, log: MessageLog, nodes: Mapping[str, NodePlace]) -> StatusError:
-    reason = explain(log.text(), nodes)
-    if reason is None:
-        return InternalError(f"{who} fails with '{name}' and gives no reason")
-    return UnimplementedError(f"{who} refuses '{name}': {reason}")
-
-
-def _declarations(path: str) -> tuple[str, ...]:
-    from jitree.api.inspection import inspect
-
-    functions = inspect(path).functions.values()
-    return tuple(dict.fromkeys(signature.declaration for signature in functions))
-
-
-@contextlib.contextmanager
-def written(path: str) -> Iterator[str]:
-    """A file beside the path, which takes its place when all has gone well. UNAVAILABLE where it cannot be
-    written, before anything else is done."""
-    temporary = f"{path}.{unique()}"
-    try:
-        if os.path.isdir(path):
-            raise InvalidArgumentError(f"cannot write '{path}': it is a folder; name a file in it")
-        open(temporary, "xb").close()
-    except OSError as error:
-        pass_interruption(error)
-        raise UnavailableError(f"cannot write '{path}': {error.strerror}") from None
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-
-
-@contextlib.contextmanager
-def logged(path: str) -> Iterator[MessageLog]:
-    """The messages of what runs; they stay where that is refused or takes too long."""
-    log = MessageLog(path)
-    keep = False
-    try:
-        yield log
-    except (UnimplementedError, InternalError, DeadlineExceededError) as error:
-        keep = True
-        error.with_context(f"its messages are in '{path}'")
-        raise
-    finally:
-        if not keep:
-            os.unlink(path)

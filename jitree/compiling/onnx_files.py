@@ -58,22 +58,43 @@ def read_model(path: str, name: str) -> Any:
     return model
 
 
-def prepare(model: Any, inputs: ChosenInputs, opset: int, work: CompilerWork) -> PreparedModel:
-    """Makes a model ready. ``opset`` 0: as it is, but not older than the importer knows. INVALID_ARGUMENT for
-    inputs and opsets that do not fit."""
+def prepare(
+    model: Any, inputs: ChosenInputs, opset: int, expanded: Sequence[str], work: CompilerWork
+) -> PreparedModel:
+    """Makes a model ready. ``opset`` 0: as it is, but not older than the importer knows. ``expanded``: the
+    operators that are written by others. INVALID_ARGUMENT for inputs and opsets that do not fit."""
     import onnx
 
     origins = _origins(model)
     reference = onnx.ModelProto()
     reference.CopyFrom(model)
     choose(reference, inputs)
-    program = _converted(_inferred(reference, work), opset, work)
+    program = _expanded(_converted(_inferred(reference, work), opset, work), expanded)
     program = _inferred(_folded(program, work), work)
     replace_forms(program)
     program = _inferred(program, work)
     _drop_weights_of_inputs(program)
     program.graph.name = FUNCTION
     return PreparedModel(program, reference, _named(program, origins), declaration_of(program))
+
+
+def can_expand(operator: str) -> bool:
+    """Whether ONNX says what an operator is by others."""
+    import onnx
+
+    if not onnx.defs.has(operator):
+        return False
+    schema = onnx.defs.get_schema(operator)
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def _expanded(model: Any, operators: Sequence[str]) -> Any:
+    import onnx.inliner
+
+    if not operators:
+        return model
+    names = [("", operator) for operator in operators]
+    return onnx.inliner.inline_selected_functions(model, names, inline_schema_functions=True)
 
 
 def opset_of(model: Any) -> int:
@@ -186,7 +207,7 @@ def _named(model: Any, origins: Mapping[str, str]) -> dict[str, NodePlace]:
             name += f"_{index}"
         node.name = name
         made = [output for output in node.output if output]
-        place = next((origins[output] for output in made if output in origins), "made by folding constants")
+        place = next((origins[output] for output in made if output in origins), "not in the file itself")
         takes = ", ".join(f"'{one}'" for one in node.input if one) or "nothing"
         makes = ", ".join(f"'{one}'" for one in made)
         found[name] = NodePlace(node.op_type, f"{place}, makes {makes} of {takes}")

@@ -28,7 +28,7 @@ def run(source: str, given: str, target: str) -> None:
 
     session = _session(source, _options())
     with np.load(given) as file:
-        lots: dict[int, dict[str, Any]] = {}
+        lots: dict[int, dict[str, Any]] = {} if file.files else {0: {}}
         for key in file.files:
             number, _, name = key.partition("/")
             lots.setdefault(int(number), {})[name] = file[key]

@@ -29,7 +29,10 @@ class MessageLog:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        Path(path).write_bytes(b"")
+        self.clear()
+
+    def clear(self) -> None:
+        Path(self.path).write_bytes(b"")
 
     def text(self) -> str:
         with open(self.path, "rb") as file:

@@ -48,6 +48,7 @@ def test_a_path_gets_the_module(scripted: ScriptedCompiler, model: Path, tmp_pat
     assert scripted.arguments[3:] == [
         "--iree-hal-target-device=local",
         "--iree-hal-local-target-device-backends=vmvx",
+        "--iree-input-demote-f64-to-f32=false",
     ]
 
 
@@ -65,6 +66,7 @@ def test_several_targets_are_one_file(scripted: ScriptedCompiler, model: Path) -
         "--iree-hal-target-device=local,cuda",
         "--iree-hal-local-target-device-backends=vmvx",
         "--iree-hal-local-target-device-backends=llvm-cpu",
+        "--iree-input-demote-f64-to-f32=false",
         "--iree-hal-link-executables=false",
         "--iree-llvmcpu-target-cpu=host",
         "--iree-cuda-target=sm_90",
