@@ -31,6 +31,8 @@ from jitree.errors import (
 
 PREFIX: Final = "jitree-compile-"
 """Of names of folders for a while."""
+_DEMOTE: Final = "--iree-input-demote-f64-to-f32"
+_DEMOTED: Final = "(--iree-input-demote-*-to-*) changed public function signatures"
 _COMPILER, _IMPORTER = "the compiler", "the importer"
 
 
@@ -103,18 +105,21 @@ def compile_model(
 
 def _built(source: ModelSource, options: CompileOptions, target: str, work: CompilerWork) -> Any:
     """Writes the module, and returns the model to compare it with. Operators that are refused are expanded
-    into others, where ONNX says how."""
+    into others, where ONNX says how. Where arguments or results are f64 it is compiled once more."""
     expanded: list[str] = []
+    flags = [*options.flags]
     while True:
         try:
             if not source.is_onnx:
                 program = _of_mlir(source, options, work)
             else:
                 program = _of_onnx(source, options, expanded, work)
-            flags = options.target.flags(options.flags)
-            if work.run(_COMPILER, [*compiler(), program.path, "-o", target, *flags]):
+            command = [*compiler(), program.path, "-o", target, *options.target.flags(flags)]
+            if work.run(_COMPILER, command):
                 raise _Refused(_COMPILER, program.nodes)
-            return program.reference
+            if not _is_demoted(target, work.log) or any(flag.startswith(_DEMOTE) for flag in flags):
+                return program.reference
+            flags.append(f"{_DEMOTE}=false")
         except _Refused as error:
             reason = explain(work.log.text(), error.nodes)
             if reason is None:
@@ -124,6 +129,12 @@ def _built(source: ModelSource, options: CompileOptions, target: str, work: Comp
             work.note(f"{reason.operator} is expanded into other operators, since {error.who} refuses it")
             expanded.append(reason.operator)
             work.log.clear()
+
+
+def _is_demoted(path: str, log: MessageLog) -> bool:
+    """Whether f64 was computed as f32: the compiler does so by default, and warns where it has changed what
+    is declared."""
+    return _DEMOTED in log.text() or any("f64" in one for one in _declarations(path))
 
 
 def _of_onnx(

@@ -13,7 +13,8 @@ from jitree.base.records import NamedTuple
 from jitree.compiling.onnx_files import NodePlace
 
 _ERROR: Final = re.compile(r"^(?P<place>[^\n]*?)\berror: (?P<text>[^\n]+)", re.MULTILINE)
-_LOCATION: Final = re.compile(r'loc\("((?:[^"\\]|\\.)*)"')
+_LOCATION: Final = re.compile(r'loc\([a-z(\[]*"((?:[^"\\]|\\.)*)".*?\)(?=: |$)')
+"""Of one node, or of the first of several."""
 _OPERATOR: Final = re.compile(r'"onnx\.(\w+)"')
 _OPERATION: Final = re.compile(r"'([a-z_]+\.[\w.]+)'")
 _LAST_WORDS: Final = 300
@@ -52,7 +53,7 @@ def explain(log: str, nodes: Mapping[str, NodePlace]) -> RefusedModel | None:
     location = _LOCATION.match(text)
     if location is not None:
         name = location[1]
-        text = text[location.end() :].lstrip("): ")
+        text = text[location.end() :].lstrip(": ")
         place = f"'{name}'"
         if name in nodes:
             place, named = f"{place} ({nodes[name].text})", nodes[name].operator

@@ -121,4 +121,7 @@ def _identifier(text: str) -> str:
 
 
 if __name__ == "__main__":
-    (import_onnx if sys.argv[1] == "onnx" else import_stablehlo)(*sys.argv[2:])
+    try:
+        (import_onnx if sys.argv[1] == "onnx" else import_stablehlo)(*sys.argv[2:])
+    except Exception as error:
+        sys.exit(f"error: {type(error).__name__}: {' '.join(str(error).split())}")

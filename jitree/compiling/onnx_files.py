@@ -17,6 +17,8 @@ from jitree.errors import InvalidArgumentError, ResourceExhaustedError, Unavaila
 OLDEST_OPSET: Final = 17
 """The importer is written for this and later ones; it knows old forms of some operators only."""
 FUNCTION: Final = "main"
+_VERSION: Final = 8
+"""Of the file format: in older ones weights without an input of their name have no shape."""
 _LARGEST: Final = (1 << 31) - 1
 """Bytes of a protocol buffer."""
 
@@ -69,6 +71,7 @@ def prepare(
     reference = onnx.ModelProto()
     reference.CopyFrom(model)
     choose(reference, inputs)
+    reference.ir_version = max(reference.ir_version, _VERSION)
     program = _expanded(_converted(_inferred(reference, work), opset, work), expanded)
     program = _inferred(_folded(program, work), work)
     replace_forms(program)

@@ -17,8 +17,6 @@ _DEVICE: Final = "--iree-hal-target-device="
 _BACKEND: Final = "--iree-hal-local-target-device-backends="
 _SEPARATE: Final = "--iree-hal-link-executables=false"
 """Without it the compiler links the dispatches of one kind, and drops those of the other."""
-_EXACT: Final = "--iree-input-demote-f64-to-f32=false"
-"""Without it tensors of f64 are computed as f32, and given as what they are not."""
 _PROCESSOR: Final = "--iree-llvmcpu-target-cpu="
 _ARCHITECTURE: Final = "--iree-cuda-target="
 
@@ -46,7 +44,7 @@ class CompileTarget(NamedTuple):
         given = list(given)
         backends = [name for name in CPU_TARGETS if name in self.names]
         devices = ["local"] * bool(backends) + [CUDA] * (CUDA in self.names)
-        flags = [_DEVICE + ",".join(devices), *(_BACKEND + name for name in backends), _EXACT]
+        flags = [_DEVICE + ",".join(devices), *(_BACKEND + name for name in backends)]
         if len(backends) > 1:
             flags.append(_SEPARATE)
         if "llvm-cpu" in backends:

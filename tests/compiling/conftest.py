@@ -11,8 +11,8 @@ import pytest
 from jitree.compiling import processes
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULE = ROOT / "tests" / "data" / "programs" / "arithmetic.vmfb"
-SOURCE = ROOT / "tests" / "data" / "programs" / "arithmetic.mlir"
+MODULE = ROOT / "perf" / "programs" / "call.vmfb"
+SOURCE = ROOT / "perf" / "programs" / "call.mlir"
 
 SCRIPT = """#!{python}
 import os, pathlib, subprocess, sys, time
@@ -24,6 +24,8 @@ if (folder / "sleeps").exists():
     (folder / "number").write_text(str(child.pid))
     (folder / "number").rename(folder / "child")
     time.sleep(600)
+if (folder / "warns").exists():
+    sys.stderr.write((folder / "warns").read_text())
 if (folder / "says").exists():
     pathlib.Path(target).write_bytes(b"half a module")
     sys.stderr.write((folder / "says").read_text())
@@ -41,6 +43,10 @@ class ScriptedCompiler:
     def says(self, text: str) -> None:
         """It fails from now on, with these messages."""
         (self._folder / "says").write_text(text)
+
+    def warns(self, text: str) -> None:
+        """It says so, and succeeds."""
+        (self._folder / "warns").write_text(text)
 
     def sleeps(self) -> None:
         """It takes ten minutes, and has a child that does so."""
@@ -81,6 +87,6 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_packages: None)
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """The source of the module that the script writes."""
-    path = tmp_path / "arithmetic.mlir"
+    path = tmp_path / "call.mlir"
     shutil.copy(SOURCE, path)
     return path

@@ -32,7 +32,7 @@ REFUSAL = (
     "/tmp/m.mlir:3:10: error: failed to legalize operation 'torch.operator' that was explicitly marked "
     'illegal: %1 = "torch.operator"(%0) <{name = "onnx.Loop"}> : …\n'
 )
-X = np.arange(4, dtype=np.float32)
+X = np.arange(16, dtype=np.float32)
 
 
 def names(folder: Path) -> list[str]:
@@ -43,12 +43,11 @@ def test_a_path_gets_the_module(scripted: ScriptedCompiler, model: Path, tmp_pat
     output = tmp_path / "made.vmfb"
     assert jitree.compile(model, output) == str(output)
     assert output.read_bytes() == MODULE.read_bytes()
-    assert names(tmp_path) == ["arithmetic.mlir", "made.vmfb"]
+    assert names(tmp_path) == ["call.mlir", "made.vmfb"]
     assert scripted.arguments[0] == str(model)
     assert scripted.arguments[3:] == [
         "--iree-hal-target-device=local",
         "--iree-hal-local-target-device-backends=vmvx",
-        "--iree-input-demote-f64-to-f32=false",
     ]
 
 
@@ -57,7 +56,7 @@ def test_without_a_path_it_gives_bytes(scripted: ScriptedCompiler, model: Path, 
     assert isinstance(data, bytes)
     with jitree.Session("local-sync") as session:
         assert np.array_equal(session.load(data).add(X, X), X + X)
-    assert names(tmp_path) == ["arithmetic.mlir"]
+    assert names(tmp_path) == ["call.mlir"]
 
 
 def test_several_targets_are_one_file(scripted: ScriptedCompiler, model: Path) -> None:
@@ -66,12 +65,21 @@ def test_several_targets_are_one_file(scripted: ScriptedCompiler, model: Path) -
         "--iree-hal-target-device=local,cuda",
         "--iree-hal-local-target-device-backends=vmvx",
         "--iree-hal-local-target-device-backends=llvm-cpu",
-        "--iree-input-demote-f64-to-f32=false",
         "--iree-hal-link-executables=false",
         "--iree-llvmcpu-target-cpu=host",
         "--iree-cuda-target=sm_90",
         "--x",
     ]
+
+
+def test_f64_stays_f64(scripted: ScriptedCompiler, model: Path) -> None:
+    scripted.warns(
+        "WARNING: ConvertTypesPass (--iree-input-demote-*-to-*) changed public function signatures; callers\n"
+    )
+    jitree.compile(model)
+    assert scripted.arguments[-1] == "--iree-input-demote-f64-to-f32=false"
+    jitree.compile(model, flags=["--iree-input-demote-f64-to-f32=true"])
+    assert scripted.arguments[-1] == "--iree-input-demote-f64-to-f32=true"
 
 
 def test_the_command_line_says_what_was_made(scripted: ScriptedCompiler, model: Path, tmp_path: Path) -> None:
@@ -95,15 +103,15 @@ def test_a_refusal_keeps_the_old_module_and_the_messages(
     with pytest.raises(UnimplementedError) as caught:
         jitree.compile(model, output)
     assert str(caught.value) == (
-        f"UNIMPLEMENTED; the compiler refuses '{model}': Loop at /tmp/m.mlir:3:10: the compiler has no "
-        "control flow of ONNX; give the shapes of all inputs (--input-shape=) and the values of those that "
-        "choose a branch (--input-value=), so that onnxruntime computes the condition beforehand; or export "
-        "the model without it; "
+        f"UNIMPLEMENTED; the compiler refuses '{model}': Loop at /tmp/m.mlir:3:10: the compiler does not "
+        "take this control flow; give the shapes of all inputs (--input-shape=) and the values of those "
+        "that choose a branch (--input-value=), so that onnxruntime computes the condition beforehand; or "
+        "export the model without it; "
         f"its messages are in '{output}.log'"
     )
     assert output.read_bytes() == b"the old one"
     assert (tmp_path / "made.vmfb.log").read_text() == REFUSAL
-    assert names(tmp_path) == ["arithmetic.mlir", "made.vmfb", "made.vmfb.log"]
+    assert names(tmp_path) == ["call.mlir", "made.vmfb", "made.vmfb.log"]
     outcome = command("compile", model, "-o", output)
     assert outcome.code == 1
     assert outcome.stderr.count("\n") == 1
@@ -149,7 +157,7 @@ def test_a_compiler_that_takes_too_long_ends_with_its_children(
     assert f"its messages are in '{tmp_path}/made.vmfb.log'" in str(caught.value)
     while is_running(scripted.child):  # until the system has ended it
         time.sleep(0.01)
-    assert names(tmp_path) == ["arithmetic.mlir", "made.vmfb.log"]
+    assert names(tmp_path) == ["call.mlir", "made.vmfb.log"]
 
 
 def test_time_may_be_over_before_the_compiler_starts(scripted: ScriptedCompiler, model: Path) -> None:
@@ -247,7 +255,7 @@ def test_packages_that_are_not_installed(no_packages: None, model: Path, tmp_pat
         in outcome.stderr
     )
     assert outcome.stderr.count("\n") == 1
-    assert names(tmp_path) == ["arithmetic.mlir", "m.onnx"]
+    assert names(tmp_path) == ["call.mlir", "m.onnx"]
 
 
 def test_importing_jitree_loads_none_of_it() -> None:
