@@ -47,6 +47,8 @@ def _gather(graph: Any, index: int, shape: Shape | None, weights: dict[str, Any]
     given = [onnx.numpy_helper.to_array(weights[name]) for name in node.input[1::2] if name in weights]
     if mode not in _PADDING or shape is None or None in shape or len(given) != len(node.input[1::2]):
         return
+    if (given[0] < 0).any():  # which takes elements away
+        return
     axes = given[1].tolist() if len(given) == 2 else range(len(shape))
     pads = np.reshape(given[0], (2, -1)).T.tolist()
     last, nodes = node.input[0], []
@@ -57,7 +59,7 @@ def _gather(graph: Any, index: int, shape: Shape | None, weights: dict[str, Any]
             graph.initializer.append(onnx.numpy_helper.from_array(elements, f"{name}_elements"))
             nodes.append(onnx.helper.make_node("Gather", [last, f"{name}_elements"], [name], name, axis=axis))
             last = name
-    if min(map(min, pads)) >= 0 and nodes:
+    if nodes:
         nodes[-1].output[0] = node.output[0]
         del graph.node[index]
         for one in reversed(nodes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -22,7 +23,7 @@ def peer_that(says: str, work: CompilerWork, monkeypatch: pytest.MonkeyPatch) ->
     script = Path(work.path("python"))
     script.write_text(f"#!/bin/sh\n{says}\n")
     script.chmod(0o755)
-    monkeypatch.setattr(processes.sys, "executable", str(script))
+    monkeypatch.setattr(sys, "executable", str(script))
     monkeypatch.setattr(processes, "_spec", lambda name: ModuleSpec(name, None))
 
 
