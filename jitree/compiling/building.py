@@ -191,15 +191,14 @@ def written(path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def logged(path: str) -> Iterator[MessageLog]:
-    """The messages of what runs; they stay where that is refused or takes too long."""
-    log = MessageLog(path)
-    keep = False
+    """The messages of what runs, which are put there where that is refused or takes too long."""
+    log = MessageLog(f"{path}.{unique()}")
     try:
         yield log
     except (UnimplementedError, InternalError, DeadlineExceededError) as error:
-        keep = True
+        os.replace(log.path, path)
         error.with_context(f"its messages are in '{path}'")
         raise
     finally:
-        if not keep:
-            os.unlink(path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(log.path)

@@ -45,7 +45,7 @@ class CompileTarget(NamedTuple):
         backends = [name for name in CPU_TARGETS if name in self.names]
         devices = ["local"] * bool(backends) + [CUDA] * (CUDA in self.names)
         flags = [_DEVICE + ",".join(devices), *(_BACKEND + name for name in backends)]
-        if len(backends) > 1:
+        if len(self.names) > 1:
             flags.append(_SEPARATE)
         if "llvm-cpu" in backends:
             flags.append(_PROCESSOR + self.processor)

@@ -72,6 +72,14 @@ def test_several_targets_are_one_file(scripted: ScriptedCompiler, model: Path) -
     ]
 
 
+def test_executables_of_several_kinds_are_not_linked(scripted: ScriptedCompiler, model: Path) -> None:
+    """The compiler drops those of one kind, also where the other is for a GPU."""
+    jitree.compile(model, target="llvm-cpu,cuda")
+    assert "--iree-hal-link-executables=false" in scripted.arguments
+    jitree.compile(model, target="cuda")
+    assert scripted.arguments[3:] == ["--iree-hal-target-device=cuda", "--iree-cuda-target=sm_80"]
+
+
 def test_f64_stays_f64(scripted: ScriptedCompiler, model: Path) -> None:
     scripted.warns(
         "WARNING: ConvertTypesPass (--iree-input-demote-*-to-*) changed public function signatures; callers\n"
