@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from jitree.compare.differences import diff as diff
     from jitree.compare.lone_dispatch import LoneDispatch as LoneDispatch
     from jitree.compare.reduction import reduce as reduce
+    from jitree.compiling.models import compile as compile
     from jitree.dispatch.context import ContextFlags as ContextFlags
     from jitree.dispatch.host_export import HostExport as HostExport
     from jitree.dispatch.host_module import HostModule as HostModule
@@ -65,6 +66,7 @@ _LAZY = {
     "Session": "jitree.api.session",
     "VmBuffer": "jitree.regs.objects",
     "VmList": "jitree.regs.objects",
+    "compile": "jitree.compiling.models",
     "diff": "jitree.compare.differences",
     "donate": "jitree.api.calls.storage_arguments",
     "f32": "jitree.api.custom_types",

@@ -41,6 +41,7 @@ LAYERS = [
     {"observe"},
     {"api"},
     {"compare"},
+    {"compiling"},
     {"__init__"},
     {"tools"},
     {"compat", "integrations"},

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX, TRANSIENTS, Signature, signature_of
+from jitree.api.calls.declaration import (
+    TORCH_ASYNC_SUFFIX,
+    TRANSIENTS,
+    Signature,
+    signature_of,
+    without_twins,
+)
 from jitree.api.calls.refusal import describe
 from jitree.api.function import Function
 from jitree.base.endings import Remade, Unique
@@ -151,11 +157,12 @@ class Module(Remade):
 
     def __repr__(self) -> str:
         """Also of a module whose session is closed or closes meanwhile, or that is not loaded completely."""
+        names = without_twins(self._names)
         try:
-            lines = [f"  {self[name].declaration}" for name in self._names]
+            lines = [f"  {self[name].declaration}" for name in names]
         except StatusError as error:
-            lines = [f"  {', '.join(self._names)}; {error.message}"]
-        lines.insert(0, f"<jitree.Module {self.name} of {len(self._names)} functions")
+            lines = [f"  {', '.join(names)}; {error.message}"]
+        lines.insert(0, f"<jitree.Module {self.name} of {len(names)} functions")
         return printable("\n".join(lines)) + ">"
 
 

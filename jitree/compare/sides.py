@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from jitree.api.array import Array
-from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX
+from jitree.api.calls.declaration import without_twins
 from jitree.api.calls.refusal import describe
 from jitree.api.calls.tensor_packing import as_array
 from jitree.api.function import Function
@@ -97,11 +97,8 @@ def _peer_of(given: Any) -> Peer | None:
 
 
 def function_of(module: Any, name: str | None) -> Function:
-    """The function of that name; without a name the only one. One that waits stands for its twin
-    ``…$async``, which importers of PyTorch and ONNX give it."""
-    meant = [
-        one for one in module.names if one.removesuffix(TORCH_ASYNC_SUFFIX) not in set(module.names) - {one}
-    ]
+    """The function of that name; without a name the only one. One that waits stands for its twin."""
+    meant = without_twins(module.names)
     if name is None and len(meant) == 1:
         found: Function = module[meant[0]]
         return found

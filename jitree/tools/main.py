@@ -16,6 +16,7 @@ from jitree.tools.streams import Messages, Output, keep_standard_numbers
 COMMANDS: Final = {
     "run": ("jitree.tools.run", "call a function of a compiled module and print, store or check its results"),
     "benchmark": ("jitree.tools.benchmark", "measure how long functions of a compiled module take"),
+    "compile": ("jitree.tools.compile", "make a module of an ONNX, StableHLO or MLIR file"),
     "dump": ("jitree.tools.dump", "show what a compiled module holds"),
     "diff": ("jitree.tools.diff", "call two compiled modules side by side and find where they depart"),
     "reduce": ("jitree.tools.reduce", "write the one dispatch of a call that is wrong, to be run alone"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jitree import errors
+from jitree.api.calls.declaration import without_twins
 from jitree.tools.confined import STANDARD_INPUT, is_confined, open_session
 from jitree.tools.flags import ParsedFlags
 from jitree.tools.profiling import check_flags
@@ -190,8 +191,9 @@ def find_function(program: OpenedProgram, name: str) -> Function:
             f"no function `{name}` exported by module '{module.name}'; it exports:{_candidates(module)}",
             f"looking up function '{name}'",
         )
-    if len(module.names) == 1:
-        return module[module.names[0]]
+    meant = without_twins(module.names)
+    if len(meant) == 1:
+        return module[meant[0]]
     if not module.names:
         raise errors.InvalidArgumentError(f"module '{module.name}' exports no function that could be called")
     raise errors.InvalidArgumentError(
@@ -201,4 +203,4 @@ def find_function(program: OpenedProgram, name: str) -> Function:
 
 
 def _candidates(module: Module) -> str:
-    return "".join(f"\n  {module[name].declaration}" for name in module.names)
+    return "".join(f"\n  {module[name].declaration}" for name in without_twins(module.names))

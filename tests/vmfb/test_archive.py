@@ -17,6 +17,7 @@ import pytest
 from jitree import Limits, Session
 from jitree.errors import InvalidArgumentError, NotFoundError, ResourceExhaustedError, StatusError
 from jitree.vmfb.archive import Archive
+from tests.api.onnx_files import chain
 from tests.assembler import Assembler
 from tests.assembler.module import Container
 
@@ -193,6 +194,24 @@ FOREIGN = {
         (56).to_bytes(8, "little") + b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}  ' + bytes(4),
         "safetensors",
     ),
+    "safetensors, what for": (
+        (2).to_bytes(8, "little") + b'{"w":{}}' + bytes(64),
+        "a safetensors file; it holds parameters (--parameters=, parameters=[…]), not a program",
+    ),
+    "onnx": (
+        chain([np.ones((4, 4), np.float32)], 2),
+        "an ONNX model; `jitree compile model.onnx -o model.vmfb` makes a module of it",
+    ),
+    "onnx cut off": (chain([np.ones((40, 40), np.float32)], 2)[:90], "an ONNX model"),
+    "mlir, what to do": (b"func.func @f() { return }\n", "`jitree compile model.mlir -o model.vmfb`"),
+    "torch": (zip_of("net/data.pkl"), "a PyTorch file of weights or of a program; export the model to ONNX"),
+    "torch.export": (zip_of("net/archive_format"), "a PyTorch file of weights or of a program"),
+    "old torch": (
+        b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02" + bytes(50),
+        "a PyTorch file of weights; export the model to ONNX (torch.onnx.export), and `jitree compile` that",
+    ),
+    "tflite": (b"\x1c\0\0\0TFL3" + bytes(64), "a TensorFlow Lite model; convert it to ONNX (tf2onnx)"),
+    "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(64), "an HDF5 file, as Keras writes; export the model to ONNX"),
     "gguf": (b"GGUF\3\0\0\0" + bytes(64), "GGUF"),
     "parameter archive": (b"IRPA" + bytes(64), "IREE parameter archive"),
     "gzip": (gzip.compress(b"x" * 1000), "gzip"),

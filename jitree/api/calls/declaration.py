@@ -7,7 +7,7 @@ The export attribute ``iree.abi.declaration`` holds text such as
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
@@ -143,6 +143,12 @@ def _sized(signature: Signature, attrs: Mapping[str, str]) -> Signature:
         item if item.workspace is None else item._replace(workspace=constant) for item in signature.arguments
     )
     return signature._replace(arguments=arguments)
+
+
+def without_twins(names: Sequence[str]) -> list[str]:
+    """The functions that a program has for its callers: importers of PyTorch and ONNX give each a twin
+    ``…$async``, which takes fences."""
+    return [name for name in names if name.removesuffix(TORCH_ASYNC_SUFFIX) not in set(names) - {name}]
 
 
 def _takes_fences(name: str, convention: CallingConvention, attrs: Mapping[str, str]) -> bool:

@@ -1,0 +1,204 @@
+"""The way from a model to a module, step by step; files are written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from jitree.base.private_files import unique
+from jitree.base.records import NamedTuple
+from jitree.compiling.checking import WRONG, ModelCheck, check_model
+from jitree.compiling.explanations import explain
+from jitree.compiling.onnx_files import NodePlace, can_expand, prepare, read_model
+from jitree.compiling.onnx_inputs import ChosenInputs
+from jitree.compiling.processes import CompilerWork, MessageLog, compiler, importer
+from jitree.compiling.sources import ModelSource, opened
+from jitree.compiling.targets import CompileTarget
+from jitree.errors import (
+    DataLossError,
+    DeadlineExceededError,
+    InternalError,
+    InvalidArgumentError,
+    UnavailableError,
+    UnimplementedError,
+    pass_interruption,
+)
+
+PREFIX: Final = "jitree-compile-"
+"""Of names of folders for a while."""
+_DEMOTE: Final = "--iree-input-demote-f64-to-f32"
+_DEMOTED: Final = "(--iree-input-demote-*-to-*) changed public function signatures"
+_COMPILER, _IMPORTER = "the compiler", "the importer"
+
+
+class CompileOptions(NamedTuple):
+    """How a model is compiled; :func:`jitree.compiling.models.compile` says what each means."""
+
+    target: CompileTarget
+    inputs: ChosenInputs
+    opset: int
+    seconds: float
+    compare: bool
+    flags: Sequence[str]
+
+
+class CompiledModel(NamedTuple):
+    """A module that has been written, and what is known of it."""
+
+    declarations: tuple[str, ...]
+    """Of its functions."""
+    check: ModelCheck
+
+
+class _Program(NamedTuple):
+    """What the compiler takes."""
+
+    path: str
+    nodes: Mapping[str, NodePlace]
+    """Places of nodes in the model, by the names that they have in errors."""
+    reference: Any
+    """The model that results are compared with; None where there is none."""
+
+
+class _Refused(Exception):
+    """A step has failed; its messages are in the log."""
+
+    def __init__(self, who: str, nodes: Mapping[str, NodePlace]) -> None:
+        super().__init__(who, nodes)
+        self.who, self.nodes = who, nodes
+
+
+def departure(check: ModelCheck) -> str:
+    return f"'{check.about}' departs from onnxruntime's result by {check.error:.1e} of its largest value"
+
+
+def compile_model(
+    model: Any, output: str, options: CompileOptions, note: Callable[[str], None], log_stem: str = ""
+) -> CompiledModel:
+    """Writes the module of a model, whole or not at all. The messages of importer and compiler are in a file
+    beside it, or of the name ``log_stem``, which stays where they refuse the model."""
+    ends = time.monotonic() + options.seconds
+    with (
+        written(output) as temporary,
+        logged(f"{log_stem or output}.log") as log,
+        tempfile.TemporaryDirectory(prefix=PREFIX) as folder,
+    ):
+        work = CompilerWork(folder, log, ends, note)
+        source = opened(model, options.inputs, folder)
+        reference = _built(source, options, temporary, work)
+        check = ModelCheck(None, "it was not asked for")
+        if options.compare:
+            check = ModelCheck(None, "the model is no ONNX file")
+            if reference is not None:
+                check = check_model(temporary, reference, options.target.device, work)
+        if check.error is not None and not check.error <= WRONG:
+            raise DataLossError(
+                f"'{source.name}': {departure(check)}; --check=false (check=False) keeps the module"
+            )
+        return CompiledModel(_declarations(temporary), check)
+
+
+def _built(source: ModelSource, options: CompileOptions, target: str, work: CompilerWork) -> Any:
+    """Writes the module, and returns the model to compare it with. Operators that are refused are expanded
+    into others, where ONNX says how. Where arguments or results are f64 it is compiled once more."""
+    expanded: list[str] = []
+    flags = [*options.flags]
+    while True:
+        try:
+            if not source.is_onnx:
+                program = _of_mlir(source, options, work)
+            else:
+                program = _of_onnx(source, options, expanded, work)
+            command = [*compiler(), program.path, "-o", target, *options.target.flags(flags)]
+            if work.run(_COMPILER, command):
+                raise _Refused(_COMPILER, program.nodes)
+            if not _is_demoted(target, work.log) or any(flag.startswith(_DEMOTE) for flag in flags):
+                return program.reference
+            flags.append(f"{_DEMOTE}=false")
+        except _Refused as error:
+            reason = explain(work.log.text(), error.nodes)
+            if reason is None:
+                raise InternalError(f"{error.who} fails with '{source.name}' and gives no reason") from None
+            if not source.is_onnx or reason.operator in expanded or not can_expand(reason.operator):
+                raise UnimplementedError(f"{error.who} refuses '{source.name}': {reason}") from None
+            work.note(f"{reason.operator} is expanded into other operators, since {error.who} refuses it")
+            expanded.append(reason.operator)
+            work.log.clear()
+
+
+def _is_demoted(path: str, log: MessageLog) -> bool:
+    """Whether f64 was computed as f32: the compiler does so by default, and warns where it has changed what
+    is declared."""
+    return _DEMOTED in log.text() or any("f64" in one for one in _declarations(path))
+
+
+def _of_onnx(
+    source: ModelSource, options: CompileOptions, expanded: Sequence[str], work: CompilerWork
+) -> _Program:
+    command = importer("onnx")
+    inputs = ChosenInputs({}, {}, {}) if source.is_shaped else options.inputs
+    prepared = prepare(read_model(source.path, source.name), inputs, options.opset, expanded, work)
+    path, program = work.path("prepared.onnx"), work.path("program.mlirbc")
+    Path(path).write_bytes(prepared.program.SerializeToString())
+    if work.run(_IMPORTER, [*command, path, program, prepared.declaration]):
+        raise _Refused(_IMPORTER, prepared.nodes)
+    return _Program(program, prepared.nodes, prepared.reference)
+
+
+def _of_mlir(source: ModelSource, options: CompileOptions, work: CompilerWork) -> _Program:
+    """With names of JAX, where it has such, and this Python has the compiler's package."""
+    asked = {**options.inputs._asdict(), "an opset": options.opset}
+    for what, value in asked.items():
+        if value and not source.is_shaped:
+            raise InvalidArgumentError(f"'{source.name}': {what} can be chosen of ONNX files only")
+    program, log = work.path("program.mlirbc"), MessageLog(work.path("names.log"))
+    with contextlib.suppress(UnavailableError):
+        work.run(_IMPORTER, [*importer("stablehlo"), source.path, program], log)
+    return _Program(program if os.path.exists(program) else source.path, {}, None)
+
+
+def _declarations(path: str) -> tuple[str, ...]:
+    from jitree.api.inspection import inspect
+
+    functions = inspect(path).functions.values()
+    return tuple(dict.fromkeys(signature.declaration for signature in functions))
+
+
+@contextlib.contextmanager
+def written(path: str) -> Iterator[str]:
+    """A file beside the path, which takes its place when all has gone well. UNAVAILABLE where it cannot be
+    written, before anything else is done."""
+    temporary = f"{path}.{unique()}"
+    try:
+        if os.path.isdir(path):
+            raise InvalidArgumentError(f"cannot write '{path}': it is a folder; name a file in it")
+        open(temporary, "xb").close()
+    except OSError as error:
+        pass_interruption(error)
+        raise UnavailableError(f"cannot write '{path}': {error.strerror}") from None
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+@contextlib.contextmanager
+def logged(path: str) -> Iterator[MessageLog]:
+    """The messages of what runs, which are put there where that is refused or takes too long."""
+    log = MessageLog(f"{path}.{unique()}")
+    try:
+        yield log
+    except (UnimplementedError, InternalError, DeadlineExceededError) as error:
+        os.replace(log.path, path)
+        error.with_context(f"its messages are in '{path}'")
+        raise
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(log.path)

@@ -1,0 +1,76 @@
+"""``jitree.compile``: a model of another tool becomes a module."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from jitree.base.private_files import unique
+from jitree.compiling.building import PREFIX, CompileOptions, compile_model, departure
+from jitree.compiling.checking import TOLERANCE
+from jitree.compiling.onnx_inputs import ChosenInputs
+from jitree.compiling.sources import name_of
+from jitree.compiling.targets import PORTABLE, target_of
+from jitree.errors import folded, memory_errors
+
+SECONDS: Final = 600.0
+"""How long importer and compiler may take."""
+
+
+@folded
+@memory_errors("compiling a model")
+def compile(
+    model: Any,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    target: str | Sequence[str] = PORTABLE,
+    input_shapes: Mapping[str, Sequence[int | None]] | None = None,
+    input_dtypes: Mapping[str, str] | None = None,
+    input_values: Mapping[str, Any] | None = None,
+    opset: int = 0,
+    timeout: float = SECONDS,
+    check: bool = True,
+    flags: Sequence[str] = (),
+) -> bytes | str:
+    """Compiles a model; returns the bytes of the module, or the path ``output`` that it is written to.
+
+    ``model``: the path or the bytes of an ONNX file, of MLIR text or bytecode, or of StableHLO (a portable
+    artefact, or ``jax.export.Exported.serialize()``); an object that JAX or PyTorch has exported; a function
+    of JAX or a module of PyTorch; ``"module:function"`` or ``"file.py:function"`` of either.
+    ``target``: one or more of "vmvx" (all processors), "llvm-cpu" (this kind of processor), "cuda"; several
+    make one file that has all of them.
+    ``input_shapes``: sizes of inputs by name, None for one that stays open. ``input_dtypes``: element types
+    of inputs by name (``"ui8"``); an ONNX model casts them to its own, functions take f32 by default.
+    ``input_values``: arrays or numbers for inputs of an ONNX model, by name, which become constants.
+    ``opset``: the version of ONNX's operators that the model is converted to; 0: 17 if it has an older one.
+    ``timeout``: seconds that importer and compiler may take. ``check``: compares results with those of
+    onnxruntime where it is installed; an error above 1e-4 of the largest value is a warning.
+    ``flags``: more flags of ``iree-compile``, or others than this function chooses.
+
+    NOT_FOUND for a missing file, INVALID_ARGUMENT for what is no model or damaged, and for shapes, types and
+    targets that do not fit; UNIMPLEMENTED where the compiler refuses the model, with the operator, its place
+    and what to change; DEADLINE_EXCEEDED; UNAVAILABLE without the packages (``pip install
+    'jitree[compile]'``) or where the file cannot be written; DATA_LOSS where the result is wrong by 1e-2.
+    """
+    inputs = ChosenInputs(input_shapes or {}, input_dtypes or {}, input_values or {})
+    options = CompileOptions(target_of(target), inputs, opset, timeout, check, flags)
+    note = _noted(name_of(model))
+    if output is not None:
+        result = compile_model(model, os.fsdecode(output), options, note).check
+        data: bytes | str = os.fsdecode(output)
+    else:
+        with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
+            path, log = os.path.join(folder, "module.vmfb"), os.path.join(tempfile.gettempdir(), unique())
+            result = compile_model(model, path, options, note, log).check
+            data = Path(path).read_bytes()
+    if result.error is not None and result.error > TOLERANCE:
+        note(departure(result))
+    return data
+
+
+def _noted(name: str) -> Callable[[str], None]:
+    return lambda text: warnings.warn(f"'{name}': {text}", stacklevel=4)

@@ -1,0 +1,248 @@
+"""ONNX files, made ready for the compiler by the tools of onnx and onnxruntime: fixed shapes, folded
+constants, a newer opset, known shapes throughout, and a name for each node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from jitree.base.records import NamedTuple
+from jitree.compiling.onnx_forms import replace_forms
+from jitree.compiling.onnx_inputs import ChosenInputs, Shape, choose, inputs_of, shape_of, type_name
+from jitree.compiling.processes import INSTALL, CompilerWork
+from jitree.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError, pass_interruption
+
+OLDEST_OPSET: Final = 17
+"""The importer is written for this and later ones; it knows old forms of some operators only."""
+FUNCTION: Final = "main"
+_VERSION: Final = 8
+"""Of the file format: in older ones weights without an input of their name have no shape."""
+_LARGEST: Final = (1 << 31) - 1
+"""Bytes of a protocol buffer."""
+
+
+class NodePlace(NamedTuple):
+    operator: str
+    text: str
+    """Where it is in the file, what it makes, and of what."""
+
+
+class PreparedModel(NamedTuple):
+    """A model for the importer."""
+
+    program: Any
+    """The model as it is imported."""
+    reference: Any
+    """The model with its shapes and types, and nothing else changed."""
+    nodes: dict[str, NodePlace]
+    """Where each node comes from, by the name that it has in errors."""
+    declaration: str
+    """Of the function that is made of it."""
+
+
+def read_model(path: str, name: str) -> Any:
+    """INVALID_ARGUMENT for what is no ONNX file, is damaged or lacks the files of its weights."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise UnavailableError(f"onnx cannot be imported ({error}): {INSTALL}") from None
+    try:
+        model = onnx.load(path)
+    except Exception as error:
+        pass_interruption(error)
+        raise InvalidArgumentError(f"'{name}' is no ONNX file, or damaged: {first_line(error)}") from None
+    if not model.graph.node and not model.graph.output:
+        raise InvalidArgumentError(f"'{name}' is no ONNX file, or damaged: it has no graph")
+    if model.ByteSize() > _LARGEST:
+        raise ResourceExhaustedError(f"'{name}': a model has 2 GiB at most here, with its weights")
+    return model
+
+
+def prepare(
+    model: Any, inputs: ChosenInputs, opset: int, expanded: Sequence[str], work: CompilerWork
+) -> PreparedModel:
+    """Makes a model ready. ``opset`` 0: as it is, but not older than the importer knows. ``expanded``: the
+    operators that are written by others. INVALID_ARGUMENT for inputs and opsets that do not fit."""
+    import onnx
+
+    origins = _origins(model)
+    reference = onnx.ModelProto()
+    reference.CopyFrom(model)
+    choose(reference, inputs)
+    reference.ir_version = max(reference.ir_version, _VERSION)
+    program = _expanded(_converted(_inferred(reference, work), opset, work), expanded)
+    program = _inferred(_folded(program, work), work)
+    replace_forms(program)
+    program = _inferred(program, work)
+    _drop_weights_of_inputs(program)
+    program.graph.name = FUNCTION
+    return PreparedModel(program, reference, _named(program, origins), declaration_of(program))
+
+
+def can_expand(operator: str) -> bool:
+    """Whether ONNX says what an operator is by others."""
+    import onnx
+
+    if not onnx.defs.has(operator):
+        return False
+    schema = onnx.defs.get_schema(operator)
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def _expanded(model: Any, operators: Sequence[str]) -> Any:
+    import onnx.inliner
+
+    if not operators:
+        return model
+    names = [("", operator) for operator in operators]
+    return onnx.inliner.inline_selected_functions(model, names, inline_schema_functions=True)
+
+
+def opset_of(model: Any) -> int:
+    """Of ONNX's own operators; 0 if it has none."""
+    return next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 0)
+
+
+def _converted(model: Any, opset: int, work: CompilerWork) -> Any:
+    import onnx
+
+    current = opset_of(model)
+    wanted = opset or max(current, OLDEST_OPSET)
+    if wanted == current or not current:
+        return model
+    try:
+        return onnx.version_converter.convert_version(model, wanted)
+    except Exception as error:
+        pass_interruption(error)
+        message = f"opset {wanted}: the model has {current}, and onnx cannot convert it: {first_line(error)}"
+        if opset:
+            raise InvalidArgumentError(message) from None
+        work.note(message)
+        return model
+
+
+def _folded(model: Any, work: CompilerWork) -> Any:
+    """The model after onnxruntime has computed what is constant; as it is where that cannot be done."""
+    import onnx
+
+    given, folded = work.path("given.onnx"), work.path("folded.onnx")
+    Path(given).write_bytes(model.SerializeToString())
+    refusal = work.ask_peer("fold", given, folded)
+    if refusal:
+        work.note(f"constants are not folded: {refusal}")
+        return model
+    model = onnx.load(folded)
+    used = {node.domain for node, *_ in _nodes(model.graph, "")} | {""}
+    kept = [one for one in model.opset_import if one.domain in used]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)
+    return model
+
+
+def _inferred(model: Any, work: CompilerWork) -> Any:
+    """With the shapes of all values. What the file says of results is taken where nothing else is known:
+    exporters leave shapes there that the model does not have."""
+    import onnx
+
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    del bare.graph.value_info[:]
+    for value in bare.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    try:
+        inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True)
+    except Exception as error:
+        pass_interruption(error)
+        work.note(f"shapes are not inferred: {first_line(error)}")
+        return model
+    stated = {value.name: value for value in model.graph.output}
+    for value in inferred.graph.output:
+        _complete(value, stated[value.name])
+    known = {value.name for value in inferred.graph.value_info}
+    inferred.graph.value_info.extend(value for value in model.graph.value_info if value.name not in known)
+    return inferred
+
+
+def _complete(value: Any, stated: Any) -> None:
+    """Takes over what the file says of a result, where it is not known otherwise."""
+    known, other = shape_of(value), shape_of(stated)
+    if known is None:
+        value.CopyFrom(stated)
+    elif other is not None and len(other) == len(known):
+        for size, dimension in zip(other, value.type.tensor_type.shape.dim, strict=True):
+            if size is not None and dimension.dim_value <= 0:
+                dimension.dim_value = size
+
+
+def _drop_weights_of_inputs(model: Any) -> None:
+    kept = inputs_of(model)
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+
+
+def _origins(model: Any) -> dict[str, str]:
+    """Where a value is made in the file, by its name."""
+    return {
+        output: f"node {index} of {count}{inside}"
+        for node, index, count, inside in _nodes(model.graph, "")
+        for output in node.output
+        if output
+    }
+
+
+def _nodes(graph: Any, inside: str) -> Iterator[tuple[Any, int, int, str]]:
+    """Each node, also of the graphs in nodes, with its place in its graph, and where that is."""
+    for index, node in enumerate(graph.node):
+        yield node, index, len(graph.node), inside
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _nodes(inner, f" in {attribute.name} of {node.op_type} '{node.name}'")
+
+
+def _named(model: Any, origins: Mapping[str, str]) -> dict[str, NodePlace]:
+    """Gives each node a name that no other has, and tells where it comes from."""
+    found: dict[str, NodePlace] = {}
+    for node, index, _, _ in _nodes(model.graph, ""):
+        name = node.name or f"{node.op_type}_{index}"
+        while name in found:
+            name += f"_{index}"
+        node.name = name
+        made = [output for output in node.output if output]
+        place = next((origins[output] for output in made if output in origins), "not in the file itself")
+        takes = ", ".join(f"'{one}'" for one in node.input if one) or "nothing"
+        makes = ", ".join(f"'{one}'" for one in made)
+        found[name] = NodePlace(node.op_type, f"{place}, makes {makes} of {takes}")
+    return found
+
+
+def declaration_of(model: Any) -> str:
+    """Names, types and shapes of arguments and results, as the compiler declares those of other programs."""
+    arguments, results = (_declared(values) for values in (model.graph.input, model.graph.output))
+    return f"sync func @{FUNCTION}({', '.join(arguments)}) -> ({', '.join(results)})"
+
+
+def _declared(values: Sequence[Any]) -> list[str]:
+    names: dict[str, None] = {}
+    for value in values:
+        name = re.sub(r"\W", "_", value.name, flags=re.ASCII) or "_"
+        name = f"_{name}" if name[0].isdigit() else name
+        while name in names:
+            name += "_"
+        names[name] = None
+    return [f"%{name}: {_tensor(value)}" for name, value in zip(names, values, strict=True)]
+
+
+def _tensor(value: Any) -> str:
+    shape: Shape | None = shape_of(value)
+    if shape is None:
+        return "!hal.buffer_view"
+    sizes = "".join("?x" if size is None else f"{size}x" for size in shape)
+    return f"tensor<{sizes}{type_name(value.type.tensor_type.elem_type)}>"
+
+
+def first_line(error: object) -> str:
+    """What an error of another library says, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,123 @@
+"""Programs that this package starts to compile: their place, their time limit, and the file that they write
+their messages to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from jitree.base.records import NamedTuple
+from jitree.errors import DeadlineExceededError, UnavailableError, pass_interruption
+
+INSTALL: Final = "pip install 'jitree[compile]'"
+_MOST_MESSAGES: Final = 1 << 20
+"""Bytes of a log in which the reason of a failure is looked for: it comes first."""
+
+
+class MessageLog:
+    """The file that programs write their messages to."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.clear()
+
+    def clear(self) -> None:
+        Path(self.path).write_bytes(b"")
+
+    def text(self) -> str:
+        with open(self.path, "rb") as file:
+            return file.read(_MOST_MESSAGES).decode("utf-8", "backslashreplace")
+
+
+class CompilerWork(NamedTuple):
+    """What all steps of one compilation share."""
+
+    folder: str
+    """Where files are put that are not needed any more when it is done."""
+    log: MessageLog
+    """Of importer and compiler."""
+    ends: float
+    """When it has to be done, by the monotonic clock."""
+    note: Callable[[str], None]
+    """Gets what cannot be done to the model, and is not needed either."""
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    def run(self, who: str, command: Sequence[str], log: MessageLog | None = None) -> int:
+        """The exit status of a program, whose messages go to the log. It ends, with all that it has started,
+        when time is over, with DEADLINE_EXCEEDED; and where an exception comes."""
+        try:
+            with open((log or self.log).path, "ab") as file:
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+                )
+        except OSError as error:
+            pass_interruption(error)
+            raise UnavailableError(f"cannot start '{command[0]}': {error.strerror}") from None
+        try:
+            return process.wait(max(0.0, self.ends - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise DeadlineExceededError(
+                f"{who} has not ended in time; give it more (--timeout=<seconds>, timeout=)"
+            ) from None
+        finally:
+            _end(process)
+
+    def ask_peer(self, what: str, *paths: str) -> str:
+        """Has onnxruntime do something with files; what keeps it from that, empty where nothing does."""
+        if _spec("onnxruntime") is None:
+            return "onnxruntime is not installed (pip install onnxruntime)"
+        log = MessageLog(f"{paths[-1]}.log")
+        command = [sys.executable, "-P", str(Path(__file__).with_name("peer.py")), what, *paths]
+        status = self.run("onnxruntime", command, log)
+        if status < 0:
+            return f"onnxruntime has crashed ({signal.Signals(-status).name})"
+        lines = log.text().splitlines() or [f"exit status {status}"]
+        return f"onnxruntime refuses the model: {lines[-1]}" if status else ""
+
+
+def compiler() -> list[str]:
+    """How ``iree-compile`` is started: the one of this Python's packages, else the one of the search path.
+    UNAVAILABLE without either."""
+    spec = _spec("iree.compiler")
+    for folder in () if spec is None else spec.submodule_search_locations or ():
+        for path in Path(folder).glob("_mlir_libs/iree-compile*"):
+            if os.access(path, os.X_OK):
+                return [str(path)]
+    found = shutil.which("iree-compile")
+    if found is None:
+        raise UnavailableError(f"there is no iree-compile: {INSTALL}")
+    return [found]
+
+
+def importer(kind: str) -> list[str]:
+    """How a file of a kind is imported, by the compiler's package. UNAVAILABLE without it."""
+    if _spec("iree.compiler.extras.onnx_importer") is None:
+        raise UnavailableError(f"the Python package iree-base-compiler is not installed: {INSTALL}")
+    return [sys.executable, "-P", str(Path(__file__).with_name("importer.py")), kind]
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    try:
+        return find_spec(name)
+    except ImportError:
+        return None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends the process, if it has not ended, and those that it has started."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,99 @@
+"""``jitree compile``: makes a module of a model of another tool."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Final
+
+from jitree.errors import InvalidArgumentError
+from jitree.tools.flag_table import flag_set
+from jitree.tools.flags import ParsedFlags, command
+from jitree.tools.number_parsing import parse_float
+
+FLAGS: Final = flag_set("compile", "makes a module of an ONNX, StableHLO or MLIR file", "compile", "model")
+
+
+@command(FLAGS)
+def main(flags: ParsedFlags) -> int:
+    """Runs the command: compiles, compares with onnxruntime, and says what the file has."""
+    from jitree.compiling.building import CompileOptions, compile_model, departure
+    from jitree.compiling.checking import TOLERANCE
+    from jitree.compiling.onnx_inputs import ChosenInputs
+    from jitree.compiling.targets import target_of
+
+    model, output = flags.text("model"), flags.text("output") or flags.text("o")
+    if not model or not output:
+        raise InvalidArgumentError("name a model and a file: jitree compile model.onnx -o model.vmfb")
+    target = target_of(flags.text("target"), flags.text("processor"), flags.text("cuda_target"))
+    inputs = ChosenInputs(
+        shapes_of(flags.texts("input_shape")),
+        _pairs(flags.texts("input_dtype"), "input_dtype"),
+        values_of(flags.texts("input_value")),
+    )
+
+    def note(text: str) -> None:
+        print(f"{model}: {text}", file=sys.stderr)
+
+    options = CompileOptions(
+        target,
+        inputs,
+        flags.integer("opset"),
+        flags.number("timeout"),
+        flags.boolean("check"),
+        flags.texts("compiler_flag"),
+    )
+    made = compile_model(model, output, options, note)
+    for declaration in made.declarations:
+        print(f"{output}: {target}: {declaration}")
+    if made.check.error is None:
+        print(f"{output}: not compared with onnxruntime: {made.check.about}")
+    elif made.check.error > TOLERANCE:
+        note(f"warning: {departure(made.check)}")
+    else:
+        print(f"{output}: largest error against onnxruntime {made.check.error:.1e} of the largest value")
+    return 0
+
+
+def shapes_of(texts: Iterable[str]) -> dict[str, list[int | None]]:
+    """``x=1x3x?x?`` → sizes by name; without a name of the only input. INVALID_ARGUMENT for others."""
+    return {name: _sizes(text, f"{name}={text}") for name, text in _pairs(texts, "input_shape").items()}
+
+
+def values_of(texts: Iterable[str]) -> dict[str, list[int | float]]:
+    """``sr=16000`` and ``scales=1,1,2.5`` → numbers by name. INVALID_ARGUMENT for others."""
+    found: dict[str, list[int | float]] = {}
+    for name, text in _pairs(texts, "input_value").items():
+        try:
+            found[name] = [
+                int(one) if one.lstrip("-").isdecimal() else parse_float(one) for one in text.split(",")
+            ]
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"flag '--input_value': '{name}={text}': {error.message}") from None
+    return found
+
+
+def _sizes(text: str, given: str) -> list[int | None]:
+    sizes: list[int | None] = []
+    for size in text.split("x") if text else ():
+        if size != "?" and not (size.isascii() and size.isdecimal() and 0 < int(size) < 1 << 31):
+            raise InvalidArgumentError(
+                f"flag '--input_shape': '{given}' is no shape; one is x=1x3x48x192, with ? for a size that "
+                "stays open"
+            )
+        sizes.append(None if size == "?" else int(size))
+    return sizes
+
+
+def _number(text: str) -> int | float:
+    return int(text) if text.isascii() and text.removeprefix("-").isdecimal() else parse_float(text)
+
+
+def _pairs(texts: Iterable[str], flag: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        name, _, value = text.rpartition("=")
+        if name in found:
+            raise InvalidArgumentError(f"flag '--{flag}': input '{name}' is given twice")
+        found[name] = value
+    return found

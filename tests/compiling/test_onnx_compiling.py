@@ -1,0 +1,137 @@
+"""ONNX files as modules: with the compiler, its importer and onnxruntime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitree
+from jitree.compiling import checking
+from jitree.errors import DataLossError, UnimplementedError
+from tests.api.onnx_files import chain
+from tests.tools.command import jitree as command
+
+REASON = "{} is not installed: pip install 'jitree[compile]' onnxruntime"
+onnx = pytest.importorskip("onnx", reason=REASON.format("onnx"))
+pytest.importorskip("onnxruntime", reason=REASON.format("onnxruntime"))
+pytest.importorskip("iree.compiler.extras.onnx_importer", reason=REASON.format("iree-base-compiler"))
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+WEIGHTS = [np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32) for _ in range(2)]
+X = np.ones((3, 4), np.float32)
+DECLARATION = "sync func @main(%x: tensor<3x4xf32>) -> (%soft_1: tensor<3x4xf32>)"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "chain.onnx"
+    path.write_bytes(chain(WEIGHTS, 3))
+    return path
+
+
+def parsed(text: str, opset: int = 17) -> Any:
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> g {text}')
+
+
+def test_one_command_makes_a_module(model: Path, tmp_path: Path) -> None:
+    output = tmp_path / "chain.vmfb"
+    outcome = command("compile", model, "-o", output)
+    assert outcome.code == 0, outcome.stderr
+    assert f"{output}: vmvx: {DECLARATION}\n{output}: largest error against onnxruntime " in outcome.stdout
+    module = jitree.load(output, device="local-sync")
+    assert DECLARATION in repr(module)
+    assert np.asarray(module.main(x=X)).sum(axis=1) == pytest.approx(1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["chain.onnx", "chain.vmfb"]
+    again = command("run", output, "--device=local-sync", "--input=3x4xf32=1")
+    assert again.code == 0, again.stderr
+
+
+def test_one_file_has_both_kinds_for_a_processor(model: Path) -> None:
+    data = jitree.compile(model, target="vmvx,llvm-cpu")
+    results = []
+    for prefer in ("vmvx", "llvm-cpu"):
+        with jitree.Session("local-sync", prefer=prefer) as session:
+            results.append(np.asarray(session.load(data).main(X)).copy())
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-5)
+
+
+def test_models_in_memory_are_taken(model: Path) -> None:
+    loaded = onnx.load(model)
+    for given in (loaded, loaded.SerializeToString()):
+        data = jitree.compile(given)
+        assert [one.declaration for one in jitree.inspect(data).functions.values()] == [DECLARATION] * 2
+
+
+def test_bytes_go_in_where_the_model_takes_integers(model: Path) -> None:
+    data = jitree.compile(model, input_dtypes={"x": "ui8"})
+    with jitree.Session("local-sync") as session:
+        result = session.load(data).main(np.ones((3, 4), np.uint8))
+        assert np.asarray(result).sum(axis=1) == pytest.approx(1)
+
+
+def test_a_wrong_result_is_an_error_and_a_departure_a_warning(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "chain.vmfb"
+    monkeypatch.setattr(checking, "error_of", lambda result, expected: 0.5)
+    with pytest.raises(DataLossError) as caught:
+        jitree.compile(model, output)
+    assert str(caught.value) == (
+        f"DATA_LOSS; '{model}': 'soft_1' departs from onnxruntime's result by 5.0e-01 of its largest value; "
+        "--check=false (check=False) keeps the module"
+    )
+    assert not output.exists()
+    jitree.compile(model, output, check=False)
+    monkeypatch.setattr(checking, "error_of", lambda result, expected: 5e-3)
+    with pytest.warns(
+        UserWarning, match=r"'soft_1' departs from onnxruntime's result by 5.0e-03 of its larg"
+    ):
+        jitree.compile(model, output)
+    outcome = command("compile", model, "-o", output)
+    assert (outcome.code, outcome.stderr.count("\n")) == (0, 1)
+    assert "warning: 'soft_1' departs from onnxruntime's result by 5.0e-03" in outcome.stderr
+
+
+def test_a_refusal_names_the_node(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    text = "g (float[4] x) => (float[2] y) { a = Neg(x) y = made.up.Unknown(a, a) }"
+    onnx.save(onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17, "made.up": 1]> ' + text), path)
+    with (
+        pytest.raises(UnimplementedError) as caught,
+        pytest.warns(UserWarning, match=r"not folded: onnxrunt"),
+    ):
+        jitree.compile(path, tmp_path / "m.vmfb")
+    assert str(caught.value) == (
+        f"UNIMPLEMENTED; the compiler refuses '{path}': Unknown 'Unknown_1' (node 1 of 2, makes 'y' of "
+        "'a', 'a'): the compiler has no rule for this operator with these types and attributes; give the "
+        "shapes of all inputs (--input-shape=), another --opset, or export the model with other operators; "
+        f"its messages are in '{tmp_path}/m.vmfb.log'"
+    )
+
+
+FORMS = {
+    "a window that is put once": (
+        "(float[1,2,6] x, float[3,2,3] w) => (float[1,3,1] y) { y = Conv<strides=[4]>(x, w) }"
+    ),
+    "padding by elements": (
+        '(float[1,6] x) => (float[1,10] y) <int64[4] p = {0,2,0,2}> { y = Pad<mode="reflect">(x, p) }'
+    ),
+    "f64": "(double[3,4] x) => (double[3] y) <int64[1] a = {1}> { y = ReduceSum<keepdims=0>(x, a) }",
+    "nothing to give": "() => (float[2] y) { y = Constant<value = float[2] {1, 2}>() }",
+    "a truth value": "(bool[3] x) => (bool[3] y) { y = Not(x) }",
+    "an open size": "(float[N,3] x) => (float[N,3] y) { y = Softmax(x) }",
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_forms_of_programs_compute_what_onnxruntime_does(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(parsed(FORMS[name]), path)
+    outcome = command("compile", path, "-o", tmp_path / "m.vmfb")
+    assert outcome.code == 0, outcome.stderr
+    assert outcome.stderr == ""
+    assert "m.vmfb: largest error against onnxruntime " in outcome.stdout

@@ -1,0 +1,242 @@
+"""What is done to ONNX files before they are imported: with onnx, without a compiler."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jitree.compiling.onnx_files import can_expand, opset_of, prepare, read_model
+from jitree.compiling.onnx_forms import replace_forms
+from jitree.compiling.onnx_inputs import ChosenInputs, choose, inputs_of, shape_of
+from jitree.compiling.processes import CompilerWork, MessageLog
+from jitree.errors import InvalidArgumentError
+from tests.api.onnx_files import chain
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install 'jitree[compile]'")
+
+NOTHING = ChosenInputs({}, {}, {})
+
+
+def parsed(text: str, opset: int = 17) -> Any:
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> g {text}')
+
+
+def results(model: Any, **arguments: Any) -> list[Any]:
+    from onnx.reference import ReferenceEvaluator
+
+    return list(ReferenceEvaluator(model).run(None, arguments))
+
+
+@pytest.fixture
+def notes() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def work(tmp_path: Path, notes: list[str], no_packages: None) -> CompilerWork:
+    """Without onnxruntime, which folds constants."""
+    return CompilerWork(str(tmp_path), MessageLog(str(tmp_path / "log")), time.monotonic() + 60, notes.append)
+
+
+WINDOWS: dict[str, tuple[str, dict[str, tuple[int, ...]]]] = {
+    "padding of a convolution": (
+        "(float[1,2,2] x, float[3,2,3] w) => (float[1,3,1] y) { y = Conv<strides=[2], pads=[1,1]>(x, w) }",
+        {"x": (1, 2, 2), "w": (3, 2, 3)},
+    ),
+    "elements of a convolution": (
+        "(float[1,2,6,5] x, float[3,2,3,3] w, float[3] b) => (float[1,3,1,1] y) "
+        "{ y = Conv<strides=[4,4], pads=[0,0,0,1]>(x, w, b) }",
+        {"x": (1, 2, 6, 5), "w": (3, 2, 3, 3), "b": (3,)},
+    ),
+    "dilated": (
+        "(float[1,2,8] x, float[3,2,3] w) => (float[1,3,1] y) { y = Conv<strides=[4], dilations=[2]>(x, w) }",
+        {"x": (1, 2, 8), "w": (3, 2, 3)},
+    ),
+    "maximum": (
+        "(float[1,2,6] x) => (float[1,2,1] y) { y = MaxPool<kernel_shape=[3], strides=[4]>(x) }",
+        {"x": (1, 2, 6)},
+    ),
+    "average": (
+        "(float[1,2,5,4] x) => (float[1,2,1,1] y) "
+        "{ y = AveragePool<kernel_shape=[3,3], strides=[5,4], pads=[1,1,1,1]>(x) }",
+        {"x": (1, 2, 5, 4)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows_that_are_put_once_reach_the_end(name: str) -> None:
+    text, shapes = WINDOWS[name]
+    random = np.random.default_rng(0)
+    arguments = {key: random.standard_normal(shape).astype(np.float32) for key, shape in shapes.items()}
+    model = parsed(text)
+    expected = results(model, **arguments)
+    changed = onnx.shape_inference.infer_shapes(model)
+    replace_forms(changed)
+    onnx.checker.check_model(changed, full_check=True)
+    np.testing.assert_allclose(results(changed, **arguments)[0], expected[0], rtol=1e-6)
+    assert changed.SerializeToString() != onnx.shape_inference.infer_shapes(model).SerializeToString()
+    assert all(rest == 0 for rest in rests(changed))
+
+
+def rests(model: Any) -> list[int]:
+    """What windows do not reach, in each dimension."""
+    model = onnx.shape_inference.infer_shapes(model)
+    shapes = {value.name: shape_of(value) for value in (*model.graph.input, *model.graph.value_info)}
+    found = []
+    for node in model.graph.node:
+        attributes = {one.name: list(one.ints) for one in node.attribute}
+        if "strides" in attributes:
+            kernel = attributes.get("kernel_shape") or list((shapes[node.input[1]] or ())[2:])
+            rank = len(kernel)
+            pads = attributes.get("pads", [0] * (2 * rank))
+            for axis, size in enumerate((shapes[node.input[0]] or ())[2:]):
+                reach = (kernel[axis] - 1) * attributes.get("dilations", [1] * rank)[axis] + 1
+                found.append((size or 0) + pads[axis] + pads[axis + rank] - reach)
+    return found
+
+
+UNCHANGED = {
+    "two windows": "(float[1,2,7] x, float[3,2,3] w) => (float[1,3,2] y) { y = Conv<strides=[3]>(x, w) }",
+    "places of maxima": "(float[1,2,6] x) => (float[1,2,1] y, int64[1,2,1] i) "
+    "{ y, i = MaxPool<kernel_shape=[3], strides=[4]>(x) }",
+    "open size": "(float[1,2,N] x, float[3,2,3] w) => (float[1,3,M] y) { y = Conv<strides=[4]>(x, w) }",
+    "automatic": "(float[1,2,6] x, float[3,2,3] w) => (float[1,3,2] y) "
+    '{ y = Conv<strides=[4], auto_pad="SAME_UPPER">(x, w) }',
+    "padding by zeros": "(float[2] x) => (float[4] y) <int64[2] p = {1,1}> { y = Pad(x, p) }",
+    "padding that is computed": '(float[2] x, int64[2] p) => (float[N] y) { y = Pad<mode="edge">(x, p) }',
+    "less of a tensor": '(float[4] x) => (float[3] y) <int64[2] p = {0,-1}> { y = Pad<mode="edge">(x, p) }',
+}
+
+
+@pytest.mark.parametrize("name", UNCHANGED)
+def test_other_forms_stay_as_they_are(name: str) -> None:
+    model = onnx.shape_inference.infer_shapes(parsed(UNCHANGED[name]))
+    before = model.SerializeToString()
+    replace_forms(model)
+    assert model.SerializeToString() == before
+
+
+@pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
+def test_padding_by_elements_gathers_them(mode: str) -> None:
+    x = np.arange(15, dtype=np.float32).reshape(1, 3, 5)
+    for pads, axes in (([0, 1, 2, 0, 2, 1], None), ([0, 0, 4, 0, 0, 0], None), ([1, 3], [-1]), ([1, 0], [1])):
+        given = f"<int64[{len(pads)}] p = {{{','.join(map(str, pads))}}}"
+        if axes is not None:
+            given += f", int64[{len(axes)}] a = {{{','.join(map(str, axes))}}}"
+        inputs = "x, p" if axes is None else "x, p, , a"
+        model = parsed(
+            f'(float[1,3,5] x) => (float[A,B,C] y) {given}> {{ y = Pad<mode="{mode}">({inputs}) }}', 19
+        )
+        model = onnx.shape_inference.infer_shapes(model)
+        expected = results(model, x=x)[0]
+        replace_forms(model)
+        assert {node.op_type for node in model.graph.node} == {"Gather"}
+        np.testing.assert_array_equal(results(model, x=x)[0], expected)
+
+
+def test_element_types_are_cast_at_the_beginning() -> None:
+    text = """(float[2] x, bool c) => (float[2] y) {
+        y = If (c) <then_branch = t () => (float[2] a) { a = Neg(x) }, else_branch = e () => (float[2] b)
+        { b = Abs(x) }> }"""
+    model = parsed(text)
+    choose(model, ChosenInputs({}, {"x": "u8"}, {}))
+    onnx.checker.check_model(model, full_check=True)
+    assert [one.type.tensor_type.elem_type for one in inputs_of(model)] == [2, 9]
+    result = results(model, x=np.array([3, 4], np.uint8), c=np.array(True))[0]
+    assert result.tolist() == [-3, -4]
+    with pytest.raises(
+        InvalidArgumentError, match=r"element type of input 'x': there is no 'f33'; there are f32"
+    ):
+        choose(model, ChosenInputs({}, {"x": "f33"}, {}))
+
+
+def test_values_make_constants() -> None:
+    text = """(float[2] x, int64 n, int32[2] k) => (float[2] y)
+        { m = Cast<to=1>(n) l = Cast<to=1>(k) y = Sum(x, m, l) }"""
+    model = parsed(text)
+    choose(model, ChosenInputs({}, {}, {"n": [5], "k": (1, 2)}))
+    assert [value.name for value in inputs_of(model)] == ["x"]
+    assert results(model, x=np.zeros(2, np.float32))[0].tolist() == [6, 7]
+
+
+@pytest.mark.parametrize("value", [[1, 2, 3], [1.5, 2], "two", [1 << 40, 0], None])
+def test_values_that_do_not_fit(value: Any) -> None:
+    model = parsed("(int32[2] k) => (int32[2] y) { y = Neg(k) }")
+    with pytest.raises(InvalidArgumentError) as caught:
+        choose(model, ChosenInputs({}, {}, {"k": value}))
+    assert caught.value.message == f"value of input 'k': {value} does not fit: k: i32[2]"
+
+
+def test_files_that_are_damaged(tmp_path: Path) -> None:
+    whole = chain([np.ones((8, 8), np.float32)], 2)
+    path = tmp_path / "m.onnx"
+    for data in (whole[:-30], b"", b"\x08\x07"):
+        path.write_bytes(data)
+        with pytest.raises(InvalidArgumentError) as caught:
+            read_model(str(path), "m.onnx")
+        assert caught.value.message.startswith("'m.onnx' is no ONNX file, or damaged: ")
+        assert "\n" not in caught.value.message
+
+
+def test_weights_in_files_that_are_missing(tmp_path: Path) -> None:
+    model = onnx.load_model_from_string(chain([np.ones((64, 64), np.float32)], 2))
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    assert read_model(str(path), "m.onnx").graph.initializer[0].raw_data
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(InvalidArgumentError, match=r"'m.onnx' is no ONNX file, or damaged: .*weights\.bin"):
+        read_model(str(path), "m.onnx")
+
+
+def test_opsets_are_converted(work: CompilerWork, notes: list[str]) -> None:
+    old = parsed("(float[2] x) => (float[2] y) { y = Neg(x) }", 11)
+    assert opset_of(prepare(old, NOTHING, 0, [], work).program) == 17
+    assert opset_of(prepare(old, NOTHING, 18, [], work).program) == 18
+    assert notes == ["constants are not folded: onnxruntime is not installed (pip install onnxruntime)"] * 2
+    with pytest.raises(
+        InvalidArgumentError, match=r"opset 99: the model has 11, and onnx cannot convert it: "
+    ):
+        prepare(old, NOTHING, 99, [], work)
+
+
+def test_nodes_get_names_and_keep_their_places(work: CompilerWork) -> None:
+    model = parsed("(float[2] x) => (float[2] y) { a = Neg(x) b = Neg(a) y = Add(a, b) }")
+    model.graph.node[2].name = "Neg_0"
+    prepared = prepare(model, NOTHING, 0, [], work)
+    names = [node.name for node in prepared.program.graph.node]
+    assert len({*names}) == 3
+    assert prepared.nodes[names[0]] == ("Neg", "node 0 of 3, makes 'a' of 'x'")
+    assert prepared.nodes[names[2]] == ("Add", "node 2 of 3, makes 'y' of 'a', 'b'")
+    assert prepared.declaration == "sync func @main(%x: tensor<2xf32>) -> (%y: tensor<2xf32>)"
+
+
+def test_shapes_of_results_are_those_of_the_program(work: CompilerWork) -> None:
+    model = parsed("(float[2,N] x) => (float[1,seqlen] y) { y = Transpose(x) }")
+    prepared = prepare(model, ChosenInputs({"x": (2, 5)}, {}, {}), 0, [], work)
+    assert prepared.declaration.endswith("-> (%y: tensor<5x2xf32>)")
+
+
+def test_weights_of_old_files_have_shapes(work: CompilerWork) -> None:
+    model = parsed("(float[2,3] x, float[3,4] w) => (float[2,4] y) { y = MatMul(x, w) }", 9)
+    model.ir_version = 3
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((3, 4), np.float32), "w"))
+    prepared = prepare(model, NOTHING, 0, [], work)
+    assert [value.name for value in prepared.program.graph.input] == ["x"]
+    assert prepared.declaration.endswith("-> (%y: tensor<2x4xf32>)")
+
+
+def test_operators_that_onnx_writes_by_others_are_expanded(work: CompilerWork) -> None:
+    assert can_expand("Gelu") and not can_expand("Conv") and not can_expand("linalg.generic")
+    model = parsed("(float[4] x) => (float[4] y) { y = Gelu(x) }", 20)
+
+    def kinds(expanded: list[str]) -> set[str]:
+        prepared = prepare(model, NOTHING, 0, expanded, work)
+        return {node.op_type for node in prepared.program.graph.node}
+
+    assert kinds([]) == {"Gelu"}
+    assert "Gelu" not in kinds(["Gelu"]) and "Erf" in kinds(["Gelu"])
