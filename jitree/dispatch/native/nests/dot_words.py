@@ -38,36 +38,45 @@ class Dots:
         self.access = structure.loads[dot.row]
         self.lies_along = self.access.index.coefficient(vector.counter).number != 1
         """The bytes of a lane's word lie side by side."""
+        self._levels = [
+            level for level in structure.levels if self.access.index.coefficient(level.counter).terms
+        ]
+        """Those on which the words of a copy depend."""
 
     def begun(self, copies: Sequence[Offsets], values: list[str]) -> list[str]:
-        """The accumulators, and zeros: what moving the elements adds to those of each vector."""
-        return values + ["zeroinitializer"] * len(self._firsts(copies))
+        """The accumulators, and zeros: what moving the elements adds to those of the same words."""
+        return values + ["zeroinitializer"] * len(self._rows(copies))
 
     def ended(self, copies: Sequence[Offsets], values: list[str]) -> list[str]:
         """The accumulators without what moving the elements has added."""
-        firsts = self._firsts(copies)
-        return self._less(
-            copies, values[: len(copies)], dict(zip(firsts, values[len(copies) :], strict=True))
-        )
+        rows = self._rows(copies)
+        return self._less(copies, values[: len(copies)], dict(zip(rows, values[len(copies) :], strict=True)))
 
     def begun_in_panel(self, copies: Sequence[Offsets], values: list[str], panel: Panel) -> list[str]:
         """The same in front of a block of the reduction, whose panel ends with these sums."""
-        added = {first: self._load(panel.sums, str(first)) for first in self._firsts(copies)}
+        rows = self._rows(copies).items()
+        added = {row: self._load(panel.sums, str(offsets.get(self._vector, 0))) for row, offsets in rows}
         return self._less(copies, values, added)
 
-    def _less(self, copies: Sequence[Offsets], values: list[str], added: dict[int, str]) -> list[str]:
+    def _less(
+        self, copies: Sequence[Offsets], values: list[str], added: dict[tuple[int, ...], str]
+    ) -> list[str]:
         if not added:
             return values
         kind = llvm_type("i32", LANES)
         return [
-            self._writer.let(f"sub {kind} {value}, {added[offsets.get(self._vector, 0)]}")
+            self._writer.let(f"sub {kind} {value}, {added[self._row(offsets)]}")
             for offsets, value in zip(copies, values, strict=True)
         ]
 
-    def _firsts(self, copies: Sequence[Offsets]) -> list[int]:
-        """The first lanes of the vectors for which there are sums to be taken off."""
-        found = dict.fromkeys(offsets.get(self._vector, 0) for offsets in copies)
-        return list(found) if self._dot.turned else []
+    def _row(self, offsets: Offsets) -> tuple[int, ...]:
+        """Which words a copy has: those of a convolution's other outputs are others, too."""
+        return tuple(offsets.get(level, 0) for level in self._levels)
+
+    def _rows(self, copies: Sequence[Offsets]) -> dict[tuple[int, ...], Offsets]:
+        """The words for which there are sums to be taken off, with the first copy that has them."""
+        found = {self._row(offsets): offsets for offsets in reversed(copies)}
+        return found if self._dot.turned else {}
 
     def step(self, region: NestRegion, copies: Sequence[Offsets], values: list[str], first: int) -> list[str]:
         """The accumulators after the iterations of one instruction."""
@@ -76,9 +85,8 @@ class Dots:
             self.added(value, self._element(region, {**offsets, **at}), self.words(region, {**offsets, **at}))
             for offsets, value in zip(copies, values[: len(copies)], strict=True)
         ]
-        for start, value in zip(self._firsts(copies), values[len(copies) :], strict=False):
-            words = self.words(region, {self._vector: start, **at})
-            result.append(self.moved(value, words))
+        for offsets, value in zip(self._rows(copies).values(), values[len(copies) :], strict=False):
+            result.append(self.moved(value, self.words(region, {**offsets, **at})))
         return result
 
     def moved(self, value: str, words: str) -> str:

@@ -146,6 +146,24 @@ def test_convolution_of_planes(columns: int, signs: tuple[str, str]) -> None:
     check(function)
 
 
+@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("signs", SIGNS)
+def test_convolution_of_each_plane(signs: tuple[str, str], step: int) -> None:
+    """Each plane has a filter of its own: what the lanes have differs from row to row and plane to plane."""
+
+    def body(text: Text, at: list[str]) -> None:
+        row, column, plane, high, wide = at
+        out = text.index(0, (plane, 6 * 16), (row, 16), (column, 1))
+        image = text.index(0, (plane, 16 * 20), (row, step * 20), (high, 20), (column, 1), (wide, 1))
+        filters = text.index(0, (plane, 25), (high, 5), (wide, 1))
+        left, right = text.load(f"i8.{signs[0]}", 1, filters), text.load(f"i8.{signs[1]}", 2, image)
+        text.store("i32", 0, out, text.op("fma.i32", left, right, text.load("i32", 0, out)))
+
+    function = program([Level(6), Level(16), Level(3), Level(5), Level(5)], body)
+    assert takes_dots(function)
+    check(function)
+
+
 @dataclass(frozen=True)
 class Case:
     sizes: tuple[int, int, int]
