@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from jitree.codegen import image
 from jitree.codegen.image.flat import hashed
 from jitree.codegen.image.shipped import STAMP_FILE, STAMP_VARIABLE
 from jitree.tools import build_stamp
+from tests import collecting
 
 # Examples are judged by their results: on a busy machine any of them may be slow once. A run tries those that
 # the last one tried, so that it fails for a change alone; `--hypothesis-profile explore` tries others.
@@ -48,6 +50,17 @@ def images_are_built_here(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.dispatch.harness import start_here
 
     monkeypatch.setattr(image.Provider, "_start", start_here)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    with collecting.kept_bytecode(session.config):
+        collecting.import_shared(session.config)
+        return (yield)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    collecting.sort_files(items)
 
 
 def pytest_configure() -> None:

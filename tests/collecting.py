@@ -1,0 +1,70 @@
+"""How workers collect and share the tests, which takes a good part of their time.
+
+To compile the files of tests, with the messages of their assertions, takes three quarters of what collecting
+them does. Where Python may keep no bytecode beside sources (``PYTHONDONTWRITEBYTECODE``), it is kept in
+pytest's folder; and of workers that compile all of it, each begins with other files and finds what the others
+have compiled by then. Files that take long although they have few tests go first, so that none of them is
+still running when all other workers have ended.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+import pytest
+
+Item = TypeVar("Item")
+_FOLDER: Final = Path(__file__).parent
+_SLOW: Final = (
+    "loaders/test_vmvx_interrupt.py", "modules/test_cold_cache.py", "test_examples.py",
+    "codegen/test_image_shipped.py", "codegen/test_image_place.py",
+)  # fmt: skip
+"""Files that take ten seconds and more, most of it in processes that they start; the longest first."""
+
+
+@contextmanager
+def kept_bytecode(config: pytest.Config) -> Iterator[None]:
+    """Bytecode that is compiled meanwhile stays for other workers and runs."""
+    before = sys.dont_write_bytecode, sys.pycache_prefix
+    cache = getattr(config, "cache", None)
+    try:
+        if sys.dont_write_bytecode and cache is not None:
+            sys.dont_write_bytecode, sys.pycache_prefix = False, str(cache.mkdir("bytecode"))
+        yield
+    finally:
+        sys.dont_write_bytecode, sys.pycache_prefix = before
+
+
+def import_shared(config: pytest.Config) -> None:
+    """Imports the files of all tests, from other ones on than the other workers, if all are to run."""
+    worker = getattr(config, "workerinput", None)
+    if worker is None or list(config.args) != config.getini("testpaths"):
+        return
+    number, count = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+    for file in rotated(sorted(_FOLDER.rglob("test_*.py")), number, count):
+        name = ".".join(file.relative_to(_FOLDER.parent).with_suffix("").parts)
+        try:
+            importlib.import_module(name)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # one that skips itself, too: who collects it says what is the matter
+            continue
+
+
+def rotated(all_of_them: Sequence[Item], number: int, count: int) -> list[Item]:
+    """All, from the first one of a share on."""
+    start = len(all_of_them) * number // count
+    return [*all_of_them[start:], *all_of_them[:start]]
+
+
+def sort_files(items: list[pytest.Item]) -> None:
+    """Puts files that take long first, then those with many tests; tests of a file stay as they are."""
+    counts = Counter(item.path for item in items)
+    slow = {_FOLDER / name: place for place, name in enumerate(_SLOW)}
+    items.sort(key=lambda item: (slow.get(item.path, len(slow)), -counts[item.path], str(item.path)))
