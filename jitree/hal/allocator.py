@@ -12,7 +12,7 @@ from jitree.base.records import NamedTuple
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
 from jitree.hal.buffer import no_device
-from jitree.hal.enums import BufferCompatibility, MemoryAccess, MemoryType
+from jitree.hal.enums import BufferCompatibility, MemoryType
 
 Charge = Callable[[int], object]
 """Counts so many bytes until what it gives dies. RESOURCE_EXHAUSTED where a limit allows no more."""
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 _HOST_LOCAL: Final = int(MemoryType.HOST_LOCAL)
 _UNSIGNED: Final = 2**64 - 1
-_READ: Final = int(MemoryAccess.READ)
 _PADDING: Final = 64
 """Bytes that aligning a block takes at most."""
 
@@ -152,9 +151,6 @@ class Allocator(Unique, abc.ABC):
     is_zeroed: bool = False
     """Whether buffers are zero when they are handed out."""
 
-    is_of_host: bool = False
-    """Whether its memory is the host's."""
-
     reserved: int = 0
     """Bytes that it has taken from the system, or the driver, so far, where it keeps them for reuse."""
 
@@ -179,17 +175,6 @@ class Allocator(Unique, abc.ABC):
         ``view`` must be contiguous; the buffer keeps it, is read-only if it is, and calls ``release`` at the
         end.
         """
-
-    def import_constant(self, view: memoryview, memory_type: int, usage: int) -> Buffer | None:
-        """As :meth:`import_host`, of what programs must leave as it is. What only lies in the wrong place has
-        a copy, which they must leave as well: where a constant lies decides nothing about a program."""
-        buffer = self.import_host(view, memory_type, usage)
-        if buffer is not None or not self.is_of_host:
-            return buffer
-        copy = self.allocate(memory_type, usage, view.nbytes)
-        copy.host_view()[:] = view.cast("B")
-        copy.allowed_access = copy.allocation.allowed_access = _READ
-        return copy
 
     @abc.abstractmethod
     def query_compatibility(

@@ -154,7 +154,6 @@ class _TrackingAllocator(Allocator):
     def __init__(self, own: Allocator, note: Callable[[Allocation], None]) -> None:
         self._own = own
         self._note = note
-        self.is_of_host = own.is_of_host
         self.is_zeroed = own.is_zeroed
 
     def allocate(self, memory_type: int, usage: int, size: int, *, alignment: int = 64) -> Buffer:

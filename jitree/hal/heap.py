@@ -83,7 +83,6 @@ class HeapAllocator(LendingAllocator):
         """``limit``: bytes that may be live at one time, None = what the system gives. ``is_zeroed``: buffers
         are zero when they are handed out."""
         super().__init__()
-        self.is_of_host = True
         self.is_zeroed = is_zeroed
         self._lock = guard()
         self._free: dict[int, list[HeapBlock]] = {}

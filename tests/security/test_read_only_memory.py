@@ -376,20 +376,3 @@ def test_memory_of_buffers_over_constants(tier: str) -> None:
             with pytest.raises(PermissionDeniedError, match="buffer is read-only"):
                 session.lookup("m.f")()
     assert bytes(data) == kept
-
-
-@pytest.mark.parametrize("place", [0, 1, 8, 16, 32, 48])
-@pytest.mark.parametrize("tier", TIERS)
-def test_where_the_bytes_of_a_file_lie_decides_nothing(tier: str, place: int) -> None:
-    kept = SORTED.read_bytes()
-    room = aligned(np.zeros(len(kept) + 64, np.uint8))
-    data = room[place : place + len(kept)]
-    data[:] = np.frombuffer(kept, np.uint8)
-    data.flags.writeable = False
-    for sandbox in (False, True):
-        with Session("local-sync", tier=tier, sandbox=sandbox) as session:
-            function = session.load(data.data)["sorted"]
-            for _ in range(2):
-                with pytest.raises(PermissionDeniedError, match="buffer is read-only"):
-                    function()
-    assert data.tobytes() == kept

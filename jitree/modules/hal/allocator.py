@@ -47,10 +47,7 @@ def import_(
             f"{names(BufferUsage(usage))}"
         )
     view = source.view[offset : offset + length]
-    if immutable and not source.writable and not source.access & ACCESS_PRIVATE:
-        buffer = allocator.import_constant(view.toreadonly(), memory_types, usage)
-    else:
-        buffer = allocator.import_host(view.toreadonly() if immutable else view, memory_types, usage)
+    buffer = allocator.import_host(view.toreadonly() if immutable else view, memory_types, usage)
     if buffer is not None and immutable:
         access = buffer.allowed_access | source.access & ACCESS_PRIVATE
         buffer.allowed_access = buffer.allocation.allowed_access = access
