@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -229,10 +230,21 @@ def test_targets_that_there_are_not(scripted: ScriptedCompiler, model: Path) -> 
         jitree.compile(model, target=())
 
 
+@pytest.mark.parametrize("shape", ["12", (1.5,), 3, (0, 2), (-1,), ("2",)])
+def test_shapes_that_are_none(shape: Any, model: Path) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        jitree.compile(model, input_shapes={"x": shape})
+    assert caught.value.message == (
+        f"input_shapes: the shape of 'x' is {shape!r}; it is to have whole numbers above 0, None for a size "
+        "that stays open"
+    )
+
+
 FLAGS = {
     "--input-shape=x=1xq": "flag '--input_shape': 'x=1xq' is no shape; one is x=1x3x48x192",
     "--input-shape=x=0": "flag '--input_shape': 'x=0' is no shape",
-    "--input-value=x=one": "flag '--input_value': 'x=one': ",
+    "--input-value=x=one": "'one' is not a number; flag '--input_value': 'x=one'",
+    "--input-value=x=--1": "'--1' is not a number",
     "--target=tpu": "target: there is no 'tpu'",
 }
 

@@ -99,7 +99,7 @@ REFUSALS: dict[str, tuple[dict[str, tuple[int | None, ...]], str]] = {
         "'my_programs:number' cannot be compiled: int is no path, bytes, function or exported program",
     ),
     "double ": ({"z": (1,)}, "has no argument 'z'; it has x, scale"),
-    "double  ": ({"x": (None, 1)}, "the shape of argument 'x' has an open size"),
+    "double  ": ({"x": (None, 1)}, "argument 'x' needs a shape: --input-shape=x=2x3"),
 }
 
 
@@ -114,8 +114,8 @@ def test_functions_that_cannot_be_traced(name: str, programs: str, traced: list[
 
 def test_names_that_lead_nowhere(programs: str, tmp_path: Path) -> None:
     for name, expected in {
-        f"{programs}:none": "'my_programs:none': 'my_programs' has no 'none'",
-        "no_such_module:f": "'no_such_module' cannot be imported: No module named 'no_such_module'",
+        f"{programs}:none": "'my_programs' has no 'none'",
+        "no_such_module:f": "'no_such_module' cannot be imported: ModuleNotFoundError: No module named ",
         "no_such_file.py:f": "'no_such_file.py' cannot be imported: ",
     }.items():
         with pytest.raises(NotFoundError) as caught:
