@@ -19,8 +19,8 @@ OLDEST_OPSET: Final = 17
 FUNCTION: Final = "main"
 _VERSION: Final = 8
 """Of the file format: in older ones weights without an input of their name have no shape."""
-_LARGEST: Final = (1 << 31) - 1
-"""Bytes of a protocol buffer."""
+_LARGEST: Final = (1 << 31) - (16 << 20)
+"""Bytes of weights: a protocol buffer has 2 GiB at most."""
 
 
 class NodePlace(NamedTuple):
@@ -55,7 +55,7 @@ def read_model(path: str, name: str) -> Any:
         raise InvalidArgumentError(f"'{name}' is no ONNX file, or damaged: {first_line(error)}") from None
     if not model.graph.node and not model.graph.output:
         raise InvalidArgumentError(f"'{name}' is no ONNX file, or damaged: it has no graph")
-    if model.ByteSize() > _LARGEST:
+    if sum(len(weight.raw_data) for weight in model.graph.initializer) > _LARGEST:
         raise ResourceExhaustedError(f"'{name}': a model has 2 GiB at most here, with its weights")
     return model
 

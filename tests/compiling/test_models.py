@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 import jitree
+from jitree.compiling import processes
 from jitree.errors import (
     DeadlineExceededError,
     InternalError,
@@ -276,6 +278,16 @@ def test_packages_that_are_not_installed(no_packages: None, model: Path, tmp_pat
     )
     assert outcome.stderr.count("\n") == 1
     assert names(tmp_path) == ["call.mlir", "m.onnx"]
+
+
+def test_onnx_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_spec", lambda name: ModuleSpec(name, None))
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(
+        UnavailableError, match=r"onnx cannot be imported \(.*\): pip install 'jitree\[compile\]'"
+    ):
+        jitree.compile(chain([np.ones((4, 4), np.float32)], 2), tmp_path / "x.vmfb")
+    assert names(tmp_path) == []
 
 
 def test_importing_jitree_loads_none_of_it() -> None:
