@@ -159,21 +159,11 @@ def _inferred(model: Any, work: CompilerWork) -> Any:
         return model
     stated = {value.name: value for value in model.graph.output}
     for value in inferred.graph.output:
-        _complete(value, stated[value.name])
+        if shape_of(value) is None:
+            value.CopyFrom(stated[value.name])
     known = {value.name for value in inferred.graph.value_info}
     inferred.graph.value_info.extend(value for value in model.graph.value_info if value.name not in known)
     return inferred
-
-
-def _complete(value: Any, stated: Any) -> None:
-    """Takes over what the file says of a result, where it is not known otherwise."""
-    known, other = shape_of(value), shape_of(stated)
-    if known is None:
-        value.CopyFrom(stated)
-    elif other is not None and len(other) == len(known):
-        for size, dimension in zip(other, value.type.tensor_type.shape.dim, strict=True):
-            if size is not None and dimension.dim_value <= 0:
-                dimension.dim_value = size
 
 
 def _drop_weights_of_inputs(model: Any) -> None:
