@@ -6,6 +6,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from operator import index
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from jitree.compiling.checking import TOLERANCE
 from jitree.compiling.onnx_inputs import ChosenInputs
 from jitree.compiling.sources import name_of
 from jitree.compiling.targets import PORTABLE, target_of
-from jitree.errors import folded, memory_errors
+from jitree.errors import InvalidArgumentError, folded, memory_errors
 
 SECONDS: Final = 600.0
 """How long importer and compiler may take."""
@@ -56,7 +57,8 @@ def compile(
     and what to change; DEADLINE_EXCEEDED; UNAVAILABLE without the packages (``pip install
     'jitree[compile]'``) or where the file cannot be written; DATA_LOSS where the result is wrong by 1e-2.
     """
-    inputs = ChosenInputs(input_shapes or {}, input_dtypes or {}, input_values or {})
+    shapes = {name: _sizes(name, shape) for name, shape in (input_shapes or {}).items()}
+    inputs = ChosenInputs(shapes, input_dtypes or {}, input_values or {})
     options = CompileOptions(target_of(target), inputs, opset, timeout, check, flags)
     note = _noted(name_of(model))
     if output is not None:
@@ -70,6 +72,19 @@ def compile(
     if result.error is not None and result.error > TOLERANCE:
         note(departure(result))
     return data
+
+
+def _sizes(name: str, shape: Any) -> tuple[int | None, ...]:
+    try:
+        sizes = tuple(None if size is None else index(size) for size in shape)
+    except TypeError:
+        sizes = (0,)
+    if any(size is not None and size <= 0 for size in sizes):
+        raise InvalidArgumentError(
+            f"input_shapes: the shape of '{name}' is {shape!r}; it is to have whole numbers above 0, None "
+            "for a size that stays open"
+        )
+    return sizes
 
 
 def _noted(name: str) -> Callable[[str], None]:

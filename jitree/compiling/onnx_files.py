@@ -19,8 +19,8 @@ OLDEST_OPSET: Final = 17
 FUNCTION: Final = "main"
 _VERSION: Final = 8
 """Of the file format: in older ones weights without an input of their name have no shape."""
-_LARGEST: Final = (1 << 31) - 1
-"""Bytes of a protocol buffer."""
+_LARGEST: Final = (1 << 31) - (16 << 20)
+"""Bytes of weights: a protocol buffer has 2 GiB at most."""
 
 
 class NodePlace(NamedTuple):
@@ -55,7 +55,7 @@ def read_model(path: str, name: str) -> Any:
         raise InvalidArgumentError(f"'{name}' is no ONNX file, or damaged: {first_line(error)}") from None
     if not model.graph.node and not model.graph.output:
         raise InvalidArgumentError(f"'{name}' is no ONNX file, or damaged: it has no graph")
-    if model.ByteSize() > _LARGEST:
+    if sum(len(weight.raw_data) for weight in model.graph.initializer) > _LARGEST:
         raise ResourceExhaustedError(f"'{name}': a model has 2 GiB at most here, with its weights")
     return model
 
@@ -159,21 +159,11 @@ def _inferred(model: Any, work: CompilerWork) -> Any:
         return model
     stated = {value.name: value for value in model.graph.output}
     for value in inferred.graph.output:
-        _complete(value, stated[value.name])
+        if shape_of(value) is None:
+            value.CopyFrom(stated[value.name])
     known = {value.name for value in inferred.graph.value_info}
     inferred.graph.value_info.extend(value for value in model.graph.value_info if value.name not in known)
     return inferred
-
-
-def _complete(value: Any, stated: Any) -> None:
-    """Takes over what the file says of a result, where it is not known otherwise."""
-    known, other = shape_of(value), shape_of(stated)
-    if known is None:
-        value.CopyFrom(stated)
-    elif other is not None and len(other) == len(known):
-        for size, dimension in zip(other, value.type.tensor_type.shape.dim, strict=True):
-            if size is not None and dimension.dim_value <= 0:
-                dimension.dim_value = size
 
 
 def _drop_weights_of_inputs(model: Any) -> None:
@@ -218,9 +208,10 @@ def _named(model: Any, origins: Mapping[str, str]) -> dict[str, NodePlace]:
 
 
 def declaration_of(model: Any) -> str:
-    """Names, types and shapes of arguments and results, as the compiler declares those of other programs."""
-    arguments, results = (_declared(values) for values in (model.graph.input, model.graph.output))
-    return f"sync func @{FUNCTION}({', '.join(arguments)}) -> ({', '.join(results)})"
+    """Names, types and shapes of arguments and results, as the compiler declares those of other programs.
+    Modules give integers without a sign, so that is what results are declared as."""
+    arguments, results = (", ".join(_declared(one)) for one in (model.graph.input, model.graph.output))
+    return f"sync func @{FUNCTION}({arguments}) -> ({re.sub(r'ui(?=[0-9]+>)', 'i', results)})"
 
 
 def _declared(values: Sequence[Any]) -> list[str]:

@@ -117,9 +117,6 @@ def cast_inputs(model: Any, types: Mapping[str, str]) -> None:
         inner = f"{value.name}__cast"
         for node in model.graph.node:
             _rename(node, value.name, inner)
-        for output in model.graph.output:
-            if output.name == value.name:
-                raise InvalidArgumentError(f"element type of input '{value.name}': it is an output as well")
         node = onnx.helper.make_node("Cast", [value.name], [inner], inner, to=tensor.elem_type)
         model.graph.node.insert(0, node)
         tensor.elem_type = numbers[wanted]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from jitree.compiling.onnx_files import first_line
 from jitree.compiling.onnx_inputs import ChosenInputs
 from jitree.errors import InvalidArgumentError, UnavailableError, attribute_of, pass_interruption
 from jitree.types import BY_NAME
@@ -68,56 +69,46 @@ def _of_jax(function: Callable[..., Any], name: str, inputs: ChosenInputs) -> by
 def _export_by_torch(model: Any, name: str, inputs: ChosenInputs, path: str) -> None:
     import torch
 
-    options: dict[str, Any] = {"dynamo": True, "external_data": False, "verbose": False}
     given = []
     if isinstance(model, torch.nn.Module):
-        given = [
-            torch.zeros(shape, dtype=getattr(torch, str(dtype)))
-            for shape, dtype in _arguments(model.forward, name, inputs)
-        ]
+        arguments = _arguments(model.forward, name, inputs)
+        given = [torch.zeros(shape, dtype=getattr(torch, str(dtype))) for shape, dtype in arguments]
         model = model.eval()
     try:
-        torch.onnx.export(model, tuple(given), path, **options)
-    except ImportError as error:
-        raise UnavailableError(
-            f"'{name}': {error}: PyTorch's exporter needs pip install onnxscript"
-        ) from None
+        torch.onnx.export(model, tuple(given), path, dynamo=True, external_data=False, verbose=False)
     except Exception as error:
         pass_interruption(error)
         raise _not_exported(name, "PyTorch", error) from error
 
 
 def _not_exported(name: str, library: str, error: Exception) -> InvalidArgumentError:
-    line = next((one.strip() for one in str(error).splitlines() if one.strip()), "")
-    return InvalidArgumentError(f"'{name}': {library} cannot export it: {type(error).__name__}: {line}")
+    return InvalidArgumentError(
+        f"'{name}': {library} cannot export it: {type(error).__name__}: {first_line(error)}"
+    )
 
 
 def _arguments(
     function: Callable[..., Any], name: str, inputs: ChosenInputs
 ) -> list[tuple[tuple[int, ...], Any]]:
     """Shape and numpy type of each argument; f32 where nothing else is said."""
-    shapes, types, _ = inputs
     parameters = inspect.signature(function).parameters
     only = "" if len(parameters) == 1 else None
-    for given in (*shapes, *types, *inputs.values):
+    for given in (*inputs.shapes, *inputs.types, *inputs.values):
         if given not in parameters and given != only:
             raise InvalidArgumentError(f"'{name}' has no argument '{given}'; it has {', '.join(parameters)}")
     if inputs.values:
         raise InvalidArgumentError(f"'{name}': values can be fixed of ONNX files only")
     found = []
     for argument, parameter in parameters.items():
-        shape = shapes.get(argument) or shapes.get("")
-        if argument not in shapes and "" not in shapes:
-            if parameter.default is not parameter.empty:
-                break
+        shape = inputs.shapes.get(argument, inputs.shapes.get(""))
+        if shape is None and parameter.default is not parameter.empty:
+            break
+        if shape is None or None in shape:
             raise InvalidArgumentError(
                 f"'{name}': argument '{argument}' needs a shape: --input-shape={argument}=2x3, input_shapes="
             )
-        sizes = tuple(size for size in shape or () if size is not None)
-        if len(sizes) != len(shape or ()):
-            raise InvalidArgumentError(f"'{name}': the shape of argument '{argument}' has an open size")
-        text = types.get(argument, types.get("", "f32"))
+        text = inputs.types.get(argument, inputs.types.get("", "f32"))
         if text not in BY_NAME:
             raise InvalidArgumentError(f"'{name}': argument '{argument}': there is no element type '{text}'")
-        found.append((sizes, BY_NAME[text].dtype))
+        found.append((tuple(size for size in shape if size is not None), BY_NAME[text].dtype))
     return found

@@ -72,30 +72,25 @@ def _recognised(name: str, data: memoryview, path: str, folder: str, is_shaped: 
 
 def _inside(data: memoryview) -> memoryview | None:
     """The portable artefact in what ``jax.export.Exported.serialize`` gives, which is a FlatBuffer."""
-    place = bytes(data).find(MLIR_BYTECODE)
-    if place < _LENGTH:
+    found = re.search(re.escape(MLIR_BYTECODE), data)
+    if found is None or found.start() < _LENGTH:
         return None
-    length = int.from_bytes(data[place - _LENGTH : place], "little")
-    return data[place : place + length] if length <= len(data) - place else None
+    length = int.from_bytes(data[found.start() - _LENGTH : found.start()], "little")
+    return data[found.start() : found.start() + length] if length <= len(data) - found.start() else None
 
 
 def _imported(module: str, name: str) -> Any:
     """The object of a module or of a Python file. NOT_FOUND without it."""
-    what = f"'{module}:{name}'"
     try:
         found: Any = _loaded(module)
-    except (ImportError, FileNotFoundError) as error:
-        pass_interruption(error)
-        raise NotFoundError(f"{what}: '{module}' cannot be imported: {error}") from error
     except Exception as error:
         pass_interruption(error)
-        raise InvalidArgumentError(
-            f"{what}: '{module}' cannot be imported: {type(error).__name__}: {error}"
-        ) from error
+        kind = NotFoundError if isinstance(error, (ImportError, FileNotFoundError)) else InvalidArgumentError
+        raise kind(f"'{module}' cannot be imported: {type(error).__name__}: {error}") from error
     for part in name.split("."):
         found = attribute_of(found, part)
         if found is None:
-            raise NotFoundError(f"{what}: '{module}' has no '{part}'")
+            raise NotFoundError(f"'{module}' has no '{part}'")
     return found
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
 from typing import Final
 
-from jitree.errors import InvalidArgumentError
+from jitree.errors import InvalidArgumentError, error_context
 from jitree.tools.flag_table import flag_set
 from jitree.tools.flags import ParsedFlags, command
 from jitree.tools.number_parsing import parse_float
 
+_INTEGER: Final = re.compile("-?[0-9]{1,18}")
+_SHAPE: Final = re.compile(r"((?:[1-9][0-9]{0,9}|\?)(?:x(?:[1-9][0-9]{0,9}|\?))*)?")
 FLAGS: Final = flag_set("compile", "makes a module of an ONNX, StableHLO or MLIR file", "compile", "model")
 
 
@@ -64,29 +67,19 @@ def values_of(texts: Iterable[str]) -> dict[str, list[int | float]]:
     """``sr=16000`` and ``scales=1,1,2.5`` → numbers by name. INVALID_ARGUMENT for others."""
     found: dict[str, list[int | float]] = {}
     for name, text in _pairs(texts, "input_value").items():
-        try:
-            found[name] = [
-                int(one) if one.lstrip("-").isdecimal() else parse_float(one) for one in text.split(",")
-            ]
-        except InvalidArgumentError as error:
-            raise InvalidArgumentError(f"flag '--input_value': '{name}={text}': {error.message}") from None
+        with error_context(f"flag '--input_value': '{name}={text}'"):
+            numbers = text.split(",")
+            found[name] = [int(one) if _INTEGER.fullmatch(one) else parse_float(one) for one in numbers]
     return found
 
 
 def _sizes(text: str, given: str) -> list[int | None]:
-    sizes: list[int | None] = []
-    for size in text.split("x") if text else ():
-        if size != "?" and not (size.isascii() and size.isdecimal() and 0 < int(size) < 1 << 31):
-            raise InvalidArgumentError(
-                f"flag '--input_shape': '{given}' is no shape; one is x=1x3x48x192, with ? for a size that "
-                "stays open"
-            )
-        sizes.append(None if size == "?" else int(size))
-    return sizes
-
-
-def _number(text: str) -> int | float:
-    return int(text) if text.isascii() and text.removeprefix("-").isdecimal() else parse_float(text)
+    if not _SHAPE.fullmatch(text):
+        raise InvalidArgumentError(
+            f"flag '--input_shape': '{given}' is no shape; one is x=1x3x48x192, with ? for a size that stays "
+            "open"
+        )
+    return [None if size == "?" else int(size) for size in text.split("x") if text]
 
 
 def _pairs(texts: Iterable[str], flag: str) -> dict[str, str]:

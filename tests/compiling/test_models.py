@@ -8,12 +8,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import jitree
+from jitree.compiling import processes
 from jitree.errors import (
     DeadlineExceededError,
     InternalError,
@@ -229,10 +232,21 @@ def test_targets_that_there_are_not(scripted: ScriptedCompiler, model: Path) -> 
         jitree.compile(model, target=())
 
 
+@pytest.mark.parametrize("shape", ["12", (1.5,), 3, (0, 2), (-1,), ("2",)])
+def test_shapes_that_are_none(shape: Any, model: Path) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        jitree.compile(model, input_shapes={"x": shape})
+    assert caught.value.message == (
+        f"input_shapes: the shape of 'x' is {shape!r}; it is to have whole numbers above 0, None for a size "
+        "that stays open"
+    )
+
+
 FLAGS = {
     "--input-shape=x=1xq": "flag '--input_shape': 'x=1xq' is no shape; one is x=1x3x48x192",
     "--input-shape=x=0": "flag '--input_shape': 'x=0' is no shape",
-    "--input-value=x=one": "flag '--input_value': 'x=one': ",
+    "--input-value=x=one": "'one' is not a number; flag '--input_value': 'x=one'",
+    "--input-value=x=--1": "'--1' is not a number",
     "--target=tpu": "target: there is no 'tpu'",
 }
 
@@ -264,6 +278,16 @@ def test_packages_that_are_not_installed(no_packages: None, model: Path, tmp_pat
     )
     assert outcome.stderr.count("\n") == 1
     assert names(tmp_path) == ["call.mlir", "m.onnx"]
+
+
+def test_onnx_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_spec", lambda name: ModuleSpec(name, None))
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(
+        UnavailableError, match=r"onnx cannot be imported \(.*\): pip install 'jitree\[compile\]'"
+    ):
+        jitree.compile(chain([np.ones((4, 4), np.float32)], 2), tmp_path / "x.vmfb")
+    assert names(tmp_path) == []
 
 
 def test_importing_jitree_loads_none_of_it() -> None:

@@ -120,6 +120,7 @@ FORMS = {
     "padding by elements": (
         '(float[1,6] x) => (float[1,10] y) <int64[4] p = {0,2,0,2}> { y = Pad<mode="reflect">(x, p) }'
     ),
+    "a size that depends on values, stated wrongly": "(float[4] x) => (int64[1,9] y) { y = NonZero(x) }",
     "f64": "(double[3,4] x) => (double[3] y) <int64[1] a = {1}> { y = ReduceSum<keepdims=0>(x, a) }",
     "nothing to give": "() => (float[2] y) { y = Constant<value = float[2] {1, 2}>() }",
     "a truth value": "(bool[3] x) => (bool[3] y) { y = Not(x) }",

@@ -103,19 +103,19 @@ def test_an_input_of_unknown_rank_gets_one() -> None:
 
 
 def test_declarations_have_names_that_python_and_the_runtime_take() -> None:
-    inputs = [
-        value("serving_default:0", [1, None], 7),
-        value("serving_default_0", [], 9),
-        value("3/x", [2], 16),
-    ]
-    text = declaration_of(model(*inputs, outputs=[value("", None), value("y.1", [4], 2)]))
+    inputs = [value("serving_default:0", [1, None], 7), value("serving_default_0", [], 9)]
+    inputs += [value("3/x", [2], 16), value("u", [2], 2)]
+    outputs = [value("", None), value("y.1", [4], 2), value("z", [], 12)]
+    text = declaration_of(model(*inputs, outputs=outputs))
     assert text == (
         "sync func @main(%serving_default_0: tensor<1x?xi64>, %serving_default_0_: tensor<i1>, "
-        "%_3_x: tensor<2xbf16>) -> (%_: !hal.buffer_view, %y_1: tensor<4xui8>)"
+        "%_3_x: tensor<2xbf16>, %u: tensor<2xui8>) -> "
+        "(%_: !hal.buffer_view, %y_1: tensor<4xi8>, %z: tensor<i32>)"
     )
     parsed = parse_declaration(text)
     assert parsed is not None
-    assert [str(one.tensor) for one in parsed[0]] == ["tensor<1x?xi64>", "tensor<i1>", "tensor<2xbf16>"]
+    types = ["tensor<1x?xi64>", "tensor<i1>", "tensor<2xbf16>", "tensor<2xui8>"]
+    assert [str(one.tensor) for one in parsed[0]] == types
 
 
 def test_element_types_are_those_of_the_runtime() -> None:

@@ -7,12 +7,14 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import jitree
 from jitree.compiling.onnx_inputs import ChosenInputs
 from jitree.compiling.sources import opened
 from jitree.errors import InvalidArgumentError, NotFoundError, UnavailableError
+from tests.api.onnx_files import chain
 from tests.compiling.conftest import SOURCE, ScriptedCompiler
 
 NOTHING = ChosenInputs({}, {}, {})
@@ -99,7 +101,7 @@ REFUSALS: dict[str, tuple[dict[str, tuple[int | None, ...]], str]] = {
         "'my_programs:number' cannot be compiled: int is no path, bytes, function or exported program",
     ),
     "double ": ({"z": (1,)}, "has no argument 'z'; it has x, scale"),
-    "double  ": ({"x": (None, 1)}, "the shape of argument 'x' has an open size"),
+    "double  ": ({"x": (None, 1)}, "argument 'x' needs a shape: --input-shape=x=2x3"),
 }
 
 
@@ -114,8 +116,8 @@ def test_functions_that_cannot_be_traced(name: str, programs: str, traced: list[
 
 def test_names_that_lead_nowhere(programs: str, tmp_path: Path) -> None:
     for name, expected in {
-        f"{programs}:none": "'my_programs:none': 'my_programs' has no 'none'",
-        "no_such_module:f": "'no_such_module' cannot be imported: No module named 'no_such_module'",
+        f"{programs}:none": "'my_programs' has no 'none'",
+        "no_such_module:f": "'no_such_module' cannot be imported: ModuleNotFoundError: No module named ",
         "no_such_file.py:f": "'no_such_file.py' cannot be imported: ",
     }.items():
         with pytest.raises(NotFoundError) as caught:
@@ -148,3 +150,48 @@ def test_inputs_of_functions_have_element_types(programs: str, traced: list[Any]
         assert traced.pop()[1] == name
     with pytest.raises(InvalidArgumentError, match="argument 'x': there is no element type 'f33'"):
         opened(f"{programs}:double", ChosenInputs({"x": (2,)}, {"x": "f33"}, {}), str(tmp_path))
+
+
+@pytest.fixture
+def exports(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What PyTorch is given to export; it writes an ONNX file."""
+    given: list[Any] = []
+
+    class Net:
+        def forward(self, x: Any, k: Any = None) -> Any: ...
+
+        def eval(self) -> Any:
+            return self
+
+    def export(model: Any, arguments: Any, path: str, **options: Any) -> None:
+        given.append(arguments)
+        if arguments and arguments[0][0] == (7,):
+            raise RuntimeError("cannot do this\nbecause")
+        Path(path).write_bytes(chain([np.ones((4, 4), np.float32)], 2))
+
+    Net.__module__ = "torch.nn.modules.module"
+    torch, nn, onnx = ModuleType("torch"), ModuleType("torch.nn"), ModuleType("torch.onnx")
+    onnx.export, nn.Module = export, Net  # type: ignore[attr-defined]
+    torch.nn, torch.onnx = nn, onnx  # type: ignore[attr-defined]
+    torch.zeros = lambda shape, dtype: (shape, dtype)  # type: ignore[attr-defined]
+    torch.float32 = "float32"  # type: ignore[attr-defined]
+    for module in (torch, nn, onnx):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    return given
+
+
+def test_modules_of_pytorch_are_exported_to_onnx(exports: list[Any], tmp_path: Path) -> None:
+    net = sys.modules["torch.nn"].Module()
+    source = opened(net, ChosenInputs({"x": (2, 4)}, {}, {}), str(tmp_path))
+    assert (source.name, source.is_onnx, source.is_shaped) == ("Net", True, True)
+    assert exports == [(((2, 4), "float32"),)]
+    with pytest.raises(
+        InvalidArgumentError, match=r"'Net': PyTorch cannot export it: RuntimeError: cannot do"
+    ):
+        opened(net, ChosenInputs({"x": (7,)}, {}, {}), str(tmp_path))
+
+
+def test_programs_that_pytorch_has_exported_need_no_shapes(exports: list[Any], tmp_path: Path) -> None:
+    program = type("ExportedProgram", (), {"__module__": "torch.export.exported_program"})()
+    assert opened(program, NOTHING, str(tmp_path)).is_onnx
+    assert exports == [()]
