@@ -21,10 +21,12 @@ import numpy as np
 import pytest
 
 import jitree
+from tests.exposition import Samples, samples
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 SECONDS = 60
 CLIENTS, REQUESTS = 16, 6
+LENGTH = {"end": True, "finish_reason": "length"}
 
 
 class Server:
@@ -46,9 +48,7 @@ class Server:
         server = await importlib.import_module("serve").start(self.application)
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
-        await self._end.wait()
-        server.close()
-        await self.application.drain()
+        await importlib.import_module("serve").serve_until(self._end, self.application, server)
 
     def close(self) -> None:
         self.loop.call_soon_threadsafe(self._end.set)
@@ -82,7 +82,7 @@ def ask(
 def path() -> Iterator[None]:
     sys.path.insert(0, str(EXAMPLES / "serving"))
     yield
-    for name in ("app", "serve", "engine", "decode", "model"):
+    for name in ("app", "serve", "engine", "metrics", "decode", "model"):
         sys.modules.pop(name, None)
     sys.path[:] = [folder for folder in sys.path if not folder.startswith(str(EXAMPLES))]
 
@@ -115,7 +115,7 @@ def test_each_client_gets_its_own_answers_also_while_the_programs_are_reloaded(s
             np.testing.assert_allclose(answer["probabilities"], np.asarray(classify(image)), rtol=1e-5)
         text = texts[number % len(texts)]
         status, lines = ask(connection, "/generate", {"text": text, "letters": 5})
-        assert status == 200 and lines[-1] == {"end": True}
+        assert status == 200 and lines[-1] == LENGTH
         assert "".join(line["letter"] for line in lines[:-1]) == full[text]
         connection.close()
 
@@ -186,7 +186,7 @@ def test_what_is_no_request_is_refused_and_ends_the_connection(
             while data := client.recv(1 << 16):
                 answer += data
     assert answer.startswith(b"HTTP/1.1 %d " % status)
-    assert server.ask("/health", method="GET") == (200, {"draining": False})
+    assert server.ask("/health", method="GET") == (200, {"status": "ok"})
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_an_answer_to_head_has_no_body(server: Server) -> None:
             answer += data
     first, second, body = answer.split(b"\r\n\r\n")
     assert first.startswith(b"HTTP/1.1 404 ") and b"content-length: 37" in first
-    assert second.startswith(b"HTTP/1.1 200 ") and body == b'{"draining": false}'
+    assert second.startswith(b"HTTP/1.1 200 ") and body == b'{"status": "ok"}'
 
 
 def test_a_client_that_waits_before_it_sends_its_body(server: Server) -> None:
@@ -242,7 +242,7 @@ def test_an_old_client_gets_its_answer_without_chunks(server: Server) -> None:
         while data := client.recv(1 << 16):
             answer += data
     head, _, lines = answer.partition(b"\r\n\r\n")
-    assert b"transfer-encoding" not in head and json.loads(lines.splitlines()[-1]) == {"end": True}
+    assert b"transfer-encoding" not in head and json.loads(lines.splitlines()[-1]) == LENGTH
 
 
 def test_a_client_that_stops_in_the_middle_of_a_request_is_left(
@@ -311,7 +311,7 @@ def test_a_client_that_sends_ahead_is_read_no_further(server: Server) -> None:
 
 
 def test_a_client_that_leaves_gives_its_slot_to_others(server: Server) -> None:
-    before = server.application._left
+    before = server.application._measured.left
     streams = server.application._models.streams
     engine = streams._engine
     may = threading.Event()
@@ -324,13 +324,19 @@ def test_a_client_that_leaves_gives_its_slot_to_others(server: Server) -> None:
             lambda: streams.metrics["accepted"] > streams.metrics["answered"] + streams.metrics["failed"]
         )
         client.close()
-        wait_for(lambda: server.application._left == before + 1)
+        wait_for(lambda: server.application._measured.left == before + 1)
     finally:
         may.set()
         engine.step = step
-    assert server.ask("/generate", {"text": "yes", "letters": 2})[1][-1] == {"end": True}
+    assert server.ask("/generate", {"text": "yes", "letters": 2})[1][-1] == LENGTH
     wait_for(lambda: not any(engine._decoder.slots))
     assert len(engine._decoder.free) == importlib.import_module("model").PAGES - 1
+
+
+def metrics_of(server: Server) -> Samples:
+    status, text = server.ask("/metrics", method="GET")
+    assert status == 200
+    return samples(text)
 
 
 def wait_for(condition: Any) -> None:
@@ -340,12 +346,30 @@ def wait_for(condition: Any) -> None:
 
 
 def test_metrics_and_health(server: Server) -> None:
+    """Those of Prometheus' text format; the counts are of requests alone."""
+    before = metrics_of(server)
+    for _ in range(2):
+        server.ask("/classify", {"image": [[0] * 8] * 8})
+    server.ask('/nowhere/at"all')
+    now = metrics_of(server)
+    added = {sample: value - before.get(sample, 0) for sample, value in now.items()}
+    assert added["http_requests_total", (("path", "/classify"), ("status", "200"))] == 2
+    assert added["http_requests_total", (("path", "other"), ("status", "404"))] == 1
+    assert added["batch_accepted_total", ()] == added["batch_answered_total", ()] == 2
+    assert added["http_request_duration_seconds_count", (("path", "/classify"),)] == 2
+    assert now["http_request_duration_seconds_sum", (("path", "/classify"),)] > 0
+    assert server.ask("/health", method="GET") == (200, {"status": "ok"})
+
+
+def test_counters_survive_a_reload(server: Server) -> None:
     server.ask("/classify", {"image": [[0] * 8] * 8})
-    status, text = server.ask("/metrics", method="GET")
-    assert status == 200
-    metrics = dict(line.split() for line in text.splitlines())
-    assert int(metrics['http_responses{status="200"}']) > 0 and int(metrics["batch_answered"]) > 0
-    assert server.ask("/health", method="GET") == (200, {"draining": False})
+    server.ask("/generate", {"text": "yes", "letters": 2})
+    before = metrics_of(server)
+    assert server.ask("/reload")[0] == 200
+    added = {sample: value - before.get(sample, 0) for sample, value in metrics_of(server).items()}
+    changed = {name for (name, _), value in added.items() if value}
+    assert all(name.startswith("http_request") for name in changed), changed
+    assert before["batch_answered_total", ()] > 0 < before["stream_answered_total", ()]
 
 
 def test_too_many_and_draining() -> None:
@@ -370,7 +394,7 @@ def test_too_many_and_draining() -> None:
         draining = asyncio.run_coroutine_threadsafe(server.application.drain(), server.loop)
         wait_for(lambda: batcher.draining)
         assert server.ask("/classify", image)[0] == 503
-        assert server.ask("/health", method="GET") == (503, {"draining": True})
+        assert server.ask("/health", method="GET") == (503, {"status": "draining"})
         may.set()
         assert first.result(SECONDS)[0] == second.result(SECONDS)[0] == 200
         draining.result(SECONDS)

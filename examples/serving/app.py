@@ -1,9 +1,11 @@
 """An ASGI application: digits in batches, texts as streams. It needs jitree alone; any ASGI server runs it.
 
 POST /classify {"image": 8x8 numbers}             {"digit": 7, "probabilities": [...]}
-POST /generate {"text": "hello", "letters": 12}   a line for each letter, then {"end": true}
+POST /generate {"text": "hello", "letters": 12, "stop": ["."]}
+                                                  a line for each letter, then {"end": true} and why
 POST /reload                                      opens the programs anew; no request fails for it
-GET  /metrics  GET /health
+GET  /metrics                                     counters and a histogram, as Prometheus reads them
+GET  /health                                      {"status": "ok"}, or with 503 {"status": "draining"}
 """
 
 from __future__ import annotations
@@ -11,17 +13,17 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from engine import DecoderEngine
+from engine import Asked, DecoderEngine
+from metrics import CONTENT_TYPE, Metrics, header, sample, text_of
 
 import jitree
-from jitree.errors import DeadlineExceededError, InvalidArgumentError, StatusError
+from jitree.errors import DeadlineExceededError, InvalidArgumentError, StatusError, UnavailableError
 from jitree.integrations.batching import Batcher, PaddedFunction
 from jitree.integrations.statuses import http_status
 from jitree.integrations.streams import Streams
@@ -31,6 +33,8 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 DIGITS = Path(__file__).parent.parent / "digits" / "digits.llvm-cpu.vmfb"
 MOST_BYTES = 1 << 16
 MOST_SECONDS = 3600
+CLIENT_LEFT = 499
+"""In metrics, as other servers count it; HTTP has no status that nobody is sent."""
 
 
 class Models:
@@ -44,11 +48,23 @@ class Models:
         self.streams = Streams(DecoderEngine(self.sessions[1]), waiting=waiting, timeout=timeout)
 
     async def warm(self) -> None:
-        """What first calls do beyond others, such as importing, is done for no request."""
+        """What first calls do beyond others, such as importing, is done for no request. Nor is it counted as
+        one."""
+        queues = self.batcher, self.streams
+        counts = [queue.metrics for queue in queues]
+        for queue in queues:
+            queue.metrics = dict(queue.metrics)
         await self.batcher(np.zeros((8, 8), np.float32))
-        async with self.streams(("a", 2)) as stream:
+        async with self.streams(Asked("a", 2)) as stream:
             async for _ in stream:
                 pass
+        for queue, count in zip(queues, counts, strict=True):
+            queue.metrics = count
+
+    def take_the_place_of(self, old: Models) -> None:
+        """Counters of a process go up only."""
+        self.batcher.count_on(old.batcher)
+        self.streams.count_on(old.streams)
 
     async def drain(self) -> None:
         """Answers what was accepted, and closes the sessions."""
@@ -65,9 +81,8 @@ class Application:
         self._models = Models(*self._options)
         self._reloading = asyncio.Lock()
         self._draining: set[asyncio.Task[None]] = set()
-        self._answered: Counter[int] = Counter()
-        self._seconds = 0.0
-        self._left = 0
+        self._is_draining = False
+        self._measured = Metrics()
         self._answering = 0
         """Requests that came before draining and whose clients do not have all of the answer."""
         self._is_answered = asyncio.Event()
@@ -88,11 +103,12 @@ class Application:
 
     async def drain(self) -> None:
         """Returns when all requests are answered and the answers sent; more are refused with 503."""
+        self._is_draining = True
         await self._models.drain()
-        await asyncio.gather(*self._draining)
         while self._answering:
             self._is_answered.clear()
             await self._is_answered.wait()
+        await asyncio.gather(*self._draining)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
@@ -110,19 +126,17 @@ class Application:
             body = await client.body()
             async with self._counted(), client:
                 await self._route(scope, body, reply)
-        except StatusError as error:
-            await reply.fail({"error": str(error)}, http_status(error))
         except ConnectionError:
             client.has_left = True
         except Exception as error:
-            await reply.fail({"error": f"{type(error).__name__}: {error}"}, 500)
-        self._left += client.has_left
-        self._answered[reply.status] += 1
-        self._seconds += time.monotonic() - begun
+            await reply.fail(error)
+        self._measured.left += client.has_left
+        path = scope["path"] if (scope["method"], scope["path"]) in self._routes else "other"
+        self._measured.answered(path, reply.status or CLIENT_LEFT, time.monotonic() - begun)
 
     @asynccontextmanager
     async def _counted(self) -> AsyncIterator[None]:
-        is_waited_for = not self._models.batcher.draining
+        is_waited_for = not self._is_draining
         self._answering += is_waited_for
         try:
             yield
@@ -153,35 +167,64 @@ class Application:
 
     async def _generate(self, body: bytes, reply: Reply) -> None:
         request = _parsed(body)
-        text, letters = request.get("text"), request.get("letters", 12)
-        if not isinstance(text, str) or type(letters) is not int:
-            raise InvalidArgumentError("expected a text, and letters as an integer")
-        async with self._models.streams((text, letters), timeout=_timeout(request)) as stream:
-            async for letter in stream:
-                await reply.part({"letter": letter})
-        await reply.part({"end": True}, is_last=True)
+        asked, timeout = _asked(request), _timeout(request)
+        reason = ""
+        try:
+            reason = await self._write(asked, timeout, reply)
+            await reply.part({"end": True, "finish_reason": reason}, is_last=True)
+        except BaseException as error:
+            reason = _cut_by(error)
+            raise
+        finally:
+            if reply.status:
+                self._measured.endings[reason] += 1
+
+    async def _write(self, asked: Asked, timeout: float | None, reply: Reply) -> str:
+        """Sends letters as they come; why they end."""
+        reason = ""
+        async with self._models.streams(asked, timeout=timeout) as stream:
+            async for part in stream:
+                reason = part.finish_reason
+                for letter in part.letters:
+                    await reply.part({"letter": letter})
+        return reason
 
     async def _reload(self, body: bytes, reply: Reply) -> None:
         async with self._reloading:
+            self._require_going_on()
             new, old = await asyncio.to_thread(Models, *self._options), self._models
-            await new.warm()
+            try:
+                await new.warm()
+                self._require_going_on()
+            except BaseException:
+                await new.drain()
+                raise
+            new.take_the_place_of(old)
             self._models = new
             draining = asyncio.create_task(old.drain())
             self._draining.add(draining)
             draining.add_done_callback(self._draining.discard)
         await reply.json({"reloaded": True})
 
+    def _require_going_on(self) -> None:
+        """UNAVAILABLE while draining: new programs would take requests again."""
+        if self._is_draining:
+            raise UnavailableError("no programs are opened any more; the server is being drained")
+
     async def _metrics(self, body: bytes, reply: Reply) -> None:
-        lines = [f'http_responses{{status="{status}"}} {count}' for status, count in self._answered.items()]
-        lines += [f"http_seconds_total {self._seconds:.6f}", f"http_clients_left {self._left}"]
+        lines = list(self._measured.lines())
         for name, queue in (("batch", self._models.batcher), ("stream", self._models.streams)):
-            lines += [f"{name}_{key} {value}" for key, value in queue.metrics.items()]
-            lines.append(f"{name}_waiting {queue.waiting}")
-        await reply.whole("\n".join([*lines, ""]).encode(), b"text/plain; version=0.0.4")
+            for key, value in queue.metrics.items():
+                lines += header(f"{name}_{key}_total", "counter", f"{key} of the {name} queue")
+                lines.append(sample(f"{name}_{key}_total", (), value))
+            lines += header(f"{name}_waiting", "gauge", f"requests of the {name} queue that have not begun")
+            lines.append(sample(f"{name}_waiting", (), queue.waiting))
+        await reply.whole(text_of(lines), CONTENT_TYPE)
 
     async def _health(self, body: bytes, reply: Reply) -> None:
-        is_draining = self._models.batcher.draining
-        await reply.json({"draining": is_draining}, 503 if is_draining else 200)
+        """What shares out requests asks, and gives none to a server that is draining."""
+        status, word = (503, "draining") if self._is_draining else (200, "ok")
+        await reply.json({"status": word}, status)
 
 
 class Client:
@@ -253,12 +296,16 @@ class Reply:
         body = json.dumps(value).encode() + b"\n"
         await self._send({"type": "http.response.body", "body": body, "more_body": not is_last})
 
-    async def fail(self, value: object, status: int) -> None:
-        """Also in the middle of an answer, whose last line it is then."""
-        if self.status:
-            await self.part(value, is_last=True)
+    async def fail(self, error: Exception) -> None:
+        """Also in the middle of an answer, whose last line it is then, and says why it is cut."""
+        if isinstance(error, StatusError):
+            text, status = str(error), http_status(error)
         else:
-            await self.json(value, status)
+            text, status = f"{type(error).__name__}: {error}", 500
+        if self.status:
+            await self.part({"error": text, "finish_reason": _cut_by(error)}, is_last=True)
+        else:
+            await self.json({"error": text}, status)
 
     async def _start(self, kind: bytes, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.status = status
@@ -274,6 +321,24 @@ def _parsed(body: bytes) -> dict[str, Any]:
     if not isinstance(request, dict):
         raise InvalidArgumentError("expected a JSON object")
     return request
+
+
+def _cut_by(error: BaseException) -> str:
+    """The finish reason of a text that does not end by itself; OpenAI's API has no names for these."""
+    if isinstance(error, DeadlineExceededError):
+        return "deadline"
+    is_left = isinstance(error, asyncio.CancelledError | ConnectionError)
+    return "client_gone" if is_left else "error"
+
+
+def _asked(request: dict[str, Any]) -> Asked:
+    text, letters, stops = request.get("text"), request.get("letters", 12), request.get("stop") or []
+    if not isinstance(text, str) or type(letters) is not int:
+        raise InvalidArgumentError("expected a text, and letters as an integer")
+    stops = [stops] if isinstance(stops, str) else stops
+    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
+        raise InvalidArgumentError("stop: expected a text or a list of texts")
+    return Asked(text, letters, tuple(stops))
 
 
 def _timeout(request: dict[str, Any]) -> float | None:

@@ -94,13 +94,14 @@ class Connection:
             self._writer.close()
 
     async def _fill(self, seconds: float | None = None) -> bool:
-        """More bytes; False at the end, also of a client from which none come in time."""
+        """More bytes; False at the end, also of a client from which none come in time, or that has not taken
+        all of its answer when it leaves."""
         if self._has_left:
             return False
         try:
             async with nullcontext() if seconds is None else asyncio.timeout(seconds):
                 data = await self._reader.read(MOST_HEADER)
-        except TimeoutError:
+        except (TimeoutError, ConnectionError):
             data = b""
         self._has_left = not data
         self._received += data
@@ -198,22 +199,27 @@ async def start(application: Any, port: int = 0) -> asyncio.Server:
     return await asyncio.start_server(connected, "127.0.0.1", port, backlog=1024)
 
 
+async def serve_until(ending: asyncio.Event, application: Any, server: asyncio.Server) -> None:
+    """While it is drained the server takes connections, so that who asks for its health is told."""
+    await ending.wait()
+    await application.drain()
+    server.close()
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--device", default="local-task")
     options = parser.parse_args()
     application = Application(options.device)
-    server = await start(application, options.port)
     await application.warm()
+    server = await start(application, options.port)
     keep_garbage()
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     ending = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, ending.set)
-    await ending.wait()
-    server.close()
-    await application.drain()
+    await serve_until(ending, application, server)
 
 
 if __name__ == "__main__":

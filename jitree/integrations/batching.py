@@ -105,6 +105,10 @@ class Admission(Unique, abc.ABC):
         """One waits no more."""
         self._has_room.set()
 
+    def count_on(self, earlier: Admission) -> None:
+        """Adds to the counts of what it takes the place of, which may have requests that it still answers."""
+        self.metrics = earlier.metrics
+
     async def drain(self) -> None:
         """Takes no more requests, and returns when those that were accepted are answered."""
         self.draining = True

@@ -242,6 +242,7 @@ class Replica:
             return
         async with self._changing:
             loaded = await asyncio.to_thread(lambda: self._load(changed(self._now.program, user_config)))
+            loaded.batcher.count_on(self._now.batcher)
             old, self._now = self._now, loaded
         ending = asyncio.create_task(self._end(old))
         self._draining.add(ending)

@@ -17,7 +17,7 @@ from jitree.tools.benchmark_measure import Benchmark, MeasuringPlan, measure, pa
 from jitree.tools.benchmark_report import BenchmarkRow, ReportLayout, aggregates, render
 from jitree.tools.flag_table import flag_set
 from jitree.tools.flags import ParsedFlags, command
-from jitree.tools.profiling import profiling, wants_device_profile
+from jitree.tools.profiling import is_profiled, profiling, wait_for_compiled_code
 from jitree.tools.program import OpenedProgram, find_function, open_program
 from jitree.tools.reporting import error_line
 from jitree.tools.run import finish
@@ -80,7 +80,7 @@ def main(flags: ParsedFlags) -> int:
     """Runs the command; returns 0, or 1 when a benchmark fails."""
     if devices.answer_queries(flags):
         return 0
-    if flags.boolean("dispatch_statistics") and (flags.text("profile") or wants_device_profile(flags)):
+    if flags.boolean("dispatch_statistics") and is_profiled(flags):
         raise errors.InvalidArgumentError("--dispatch_statistics cannot be combined with other profiles")
     plan = _plan(flags)
     with open_program(flags) as program, ValueFiles() as files:
@@ -120,7 +120,7 @@ def _run(program: OpenedProgram, plan: MeasuringPlan, flags: ParsedFlags, files:
     context = machine_context() | _extra_context(flags)
     if flags.text("benchmark_format") != "json":  # which has it
         sys.stderr.write(machine_header(context))
-    _wait_for_compiled_code(program)
+    wait_for_compiled_code(program.session)
     rows: list[BenchmarkRow] = []
     failed = False
     last = LastResults() if flags.boolean("enable_output_processing") else None
@@ -175,24 +175,6 @@ def _extra_context(flags: ParsedFlags) -> dict[str, str]:
             raise errors.InvalidArgumentError(f"flag '--benchmark_context': '{text}' is not <key>=<value>")
         pairs[key] = value
     return pairs
-
-
-def _wait_for_compiled_code(program: OpenedProgram) -> None:
-    """Measurements are of compiled code, not of what runs until that is built. Without a compiler they are of
-    what there is, which is said."""
-    from jitree.api.builtin_modules import wait_for_hal
-
-    try:
-        if program.session.tier == "auto":
-            from jitree.api.calls.native import RECIPE
-            from jitree.codegen import image
-            from jitree.dispatch.fast import LOOP
-
-            image.wait(LOOP)
-            image.wait(RECIPE)
-        wait_for_hal()
-    except errors.UnavailableError as error:
-        print(f"jitree: measuring without compiled code: {error}", file=sys.stderr)
 
 
 # -- one benchmark -----------------------------------------------------------------------------------

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from typing import Any, Final, NamedTuple
 
+from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX
 from jitree.codegen.image import Recipe
 from jitree.codegen.image.build import generate
+from jitree.codegen.image.generated import Unit
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native import tiering
 from jitree.errors import NotFoundError
 from jitree.loaders import vmvx_images
 from jitree.loaders.vmvx_kernels import kernels
 from jitree.loaders.vmvx_text import WORKGROUP
+from jitree.observe.taps import near
+from jitree.tools.dump_executables import is_executable
+from jitree.vmfb.disassemble import function_symbol
 from jitree.vmfb.schema import FunctionRow, ModuleTables
 
 _SYMBOLS: Final = ("f{}", "enter.{}", "r{}", "resume.{}")
@@ -21,6 +27,8 @@ _SYMBOLS: Final = ("f{}", "enter.{}", "r{}", "resume.{}")
 entry. What is inlined everywhere is not there."""
 _OF_KERNELS: Final = (WORKGROUP,)
 """What a kernel becomes."""
+_SHOWN: Final = 12
+"""How many dispatches a message names."""
 _ASSEMBLY: Final = re.compile(
     r"^\"?(?P<name>[A-Za-z_][\w.$]*)\"?:.*?^\.Lfunc_end\d+:$", re.DOTALL | re.MULTILINE
 )
@@ -36,51 +44,109 @@ class _Place(NamedTuple):
     """A function and the image that it is compiled in."""
 
     title: str
+    name: str
+    """Begins the names of its dispatches; kernels have none."""
     recipe: Recipe
     symbols: Sequence[str]
+
+
+class _Kernel(NamedTuple):
+    """A kernel of a VMVX executable."""
+
+    name: str
+    module: ModuleTables
+    function: FunctionRow
+    place: _Place
 
 
 def code_lines(
     module: BytecodeModule, text: str, matches: Matches, renderers: Sequence[Renderer]
 ) -> Iterator[str]:
-    """The code of the functions that are called ``text``, of the module or else of its VMVX executables.
+    """The code of the functions that are called ``text``, of the module or else of its VMVX executables. Of a
+    function that is not compiled as a whole (``--tiers`` says why) that of its dispatch, if it has one.
 
-    NOT_FOUND if there is none, or if it is not compiled as a whole (``--tiers`` says why)."""
+    NOT_FOUND, with what can be shown, if there is no such function, or not one dispatch of it."""
+    import_module("jitree.codegen.image.compile")  # that llvmlite is not installed is said first
+    places = _functions(module, text, matches) or [
+        kernel.place for kernel in _kernels(module) if matches(kernel.module, kernel.function, text)
+    ]
+    if not places:
+        names = [kernel.name for kernel in _kernels(module)]
+        shown = f"; it has the dispatches {near(text, names)}" if names else _other_executables(module)
+        raise NotFoundError(f"no function `{text}` in the module or its VMVX executables{shown}")
+    for place in places:
+        if units := _units(place):
+            yield from _rendered(place, units, renderers)
+        else:
+            yield from _dispatch_lines(module, place, renderers)
+
+
+def _dispatch_lines(module: BytecodeModule, place: _Place, renderers: Sequence[Renderer]) -> Iterator[str]:
+    """The code of the one dispatch of a function. NOT_FOUND, with their names, for any other number."""
+    refusal = f"{place.title} is not compiled as a whole; `jitree dump --tiers` says why"
+    own = list(_dispatches(module, place))
+    shown = [(kernel, units) for kernel in own[:_SHOWN] if (units := _units(kernel.place))]
+    if len(own) == len(shown) == 1:
+        yield f"; {refusal}; it has one dispatch, {shown[0][0].name}:"
+        yield from _rendered(shown[0][0].place, shown[0][1], renderers)
+        return
+    names = ", ".join(kernel.name for kernel, _ in shown)
+    rest = f" and {len(own) - _SHOWN} more, which it lists" if len(own) > _SHOWN else ""
+    offer = f"; --function= takes its dispatches: {names}{rest}" if names else ""
+    if not own and place.name:
+        offer = _other_executables(module)
+    raise NotFoundError(f"{refusal}{offer}")
+
+
+def _dispatches(module: BytecodeModule, place: _Place) -> Iterator[_Kernel]:
+    """Those that have the name of a function, or of its twin that waits for nothing."""
+    starts = tuple(f"{place.name}{suffix}_dispatch_" for suffix in ("", TORCH_ASYNC_SUFFIX))
+    return (kernel for kernel in _kernels(module) if place.name and kernel.name.startswith(starts))
+
+
+def _other_executables(module: BytecodeModule) -> str:
+    """What may be said instead where jitree compiles no kernels."""
+    if not any(is_executable(segment.data) for segment in module.module.rodata):
+        return ""
+    return "; its dispatches are machine code in the file already, which `--output=executables` lists"
+
+
+def _rendered(place: _Place, units: Sequence[Unit], renderers: Sequence[Renderer]) -> Iterator[str]:
     from jitree.codegen.image.compile import host_target, optimized_module
 
-    places = _places(module, text, matches)
-    if not places:
-        raise NotFoundError(f"no function `{text}` in the module or its VMVX executables")
-    for place in places:
-        units = [unit for unit in generate(place.recipe).units if set(place.symbols) & set(unit.entries)]
-        if not units:
-            raise NotFoundError(f"{place.title} is not compiled as a whole; `jitree dump --tiers` says why")
-        for unit in units:
-            optimized = optimized_module(unit.texts, unit.entries, host_target(), unit.pipeline)
-            for render in renderers:
-                yield f"; {place.title}"
-                yield from render(optimized, place.symbols)
+    for unit in units:
+        optimized = optimized_module(unit.texts, unit.entries, host_target(), unit.pipeline)
+        for render in renderers:
+            yield f"; {place.title}"
+            yield from render(optimized, place.symbols)
 
 
-def _places(module: BytecodeModule, text: str, matches: Matches) -> list[_Place]:
-    places = [
+def _units(place: _Place) -> list[Unit]:
+    """None if it is not compiled as a whole."""
+    return [unit for unit in generate(place.recipe).units if set(place.symbols) & set(unit.entries)]
+
+
+def _functions(module: BytecodeModule, text: str, matches: Matches) -> list[_Place]:
+    recipe = tiering.recipe(module.program, module.name)
+    return [
         _Place(
             f"function {function.ordinal} of module @{module.name}",
+            function_symbol(module.module, function.ordinal),
             recipe,
             [symbol.format(function.ordinal) for symbol in _SYMBOLS],
         )
-        for recipe in [tiering.recipe(module.program, module.name)]
         for function in module.module.functions
         if matches(module.module, function, text)
     ]
-    if places:
-        return places
-    return [
-        _Place(f"kernel {export.ordinal} of executable {number}", recipe, _OF_KERNELS)
-        for number, executable in enumerate(vmvx_images.executables(module.module))
-        for export, recipe in zip(kernels(executable.module), vmvx_images.recipes(executable), strict=True)
-        if matches(executable.module, executable.module.functions[export.ordinal], text)
-    ]
+
+
+def _kernels(module: BytecodeModule) -> Iterator[_Kernel]:
+    for number, executable in enumerate(vmvx_images.executables(module.module)):
+        recipes = vmvx_images.recipes(executable)
+        for export, recipe in zip(kernels(executable.module), recipes, strict=True):
+            place = _Place(f"kernel {export.ordinal} of executable {number}", "", recipe, _OF_KERNELS)
+            function = executable.module.functions[export.ordinal]
+            yield _Kernel(export.name, executable.module, function, place)
 
 
 def llvm_lines(optimized: Any, symbols: Sequence[str]) -> Iterator[str]:

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from jitree.errors import InvalidArgumentError, UnimplementedError
+from jitree.base.scopes import deadline
+from jitree.errors import InvalidArgumentError, UnavailableError, UnimplementedError, is_interruption
 from jitree.tools.flags import ParsedFlags
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from jitree.hal.device import Device
     from jitree.hal.profiling import Measurement
     from jitree.observe.profile import Profile
+    from jitree.tools.calling import ConfinedCall, PreparedCall
+    from jitree.tools.host_values import HostValue
 
 _MODES: Final = (
     "queue-events", "host-execution", "device-queue-events", "dispatch-events", "executable-metadata",
@@ -31,6 +34,10 @@ _SHOWN: Final = 10
 
 def wants_device_profile(flags: ParsedFlags) -> bool:
     return bool(flags.text("device_profiling_mode") or flags.boolean("print_device_statistics"))
+
+
+def is_profiled(flags: ParsedFlags) -> bool:
+    return bool(flags.text("profile")) or wants_device_profile(flags)
 
 
 def check_flags(flags: ParsedFlags) -> None:
@@ -49,7 +56,7 @@ def check_flags(flags: ParsedFlags) -> None:
         raise InvalidArgumentError("--device_profiling_mode requires --device_profiling_output")
     if output and not wanted:
         raise InvalidArgumentError("--device_profiling_output requires --device_profiling_mode")
-    if _is_filtered(flags) and not (flags.text("profile") or wants_device_profile(flags)):
+    if _is_filtered(flags) and not is_profiled(flags):
         raise InvalidArgumentError(
             "--device_profiling_filter_* requires --device_profiling_mode, --print_device_statistics or "
             "--profile"
@@ -73,17 +80,59 @@ def _is_filtered(flags: ParsedFlags) -> bool:
 def refuse_profiles(flags: ParsedFlags) -> None:
     """UNIMPLEMENTED where each test has a session for itself."""
     check_flags(flags)
-    if flags.text("profile") or wants_device_profile(flags):
+    if is_profiled(flags):
         raise UnimplementedError("tests are not profiled; profile one of them with `jitree run --function=`")
+
+
+def warm_up(
+    session: Session, prepared: PreparedCall | ConfinedCall, flags: ParsedFlags
+) -> list[HostValue] | None:
+    """Makes the calls before the one that is profiled: the first imports, loads and packs what later ones
+    find. The results of the first, since later ones are other calls of a program with state; None without
+    one. What fails here fails once more where it is profiled."""
+    calls = flags.integer("profile_warmup")
+    if calls < 0:
+        raise InvalidArgumentError(f"flag 'profile_warmup': {calls} is less than 0")
+    if not calls or not is_profiled(flags):
+        return None
+    wait_for_compiled_code(session)
+    first = None
+    try:
+        for _ in range(calls):
+            with deadline(flags.number("timeout")):
+                called = prepared.call()
+                first = prepared.to_host(called) if first is None else first
+    except Exception as error:
+        if is_interruption(error):
+            raise
+    return first
+
+
+def wait_for_compiled_code(session: Session) -> None:
+    """Measurements are of compiled code, not of what runs until that is built. Without a compiler they are of
+    what there is, which is said."""
+    from jitree.api.builtin_modules import wait_for_hal
+
+    try:
+        if session.tier == "auto":
+            from jitree.api.calls.native import RECIPE
+            from jitree.codegen import image
+            from jitree.dispatch.fast import LOOP
+
+            image.wait(LOOP)
+            image.wait(RECIPE)
+        wait_for_hal()
+    except UnavailableError as error:
+        print(f"jitree: measuring without compiled code: {error}", file=sys.stderr)
 
 
 @contextmanager
 def profiling(session: Session, flags: ParsedFlags) -> Iterator[None]:
     """Profiles what is called inside as the flags want it; also a call that fails."""
-    paths = [path for path in (flags.text("profile"), flags.text("device_profiling_output")) if path]
-    if not paths and not wants_device_profile(flags):
+    if not is_profiled(flags):
         yield
         return
+    paths = [path for path in (flags.text("profile"), flags.text("device_profiling_output")) if path]
     profile = session.profile()
     try:
         yield

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from jitree.api.load_order import IMPORTED_NAME
-from jitree.errors import StatusError, attribute_of, not_installed
+from jitree.errors import NonFiniteError, StatusError, attribute_of, not_installed
 
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
 
@@ -29,7 +29,8 @@ def error_line(error: BaseException) -> str:
         text = f"RESOURCE_EXHAUSTED; there is not enough memory: {str(error) or type(error).__name__}"
     else:
         text = f"INTERNAL; {type(error).__name__}: {error}; this is a defect of jitree (--verbose tells more)"
-    where = raised_at(error.__traceback__)
+    # what a program computes is not found where it was looked for: the dispatch that made it comes first
+    where = None if isinstance(error, NonFiniteError) else raised_at(error.__traceback__)
     return f"{where}: {text}" if where else text
 
 

@@ -14,7 +14,7 @@ from jitree.tools import host_values as hv
 from jitree.tools.flag_table import flag_set
 from jitree.tools.flags import ParsedFlags, command
 from jitree.tools.outputs import write_outputs
-from jitree.tools.profiling import profiling
+from jitree.tools.profiling import profiling, warm_up
 from jitree.tools.program import OpenedProgram, find_function, open_program
 from jitree.tools.seeing import looking_into, require_finite
 from jitree.tools.value_files import ValueFiles
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FLAGS: Final = flag_set(
     "run",
     "calls a function of a compiled module and prints, stores or checks its results",
-    "module packed sandbox deadline function input value device parameter seeing profiling refused",
+    "module packed sandbox deadline function input value device parameter seeing profiling profiled refused",
     positional="module",
 )
 
@@ -51,10 +51,11 @@ def _run(program: OpenedProgram, flags: ParsedFlags, files: ValueFiles) -> int:
     sys.stdout.flush()
     prepared = prepare(function, inputs)
     session = program.session
+    first = warm_up(session, prepared, flags)
     with profiling(session, flags), looking_into(session, flags), deadline(flags.number("timeout")):
         called = prepared.call()
         require_finite(session, called)
-        results = prepared.to_host(called)
+        results = first or prepared.to_host(called)
     with error_context(f"`{function.declaration}`"), error_context("processing function outputs"):
         return finish(function, results, flags, files)
 

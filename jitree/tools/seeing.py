@@ -90,8 +90,9 @@ def require_finite(session: Session, results: Sequence[Any]) -> None:
             continue
         fault = fault_of_view(result, partial(_read, session.device, result.buffer))
         if fault is not None:
-            why = check.first_read or "it comes from arguments, constants, parameters, copies or fills"
-            error = NonFiniteError(f"result {number} has {fault}, which no dispatch made: {why}")
+            what = f"result {number} has {fault}, which no dispatch made"
+            why = "it comes from arguments, constants, parameters, copies or fills"
+            error = NonFiniteError(f"{check.first_read}; {what}" if check.first_read else f"{what}: {why}")
             fill(error, fault, f"result {number}")
             raise error
 

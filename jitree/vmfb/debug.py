@@ -107,29 +107,32 @@ class DebugDatabase:
         return [] if content is None else list(_SOURCE_MAP_ENTRY.iter_unpack(content))
 
     def _described(self, locations: Sequence[int]) -> list[str]:
-        """The lines of locations and of those that they refer to, depth first, each once."""
-        lines: list[str] = []
-        seen: set[int] = set()
-        pending = list(dict.fromkeys(reversed(locations)))
-        while pending and len(lines) < _MAXIMUM_LINES and len(seen) < _MAXIMUM_LOCATIONS:
-            index = pending.pop()
-            if index in seen:
+        """The lines of locations and of those that they refer to, depth first, each once. Lines that call
+        others come last: the one that exports a model to the compiler is in all of its locations, and says
+        nothing of any of them."""
+        calls: dict[str, bool] = {}
+        seen: set[tuple[int, bool]] = set()
+        pending = [(location, False) for location in dict.fromkeys(reversed(locations))]
+        while pending and len(calls) < _MAXIMUM_LINES and len(seen) < _MAXIMUM_LOCATIONS:
+            index, is_caller = pending.pop()
+            if (index, is_caller) in seen:
                 continue
-            seen.add(index)
+            seen.add((index, is_caller))
             kind, table = self._location(index)
             if table is None:
                 continue
             if kind == _FILE_LINE_COLUMN:
+                line = f"{table.text(0) or '-'}:{table.int32(1)}:{table.int32(2)}"
                 if table.int32(1):  # 0: the whole file
-                    lines.append(f"{table.text(0) or '-'}:{table.int32(1)}:{table.int32(2)}")
+                    calls[line] = calls.get(line, False) or is_caller
             elif kind == _CALL_SITE:
-                pending += [table.int32(1), table.int32(0)]
+                pending += [(table.int32(1), True), (table.int32(0), is_caller)]
             elif kind == _FUSED:
-                pending += reversed(_int32_vector(table, 1))
+                pending += [(part, is_caller) for part in reversed(_int32_vector(table, 1))]
             elif kind == _NAME:
-                lines.append(table.text(0) or "-")
-                pending.append(table.int32(1))
-        return lines
+                calls.setdefault(table.text(0) or "-", is_caller)
+                pending.append((table.int32(1), is_caller))
+        return sorted(calls, key=calls.__getitem__)
 
     def _location(self, index: int) -> tuple[int, Table | None]:
         types = self._root.content(_LOCATION_TABLE_TYPES)

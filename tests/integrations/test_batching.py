@@ -162,6 +162,19 @@ async def test_requests_that_are_late_or_cancelled_are_not_computed() -> None:
 
 
 @run
+async def test_counts_go_on_in_the_next_batcher() -> None:
+    """Also those of requests that the one before still answers."""
+    held, function = Held(), lambda rows: rows
+    async with Batcher(held) as before, Batcher(function) as after:
+        first = await held.hold(before)
+        after.count_on(before)
+        await after(1)
+        held.may.release(1)
+        await first
+    assert after.metrics["accepted"] == after.metrics["answered"] == 2
+
+
+@run
 async def test_a_request_that_is_left_while_it_is_computed() -> None:
     held = Held()
     async with Batcher(held) as batcher:

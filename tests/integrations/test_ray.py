@@ -167,6 +167,21 @@ def test_a_program_that_is_served_again_stays_open(monkeypatch: pytest.MonkeyPat
     asyncio.run(main())
 
 
+def test_counts_survive_another_program() -> None:
+    pytest.importorskip("ray.serve")
+    from jitree.integrations.ray import Replica
+
+    async def main() -> None:
+        replica = Replica(local(), "add", timeout=60)
+        counts = replica._now.batcher.metrics
+        counts["answered"] = 5
+        await replica.reconfigure({"modules": [str(ARITHMETIC)]})
+        await replica.reconfigure({"modules": [str(ASYNCHRONOUS)]})
+        assert (await replica.metrics())["answered"] == 5
+
+    asyncio.run(main())
+
+
 class KilledOnce:
     """As a predictor, in a process that is killed the first time that it sees a row."""
 

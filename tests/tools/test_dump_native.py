@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from jitree.errors import InvalidArgumentError, NotFoundError
-from jitree.tools import dump
+from jitree.tools import dump, dump_code
 from tests.assembler import Assembler
 from tests.loaders.samples import sample
+from tests.tools.command import ROOT
 
 Dump = Callable[..., list[str]]
 
@@ -107,3 +108,60 @@ def test_functions_that_are_not_there(module: str) -> None:
         dump.main(["--llvm", "--function=mixed", module])
     with pytest.raises(InvalidArgumentError, match="--llvm and --asm need --function"):
         dump.main(["--asm", module])
+
+
+DIGITS = ROOT / "examples" / "digits"
+REASON = "function 1 of module @module is not compiled as a whole; `jitree dump --tiers` says why"
+
+
+def test_a_function_of_several_dispatches_offers_them() -> None:
+    """Each name that is offered can be shown."""
+    with pytest.raises(NotFoundError) as caught:
+        dump.main(["--asm", "--function=classify", str(DIGITS / "digits.vmvx.vmfb")])
+    names = (
+        "classify_dispatch_0_slow_memcpy, classify_dispatch_1_conv_8x8x8x3x3_f32, "
+        "classify_dispatch_2_conv_4x4x8x2x2_f32, classify_dispatch_3_conv_4x4x16x3x3x8_f32, "
+        "classify_dispatch_4_conv_2x2x16x2x2_f32, classify_dispatch_5_vecmat_10x64_f32, "
+        "classify_dispatch_6_softmax_10xf32_dispatch_tensor_store"
+    )
+    assert str(caught.value) == f"NOT_FOUND; {REASON}; --function= takes its dispatches: {names}"
+    first = names.partition(",")[0]
+    assert dump.main(["--llvm", f"--function={first}", str(DIGITS / "digits.vmvx.vmfb")]) == 0
+
+
+def test_many_dispatches_are_not_all_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dump_code, "_SHOWN", 2)
+    with pytest.raises(NotFoundError, match=r"conv_8x8x8x3x3_f32 and 5 more, which it lists$"):
+        dump.main(["--asm", "--function=classify", str(DIGITS / "digits.vmvx.vmfb")])
+
+
+@pytest.mark.parametrize("flag", ["--asm", "--llvm"])
+def test_the_one_dispatch_of_a_function_is_shown(flag: str, output: Dump) -> None:
+    path = str(ROOT / "tests" / "data" / "releases" / "simple_mul-3.13.0.vmfb")
+    name = "simple_mul_dispatch_0_elementwise_4_f32"
+    first, *rest = output(flag, "--function=simple_mul", path)
+    assert first == f"; {REASON}; it has one dispatch, {name}:"
+    assert rest == output(flag, f"--function={name}", path) and len(rest) > 10
+
+
+def test_dispatches_that_are_machine_code_already() -> None:
+    path = str(DIGITS / "digits.llvm-cpu.vmfb")
+    already = "; its dispatches are machine code in the file already, which `--output=executables` lists"
+    with pytest.raises(NotFoundError) as caught:
+        dump.main(["--asm", "--function=classify", path])
+    assert str(caught.value) == f"NOT_FOUND; {REASON}{already}"
+    with pytest.raises(NotFoundError) as caught:
+        dump.main(["--asm", "--function=other", path])
+    assert str(caught.value).endswith(f"no function `other` in the module or its VMVX executables{already}")
+
+
+def test_names_that_are_near_are_offered() -> None:
+    with pytest.raises(
+        NotFoundError, match="VMVX executables; it has the dispatches classify_dispatch_5_vec"
+    ):
+        dump.main(["--asm", "--function=vecmat", str(DIGITS / "digits.vmvx.vmfb")])
+
+
+def test_a_function_without_dispatches_offers_none(module: str) -> None:
+    with pytest.raises(NotFoundError, match=r"`jitree dump --tiers` says why$"):
+        dump.main(["--asm", "--function=mixed", module])

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from jitree.errors import AbortedError
+from jitree.tools.calling import PreparedCall
 from tests.tools.command import Outcome, jitree
 
 PROGRAM = Path(__file__).parent.parent / "data" / "programs" / "seen.vmfb"
@@ -41,6 +43,60 @@ def test_profiles_of_calls_that_fail(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     outcome = run(f"--profile={path}", "--input=1xf32")
     assert outcome.code == 1 and "INVALID_ARGUMENT" in outcome.stderr
+
+
+class CountedCalls:
+    """Of the calls that commands make, which one fails."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, failing: int = 0) -> None:
+        self.count = 0
+        self._failing = failing
+        self._call = PreparedCall.call
+        monkeypatch.setattr(PreparedCall, "call", lambda prepared: self._counted(prepared))
+
+    def _counted(self, prepared: PreparedCall) -> list[Any]:
+        self.count += 1
+        if self.count == self._failing:
+            raise AbortedError(f"call {self.count}")
+        return self._call(prepared)
+
+
+@pytest.mark.parametrize("wanted", ["--profile", "--print_device_statistics", "--device_profiling_output"])
+@pytest.mark.parametrize(
+    ("flags", "calls"), [((), 2), (("--profile-warmup=3",), 4), (("--profile_warmup=0",), 1)]
+)
+def test_calls_before_the_one_that_is_profiled(
+    flags: tuple[str, ...], calls: int, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that adds up its arguments tells which call's results are printed."""
+    call = (str(PROGRAM.with_name("state.vmfb")), "--function=accumulate", "--input=4xf32=3", CALL[-1])
+    plain, path = jitree("run", *call), tmp_path / "trace.json"
+    wanted = wanted if wanted.startswith("--print") else f"{wanted}={path}"
+    counted = CountedCalls(monkeypatch)
+    mode = ("--device_profiling_mode=dispatch-events",) if "output" in wanted else ()
+    outcome = jitree("run", *call, wanted, *mode, *flags)
+    assert (outcome.code, outcome.stdout) == (0, plain.stdout) and "4xf32=3 3 3 3" in plain.stdout
+    assert counted.count == calls
+    if path.exists():
+        events = json.loads(path.read_text())["traceEvents"]
+        assert [event["name"] for event in events].count("state.accumulate") == 1
+    assert counted.count == calls and jitree("run", *call).stdout == plain.stdout
+    assert counted.count == calls + 1, "no more without a profile"
+
+
+def test_a_call_that_fails_is_profiled(tmp_path: Path) -> None:
+    """It fails before, and then in the profile, which says where its time has gone."""
+    path = tmp_path / "trace.json"
+    call = (str(PROGRAM.with_name("state.vmfb")), "--function=positive", "--input=-1", CALL[-1])
+    outcome = jitree("run", *call, f"--profile={path}")
+    assert outcome.code == 1 and "value must be positive" in outcome.stderr
+    assert outcome.stderr.count("value must be positive") == 1 and "state.positive" in slices(path)
+
+
+def test_a_profiled_call_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    CountedCalls(monkeypatch, failing=3)
+    outcome = run(f"--profile={tmp_path / 'trace.json'}", "--profile_warmup=2")
+    assert outcome.code == 1 and "ABORTED; call 3" in outcome.stderr
 
 
 @pytest.mark.parametrize(
@@ -82,6 +138,10 @@ def test_device_statistics() -> None:
         (("--device_profiling_output=x",), "INVALID_ARGUMENT; --device_profiling_output requires"),
         (("--device_profiling_filter_command_index=0",), "INVALID_ARGUMENT; --device_profiling_filter_"),
         (("--profile=/missing/trace.json",), "UNAVAILABLE; unable to write"),
+        (
+            ("--profile=x", "--profile_warmup=-1"),
+            "INVALID_ARGUMENT; flag 'profile_warmup': -1 is less than 0",
+        ),
     ],
 )
 def test_flags_that_do_not_work(flags: tuple[str, ...], status: str) -> None:

@@ -336,6 +336,21 @@ def test_the_first_value_that_is_not_finite(flag: str) -> None:
     assert f"{NARROW} (dispatch 0) makes inf at (5,) (bits 0x7c00)" in outcome.stderr
 
 
+def test_what_has_made_it_comes_first() -> None:
+    """Not where the call waited for it, nor a result that it has reached."""
+    declaration = "`sync func @narrow(%input0: tensor<8xf32>) -> (%output0: tensor<8xf16>)`"
+    assert jitree_process("run", "--device=local-sync", *SEEN, "--check-finite").stderr == (
+        f"DATA_LOSS; {NARROW} (dispatch 0) makes inf at (5,) (bits 0x7c00) in output 0 (8xf16, type: name), "
+        "and its inputs have none; module.narrow+00000116; while invoking host function hal.fence.await; "
+        f"invoking function 'narrow'; {declaration}; module.narrow+00000148\n"
+    )
+    infinite = ("--device=local-sync", *SEEN[:2], "--input=8xf32=1 2 3 4 5 inf 7 8")
+    assert jitree_process("run", *infinite, "--check-finite").stderr == (
+        f"DATA_LOSS; {NARROW} (dispatch 0) reads inf at (5,) (bits 0x7f800000) in input 0, which comes from "
+        "argument 0; module.narrow+00000116; result 0 has inf at (5,) (bits 0x7c00), which no dispatch made\n"
+    )
+
+
 def test_values_that_no_dispatch_makes() -> None:
     infinite = (*SEEN[:2], "--input=8xf32=1 2 3 4 5 inf 7 8")
     outcome = jitree("run", *infinite, "--check-finite")

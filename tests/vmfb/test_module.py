@@ -9,6 +9,8 @@ import pytest
 
 from jitree.errors import InvalidArgumentError, StatusCode, StatusError, UnimplementedError
 from jitree.vmfb.archive import Archive
+from jitree.vmfb.debug import DebugDatabase
+from jitree.vmfb.flatbuffer import FlatBuffer
 from jitree.vmfb.module import read_module
 from jitree.vmfb.schema import Attr, Dependency, Export, Import, ModuleTables
 from tests.assembler import Assembler
@@ -93,6 +95,31 @@ def test_locations() -> None:
     }  # fmt: skip
     assert module.debug.locate(1, 1) == ["a.mlir:1:1"]
     assert module.debug.location_count == 4
+
+
+def test_lines_that_call_others_come_last() -> None:
+    """Each operation of an exported model is at its own line, called from the line of the export."""
+    builder = TableBuilder()
+    export, first, second = (
+        builder.table({0: ("ref", builder.text(file)), 1: ("i32", line), 2: ("i32", 1)})
+        for file, line in (("export.py", 40), ("model.py", 11), ("model.py", 12))
+    )
+    calls = [builder.table({0: ("i32", callee), 1: ("i32", 0)}) for callee in (1, 2)]
+    parts = builder.structs(struct.pack("<3i", 0, 4, 3), 4)
+    fused, name = builder.table({1: ("ref", parts)}), builder.text("sum")
+    named = builder.table({0: ("ref", name), 1: ("i32", 4)})
+    entries = b"".join(struct.pack("<ii", 8 * row, row) for row in (0, 3, 4, 5, 6))
+    function = builder.table({0: ("ref", builder.text("f")), 1: ("ref", builder.structs(entries, 8))})
+    rows = builder.offsets([export, first, second, *calls, fused, named])
+    kinds = builder.byte_vector(bytes([2, 2, 2, 1, 1, 3, 4]))
+    root = builder.table({0: ("ref", kinds), 1: ("ref", rows), 2: ("ref", builder.offsets([function]))})
+    data = builder.finish(root, b"IREE")[4:]
+    debug = DebugDatabase(FlatBuffer(memoryview(data)).root(b"IREE"), 1, [("f", 0)])
+    outer, lines = "export.py:40:1", ["model.py:11:1", "model.py:12:1"]
+    assert debug.places(0) == [*lines, "sum", outer]
+    assert [debug.locate(0, 8 * row) for row in (0, 3, 4, 5, 6)] == [
+        [outer], [lines[0], outer], [lines[1], outer], [lines[1], lines[0], outer], ["sum", lines[1], outer]
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("version", [0, 14 << 16, 18 << 16, 17 << 16 | 1])
