@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 HERE = Path(__file__).resolve().parent
 SENTENCES = ("Good morning. This module runs in Python.", "It hears when somebody speaks.")
-SIGN = (("Harbour Coffee House", 40), ("fresh cake since 1987", 32), ("open every morning", 30))
+SIGN = (("Harbour Coffee House", 40), ("fresh cake since 1987", 32), ("open until midnight", 30))
 LINES = ("Platform 9", "Exit to the river", "Mind the step", "Room 204")
 
 

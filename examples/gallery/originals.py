@@ -83,7 +83,6 @@ def from_pixels(model: Any, height: int, width: int, scale: float, offset: float
         "channels": np.array([2, 1, 0] if swap else [0, 1, 2]),
         "scale": np.float32(scale),
         "offset": np.float32(offset),
-        "batch": np.array([0]),
     }
     steps = [
         helper.make_node("Gather", ["pixels", "channels"], ["ordered"], axis=2),
@@ -95,6 +94,7 @@ def from_pixels(model: Any, height: int, width: int, scale: float, offset: float
     if opset_of(model) < 13:
         steps.append(helper.make_node("Unsqueeze", ["image"], [argument.name], axes=[0]))
     else:
+        constants["batch"] = np.array([0])
         steps.append(helper.make_node("Unsqueeze", ["image", "batch"], [argument.name]))
     nodes = [*steps, *graph.node]
     graph.initializer.extend(numpy_helper.from_array(np.asarray(v), name) for name, v in constants.items())

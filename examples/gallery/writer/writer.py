@@ -44,7 +44,7 @@ class Writer:
             if letter == END:
                 break
             text.append(letter)
-        return "".join(text[1:])
+        return "".join(text[1:]).strip()
 
 
 if __name__ == "__main__":
