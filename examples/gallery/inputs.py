@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 HERE = Path(__file__).resolve().parent
 SENTENCES = ("Good morning. This module runs in Python.", "It hears when somebody speaks.")
-SIGN = (("HARBOUR CAFE", 52), ("Fresh coffee since 1987", 30), ("Open daily 8:30 - 19:00", 30))
+SIGN = (("Harbour Coffee House", 40), ("fresh cake since 1987", 32), ("open until midnight", 30))
 LINES = ("Platform 9", "Exit to the river", "Mind the step", "Room 204")
 
 
@@ -52,7 +52,7 @@ def sign() -> Image.Image:
         draw.text((270, top), text, font=font(size), fill=(240, 232, 205), anchor="ma")
         top += size + 24
     label = Image.new("RGBA", (250, 56), (236, 232, 220, 255))
-    ImageDraw.Draw(label).text((125, 28), "THIS SIDE UP", font=font(28), fill=(150, 40, 30), anchor="mm")
+    ImageDraw.Draw(label).text((125, 28), "FRAGILE", font=font(25), fill=(150, 40, 30), anchor="mm")
     for part, angle, place in ((board, 3.5, (45, 18)), (label, 178, (200, 298))):
         turned = part.rotate(angle, Image.Resampling.BICUBIC, expand=True)
         photo.paste(turned, place, turned)

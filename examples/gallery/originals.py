@@ -23,8 +23,10 @@ class Original(NamedTuple):
     """An example, from the inputs in the folder."""
     run: Callable[..., Sequence[Array]]
     """The original library: arguments → results."""
-    flags: Sequence[str] = ()
-    """More of them for the compiler."""
+    reference: bytes = b""
+    """The ONNX file that it runs, if it is one."""
+    weights: Mapping[str, Array] = {}
+    """Arguments in front of the others, in the order of their names."""
 
 
 def file_of(package: str, path: str) -> Path:
@@ -39,14 +41,14 @@ def of_onnx(model: Any, arguments: Sequence[Array], original: Any = None) -> Ori
     """A model in memory. ``original`` computes the results in its place if it is another one."""
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(
-        (original or model).SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    reference = (original or model).SerializeToString()
+    session = onnxruntime.InferenceSession(reference, providers=["CPUExecutionProvider"])
     names = [one.name for one in session.get_inputs()]
     return Original(
         model.SerializeToString(),
         arguments,
         lambda *values: session.run(None, dict(zip(names, values, strict=True))),
+        reference,
     )
 
 
@@ -81,7 +83,6 @@ def from_pixels(model: Any, height: int, width: int, scale: float, offset: float
         "channels": np.array([2, 1, 0] if swap else [0, 1, 2]),
         "scale": np.float32(scale),
         "offset": np.float32(offset),
-        "batch": np.array([0]),
     }
     steps = [
         helper.make_node("Gather", ["pixels", "channels"], ["ordered"], axis=2),
@@ -93,6 +94,7 @@ def from_pixels(model: Any, height: int, width: int, scale: float, offset: float
     if opset_of(model) < 13:
         steps.append(helper.make_node("Unsqueeze", ["image"], [argument.name], axes=[0]))
     else:
+        constants["batch"] = np.array([0])
         steps.append(helper.make_node("Unsqueeze", ["image", "batch"], [argument.name]))
     nodes = [*steps, *graph.node]
     graph.initializer.extend(numpy_helper.from_array(np.asarray(v), name) for name, v in constants.items())
@@ -113,7 +115,11 @@ def pixels_of(path: str) -> Array:
 
 
 def magika() -> Original:
+    import json
+
     path = file_of("magika", "models/standard_v3_3/model.onnx")
+    labels = json.loads(path.with_name("config.min.json").read_text())["target_labels_space"]
+    (HERE / "file_type" / "labels.txt").write_text("\n".join(labels) + "\n")
     return of_onnx(with_shapes(path, {"bytes": (1, 2048)}), [magika_argument()])
 
 
@@ -137,7 +143,7 @@ def magika_bf16() -> Original:
 
 
 def multiply_in_bf16(model: Any) -> None:
-    """Factors of matrix products and convolutions become bf16; norms, which take differences, stay as they are."""
+    """Factors of matrix products and convolutions become bf16; norms, which take differences, stay f32."""
     import ml_dtypes
     from onnx import TensorProto, helper, numpy_helper
 
@@ -181,11 +187,11 @@ def find_text() -> Original:
 
 def read_text() -> Original:
     path = file_of("rapidocr_onnxruntime", "models/ch_PP-OCRv4_rec_infer.onnx")
-    model = with_shapes(path, {"x": (1, 3, 48, 320)})
+    model = with_shapes(path, {"x": (1, 3, 48, 480)})
     characters = next(entry.value for entry in model.metadata_props if entry.key == "character")
     (HERE / "text_in_photo" / "characters.txt").write_text(characters, encoding="utf-8")
-    line = np.pad(lines_of_text()[0], ((0, 0), (0, 128), (0, 0)), constant_values=128)
-    return of_onnx(from_pixels(model, 48, 320, 1 / 127.5, -1, swap=True), [line])
+    line = np.pad(lines_of_text()[0], ((0, 0), (0, 288), (0, 0)), constant_values=128)
+    return of_onnx(from_pixels(model, 48, 480, 1 / 127.5, -1, swap=True), [line])
 
 
 def lines_of_text() -> list[Array]:
@@ -254,19 +260,28 @@ def faces() -> Original:
 
 
 def writer() -> Original:
-    """A model of Keras, whose layers are small functions here; the weights stay arguments of the program."""
+    """A model of Keras; its layers are written anew here, and its weights stay arguments of the program."""
+    import sys
+
     import jax
+    import jax.export
     import jax.numpy as jnp
-    from writer import network
+
+    sys.path.insert(0, str(HERE / "writer"))
+    import network
 
     weights = network.read_weights(file_of("textgenrnn", "textgenrnn_weights.hdf5"))
-    np.savez_compressed(HERE / "writer" / "weights.npz", **weights)
-    letters = file_of("textgenrnn", "textgenrnn_vocab.json").read_text(encoding="utf-8")
-    (HERE / "writer" / "letters.json").write_text(letters, encoding="utf-8")
-    tokens = np.arange(40, dtype=np.int32) % 30
-    arguments = [*(weights[name] for name in sorted(weights)), tokens]
-    exported = jax.export.export(jax.jit(lambda w, t: network.next_letter(jnp, w, t)))(weights, tokens)
-    return Original(exported, arguments, lambda *_: [network.next_letter(np, weights, tokens)])
+    vocabulary = file_of("textgenrnn", "textgenrnn_vocab.json").read_text(encoding="utf-8")
+    (HERE / "writer" / "letters.json").write_text(vocabulary, encoding="utf-8")
+    letters = (np.arange(40) % 30).astype(np.int32)
+    program = jax.jit(lambda weights, letters: network.next_letter(jnp, jax.lax.scan, weights, letters))
+    exported = jax.export.export(program)(weights, letters)
+    return Original(
+        exported,
+        [letters],
+        lambda letters: [network.next_letter(np, network.loop, weights, letters)],
+        weights=weights,
+    )
 
 
 def similar() -> Original:

