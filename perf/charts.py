@@ -30,6 +30,25 @@ def draw_ratios(ratios: Mapping[str, Mapping[str, float]], title: str, path: Pat
     _save(figure, path)
 
 
+def draw_means(means: Mapping[str, tuple[float, float]], title: str, path: Path) -> None:
+    """A bar for each mean, from above to below, with a mark at the worst; a line at 1."""
+    figure, axes = pyplot.subplots(figsize=(8, 0.32 * len(means) + 0.8))
+    places = range(len(means))
+    mean, worst = zip(*means.values(), strict=True)
+    bars = axes.barh(places, [value - 1 for value in mean], 0.6, left=1)
+    axes.bar_label(bars, [f"{value:.3g}" for value in mean], padding=3, fontsize=8)
+    axes.plot(worst, places, "|", color="black", markersize=10)
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_yticks(places, means)
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlim(0.6, 2 * max(mean))
+    axes.set_xticks([1, 2, 5, 10, 20, 50, 100, 200], ["1", "2", "5", "10", "20", "50", "100", "200"])
+    axes.minorticks_off()
+    axes.set_title(title, fontsize=9)
+    _save(figure, path)
+
+
 def draw_scaling(results: Mapping[int, Mapping[str, tuple[float, float]]], path: Path) -> None:
     """Speed over that of one thread, a panel per program; iree.runtime dashed."""
     numbers = list(results)

@@ -7,23 +7,17 @@ with the interpreter at hand.
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
-import shlex
 import subprocess
-import sys
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
 from jitree.tools.main import COMMANDS
-from tests.assembler import Assembler
-from tests.tools.command import jitree
-from tests.tools.test_dump_native import SUM
+from tests.pages import ROOT, Command, blocks, commands, require_printed, run, run_snippets
 
-ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 OUTSIDE = {
@@ -39,24 +33,8 @@ OUTSIDE = {
 """Names in Markdown files that are not names of this tree."""
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-
-
-def run(command: str) -> subprocess.CompletedProcess[str]:
-    words = shlex.split(command)
-    if words[0] == ".venv/bin/python":
-        words[0] = sys.executable
-    elif words[0] == ".venv/bin/jitree":
-        words[:1] = [sys.executable, "-m", "jitree"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # for a checkout that is not installed
-    return subprocess.run(
-        words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-
-
 def test_the_setup_commands_have_the_form_that_ci_runs() -> None:
-    example, tests = (block.strip() for block in blocks("bash"))
+    example, tests = (block.strip() for block in blocks(README, "bash"))
     for command, extra in ((example, "."), (tests, "'.[test]'")):
         venv, install, _ = command.split(" && ")
         assert venv == "python3 -m venv .venv"
@@ -64,56 +42,34 @@ def test_the_setup_commands_have_the_form_that_ci_runs() -> None:
     assert tests.endswith(".venv/bin/python -m pytest")
 
 
-def test_the_example_draws_the_digit() -> None:
-    result = run(blocks("bash")[0].strip().split(" && ")[-1])
-    assert result.returncode == 0, result.stderr
-    assert "This is a 7" in result.stdout
-    assert result.stdout.count("│") == 16
-
-
-@pytest.mark.parametrize("snippet", blocks("python"))
-def test_snippets(snippet: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_draws_the_digit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(ROOT)
-    exec(compile(snippet, "README.md", "exec"), {})
-    promised = re.search(r"print\(error\) +# (.*)", snippet)
-    assert promised is not None
-    printed = capsys.readouterr().out
-    for part in promised[1].split("…"):
-        assert part.strip() in printed
+    printed = run(blocks(README, "bash")[0].strip().split(" && ")[-1], tmp_path)
+    assert "This is a 7" in printed
+    assert printed.count("│") == 16
 
 
-@pytest.mark.parametrize(
-    "command", [line.removeprefix("$ ") for block in blocks("console") for line in block.strip().splitlines()]
-)
-def test_command_lines(command: str) -> None:
-    result = run(command)
-    assert result.returncode == 0, result.stderr
-    assert "classify" in result.stdout + result.stderr
+def test_snippets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(ROOT)
+    assert "  # 7" in README
+    run_snippets(README, "README.md", tmp_path)
 
 
-def test_the_map_names_what_there_is() -> None:
-    for path in re.findall(r"^\| `([^`]+)`", README, re.MULTILINE):
-        assert (ROOT / path).exists(), path
+@pytest.mark.parametrize("command", commands(README), ids=lambda command: command.line)
+def test_command_lines(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(ROOT)
+    printed = run(command.line, tmp_path)
+    assert "classify" in printed
+    require_printed(command.printed, printed)
 
 
-INLINE = re.findall(r"`jitree ([^`]+)`", README)
-
-
-@pytest.mark.parametrize("command", INLINE)
-def test_command_lines_in_sentences(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = ROOT / "examples/digits/digits.llvm-cpu.vmfb"
-    if "predict" in command:  # a function that is compiled as a whole
-        model = tmp_path / "model.vmfb"
-        model.write_bytes(Assembler("m").function("predict", "0i_i", SUM).build())
-    monkeypatch.setenv("JITREE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)  # some write files
-    outcome = jitree(*shlex.split(command.replace("model.vmfb", str(model))))
-    assert outcome.code == 0, outcome.stderr
+def test_the_front_page_is_short() -> None:
+    assert README.count("\n") <= 100
 
 
 DOCUMENTS = [
     path
-    for folder in ("", "jitree", "tests", "perf", "examples")
+    for folder in ("", "docs", "jitree", "tests", "perf", "examples")
     for path in sorted(ROOT.joinpath(folder).glob("**/*.md" if folder else "*.md"))
 ]
 
