@@ -8,6 +8,7 @@ at Python's stack.
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import ref
@@ -77,6 +78,8 @@ class DeviceMemory(Unique):
         """Memory may go while a thread has it."""
         self._sums: dict[tuple[str, str], _Sums] = {}
         self._kept: dict[ref[Allocation], tuple[_Sums, int]] = {}
+        self._gone: deque[ref[Allocation]] = deque()
+        """What has gone since it was counted last: code in Python where it goes would lose an interrupt."""
 
     def _count(self) -> None:
         statistics = self._own.statistics
@@ -97,6 +100,7 @@ class DeviceMemory(Unique):
     def rows(self) -> tuple[MemoryRow, ...]:
         """Rows by function and line, those with the most live memory first; of the ``with`` block."""
         with self._lock:
+            self._forget_gone()
             rows = [
                 MemoryRow(*place, sums.live, sums.live_count, sums.allocated, sums.count)
                 for place, sums in self._sums.items()
@@ -121,18 +125,24 @@ class DeviceMemory(Unique):
     def _note(self, allocation: Allocation) -> None:
         size, place = allocation.byte_length, asking()
         with self._lock:
+            self._forget_gone()
             sums = self._sums.setdefault(place, _Sums())
             sums.live, sums.live_count = sums.live + size, sums.live_count + 1
             sums.allocated, sums.count = sums.allocated + size, sums.count + 1
             self._tracked += size
             self.tracked_peak = max(self.tracked_peak, self._tracked)
-            self._kept[ref(allocation, self._gone)] = sums, size
+            self._kept[ref(allocation, self._gone.append)] = sums, size
 
-    def _gone(self, allocation: ref[Allocation]) -> None:
-        with self._lock:
-            sums, size = self._kept.pop(allocation)
-            sums.live, sums.live_count = sums.live - size, sums.live_count - 1
-            self._tracked -= size
+    def _forget_gone(self) -> None:
+        """The caller has the lock."""
+        while self._gone:
+            gone = self._gone[0]
+            if gone in self._kept:  # no call is made here, after which an interrupt could come
+                sums, size = self._kept[gone]
+                sums.live, sums.live_count = sums.live - size, sums.live_count - 1
+                self._tracked -= size
+                del self._kept[gone]
+            del self._gone[0]
 
     def __str__(self) -> str:
         totals = f"{self.live} bytes live, {self.peak} at most, {self.allocated} allocated so far"

@@ -11,9 +11,10 @@ import abc
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 from jitree.base.endings import Unique, guard
+from jitree.base.weak_sets import SharedWeakKeys
 from jitree.errors import UnimplementedError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.command_list import CommandList
@@ -79,9 +80,7 @@ class Observation(Listener):
         self._looking: tuple[ref[Onlooker], ...] = ()
         """One that nothing else refers to ends by itself; the next submission finds that it is gone."""
         self._regions = Regions()
-        self._writes: WeakKeyDictionary[Executable, dict[object, list[tuple[int, int, int]]]] = (
-            WeakKeyDictionary()
-        )
+        self._writes: SharedWeakKeys[Executable, dict[object, list[tuple[int, int, int]]]] = SharedWeakKeys()
         """(binding, offset, length) of what a dispatch has written when it was looked at before."""
 
     @property

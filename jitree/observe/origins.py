@@ -4,9 +4,7 @@ that submits, so that calls keep nothing of it."""
 from __future__ import annotations
 
 import sys
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
 
 from jitree.base.folding import caller
 from jitree.base.records import NamedTuple
@@ -52,12 +50,14 @@ class CallOrigin(NamedTuple):
     """The line of Python that called: ``model.py:12 in main``; empty on a thread whose function is ours."""
 
 
+_OBSERVED: Final = "observed"
+
+
 class Origins:
     """Tells the calls of one session apart."""
 
     def __init__(self, invoker: Invoker) -> None:
         self._invoker = invoker
-        self._calls: WeakKeyDictionary[partial[Any], ObservedCall] = WeakKeyDictionary()
         self.count = 0
         """Calls so far."""
 
@@ -81,11 +81,11 @@ class Origins:
         return CallOrigin(call, location, call_site)
 
     def _call(self, variables: dict[str, Any]) -> ObservedCall:
+        """What is known of a call lasts as long as what begins it, which has it."""
         start = variables["start"]
-        found = self._calls.get(start)
-        if found is None:
+        found: dict[Origins, ObservedCall] = vars(start).setdefault(_OBSERVED, {})
+        if self not in found:
             arguments = tuple(start.keywords.get("arguments", ()))
-            found = ObservedCall(self.count, variables["function"].full_name, arguments)
-            self._calls[start] = found
+            found[self] = ObservedCall(self.count, variables["function"].full_name, arguments)
             self.count += 1
-        return found
+        return found[self]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from typing import Any, cast
 
 import pytest
 
@@ -11,9 +12,11 @@ from jitree.base import dlpack, spare_memory
 from jitree.base.weak_sets import SharedWeakKeys, SharedWeakSet, SharedWeakValues
 from jitree.codegen import image
 from jitree.dispatch.native import tiering
+from jitree.hal.device_memory import DeviceMemory
 from jitree.hal.exporters import exporters
 from jitree.hal.heap import HeapAllocator
 from jitree.modules.native_library import references, state
+from jitree.observe.observation import Observation
 from jitree.vmfb import ties
 from tests.base.interruption import Interruption
 
@@ -104,7 +107,7 @@ TABLES = {
 }  # fmt: skip
 BY_OBJECT = {
     "native code": tiering._modules, "ties": ties._found, "array libraries": dlpack._functions,
-    "references": references._tables,
+    "references": references._tables, "observed writes": Observation(cast(Any, None), ())._writes,
 }  # fmt: skip
 
 
@@ -123,3 +126,29 @@ def test_an_interrupt_as_an_item_dies_comes_out(name: str) -> None:
         if not interruption.came:
             break
     assert 1 < place < 19
+
+
+class Memory:
+    byte_length = 64
+
+
+class Device:
+    uri = "a device"
+    executables = ()
+
+    def __init__(self) -> None:
+        self.device_allocator = HeapAllocator()
+
+
+def test_an_interrupt_as_tracked_memory_goes_comes_out() -> None:
+    memory = DeviceMemory(cast(Any, Device()))
+    for place in range(1, 20):
+        holder = [Memory()]
+        memory._note(cast(Any, holder[0]))
+        assert memory.rows[0].live == 64
+        interruption = Interruption(place)
+        assert interruption.during(holder.clear) == interruption.came, f"place {place} was lost"
+        assert memory.rows[0].live == memory.rows[0].live_count == 0
+        if not interruption.came:
+            break
+    assert 1 < place < 19 and memory.tracked_peak == 64

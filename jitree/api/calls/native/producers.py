@@ -70,16 +70,12 @@ class Producers:
         else:
             row = {"names": id(NAMES) if _takes_version(value) else 0}
         number, self._next = self._next, (self._next + 1) % MAXIMUM_EXCHANGES
-        self._kept[number] = ref(cls, partial(self._forget, number)), capsule
+        # As the class dies, in C, where no signal's handler runs: Python would lose what one raises.
+        forget = map(self._words.__setitem__, (number * _WORDS + EXCHANGE.word("type"),), (0,))
+        self._kept[number] = ref(cls, partial(next, forget)), capsule
         self._words[number * _WORDS : (number + 1) * _WORDS] = array("q", bytes(EXCHANGE.size))
         for field, word in {**row, "type": id(cls)}.items():
             self._words[number * _WORDS + EXCHANGE.word(field)] = word
-
-    def _forget(self, number: int, dead: object) -> None:
-        kept = self._kept.get(number)
-        if kept is not None and kept[0] is dead:
-            self._words[number * _WORDS + EXCHANGE.word("type")] = 0
-            del self._kept[number]
 
 
 def _takes_version(value: Any) -> bool:
