@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from jitree.base.copying import ranges
+from jitree.base.rows import rows_of
 
 _KEY: Final = struct.unpack("<QQ", bytes(range(16)))
 _PART: Final = 1 << 13
@@ -51,7 +52,7 @@ def siphash(data: memoryview, look: Callable[[], object]) -> int:
     whole = len(data) & ~7
     last = data[whole:].tobytes().ljust(7, b"\0") + bytes((len(data) & 0xFF,))
     for part in ranges(whole, _PART, look):
-        for (word,) in struct.iter_unpack("<Q", data[part]):
+        for (word,) in rows_of(struct.Struct("<Q"), data[part]):
             state = _absorbed(state, word)
     v0, v1, v2, v3 = _absorbed(state, int.from_bytes(last, "little"))
     state = (v0, v1, v2 ^ 0xFF, v3)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base.records import NamedTuple
+from jitree.base.rows import rows_of
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError, pass_interruption
 from jitree.hal.allocator import Charge, HostMemory
 from jitree.hal.command_layout import (
@@ -111,7 +112,7 @@ class CommandList:
 
     def decoded_rows(self) -> Iterator[tuple[int, ...]]:
         """The fields of every row in the order of COMMAND."""
-        return COMMAND_ROW.iter_unpack(self.rows)
+        return rows_of(COMMAND_ROW, self.rows)
 
     @property
     def dispatch_count(self) -> int:

@@ -11,6 +11,7 @@ from typing import Final
 
 from jitree.base.memory import PAGE_SIZE
 from jitree.base.records import NamedTuple
+from jitree.base.rows import rows_of
 from jitree.errors import FailedPreconditionError, StatusError, UnavailableError, UnimplementedError
 from jitree.loaders import elf_format as elf
 from jitree.loaders.elf_format import Architecture, WordSize
@@ -93,7 +94,7 @@ def _read_segments(data: memoryview, word_size: WordSize, offset: int, count: in
     size = word_size.program_header.size
     a, b, c, d, e, f, g = word_size.segment_fields
     segments = []
-    for fields in word_size.program_header.iter_unpack(data[offset : offset + count * size]):
+    for fields in rows_of(word_size.program_header, data[offset : offset + count * size]):
         segments.append(Segment(fields[a], fields[b], fields[c], fields[d], fields[e], fields[f], fields[g]))
     return segments
 
@@ -207,7 +208,7 @@ def _entries(file: ElfFile, image: memoryview) -> dict[int, int]:
     file.load_with(dynamic.address, size, "the dynamic section")
     start = dynamic.address - file.low
     entries: dict[int, int] = {}
-    for tag, value in layout.iter_unpack(image[start : start + size]):
+    for tag, value in rows_of(layout, image[start : start + size]):
         if tag == elf.DT_NULL:
             break
         entries[tag] = value
@@ -249,7 +250,7 @@ def _symbols(
     name_field, section_field, value_field = word_size.symbol_fields
     values, names, undefined = [], [], []
     records = image[table - file.low : table - file.low + size]
-    for index, fields in enumerate(word_size.symbol.iter_unpack(records)):
+    for index, fields in enumerate(rows_of(word_size.symbol, records)):
         name = _string(text, fields[name_field])
         if fields[section_field] == 0 and index > 0:
             undefined.append(name)

@@ -6,6 +6,7 @@ import struct
 from typing import Final
 
 from jitree.base.records import NamedTuple
+from jitree.base.rows import rows_of
 from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError
 from jitree.loaders import elf_format as elf
 from jitree.loaders.elf_format import Architecture
@@ -55,7 +56,7 @@ def slices(data: memoryview) -> list[Slice]:
     end = _HEADER.size + count * _RECORD.size
     if end > len(data):
         raise InvalidArgumentError(f"the FatELF table of {count} records reaches past the end at {len(data)}")
-    found = map(Slice._make, _RECORD.iter_unpack(data[_HEADER.size : end]))
+    found = map(Slice._make, rows_of(_RECORD, data[_HEADER.size : end]))
     return [
         row
         for row in found

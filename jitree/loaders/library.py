@@ -18,6 +18,7 @@ import numpy as np
 
 from jitree.base.memory import NAMES_CODE, name_code
 from jitree.base.records import NamedTuple, Protocol
+from jitree.base.rows import rows_of
 from jitree.errors import FailedPreconditionError, NotFoundError, OutOfRangeError, UnavailableError
 from jitree.hal.command_layout import ENTRY_POINT, ENTRY_SEQUENTIAL
 from jitree.hal.executable import LocalExecutable
@@ -301,7 +302,7 @@ class Library:
         table = self._memory.read(files, 32 * count, "the source file table") if count else b""
         return {
             self._text(path, path_length): bytes(self._memory.read(content, length, "a source file"))
-            for path_length, path, length, content in struct.iter_unpack("<IxxxxQIxxxxQ", table)
+            for path_length, path, length, content in rows_of(struct.Struct("<IxxxxQIxxxxQ"), table)
         }
 
     def _read_header(self) -> str:

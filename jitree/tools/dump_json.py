@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from jitree.base.rows import rows_of
 from jitree.vmfb.archive import IDENTIFIER, Archive, loading
 from jitree.vmfb.flatbuffer import FlatBuffer, Table
 from jitree.vmfb.schema import FEATURES
@@ -94,7 +95,7 @@ class _Printer:
         content = table.content(slot, struct.calcsize(layout))
         if content is None:
             return None
-        return self._list([str(value) for (value,) in struct.iter_unpack(layout, content)], level)
+        return self._list([str(value) for (value,) in rows_of(struct.Struct(layout), content)], level)
 
     def _structs(
         self, table: Table, slot: int, fields: tuple[tuple[str, str], ...], level: int
@@ -103,9 +104,7 @@ class _Printer:
         content = table.content(slot, layout.size)
         if content is None:
             return None
-        return self._list(
-            [self._struct(row, fields, level + 1) for row in layout.iter_unpack(content)], level
-        )
+        return self._list([self._struct(row, fields, level + 1) for row in rows_of(layout, content)], level)
 
     def _struct(self, row: tuple[int, ...], fields: tuple[tuple[str, str], ...], level: int) -> str:
         texts = []

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from jitree.base.rows import rows_of
 from jitree.errors import StatusError
 from jitree.vmfb.instructions import IMPORT_BIT, REF_BIT, REF_MASK, InstructionRecord, read_instructions
 from jitree.vmfb.schema import FunctionRow, ModuleTables
@@ -82,9 +83,7 @@ def _needed_at(
     table, keys, spans = (constants.get(register & REF_MASK, b"") for register in arguments[-3:])
     if len(table) % _KEY.size or len(spans) % _SPAN.size:
         return
-    for (offset, length), (start, _, size) in zip(
-        _KEY.iter_unpack(table), _SPAN.iter_unpack(spans), strict=False
-    ):
+    for (offset, length), (start, _, size) in zip(rows_of(_KEY, table), rows_of(_SPAN, spans), strict=False):
         yield NeededParameter(
             scope=scope.decode("utf-8", "backslashreplace") if scope is not None else None,
             key=keys[offset : offset + length].decode("utf-8", "backslashreplace"),

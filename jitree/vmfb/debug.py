@@ -9,6 +9,7 @@ import struct
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
+from jitree.base.rows import rows_of
 from jitree.errors import StatusError
 from jitree.vmfb.flatbuffer import Table
 
@@ -104,7 +105,7 @@ class DebugDatabase:
         """Offsets of instructions, and numbers of locations."""
         found = self._map(ordinal)
         content = None if found is None else found.content(1, _SOURCE_MAP_ENTRY.size)
-        return [] if content is None else list(_SOURCE_MAP_ENTRY.iter_unpack(content))
+        return [] if content is None else list(rows_of(_SOURCE_MAP_ENTRY, content))
 
     def _described(self, locations: Sequence[int]) -> list[str]:
         """The lines of locations and of those that they refer to, depth first, each once. Lines that call

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from jitree.base.records import NamedTuple
+from jitree.base.rows import rows_of
 from jitree.vmfb.cconv import CallingConvention, RegisterSlot, parse
 from jitree.vmfb.schema import MadeRows
 
@@ -156,7 +157,7 @@ class DecodedModule:
     def _entries(self, place: int) -> tuple[int, ...]:
         bytecode = self._module.bytecode
         (count,) = _ENTRY.unpack_from(bytecode, place)
-        return tuple(entry for (entry,) in _ENTRY.iter_unpack(bytecode[place + 2 : place + 2 + 2 * count]))
+        return tuple(entry for (entry,) in rows_of(_ENTRY, bytecode[place + 2 : place + 2 + 2 * count]))
 
     def location(self, word: int) -> tuple[int, int]:
         """(function ordinal, byte offset in the function) of the instruction that the word belongs to. A

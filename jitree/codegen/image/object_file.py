@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from jitree.base.records import NamedTuple
+from jitree.base.rows import rows_of
 from jitree.errors import UnimplementedError
 
 _IDENTIFICATION: Final = b"\x7fELF\x02\x01"
@@ -77,11 +78,11 @@ class ObjectFile:
                 strings = contents[row[6]]
                 self.symbols = [
                     Symbol(_text(strings, name), section, value, info >> 4 == _LOCAL)
-                    for name, info, _, section, value, _ in _SYMBOL.iter_unpack(content)
+                    for name, info, _, section, value, _ in rows_of(_SYMBOL, content)
                 ]
 
     def relocations(self, section: Section) -> Iterator[ObjectRelocation]:
-        for offset, info, addend in _RELOCATION.iter_unpack(section.data):
+        for offset, info, addend in rows_of(_RELOCATION, section.data):
             yield ObjectRelocation(offset, info & 0xFFFFFFFF, info >> 32, addend)
 
 

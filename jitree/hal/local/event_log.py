@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from jitree.base.rows import rows_of
 from jitree.codegen.atomics import atomic_load, atomic_store
 from jitree.errors import UnavailableError
 from jitree.hal.command_layout import EVENT, EVENT_ROW, KIND_COPY, KIND_FILL, KIND_UPDATE, LOG, WHOLE_JOB
@@ -89,7 +90,7 @@ class EventLog(Timings):
         data, names, now = self._found if self._block is None else self._written()
         per_tick = self._nanoseconds_per_tick(now)
         jobs: dict[int, list[str]] = {}
-        for begun, ended, what, job, origin, thread, size, row, worker in EVENT_ROW.iter_unpack(data):
+        for begun, ended, what, job, origin, thread, size, row, worker in rows_of(EVENT_ROW, data):
             if not ended:
                 continue
             start, end = (self._begun[1] + int((at - self._begun[0]) * per_tick) for at in (begun, ended))
