@@ -14,6 +14,7 @@ exit status is 1 if an error is too large.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import subprocess
 import sys
@@ -75,6 +76,7 @@ def of_onnxruntime(name: str, threads: int) -> Callable[[], Any]:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
+    options.log_severity_level = 3
     session = onnxruntime.InferenceSession(
         str(reference_path(name)), options, providers=["CPUExecutionProvider"]
     )
@@ -124,6 +126,9 @@ def row(name: str, options: argparse.Namespace) -> bool:
         return True
     if not module_path(name, target).exists():
         print(f"{name:15} is not there: python examples/gallery/prepare.py {RECIPES[name].example}")
+        return True
+    if name == "similar" and importlib.util.find_spec("wordllama") is None:
+        print(f"{name:15} has its weights in a package: pip install --no-deps wordllama")
         return True
     with tempfile.TemporaryDirectory() as cache:
         firsts = [first_result(name, target, options.device, cache) for _ in ("cold", "warm")]
