@@ -5,6 +5,10 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Iterator
+
 _CODES: Final = {"u8": "B", "u16": "H", "u32": "I", "i32": "i", "i64": "q"}
 _SIZES: Final = {kind: struct.calcsize(code) for kind, code in _CODES.items()} | {"line": 128}
 """A ``line`` is an i64 that many processors write: it has two cache lines to itself, which are fetched in
@@ -62,3 +66,10 @@ class Record:
     def word(self, field: str) -> int:
         """Index of the field in a view of the record as integers of the field's own width."""
         return self.words[field]
+
+
+def rows_of(layout: struct.Struct, data: bytes | memoryview | array[int]) -> Iterator[tuple[Any, ...]]:
+    """As ``layout.iter_unpack``, of a copy. Python's garbage collector takes a memoryview apart that such an
+    iterator still has, and crashes as the iterator goes. A frame that an interrupt has left has its iterators
+    for as long as the error lives, which may end in a circle."""
+    return layout.iter_unpack(bytes(data))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from jitree.base.copying import ranges
-from jitree.base.rows import rows_of
+from jitree.base.layout import rows_of
 
 _KEY: Final = struct.unpack("<QQ", bytes(range(16)))
 _PART: Final = 1 << 13

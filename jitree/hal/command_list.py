@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
+from jitree.base.layout import rows_of
 from jitree.base.records import NamedTuple
-from jitree.base.rows import rows_of
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError, pass_interruption
 from jitree.hal.allocator import Charge, HostMemory
 from jitree.hal.command_layout import (

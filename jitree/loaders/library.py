@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from jitree.base.layout import rows_of
 from jitree.base.memory import NAMES_CODE, name_code
 from jitree.base.records import NamedTuple, Protocol
-from jitree.base.rows import rows_of
 from jitree.errors import FailedPreconditionError, NotFoundError, OutOfRangeError, UnavailableError
 from jitree.hal.command_layout import ENTRY_POINT, ENTRY_SEQUENTIAL
 from jitree.hal.executable import LocalExecutable

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from jitree.base.rows import rows_of
+from jitree.base.layout import rows_of
 from jitree.vmfb.archive import IDENTIFIER, Archive, loading
 from jitree.vmfb.flatbuffer import FlatBuffer, Table
 from jitree.vmfb.schema import FEATURES

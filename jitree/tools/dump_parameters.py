@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from jitree.base.rows import rows_of
+from jitree.base.layout import rows_of
 from jitree.errors import StatusError
 from jitree.vmfb.instructions import IMPORT_BIT, REF_BIT, REF_MASK, InstructionRecord, read_instructions
 from jitree.vmfb.schema import FunctionRow, ModuleTables

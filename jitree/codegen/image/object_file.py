@@ -6,8 +6,8 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
+from jitree.base.layout import rows_of
 from jitree.base.records import NamedTuple
-from jitree.base.rows import rows_of
 from jitree.errors import UnimplementedError
 
 _IDENTIFICATION: Final = b"\x7fELF\x02\x01"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from jitree.base.rows import rows_of
+from jitree.base.layout import rows_of
 from jitree.codegen.atomics import atomic_load, atomic_store
 from jitree.errors import UnavailableError
 from jitree.hal.command_layout import EVENT, EVENT_ROW, KIND_COPY, KIND_FILL, KIND_UPDATE, LOG, WHOLE_JOB
