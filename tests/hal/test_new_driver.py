@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,27 +12,36 @@ from pathlib import Path
 _ROOT = Path(__file__).parents[2]
 _PROGRAM = """
 import numpy, jitree
-with jitree.Session("idle") as session:
+with jitree.Session("mine") as session:
     call = session.load("perf/programs/call.vmfb")
     x = numpy.ones(16, "f4")
-    assert session.device.uri == "idle://" and not numpy.asarray(call.add(x, x)).any()
+    assert session.device.uri == "mine://" and not numpy.asarray(call.add(x, x)).any()
 """
 
 
 def test_a_folder_is_enough(tmp_path: Path) -> None:
-    """The null device under another name."""
+    """The commands of CONTRIBUTING.md as they stand there, and the device that they make."""
     for part in ("jitree", "tests", "perf"):
         shutil.copytree(_ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
-    folder = tmp_path / "jitree" / "idle"
-    shutil.copytree(_ROOT / "jitree" / "hal" / "null", folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in folder.iterdir():
-        text = file.read_text(encoding="utf-8").replace("jitree.hal.null", "jitree.idle")
-        file.write_text(text.replace('"null"', '"idle"'), encoding="utf-8")
+    commands = _recipe()
+    assert [command.partition(" ")[0] for command in commands] == ["cp", "sed"]
+    for command in commands:
+        subprocess.run(["sh", "-euc", command], cwd=tmp_path, timeout=60, check=True)
+    folder = tmp_path / "jitree" / "mine"
+    texts = [file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.py"))]
+    assert len(texts) == 3 and not any("null" in text.lower() for text in texts), "all names are the new ones"
+    _run(tmp_path, "-m", "ruff", "check", "--config", str(_ROOT / "pyproject.toml"), str(folder))
     _run(tmp_path, "-c", _PROGRAM)
-    assert "idle: executes nothing" in _run(tmp_path, "-m", "jitree", "devices", "--list_drivers")
+    assert "mine: executes nothing" in _run(tmp_path, "-m", "jitree", "devices", "--list_drivers")
     files = [f"tests/{name}.py" for name in ("hal/test_driver", "hal/test_buffer", "test_layers")]
-    passed = _run(tmp_path, "-m", "pytest", "-q", "-n", "0", "-k", "idle", *files)
+    passed = _run(tmp_path, "-m", "pytest", "-q", "-n", "0", "-k", "mine", *files)
     assert "passed" in passed and "failed" not in passed
+
+
+def _recipe() -> list[str]:
+    text = (_ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text.partition("**A driver.**")[2].partition("**A command.**")[0]
+    return re.findall(r"^\$ (.+)$", section, re.MULTILINE)
 
 
 def _run(folder: Path, *arguments: str) -> str:
