@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 import subprocess
 from fnmatch import fnmatch
 from pathlib import Path
@@ -55,12 +56,46 @@ def test_snippets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run_snippets(README, "README.md", tmp_path)
 
 
-@pytest.mark.parametrize("command", commands(README), ids=lambda command: command.line)
+GALLERY = ROOT / "examples" / "gallery"
+DIGITS, OTHERS = (
+    [command for command in commands(README) if ("digits" in command.line) == is_digits]
+    for is_digits in (True, False)
+)
+
+
+@pytest.mark.parametrize("command", DIGITS, ids=lambda command: command.line)
 def test_command_lines(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(ROOT)
     printed = run(command.line, tmp_path)
     assert "classify" in printed
     require_printed(command.printed, printed)
+
+
+@pytest.mark.parametrize("command", [each for each in OTHERS if "gallery" in each.line])
+def test_commands_of_the_gallery(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("JITREE_CACHE_DIR", str(tmp_path))
+    if "prepare.py" in command.line:
+        assert (GALLERY / "prepare.py").exists() and (GALLERY / command.line.split()[2]).is_dir()
+        return
+    if "text_in_photo" in command.line:
+        pytest.importorskip("PIL")
+        if not (GALLERY / "text_in_photo" / "find_text.vmvx.vmfb").exists():
+            pytest.skip("prepare.py has not made the modules, which takes packages and minutes")
+    require_printed(command.printed, run(command.line, tmp_path))
+
+
+def test_a_model_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With a file that the package of onnxruntime has, which has the shape of the second command."""
+    for package in ("iree.compiler", "onnx", "onnxruntime"):
+        pytest.importorskip(package, exc_type=ImportError)
+    from onnxruntime.datasets import get_example
+
+    shutil.copy(get_example("sigmoid.onnx"), tmp_path / "model.onnx")
+    monkeypatch.chdir(tmp_path)
+    compilation, call = (command for command in OTHERS if "model.vmfb" in command.line)
+    assert "%x: tensor<3x4x5xf32>" in run(compilation.line, tmp_path)
+    assert "3x4x5xf32=[[0.622459 " in run(call.line, tmp_path)
 
 
 def test_the_front_page_is_short() -> None:
