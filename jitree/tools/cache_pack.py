@@ -80,8 +80,11 @@ def _built(recipes: Sequence[Recipe], level: str) -> Mapping[bytes, bytes]:
         for name in dict.fromkeys(recipe.name for recipe in recipes):
             own = [recipe._replace(processor=level) for recipe in recipes if recipe.name == name]
             made = [Provider(recipe, UNLIMITED) for recipe in own]  # which no other pack has a say in
-            ImageBatch(made[0].title if len(made) == 1 else f"{len(made)} kernels", made).wait()
-            while any(item.is_building for item in made):  # which writes what it has measured
+            together = ImageBatch(made[0].title if len(made) == 1 else f"{len(made)} kernels", made)
+            together.start()
+            builders = {item.builder for item in made} - {None}
+            together.wait()
+            while not all(builder.has_ended() for builder in builders if builder):  # they write what it took
                 time.sleep(_POLL_SECONDS)
             names = {entry.path.name for entry in contents.entries()} - files.keys()
             files |= {name: cache.read(name) or b"" for name in names}  # now: later ones may push them out

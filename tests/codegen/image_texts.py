@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import time
@@ -45,6 +46,18 @@ def slow_texts(*data: bytes) -> Generated:
     with open(os.environ["JITREE_TEST_BUILDS"], "a", encoding="ascii") as log:
         log.write(f"{os.getpid()}\n")
     time.sleep(0.5)
+    return texts()
+
+
+def late_texts(data: bytes) -> Generated:
+    """As :func:`texts`; the builder ends late, and writes a file then."""
+    place = Path(os.environ["JITREE_TEST_BUILDS"])
+
+    @atexit.register
+    def write() -> None:
+        time.sleep(0.3)
+        place.write_bytes(data)
+
     return texts()
 
 

@@ -15,7 +15,7 @@ import pytest
 import jitree
 from jitree.codegen import image
 from jitree.codegen.image import pack, shipped
-from jitree.codegen.image.flat import hashed
+from jitree.codegen.image.flat import Recipe, hashed
 from jitree.codegen.image.keys import processor_key
 from jitree.codegen.image.pack import Mismatch, Pack, packed
 from jitree.dispatch.bytecode_module import BytecodeModule
@@ -360,3 +360,13 @@ def test_a_bound_of_the_cache_bounds_no_pack(
     outcome = command("cache", "pack", DIGITS, "-o", path)
     assert outcome.code == 0, outcome.stderr
     assert Pack(str(path))._images.keys() == Pack(str(made))._images.keys()
+
+
+def test_builders_have_ended_before_their_folder_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They write what building has taken when the last image is there."""
+    monkeypatch.setenv("JITREE_TEST_BUILDS", str(tmp_path / "builds"))
+    recipe = Recipe("late", "built late", "tests.codegen.image_texts:late_texts", 1.0, (b"late",))
+    assert len(cache_pack._built([recipe], "")) == 1
+    assert (tmp_path / "builds").read_bytes() == b"late"

@@ -128,6 +128,11 @@ class Provider:
         return self.image is not None or self.failure is not None
 
     @property
+    def builder(self) -> Starting | None:
+        """The builder that this process started for it, until the image is there."""
+        return self._builder
+
+    @property
     def is_building(self) -> bool:
         """Whether a builder that this process started is at work."""
         return self._builder is not None and not self._builder.has_ended()
