@@ -150,7 +150,7 @@ def test_a_pool_ends_while_a_thread_is_made() -> None:
         def run(self) -> None: ...
         def cancel(self, failure: StatusError) -> None: ...
 
-    ending_inside("_Shared._next_thread", lambda: pool.post(Task(), Task()), pool._shared.stop)
+    ending_inside("_Shared._start", lambda: pool.post(Task(), Task()), pool._shared.stop)
     pool.close()
 
 
