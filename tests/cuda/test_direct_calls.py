@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -31,8 +32,11 @@ PACKAGE = str(Path(jitree.__file__).parent)
 
 
 def functions_of(call: Callable[[], Any]) -> tuple[Any, set[str]]:
-    """The result of a call, and the package's Python functions that it has called."""
+    """The result of a call, and the package's Python functions that it has called; those do not count that
+    the collector calls when it takes apart what earlier tests have left."""
     found: set[str] = set()
+    gc.collect()
+    gc.disable()
 
     def note(frame: FrameType, event: str, argument: object) -> None:
         if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
@@ -43,6 +47,7 @@ def functions_of(call: Callable[[], Any]) -> tuple[Any, set[str]]:
         result = call()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return result, found
 
 
