@@ -11,7 +11,8 @@ import llvmlite.binding as llvm
 import numpy as np
 import numpy.typing as npt
 
-from jitree.codegen.image.compile import host_target, target_machine
+from jitree.codegen.image.compile import host_target, optimized_module
+from jitree.codegen.image.generated import STRAIGHT
 from jitree.dispatch.native.nests import Nest
 from jitree.dispatch.native.ssa import Value
 from jitree.dispatch.semantics import SEMANTICS
@@ -93,7 +94,7 @@ def own_machine() -> Any:
 
 
 class Compiled:
-    """The machine code of a nest."""
+    """The machine code of a nest, optimised as that of kernels is."""
 
     def __init__(self, nest: Nest, distance: int = 0) -> None:
         """``distance``: from constants to their copies; 0: there are none."""
@@ -127,12 +128,7 @@ stopped:
 deopt:
   ret i32 0
 }}"""
-        machine = target_machine(host_target())
-        module = llvm.parse_assembly(self.text)
-        module.triple, module.data_layout = machine.triple, str(machine.target_data)
-        module.verify()
-        builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
-        builder.getModulePassManager().run(module, builder)
+        module = optimized_module([self.text], ["run"], host_target(), STRAIGHT)
         self._engine = llvm.create_mcjit_compiler(module, own_machine())
         self._engine.finalize_object()
         kind = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 3)
