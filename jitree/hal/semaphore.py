@@ -15,7 +15,7 @@ from __future__ import annotations
 from _thread import _local
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
@@ -33,7 +33,8 @@ ReachedCallback = Callable[[StatusError | None], None]
 it. Must be short, must not block and must not raise. One that a signal's handler interrupts is called
 again."""
 
-News = tuple["Sequence[Timepoint]", StatusError | None]
+News = tuple["Semaphore", int, StatusError | None]
+"""A semaphore, the value up to which its timepoints are due, and its failure."""
 
 
 class _Telling(_local):
@@ -64,8 +65,8 @@ class Timepoint:
 
 
 class Timepoints:
-    """The timepoints of a semaphore, by value. Thousands may wait, each for its own value; the time to find
-    those that are due grows with their number alone, not with that of all."""
+    """The timepoints of a semaphore, by value. Thousands may wait, each for its own value; the first one is
+    found at once, however many others there are."""
 
     __slots__ = ("_heap", "_of_value")
 
@@ -98,16 +99,15 @@ class Timepoints:
                 heappop(self._heap)
         return True
 
-    def until(self, value: int) -> list[Timepoint]:
-        """Those of this value and of lower ones, from the lowest."""
-        heap, found = self._heap, set()
-        places = [0]
-        while places:
-            place = places.pop()
-            if place < len(heap) and heap[place] <= value:
-                found.add(heap[place])
-                places += (2 * place + 1, 2 * place + 2)
-        return [one for due in sorted(found) for one in list(self._of_value.get(due, ()))]
+    def first(self, value: int) -> Timepoint | None:
+        """The first of the lowest value, if that is at most this one."""
+        heap = self._heap
+        while heap and heap[0] <= value:
+            same = self._of_value.get(heap[0])
+            if same:
+                return next(iter(same))
+            heappop(heap)
+        return None
 
 
 _FEW_VALUES: Final = 16
@@ -188,35 +188,33 @@ class Semaphore(Unique):
             present, failure = self._value, self._failure
             if failure is None and value > present:
                 self._value = value
-                due = self._due(value)
         if failure is not None:
             raise again(failure)
         if value <= present:
             raise InvalidArgumentError(
                 f"a semaphore at {present} cannot be signalled to {value}: payloads only grow"
             )
-        _call(due, None)
+        _call(self, value, None)
 
     def advance(self, value: int) -> None:
         """Raises the payload to at least ``value``. When it is there already, or has failed, it only calls
         what an interrupted one has left."""
-        due = self._advanced(value)
-        if due:
-            _call(due, None)
+        if self._is_advanced(value):
+            _call(self, value, None)
 
     def advance_in_turn(self, value: int) -> None:
         """As :meth:`advance`. Callbacks that do so to further semaphores do not nest, as with failures."""
-        due = self._advanced(value)
-        if due:
-            _call_in_turn(due, None)
+        if self._is_advanced(value):
+            _call_in_turn(self, value, None)
 
-    def _advanced(self, value: int) -> Sequence[Timepoint]:
+    def _is_advanced(self, value: int) -> bool:
+        """Raises the payload. Whether something is to be called."""
         with self._lock:
             if self._failure is not None:
-                return ()
+                return False
             if value > self._value:
                 self._value = value
-            return self._due(value)
+            return self._first_due(value) is not None
 
     def fail(self, error: StatusError) -> None:
         """Fails the semaphore for good; the first failure stays, without the frames of what has failed: these
@@ -228,9 +226,8 @@ class Semaphore(Unique):
         with self._lock:
             if self._failure is None:
                 self._failure = error
-            failure, due = self._failure, self._due(MAXIMUM_PAYLOAD)
-        if due:
-            _call(due, failure)
+            failure = self._failure
+        _call_in_turn(self, MAXIMUM_PAYLOAD, failure)
 
     def on_reached(self, value: int, callback: ReachedCallback) -> Timepoint | None:
         """Calls ``callback`` once when ``value`` is reached or the semaphore fails.
@@ -293,9 +290,12 @@ class Semaphore(Unique):
 
         return wait_for(((self, value),), WaitMode.ALL, timeout)
 
-    def _due(self, value: int) -> Sequence[Timepoint]:
+    def _first_due(self, value: int) -> Timepoint | None:
         timepoints = self._timepoints
-        return timepoints.until(value) if timepoints else ()
+        if not timepoints:
+            return None
+        with self._lock:
+            return timepoints.first(value)
 
     def _forget(self, timepoint: Timepoint) -> bool:
         with self._lock:
@@ -303,44 +303,46 @@ class Semaphore(Unique):
             return timepoints is not None and timepoints.remove(timepoint)
 
 
-def _call(due: Sequence[Timepoint], failure: StatusError | None) -> None:
+def _call(semaphore: Semaphore, value: int, failure: StatusError | None) -> None:
     """Calls all; a callback that raises is a bug or was interrupted; that is raised after the others have
-    been called.
-
-    Callbacks that fail further semaphores do not nest: those take turns in one loop, so that a chain of any
-    length fails in a flat stack.
-    """
-    if failure is not None:
-        _call_in_turn(due, failure)
-        return
-    raised = _call_each(due, None)
+    been called."""
+    raised = _call_each(semaphore, value, failure)
     if raised is not None:
         raise raised
 
 
-def _call_in_turn(due: Sequence[Timepoint], failure: StatusError | None) -> None:
+def _call_in_turn(semaphore: Semaphore, value: int, failure: StatusError | None) -> None:
+    """Callbacks that fail further semaphores do not nest: those take turns in one loop, so that a chain of
+    any length fails in a flat stack."""
     turns = _this_thread.turns
     if turns is not None:
-        turns.append((due, failure))
+        turns.append((semaphore, value, failure))
         return
-    raised = _tell(deque(((due, failure),)))
+    raised = _tell(deque(((semaphore, value, failure),)))
     if raised is not None:
         raise raised
 
 
-def _call_each(due: Sequence[Timepoint], failure: StatusError | None) -> BaseException | None:
+def _call_each(semaphore: Semaphore, value: int, failure: StatusError | None) -> BaseException | None:
+    """Finds one after the other, as callbacks may fail the same semaphore again: each of a chain does."""
     raised: BaseException | None = None
-    for timepoint in due:
+    while True:
+        timepoint: Timepoint | None = None
         try:
+            timepoint = semaphore._first_due(value)
+            if timepoint is None:
+                return raised
             if timepoint.cancel():
                 timepoint._callback(failure)
         except BaseException as error:
             raised = raised or error
-            if is_interruption(error):  # perhaps before the callback had begun
+            if not is_interruption(error):
+                if timepoint is None:  # no stack is left to look for it
+                    return raised
+            elif timepoint is not None:  # perhaps before the callback had begun
                 with suppress(BaseException):
                     timepoint.cancel()
                     timepoint._callback(failure)
-    return raised
 
 
 def _tell(turns: deque[News]) -> BaseException | None:
@@ -350,9 +352,9 @@ def _tell(turns: deque[News]) -> BaseException | None:
     try:
         while turns:
             try:
-                due, failure = turns[0]
+                semaphore, value, failure = turns[0]
                 del turns[0]  # which no interrupt comes before, as it could after a call
-                found = _call_each(due, failure)
+                found = _call_each(semaphore, value, failure)
                 raised = raised or found
             except BaseException as error:  # of a signal handler; the others wait for what they were promised
                 raised = raised or error

@@ -70,7 +70,17 @@ def test_what_a_signal_handler_raises_goes_through(handler: Callable[[int, objec
         signal.signal(signal.SIGALRM, before)
 
 
-LONG = 100_000
+LONG = 20_000
+
+
+def of_many_semaphores(length: int) -> list[Fence]:
+    return [Fence([(Semaphore(), 1)]) for _ in range(length + 1)]
+
+
+def of_one_semaphore(length: int) -> list[Fence]:
+    """Each operation fails it again, while thousands of others wait for it."""
+    semaphore = Semaphore()
+    return [Fence([(semaphore, index)]) for index in range(1, length + 2)]
 
 
 def fail(fences: list[Fence], failure: CancelledError) -> None:
@@ -82,13 +92,14 @@ def interrupt(fences: list[Fence], failure: CancelledError) -> None:
     fences[1].interrupt(failure)
 
 
+@pytest.mark.parametrize("made", [of_many_semaphores, of_one_semaphore])
 @pytest.mark.parametrize("end", [fail, interrupt])
 def test_a_chain_of_any_length_ends_in_a_flat_stack(
-    end: Callable[[list[Fence], CancelledError], None],
+    end: Callable[[list[Fence], CancelledError], None], made: Callable[[int], list[Fence]]
 ) -> None:
     """Each operation fails the fence of the next one, but they do not call each other."""
     queue = LocalQueue(CallerExecutor(), Profiler())
-    fences = [Fence([(Semaphore(), 1)]) for _ in range(LONG + 1)]
+    fences = made(LONG)
     done: list[None] = []
     for wait, reached in pairwise(fences):
         queue.submit("work", wait, reached, partial(done.append, None))
