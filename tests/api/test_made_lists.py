@@ -75,8 +75,10 @@ steps = st.one_of(
 
 
 def held(session: Session) -> int:
-    """References that are held, after those of dead lists are dropped."""
+    """References that are held, after those of dead lists are dropped. The next collection looks at what is
+    made after this one."""
     gc.collect()
+    gc.freeze()
     with session.context.invoker.lock:
         session.context.table.drain_deferred()
     return live(session)

@@ -20,7 +20,7 @@ from jitree.hal.pending import Earlier
 from jitree.hal.semaphore import Semaphore
 from tests.hal.test_pending import steps_of
 
-FEW, MANY = 250, 1000
+FEW, MANY = 100, 400
 CACHE: Extent = (4096, 8192)
 SLOT: Extent = (5000, 5064)
 Extents = tuple[Extent, ...]
