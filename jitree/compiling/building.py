@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from jitree.base.private_files import unique
 from jitree.base.records import NamedTuple
+from jitree.base.whole_files import refuse_special, replace, written
 from jitree.compiling.checking import WRONG, ModelCheck, check_model
 from jitree.compiling.explanations import explain
 from jitree.compiling.onnx_files import NodePlace, can_expand, prepare, read_model
@@ -24,6 +25,7 @@ from jitree.errors import (
     DeadlineExceededError,
     InternalError,
     InvalidArgumentError,
+    StatusError,
     UnavailableError,
     UnimplementedError,
     pass_interruption,
@@ -83,6 +85,7 @@ def compile_model(
     """Writes the module of a model, whole or not at all. The messages of importer and compiler are in a file
     beside it, or of the name ``log_stem``, which stays where they refuse the model."""
     ends = time.monotonic() + options.seconds
+    _refuse_own_place(model, output)
     with (
         written(output) as temporary,
         logged(f"{log_stem or output}.log") as log,
@@ -101,6 +104,16 @@ def compile_model(
                 f"'{source.name}': {departure(check)}; --check=false (check=False) keeps the module"
             )
         return CompiledModel(_declarations(temporary), check)
+
+
+def _refuse_own_place(model: Any, output: str) -> None:
+    """INVALID_ARGUMENT where the module would take the model's place."""
+    is_same = False
+    if isinstance(model, (str, os.PathLike)):
+        with contextlib.suppress(OSError, ValueError):  # there is none
+            is_same = os.path.samefile(model, output)
+    if is_same:
+        raise InvalidArgumentError(f"'{output}' is the model itself; name another file for the module")
 
 
 def _built(source: ModelSource, options: CompileOptions, target: str, work: CompilerWork) -> Any:
@@ -170,34 +183,23 @@ def _declarations(path: str) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def written(path: str) -> Iterator[str]:
-    """A file beside the path, which takes its place when all has gone well. UNAVAILABLE where it cannot be
-    written, before anything else is done."""
-    temporary = f"{path}.{unique()}"
+def logged(path: str) -> Iterator[MessageLog]:
+    """The messages of what runs, which are put there where that is refused or takes too long."""
     try:
-        if os.path.isdir(path):
-            raise InvalidArgumentError(f"cannot write '{path}': it is a folder; name a file in it")
-        open(temporary, "xb").close()
+        log = MessageLog(f"{path}.{unique()}")
     except OSError as error:
         pass_interruption(error)
         raise UnavailableError(f"cannot write '{path}': {error.strerror}") from None
     try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-
-
-@contextlib.contextmanager
-def logged(path: str) -> Iterator[MessageLog]:
-    """The messages of what runs, which are put there where that is refused or takes too long."""
-    log = MessageLog(f"{path}.{unique()}")
-    try:
         yield log
     except (UnimplementedError, InternalError, DeadlineExceededError) as error:
-        os.replace(log.path, path)
-        error.with_context(f"its messages are in '{path}'")
+        try:
+            refuse_special(path)
+            replace(log.path, path)
+        except StatusError as other:
+            error.with_context(f"its messages are lost: {other.message}")
+        else:
+            error.with_context(f"its messages are in '{path}'")
         raise
     finally:
         with contextlib.suppress(FileNotFoundError):

@@ -201,6 +201,35 @@ def test_what_cannot_be_written_is_said_first(
     assert not (tmp_path / "bin" / "arguments").exists()
 
 
+def test_a_module_does_not_take_the_place_of_its_model(scripted: ScriptedCompiler, model: Path) -> None:
+    data = model.read_bytes()
+    link = model.with_name("link.mlir")
+    link.symlink_to(model)
+    for path in (model, link):
+        with pytest.raises(InvalidArgumentError, match=r"mlir' is the model itself; name another file"):
+            jitree.compile(model, path)
+    assert model.read_bytes() == data and link.is_symlink()
+
+
+def test_two_models_on_a_command_line(scripted: ScriptedCompiler, model: Path, tmp_path: Path) -> None:
+    outcome = command("compile", model, model, "-o", tmp_path / "x.vmfb")
+    assert (
+        outcome.code == 1 and f"unexpected argument '{model}': there is one model already" in outcome.stderr
+    )
+
+
+def test_a_log_that_cannot_be_put_there(scripted: ScriptedCompiler, model: Path, tmp_path: Path) -> None:
+    scripted.says("x.mlir:1:1: error: it is refused\n")
+    (tmp_path / "x.vmfb.log").mkdir()
+    with pytest.raises(
+        UnimplementedError, match=r"it is refused; its messages are lost: cannot write '.*log'"
+    ):
+        jitree.compile(model, tmp_path / "x.vmfb")
+    assert names(tmp_path) == ["call.mlir", "x.vmfb.log"]
+    with pytest.raises(UnavailableError, match=r"cannot write '.*log': File name too long"):
+        jitree.compile(model, tmp_path / ("x" * 236))
+
+
 def test_files_that_are_no_models(scripted: ScriptedCompiler, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"no such file: 'nothing.onnx'"):
         jitree.compile("nothing.onnx")
