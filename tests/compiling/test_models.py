@@ -218,6 +218,22 @@ def test_two_models_on_a_command_line(scripted: ScriptedCompiler, model: Path, t
     )
 
 
+def test_a_compiler_that_crashes(scripted: ScriptedCompiler, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "bin" / "iree-compile").write_text("#!/bin/sh\nkill -SEGV $$\n")
+    with pytest.raises(
+        InternalError, match=r"the compiler crashes \(SIGSEGV\) with '.*' and gives no reason"
+    ):
+        jitree.compile(model, tmp_path / "x.vmfb")
+
+
+def test_a_compiler_that_writes_no_module(scripted: ScriptedCompiler, model: Path, tmp_path: Path) -> None:
+    """As with flags that have it print its help."""
+    (tmp_path / "bin" / "iree-compile").write_text("#!/bin/sh\nexit 0\n")
+    with pytest.raises(InvalidArgumentError, match=r"has written no module: look at the flags that it is"):
+        jitree.compile(model, tmp_path / "x.vmfb")
+    assert names(tmp_path) == ["call.mlir"]
+
+
 def test_a_log_that_cannot_be_put_there(scripted: ScriptedCompiler, model: Path, tmp_path: Path) -> None:
     scripted.says("x.mlir:1:1: error: it is refused\n")
     (tmp_path / "x.vmfb.log").mkdir()
