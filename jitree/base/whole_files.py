@@ -26,8 +26,9 @@ def written(path: str) -> Iterator[str]:
     """A new, empty file beside the path, which takes its place when all has gone well; one that is there
     stays until then. UNAVAILABLE where it cannot be written, INVALID_ARGUMENT for what is there and is no
     file, before anything else is done."""
-    temporary = f"{path}.{unique()}"
     try:
+        place = os.path.abspath(path)  # whatever becomes of the folder that names begin with
+        temporary = f"{place}.{unique()}"
         refuse_special(path)
         open(temporary, "xb").close()  # never through a link that has this name
     except OSError as error:
@@ -40,7 +41,7 @@ def written(path: str) -> Iterator[str]:
         raise InvalidArgumentError(f"cannot write '{path}': {error}") from None
     try:
         yield temporary
-        replace(temporary, path)
+        replace(temporary, place)
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)

@@ -205,7 +205,8 @@ def _declarations(path: str) -> tuple[str, ...]:
 def logged(path: str) -> Iterator[MessageLog]:
     """The messages of what runs, which are put there where that is refused or takes too long."""
     try:
-        log = MessageLog(f"{path}.{unique()}")
+        place = os.path.abspath(path)
+        log = MessageLog(f"{place}.{unique()}")
     except OSError as error:
         pass_interruption(error)
         raise UnavailableError(f"cannot write '{path}': {error.strerror}") from None
@@ -213,8 +214,8 @@ def logged(path: str) -> Iterator[MessageLog]:
         yield log
     except (UnimplementedError, InternalError, DeadlineExceededError) as error:
         try:
-            refuse_special(path)
-            replace(log.path, path)
+            refuse_special(place)
+            replace(log.path, place)
         except StatusError as other:
             error.with_context(f"its messages are lost: {other.message}")
         else:

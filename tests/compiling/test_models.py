@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -169,6 +170,32 @@ def test_a_compiler_that_takes_too_long_ends_with_its_children(
     while is_running(scripted.child):  # until the system has ended it
         time.sleep(0.01)
     assert names(tmp_path) == ["call.mlir", "made.vmfb.log"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_nothing_behind(
+    number: signal.Signals, scripted: ScriptedCompiler, model: Path, tmp_path: Path
+) -> None:
+    """No compiler that goes on, and no file."""
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from jitree.compiling import processes; processes._spec = lambda name: None\n"
+        "from jitree.tools.main import main; main()"
+    )
+    (tmp_path / "tmp").mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(MODULE.parents[2]), "TMPDIR": str(tmp_path / "tmp")}
+    scripted.sleeps()
+    command_line = [sys.executable, "-c", code, "compile", model, "-o", tmp_path / "made.vmfb"]
+    with subprocess.Popen(command_line, env=environment) as process:
+        while not scripted.has_child:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(number)
+        assert process.wait() == 128 + number
+    while is_running(scripted.child):
+        time.sleep(0.01)
+    assert names(tmp_path) == ["call.mlir", "tmp"]
+    assert not [name for name in os.listdir(tmp_path / "tmp") if name.startswith("jitree-compile-")]
 
 
 def test_time_may_be_over_before_the_compiler_starts(scripted: ScriptedCompiler, model: Path) -> None:
