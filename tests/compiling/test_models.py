@@ -185,7 +185,7 @@ def test_a_signal_leaves_nothing_behind(
     (tmp_path / "tmp").mkdir()
     environment = {**os.environ, "PYTHONPATH": str(MODULE.parents[2]), "TMPDIR": str(tmp_path / "tmp")}
     scripted.sleeps()
-    command_line = [sys.executable, "-c", code, "compile", model, "-o", tmp_path / "made.vmfb"]
+    command_line = [sys.executable, "-c", code, "compile", str(model), "-o", f"{tmp_path}/made.vmfb"]
     with subprocess.Popen(command_line, env=environment) as process:
         while not scripted.has_child:
             assert process.poll() is None
