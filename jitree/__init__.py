@@ -81,7 +81,15 @@ _LAZY = {
 _RENAMED = {"NativeExport": "HostExport", "NativeModule": "HostModule"}
 """Old names, each of which warns when it is first used."""
 
-__all__ = [*_LAZY, "StatusCode", "StatusError", "__version__", "errors"]
+_BUILT_IN = "compile"
+"""A name of Python's own function, which ``from jitree import *`` leaves as it is."""
+__all__ = [
+    *(name for name in _LAZY if name != _BUILT_IN),
+    "StatusCode",
+    "StatusError",
+    "__version__",
+    "errors",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any, Final
 
 from jitree.base.private_files import unique
 from jitree.base.records import NamedTuple
+from jitree.base.whole_files import refuse_special, replace, written
 from jitree.compiling.checking import WRONG, ModelCheck, check_model
 from jitree.compiling.explanations import explain
 from jitree.compiling.onnx_files import NodePlace, can_expand, prepare, read_model
@@ -24,6 +26,7 @@ from jitree.errors import (
     DeadlineExceededError,
     InternalError,
     InvalidArgumentError,
+    StatusError,
     UnavailableError,
     UnimplementedError,
     pass_interruption,
@@ -68,9 +71,10 @@ class _Program(NamedTuple):
 class _Refused(Exception):
     """A step has failed; its messages are in the log."""
 
-    def __init__(self, who: str, nodes: Mapping[str, NodePlace]) -> None:
+    def __init__(self, who: str, nodes: Mapping[str, NodePlace], status: int) -> None:
         super().__init__(who, nodes)
         self.who, self.nodes = who, nodes
+        self.ending = "fails" if status >= 0 else f"crashes ({signal.Signals(-status).name})"
 
 
 def departure(check: ModelCheck) -> str:
@@ -83,12 +87,20 @@ def compile_model(
     """Writes the module of a model, whole or not at all. The messages of importer and compiler are in a file
     beside it, or of the name ``log_stem``, which stays where they refuse the model."""
     ends = time.monotonic() + options.seconds
+    _refuse_own_place(model, output)
+    said: set[str] = set()
+
+    def note_once(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            note(text)
+
     with (
         written(output) as temporary,
         logged(f"{log_stem or output}.log") as log,
         tempfile.TemporaryDirectory(prefix=PREFIX) as folder,
     ):
-        work = CompilerWork(folder, log, ends, note)
+        work = CompilerWork(folder, log, ends, note_once)
         source = opened(model, options.inputs, folder)
         reference = _built(source, options, temporary, work)
         check = ModelCheck(None, "it was not asked for")
@@ -103,6 +115,16 @@ def compile_model(
         return CompiledModel(_declarations(temporary), check)
 
 
+def _refuse_own_place(model: Any, output: str) -> None:
+    """INVALID_ARGUMENT where the module would take the model's place."""
+    is_same = False
+    if isinstance(model, (str, os.PathLike)):
+        with contextlib.suppress(OSError, ValueError):  # there is none
+            is_same = os.path.samefile(model, output)
+    if is_same:
+        raise InvalidArgumentError(f"'{output}' is the model itself; name another file for the module")
+
+
 def _built(source: ModelSource, options: CompileOptions, target: str, work: CompilerWork) -> Any:
     """Writes the module, and returns the model to compare it with. Operators that are refused are expanded
     into others, where ONNX says how. Where arguments or results are f64 it is compiled once more."""
@@ -115,15 +137,18 @@ def _built(source: ModelSource, options: CompileOptions, target: str, work: Comp
             else:
                 program = _of_onnx(source, options, expanded, work)
             command = [*compiler(), program.path, "-o", target, *options.target.flags(flags)]
-            if work.run(_COMPILER, command):
-                raise _Refused(_COMPILER, program.nodes)
+            status = work.run(_COMPILER, command)
+            if status:
+                raise _Refused(_COMPILER, program.nodes, status)
             if not _is_demoted(target, work.log) or any(flag.startswith(_DEMOTE) for flag in flags):
                 return program.reference
             flags.append(f"{_DEMOTE}=false")
         except _Refused as error:
             reason = explain(work.log.text(), error.nodes)
             if reason is None:
-                raise InternalError(f"{error.who} fails with '{source.name}' and gives no reason") from None
+                raise InternalError(
+                    f"{error.who} {error.ending} with '{source.name}' and gives no reason"
+                ) from None
             if not source.is_onnx or reason.operator in expanded or not can_expand(reason.operator):
                 raise UnimplementedError(f"{error.who} refuses '{source.name}': {reason}") from None
             work.note(f"{reason.operator} is expanded into other operators, since {error.who} refuses it")
@@ -145,8 +170,9 @@ def _of_onnx(
     prepared = prepare(read_model(source.path, source.name), inputs, options.opset, expanded, work)
     path, program = work.path("prepared.onnx"), work.path("program.mlirbc")
     Path(path).write_bytes(prepared.program.SerializeToString())
-    if work.run(_IMPORTER, [*command, path, program, prepared.declaration]):
-        raise _Refused(_IMPORTER, prepared.nodes)
+    status = work.run(_IMPORTER, [*command, path, program, prepared.declaration])
+    if status:
+        raise _Refused(_IMPORTER, prepared.nodes, status)
     return _Program(program, prepared.nodes, prepared.reference)
 
 
@@ -165,39 +191,35 @@ def _of_mlir(source: ModelSource, options: CompileOptions, work: CompilerWork) -
 def _declarations(path: str) -> tuple[str, ...]:
     from jitree.api.inspection import inspect
 
-    functions = inspect(path).functions.values()
+    try:
+        functions = inspect(path).functions.values()
+    except StatusError as error:
+        raise InvalidArgumentError(
+            "the compiler has written no module: look at the flags that it is given (--compiler-flag=); "
+            f"{error.message}"
+        ) from None
     return tuple(dict.fromkeys(signature.declaration for signature in functions))
-
-
-@contextlib.contextmanager
-def written(path: str) -> Iterator[str]:
-    """A file beside the path, which takes its place when all has gone well. UNAVAILABLE where it cannot be
-    written, before anything else is done."""
-    temporary = f"{path}.{unique()}"
-    try:
-        if os.path.isdir(path):
-            raise InvalidArgumentError(f"cannot write '{path}': it is a folder; name a file in it")
-        open(temporary, "xb").close()
-    except OSError as error:
-        pass_interruption(error)
-        raise UnavailableError(f"cannot write '{path}': {error.strerror}") from None
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
 
 
 @contextlib.contextmanager
 def logged(path: str) -> Iterator[MessageLog]:
     """The messages of what runs, which are put there where that is refused or takes too long."""
-    log = MessageLog(f"{path}.{unique()}")
+    try:
+        place = os.path.abspath(path)
+        log = MessageLog(f"{place}.{unique()}")
+    except OSError as error:
+        pass_interruption(error)
+        raise UnavailableError(f"cannot write '{path}': {error.strerror}") from None
     try:
         yield log
     except (UnimplementedError, InternalError, DeadlineExceededError) as error:
-        os.replace(log.path, path)
-        error.with_context(f"its messages are in '{path}'")
+        try:
+            refuse_special(place)
+            replace(log.path, place)
+        except StatusError as other:
+            error.with_context(f"its messages are lost: {other.message}")
+        else:
+            error.with_context(f"its messages are in '{path}'")
         raise
     finally:
         with contextlib.suppress(FileNotFoundError):

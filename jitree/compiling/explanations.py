@@ -12,9 +12,13 @@ from typing import Final
 from jitree.base.records import NamedTuple
 from jitree.compiling.onnx_files import NodePlace
 
-_ERROR: Final = re.compile(r"^(?P<place>[^\n]*?)\berror: (?P<text>[^\n]+)", re.MULTILINE)
+_ERROR: Final = re.compile(r"^(?P<place>[^\n]*?)\b(?:error|LLVM ERROR): (?P<text>[^\n]+)", re.MULTILINE)
+_OF_FLAGS: Final = re.compile(r"^iree-compile: (?P<place>)(?P<text>[^\n]+)", re.MULTILINE)
+"""What it says of its command line, before it begins."""
 _LOCATION: Final = re.compile(r'loc\([a-z(\[]*"((?:[^"\\]|\\.)*)".*?\)(?=: |$)')
 """Of one node, or of the first of several."""
+_ESCAPED: Final = re.compile(rb"\\([0-9A-F]{2}|\\)")
+"""A byte of a name that MLIR does not print as it is."""
 _OPERATOR: Final = re.compile(r'"onnx\.(\w+)"')
 _OPERATION: Final = re.compile(r"'([a-z_]+\.[\w.]+)'")
 _LAST_WORDS: Final = 300
@@ -44,7 +48,7 @@ class RefusedModel(NamedTuple):
 
 def explain(log: str, nodes: Mapping[str, NodePlace]) -> RefusedModel | None:
     """The first error of a log; None where there is none. ``nodes``: what is known of a location's name."""
-    found = _ERROR.search(log)
+    found = _ERROR.search(log) or _OF_FLAGS.search(log)
     if found is None:
         return None
     text, named = found["text"], ""
@@ -52,7 +56,7 @@ def explain(log: str, nodes: Mapping[str, NodePlace]) -> RefusedModel | None:
     place = f"at {place}" if place not in ("", "<unknown>:0") else ""
     location = _LOCATION.match(text)
     if location is not None:
-        name = location[1]
+        name = _unescaped(location[1])
         text = text[location.end() :].lstrip(": ")
         place = f"'{name}'"
         if name in nodes:
@@ -66,6 +70,16 @@ def explain(log: str, nodes: Mapping[str, NodePlace]) -> RefusedModel | None:
             values = {"operator": named, **known.groupdict()}
             return RefusedModel(named, place, row.reason.format(**values), row.remedy.format(**values))
     return RefusedModel(named, place, _cut(text), "")
+
+
+def _unescaped(name: str) -> str:
+    """As the file has it."""
+    data = _ESCAPED.sub(lambda found: _byte(found[1]), name.encode("utf-8", "surrogatepass"))
+    return data.decode("utf-8", "backslashreplace")
+
+
+def _byte(escaped: bytes) -> bytes:
+    return escaped if escaped == b"\\" else bytes.fromhex(escaped.decode())
 
 
 def _cut(text: str) -> str:

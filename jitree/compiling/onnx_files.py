@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jitree.base.records import NamedTuple
+from jitree.compiling.onnx_checks import check_model, operator_of, tensors_of
 from jitree.compiling.onnx_forms import replace_forms
 from jitree.compiling.onnx_inputs import ChosenInputs, Shape, choose, inputs_of, shape_of, type_name
 from jitree.compiling.processes import INSTALL, CompilerWork
@@ -43,7 +44,8 @@ class PreparedModel(NamedTuple):
 
 
 def read_model(path: str, name: str) -> Any:
-    """INVALID_ARGUMENT for what is no ONNX file, is damaged or lacks the files of its weights."""
+    """INVALID_ARGUMENT for what is no ONNX file, is damaged or lacks the files of its weights, and
+    where arguments and results are no tensors of numbers."""
     try:
         import onnx
     except ImportError as error:
@@ -57,6 +59,7 @@ def read_model(path: str, name: str) -> Any:
         raise InvalidArgumentError(f"'{name}' is no ONNX file, or damaged: it has no graph")
     if sum(len(weight.raw_data) for weight in model.graph.initializer) > _LARGEST:
         raise ResourceExhaustedError(f"'{name}': a model has 2 GiB at most here, with its weights")
+    check_model(model, name)
     return model
 
 
@@ -71,12 +74,14 @@ def prepare(
     reference = onnx.ModelProto()
     reference.CopyFrom(model)
     choose(reference, inputs)
+    _separate_names(reference)
     reference.ir_version = max(reference.ir_version, _VERSION)
     program = _expanded(_converted(_inferred(reference, work), opset, work), expanded)
     program = _inferred(_folded(program, work), work)
     replace_forms(program)
     program = _inferred(program, work)
     _drop_weights_of_inputs(program)
+    _store_bytes(program)
     program.graph.name = FUNCTION
     return PreparedModel(program, reference, _named(program, origins), declaration_of(program))
 
@@ -172,6 +177,25 @@ def _drop_weights_of_inputs(model: Any) -> None:
     model.graph.input.extend(kept)
 
 
+def _store_bytes(model: Any) -> None:
+    """The importer takes elements of all types as bytes, and of some types else."""
+    import onnx
+
+    for tensor in tensors_of(model.graph):
+        if not tensor.HasField("raw_data") and tensor.data_type != onnx.TensorProto.STRING:
+            array = onnx.numpy_helper.to_array(tensor)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+
+
+def _separate_names(model: Any) -> None:
+    """onnxruntime refuses nodes that share a name, which other tools do not mind."""
+    found: set[str] = set()
+    for node, *_ in _nodes(model.graph, ""):
+        while node.name and node.name in found:
+            node.name += "_"
+        found.add(node.name)
+
+
 def _origins(model: Any) -> dict[str, str]:
     """Where a value is made in the file, by its name."""
     return {
@@ -194,16 +218,21 @@ def _nodes(graph: Any, inside: str) -> Iterator[tuple[Any, int, int, str]]:
 def _named(model: Any, origins: Mapping[str, str]) -> dict[str, NodePlace]:
     """Gives each node a name that no other has, and tells where it comes from."""
     found: dict[str, NodePlace] = {}
+    takers: dict[str, str] = {}
+    for node, *_ in _nodes(model.graph, ""):
+        place = next((origins[output] for output in node.output if output in origins), "")
+        takers |= {name: place for name in node.input if place and name not in takers}
     for node, index, _, _ in _nodes(model.graph, ""):
         name = node.name or f"{node.op_type}_{index}"
         while name in found:
             name += f"_{index}"
         node.name = name
         made = [output for output in node.output if output]
-        place = next((origins[output] for output in made if output in origins), "not in the file itself")
+        taker = next((f", for {takers[output]}" for output in made if output in takers), "")
+        place = next((origins[one] for one in made if one in origins), f"not in the file itself{taker}")
         takes = ", ".join(f"'{one}'" for one in node.input if one) or "nothing"
         makes = ", ".join(f"'{one}'" for one in made)
-        found[name] = NodePlace(node.op_type, f"{place}, makes {makes} of {takes}")
+        found[name] = NodePlace(operator_of(node), f"{place}, makes {makes} of {takes}")
     return found
 
 

@@ -30,6 +30,8 @@ def replace_forms(model: Any) -> None:
     weights = {weight.name: weight for weight in graph.initializer}
     for index in reversed(range(len(graph.node))):
         node = graph.node[index]
+        if not node.input:
+            continue
         if node.op_type in _WINDOWED and len(node.output) == 1:
             ends = _trimmed(node, shapes)
             if ends:
@@ -43,13 +45,15 @@ def _gather(graph: Any, index: int, shape: Shape | None, weights: dict[str, Any]
     import onnx
 
     node = graph.node[index]
-    mode = next((one.s.decode() for one in node.attribute if one.name == "mode"), "constant")
+    mode = next((one.s.decode(errors="replace") for one in node.attribute if one.name == "mode"), "constant")
     given = [onnx.numpy_helper.to_array(weights[name]) for name in node.input[1::2] if name in weights]
     if mode not in _PADDING or shape is None or None in shape or len(given) != len(node.input[1::2]):
         return
-    if (given[0] < 0).any():  # which takes elements away
+    if not given or 0 in shape or (given[0] < 0).any():  # which takes elements away
         return
     axes = given[1].tolist() if len(given) == 2 else range(len(shape))
+    if given[0].shape != (2 * len(axes),):
+        return
     pads = np.reshape(given[0], (2, -1)).T.tolist()
     last, nodes = node.input[0], []
     for axis, pad in zip(axes, pads, strict=True):
@@ -71,13 +75,15 @@ def _trimmed(node: Any, shapes: dict[str, Shape | None]) -> dict[int, int]:
     given, attributes = shapes.get(node.input[0]), {one.name: one for one in node.attribute}
     kernel: Shape = _integers(attributes, "kernel_shape")
     if not kernel:  # of a convolution, which has weights
-        kernel = (shapes.get(node.input[1]) or ())[2:]
+        kernel = next((shapes.get(name) or () for name in node.input[1:2]), ())[2:]
     automatic = attributes["auto_pad"].s if "auto_pad" in attributes else b"NOTSET"
     if given is None or automatic != b"NOTSET" or ("ceil_mode" in attributes and attributes["ceil_mode"].i):
         return {}
     rank, ends = len(given) - 2, {}
     strides, dilations = (_integers(attributes, name) or (1,) * rank for name in ("strides", "dilations"))
     pads = list(_integers(attributes, "pads") or (0,) * (2 * rank))
+    if not len(pads) == 2 * len(strides) == 2 * len(dilations) == 2 * rank:
+        return {}
     for axis, (size, width) in enumerate(zip(given[2:], kernel, strict=False)):
         if size is None or width is None:
             continue

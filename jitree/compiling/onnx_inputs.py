@@ -52,7 +52,10 @@ def shape_of(value: Any) -> Shape | None:
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return None
-    return tuple(size.dim_value if size.dim_value > 0 else None for size in tensor.shape.dim)
+    return tuple(
+        size.dim_value if size.HasField("dim_value") and size.dim_value >= 0 else None
+        for size in tensor.shape.dim
+    )
 
 
 def type_name(number: int) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jitree.base.records import NamedTuple
+from jitree.compiling.onnx_files import first_line
 from jitree.compiling.onnx_inputs import ChosenInputs
 from jitree.compiling.python_programs import bytes_of, is_function, program_of
 from jitree.errors import InvalidArgumentError, NotFoundError, attribute_of, pass_interruption
@@ -86,7 +88,8 @@ def _imported(module: str, name: str) -> Any:
     except Exception as error:
         pass_interruption(error)
         kind = NotFoundError if isinstance(error, (ImportError, FileNotFoundError)) else InvalidArgumentError
-        raise kind(f"'{module}' cannot be imported: {type(error).__name__}: {error}") from error
+        said = f"{type(error).__name__}: {first_line(error)}"
+        raise kind(f"'{module}' cannot be imported: {said}") from error
     for part in name.split("."):
         found = attribute_of(found, part)
         if found is None:
@@ -107,4 +110,5 @@ def _loaded(module: str) -> Any:
     try:
         return importlib.import_module(module)
     finally:
-        sys.path.remove(here)
+        with contextlib.suppress(ValueError):  # the module has taken it away
+            sys.path.remove(here)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Final
 
 import jitree
 from jitree.api.packed_code import identity
-from jitree.base.private_files import LARGEST, unique
+from jitree.base import whole_files
+from jitree.base.private_files import LARGEST
 from jitree.codegen.image import Provider, Recipe, cache, contents, shipped
 from jitree.codegen.image.batch import ImageBatch
 from jitree.codegen.image.builds import UNLIMITED
@@ -53,7 +52,7 @@ def main(flags: ParsedFlags) -> int:
             f"'{output}' would have {size_text(len(data))}, and packs have {size_text(LARGEST)} at most; "
             "write one for each module, or for fewer processors"
         )
-    _write(output, data)
+    whole_files.write(output, data)
     count = sum(map(len, made.values()))
     kinds = ", ".join(level or "this processor" for level in levels)
     print(f"{output}: {count} image{'s' * (count != 1)}, {size_text(len(data))}, for {kinds}")
@@ -90,16 +89,3 @@ def _built(recipes: Sequence[Recipe], level: str) -> Mapping[bytes, bytes]:
             files |= {name: cache.read(name) or b"" for name in names}  # now: later ones may push them out
     found = {key_of(files[name]): files[name] for name in sorted(files)}
     return {key: data for key, data in found.items() if key is not None}
-
-
-def _write(path: str, data: bytes) -> None:
-    """Puts the file into its place, whole or not at all."""
-    temporary = f"{path}.{unique()}"
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except OSError as error:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise UnavailableError(f"cannot write '{path}': {error.strerror}") from None

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import signal
 import sys
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Final, NoReturn
 
 from jitree.errors import InvalidArgumentError, error_context
 from jitree.tools.flag_table import flag_set
 from jitree.tools.flags import ParsedFlags, command
 from jitree.tools.number_parsing import parse_float
 
+_SIGNALLED: Final = 128
+"""What shells add to the number of the signal that has ended a command."""
 _INTEGER: Final = re.compile("-?[0-9]{1,18}")
 _SHAPE: Final = re.compile(r"((?:[1-9][0-9]{0,9}|\?)(?:x(?:[1-9][0-9]{0,9}|\?))*)?")
 FLAGS: Final = flag_set("compile", "makes a module of an ONNX, StableHLO or MLIR file", "compile", "model")
@@ -46,7 +50,8 @@ def main(flags: ParsedFlags) -> int:
         flags.boolean("check"),
         flags.texts("compiler_flag"),
     )
-    made = compile_model(model, output, options, note)
+    with _ended_in_order():
+        made = compile_model(model, output, options, note)
     for declaration in made.declarations:
         print(f"{output}: {target}: {declaration}")
     if made.check.error is None:
@@ -56,6 +61,25 @@ def main(flags: ParsedFlags) -> int:
     else:
         print(f"{output}: largest error against onnxruntime {made.check.error:.1e} of the largest value")
     return 0
+
+
+@contextlib.contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the command as Ctrl-C does: the compiler, which would go on for minutes, ends as
+    well, and files that are half written go. A signal that is ignored (nohup) still is."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    taken = [number for number, handler in before.items() if handler == signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, _end)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    sys.exit(_SIGNALLED + number)
 
 
 def shapes_of(texts: Iterable[str]) -> dict[str, list[int | None]]:

@@ -224,6 +224,8 @@ def _store_positional(argument: str, flag_set: FlagSet, flags: ParsedFlags) -> N
         raise InvalidArgumentError(f"unexpected argument '{argument}'")
     flag = flag_set.find(flag_set.positional)
     assert flag is not None
+    if flag.kind is not Kind.LIST and flag.name in flags.given:
+        raise InvalidArgumentError(f"unexpected argument '{argument}': there is one {flag.name} already")
     _store(flag, argument, flags)
 
 

@@ -393,6 +393,12 @@ def test_importing_is_lazy() -> None:
         _ = jitree.nonsense
 
 
+def test_all_names_leave_those_of_python_alone() -> None:
+    names = "[name for name in dir(builtins) if name[0] != '_' and name in globals()]"
+    assert run_python(f"import builtins; from jitree import *; print({names})") == "[]"
+    assert callable(jitree.compile) and "load" in jitree.__all__
+
+
 def test_a_whole_program_in_a_fresh_process() -> None:
     code = (
         "import jitree, numpy as np\n"

@@ -33,6 +33,24 @@ def test_a_log_without_an_error() -> None:
     assert explain("warning: careful\nKilled\n", {}) is None
 
 
+def test_names_are_as_the_file_has_them() -> None:
+    """MLIR prints bytes of UTF-8 and quotes as their numbers."""
+    nodes = {'日"本\\': NodePlace("Relu", "node 0 of 1")}
+    found = explain('error: loc("\\E6\\97\\A5\\22\\E6\\9C\\AC\\\\"): no way\n', nodes)
+    assert str(found) == """Relu '日"本\\' (node 0 of 1): no way"""
+
+
+def test_what_the_compiler_says_of_its_flags() -> None:
+    assert "flag of iree-compile" in str(
+        explain("iree-compile: Unknown command line argument '--x'.  Try: …", {})
+    )
+    assert str(explain("iree-compile: Something else\n", {})) == "Something else"
+    log = (
+        "'x' is not a recognized processor\nLLVM ERROR: 64-bit code requested on a subtarget that doesn't …\n"
+    )
+    assert "(--processor=)" in str(explain(log, {}))
+
+
 def test_long_messages_are_cut() -> None:
     found = explain("error: " + "x" * 5000, {})
     assert len(str(found)) < 400

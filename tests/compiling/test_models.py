@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -171,6 +172,32 @@ def test_a_compiler_that_takes_too_long_ends_with_its_children(
     assert names(tmp_path) == ["call.mlir", "made.vmfb.log"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_nothing_behind(
+    number: signal.Signals, scripted: ScriptedCompiler, model: Path, tmp_path: Path
+) -> None:
+    """No compiler that goes on, and no file."""
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from jitree.compiling import processes; processes._spec = lambda name: None\n"
+        "from jitree.tools.main import main; main()"
+    )
+    (tmp_path / "tmp").mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(MODULE.parents[2]), "TMPDIR": str(tmp_path / "tmp")}
+    scripted.sleeps()
+    command_line = [sys.executable, "-c", code, "compile", str(model), "-o", f"{tmp_path}/made.vmfb"]
+    with subprocess.Popen(command_line, env=environment) as process:
+        while not scripted.has_child:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(number)
+        assert process.wait() == 128 + number
+    while is_running(scripted.child):
+        time.sleep(0.01)
+    assert names(tmp_path) == ["call.mlir", "tmp"]
+    assert not [name for name in os.listdir(tmp_path / "tmp") if name.startswith("jitree-compile-")]
+
+
 def test_time_may_be_over_before_the_compiler_starts(scripted: ScriptedCompiler, model: Path) -> None:
     scripted.sleeps()
     with pytest.raises(DeadlineExceededError, match=r"the compiler has not ended in time"):
@@ -199,6 +226,51 @@ def test_what_cannot_be_written_is_said_first(
     with pytest.raises(InvalidArgumentError, match=r"cannot write '.*': it is a folder; name a file in it"):
         jitree.compile(model, tmp_path)
     assert not (tmp_path / "bin" / "arguments").exists()
+
+
+def test_a_module_does_not_take_the_place_of_its_model(scripted: ScriptedCompiler, model: Path) -> None:
+    data = model.read_bytes()
+    link = model.with_name("link.mlir")
+    link.symlink_to(model)
+    for path in (model, link):
+        with pytest.raises(InvalidArgumentError, match=r"mlir' is the model itself; name another file"):
+            jitree.compile(model, path)
+    assert model.read_bytes() == data and link.is_symlink()
+
+
+def test_two_models_on_a_command_line(scripted: ScriptedCompiler, model: Path, tmp_path: Path) -> None:
+    outcome = command("compile", model, model, "-o", tmp_path / "x.vmfb")
+    assert (
+        outcome.code == 1 and f"unexpected argument '{model}': there is one model already" in outcome.stderr
+    )
+
+
+def test_a_compiler_that_crashes(scripted: ScriptedCompiler, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "bin" / "iree-compile").write_text("#!/bin/sh\nkill -SEGV $$\n")
+    with pytest.raises(
+        InternalError, match=r"the compiler crashes \(SIGSEGV\) with '.*' and gives no reason"
+    ):
+        jitree.compile(model, tmp_path / "x.vmfb")
+
+
+def test_a_compiler_that_writes_no_module(scripted: ScriptedCompiler, model: Path, tmp_path: Path) -> None:
+    """As with flags that have it print its help."""
+    (tmp_path / "bin" / "iree-compile").write_text("#!/bin/sh\nexit 0\n")
+    with pytest.raises(InvalidArgumentError, match=r"has written no module: look at the flags that it is"):
+        jitree.compile(model, tmp_path / "x.vmfb")
+    assert names(tmp_path) == ["call.mlir"]
+
+
+def test_a_log_that_cannot_be_put_there(scripted: ScriptedCompiler, model: Path, tmp_path: Path) -> None:
+    scripted.says("x.mlir:1:1: error: it is refused\n")
+    (tmp_path / "x.vmfb.log").mkdir()
+    with pytest.raises(
+        UnimplementedError, match=r"it is refused; its messages are lost: cannot write '.*log'"
+    ):
+        jitree.compile(model, tmp_path / "x.vmfb")
+    assert names(tmp_path) == ["call.mlir", "x.vmfb.log"]
+    with pytest.raises(UnavailableError, match=r"cannot write '.*log': File name too long"):
+        jitree.compile(model, tmp_path / ("x" * 236))
 
 
 def test_files_that_are_no_models(scripted: ScriptedCompiler, tmp_path: Path) -> None:

@@ -106,8 +106,8 @@ def test_a_refusal_names_the_node(tmp_path: Path) -> None:
     ):
         jitree.compile(path, tmp_path / "m.vmfb")
     assert str(caught.value) == (
-        f"UNIMPLEMENTED; the compiler refuses '{path}': Unknown 'Unknown_1' (node 1 of 2, makes 'y' of "
-        "'a', 'a'): the compiler has no rule for this operator with these types and attributes; give the "
+        f"UNIMPLEMENTED; the compiler refuses '{path}': made.up.Unknown 'Unknown_1' (node 1 of 2, makes 'y' "
+        "of 'a', 'a'): the compiler has no rule for this operator with these types and attributes; give the "
         "shapes of all inputs (--input-shape=), another --opset, or export the model with other operators; "
         f"its messages are in '{tmp_path}/m.vmfb.log'"
     )

@@ -25,9 +25,11 @@ class Dimensions(list[Any]):
 
 
 def dimension(size: int | str | None) -> SimpleNamespace:
-    return SimpleNamespace(
+    made = SimpleNamespace(
         dim_value=size if isinstance(size, int) else 0, dim_param=size if isinstance(size, str) else ""
     )
+    made.HasField = lambda field: made.dim_value > 0
+    return made
 
 
 def value(name: str, sizes: Sequence[int | str | None] | None, element: int = F32) -> SimpleNamespace:

@@ -129,6 +129,23 @@ def test_names_that_lead_nowhere(programs: str, tmp_path: Path) -> None:
     assert str(tmp_path) not in sys.path
 
 
+def test_modules_that_do_more_than_define(
+    programs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that changes the folder or the path of the process, or raises an error of several lines."""
+    for name, text in {
+        "long": "raise ValueError('at once\\nand more')",
+        "moves": "import os, sys; os.chdir('/'); sys.path.clear(); number = 7",
+    }.items():
+        (tmp_path / f"{name}_programs.py").write_text(text)
+    with pytest.raises(InvalidArgumentError, match=r"cannot be imported: ValueError: at once$"):
+        jitree.compile("long_programs:f")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(InvalidArgumentError, match=r"'moves_programs:number' cannot be compiled: int is no"):
+        jitree.compile("moves_programs:number", "x.vmfb")
+    assert not list(tmp_path.glob("x.vmfb*"))
+
+
 def test_a_path_with_a_colon_is_a_path(scripted: ScriptedCompiler, tmp_path: Path) -> None:
     path = tmp_path / "a:b"
     path.write_text(SOURCE.read_text())
