@@ -45,6 +45,7 @@ def main(flags: ParsedFlags) -> int:
         flags.number("timeout"),
         flags.boolean("check"),
         flags.texts("compiler_flag"),
+        flags.text("name"),
     )
     made = compile_model(model, output, options, note)
     for declaration in made.declarations:
