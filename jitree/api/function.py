@@ -198,8 +198,12 @@ class Function(Remade):
 
     @property
     def declaration(self) -> str:
-        """As the compiler declared it, else from the calling convention."""
-        return self.signature.declaration
+        """As the compiler declared it, else the calling convention, with the tensors that are asserted."""
+        if self.signature.declared:
+            return self.signature.declaration
+        from jitree.api.inspection import declaration_of
+
+        return declaration_of(self._vm_function, self.signature)
 
     @property
     def arguments(self) -> tuple[Parameter, ...]:
@@ -476,11 +480,13 @@ class Function(Remade):
         return unpacked(results, self.unpackers, self.devices, fence)
 
     def _in_call(self, error: StatusError) -> StatusError:
-        return error.with_context(f"invoking function '{self.name}'").with_context(f"`{self.declaration}`")
+        return error.with_context(f"invoking function '{self.name}'").with_context(
+            f"`{self.signature.declaration}`"
+        )
 
     def _fail(self, error: StatusError) -> NoReturn:
         raise_in_place_of(error, carried(error))
-        raise error.with_context(f"`{self.declaration}`")
+        raise error.with_context(f"`{self.signature.declaration}`")
 
     def __repr__(self) -> str:
         return printable(f"<jitree.Function {self.full_name}: {self.declaration}>")

@@ -1,15 +1,23 @@
-"""What a module file holds, without loading it into a session."""
+"""What a module file holds, without loading it into a session; what functions assert that declare nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from jitree.api.calls.declaration import Signature, signature_of
+from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX, DeclaredTensor, Signature, signature_of
 from jitree.api.program_files import digest_of
+from jitree.types import element_type
 from jitree.vmfb.archive import Archive, Source
 from jitree.vmfb.cconv import parse
 from jitree.vmfb.module import read_module
 from jitree.vmfb.schema import Dependency, Import
+
+if TYPE_CHECKING:
+    from jitree.dispatch.asserted import AssertedTensor
+    from jitree.dispatch.bytecode_module import BytecodeModule
+    from jitree.dispatch.function import VmFunction
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +69,31 @@ def inspect(source: Source) -> ModuleSummary:
         file_size=module.archive.data.nbytes,
         fingerprint=digest_of(module.archive.data).hex(),
     )
+
+
+def declaration_of(function: VmFunction, signature: Signature) -> str:
+    """``func @main(tensor<4x?xf32>, !vm.ref<?>) -> (!vm.ref<?>)``."""
+    from jitree.dispatch.bytecode_module import BytecodeModule
+
+    module = function.module
+    asserted = asserted_by(module, function.name) if isinstance(module, BytecodeModule) else {}
+    if not asserted:
+        return signature.declaration
+    arguments = (
+        str(_tensor(asserted[index])) if index in asserted else argument.type
+        for index, argument in enumerate(signature.arguments)
+    )
+    results = ", ".join(result.type for result in signature.results)
+    return f"func @{function.name}({', '.join(arguments)}) -> ({results})"
+
+
+def asserted_by(module: BytecodeModule, name: str) -> Mapping[int, AssertedTensor]:
+    """What an exported function asserts, by position; of two twins the one that takes fences does so."""
+    from jitree.dispatch.asserted import asserted_tensors
+
+    ordinals = {export.name: export.ordinal for export in module.module.exports}
+    return asserted_tensors(module, ordinals.get(name + TORCH_ASYNC_SUFFIX, ordinals[name]))
+
+
+def _tensor(tensor: AssertedTensor) -> DeclaredTensor:
+    return DeclaredTensor(element_type(tensor.element_type), tensor.shape)

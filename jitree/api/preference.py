@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX
+from jitree.api.inspection import asserted_by
 from jitree.base.scopes import deadline
 from jitree.codegen.image import Recipe, cache
 from jitree.codegen.image.flat import FlatImage, hashed
 from jitree.codegen.image.keys import key_of
-from jitree.dispatch.asserted import AssertedTensor, asserted_tensors
+from jitree.dispatch.asserted import AssertedTensor
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.variants import Variants, find_variants, with_formats
 from jitree.errors import StatusError, ignored
@@ -162,12 +163,11 @@ def _place_of(device: Device) -> str | None:
 
 def _measurable(module: Module, compiled: BytecodeModule) -> Iterator[tuple[Function, list[Any]]]:
     """The functions of a module for which arguments can be made up, and these."""
-    ordinals = {export.name: export.ordinal for export in compiled.module.exports}
     for name in module.names:
         if name.removesuffix(TORCH_ASYNC_SUFFIX) != name:
             continue  # the function without the suffix calls it
         function = module[name]
-        asserted = asserted_tensors(compiled, ordinals.get(name + TORCH_ASYNC_SUFFIX, ordinals[name]))
+        asserted = asserted_by(compiled, name)
         examples = [_example(*each, asserted) for each in enumerate(function.arguments)]
         if all(each is not None for each in examples):
             yield function, examples

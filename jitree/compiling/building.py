@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import tempfile
 import time
@@ -37,6 +38,13 @@ PREFIX: Final = "jitree-compile-"
 _DEMOTE: Final = "--iree-input-demote-f64-to-f32"
 _DEMOTED: Final = "(--iree-input-demote-*-to-*) changed public function signatures"
 _COMPILER, _IMPORTER = "the compiler", "the importer"
+_CONVERT_ONLY: Final = ("--compile-to=input", "--emit-mlir-bytecode")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LONGEST_NAME: Final = 100
+"""Characters that are taken from the name of a file."""
+_OF_THE_RUNTIME: Final = ("hal", "hal_inline", "hal_loader", "io_parameters", "vm", "vmvx")
+"""Modules that sessions have themselves, or that the compiler names."""
+_UNSIGNED: Final = re.compile(r"[x<]ui[0-9]+>")
 
 
 class CompileOptions(NamedTuple):
@@ -48,6 +56,8 @@ class CompileOptions(NamedTuple):
     seconds: float
     compare: bool
     flags: Sequence[str]
+    name: str = ""
+    """Of the module; empty: as the program says, or its file."""
 
 
 class CompiledModel(NamedTuple):
@@ -66,6 +76,8 @@ class _Program(NamedTuple):
     """Places of nodes in the model, by the names that they have in errors."""
     reference: Any
     """The model that results are compared with; None where there is none."""
+    signs: str = ""
+    """The declaration, if it has results that the conversion of the program takes the sign from."""
 
 
 class _Refused(Exception):
@@ -79,6 +91,12 @@ class _Refused(Exception):
 
 def departure(check: ModelCheck) -> str:
     return f"'{check.about}' departs from onnxruntime's result by {check.error:.1e} of its largest value"
+
+
+def module_name(path: str) -> str:
+    """What the module in a file is called: two in one session need two names."""
+    name = re.sub(r"\W+", "_", os.path.basename(path).partition(".")[0], flags=re.ASCII)[:_LONGEST_NAME]
+    return name if _NAME.fullmatch(name) and name not in _OF_THE_RUNTIME else f"_{name}"
 
 
 def compile_model(
@@ -95,6 +113,11 @@ def compile_model(
             said.add(text)
             note(text)
 
+    if options.name and not _NAME.fullmatch(options.name):
+        raise InvalidArgumentError(
+            f"'{options.name}' cannot be the name of a module: it is to have letters, digits and _, and "
+            "to begin with no digit"
+        )
     with (
         written(output) as temporary,
         logged(f"{log_stem or output}.log") as log,
@@ -102,7 +125,7 @@ def compile_model(
     ):
         work = CompilerWork(folder, log, ends, note_once)
         source = opened(model, options.inputs, folder)
-        reference = _built(source, options, temporary, work)
+        reference = _built(source, options, module_name(output), temporary, work)
         check = ModelCheck(None, "it was not asked for")
         if options.compare:
             check = ModelCheck(None, "the model is no ONNX file")
@@ -125,7 +148,7 @@ def _refuse_own_place(model: Any, output: str) -> None:
         raise InvalidArgumentError(f"'{output}' is the model itself; name another file for the module")
 
 
-def _built(source: ModelSource, options: CompileOptions, target: str, work: CompilerWork) -> Any:
+def _built(source: ModelSource, options: CompileOptions, name: str, target: str, work: CompilerWork) -> Any:
     """Writes the module, and returns the model to compare it with. Operators that are refused are expanded
     into others, where ONNX says how. Where arguments or results are f64 it is compiled once more."""
     expanded: list[str] = []
@@ -133,13 +156,10 @@ def _built(source: ModelSource, options: CompileOptions, target: str, work: Comp
     while True:
         try:
             if not source.is_onnx:
-                program = _of_mlir(source, options, work)
+                program = _of_mlir(source, options, name, work)
             else:
-                program = _of_onnx(source, options, expanded, work)
-            command = [*compiler(), program.path, "-o", target, *options.target.flags(flags)]
-            status = work.run(_COMPILER, command)
-            if status:
-                raise _Refused(_COMPILER, program.nodes, status)
+                program = _of_onnx(source, options, name, expanded, work)
+            _compile(program, target, options.target.flags(flags), work)
             if not _is_demoted(target, work.log) or any(flag.startswith(_DEMOTE) for flag in flags):
                 return program.reference
             flags.append(f"{_DEMOTE}=false")
@@ -156,6 +176,23 @@ def _built(source: ModelSource, options: CompileOptions, target: str, work: Comp
             work.log.clear()
 
 
+def _compile(program: _Program, target: str, flags: Sequence[str], work: CompilerWork) -> None:
+    """Signs of results are put between the conversion of the program and all that comes after it."""
+    path = program.path
+    if program.signs:
+        lowered, path = work.path("lowered.mlirbc"), work.path("signed.mlirbc")
+        convert = [*compiler(), program.path, "-o", lowered, *flags, *_CONVERT_ONLY]
+        _run(_COMPILER, convert, program.nodes, work)
+        _run(_IMPORTER, [*importer("signs"), lowered, path, program.signs], program.nodes, work)
+    _run(_COMPILER, [*compiler(), path, "-o", target, *flags], program.nodes, work)
+
+
+def _run(who: str, command: Sequence[str], nodes: Mapping[str, NodePlace], work: CompilerWork) -> None:
+    status = work.run(who, command)
+    if status:
+        raise _Refused(who, nodes, status)
+
+
 def _is_demoted(path: str, log: MessageLog) -> bool:
     """Whether f64 was computed as f32: the compiler does so by default, and warns where it has changed what
     is declared."""
@@ -163,28 +200,31 @@ def _is_demoted(path: str, log: MessageLog) -> bool:
 
 
 def _of_onnx(
-    source: ModelSource, options: CompileOptions, expanded: Sequence[str], work: CompilerWork
+    source: ModelSource, options: CompileOptions, name: str, expanded: Sequence[str], work: CompilerWork
 ) -> _Program:
     command = importer("onnx")
     inputs = ChosenInputs({}, {}, {}) if source.is_shaped else options.inputs
     prepared = prepare(read_model(source.path, source.name), inputs, options.opset, expanded, work)
     path, program = work.path("prepared.onnx"), work.path("program.mlirbc")
     Path(path).write_bytes(prepared.program.SerializeToString())
-    status = work.run(_IMPORTER, [*command, path, program, prepared.declaration])
-    if status:
-        raise _Refused(_IMPORTER, prepared.nodes, status)
-    return _Program(program, prepared.nodes, prepared.reference)
+    declaration = prepared.declaration
+    _run(_IMPORTER, [*command, path, program, options.name or name, declaration], prepared.nodes, work)
+    signs = declaration if _UNSIGNED.search(declaration.partition("->")[2]) else ""
+    return _Program(program, prepared.nodes, prepared.reference, signs)
 
 
-def _of_mlir(source: ModelSource, options: CompileOptions, work: CompilerWork) -> _Program:
-    """With names of JAX, where it has such, and this Python has the compiler's package."""
+def _of_mlir(source: ModelSource, options: CompileOptions, name: str, work: CompilerWork) -> _Program:
+    """With a name, and names of JAX, where it has such, if this Python has the compiler's package."""
     asked = {**options.inputs._asdict(), "an opset": options.opset}
     for what, value in asked.items():
         if value and not source.is_shaped:
             raise InvalidArgumentError(f"'{source.name}': {what} can be chosen of ONNX files only")
     program, log = work.path("program.mlirbc"), MessageLog(work.path("names.log"))
-    with contextlib.suppress(UnavailableError):
-        work.run(_IMPORTER, [*importer("stablehlo"), source.path, program], log)
+    if options.name:
+        _run(_IMPORTER, [*importer("mlir"), source.path, program, options.name, name], {}, work)
+    else:
+        with contextlib.suppress(UnavailableError):
+            work.run(_IMPORTER, [*importer("mlir"), source.path, program, "", name], log)
     return _Program(program if os.path.exists(program) else source.path, {}, None)
 
 

@@ -1,13 +1,16 @@
 """Makes MLIR bytecode of a model, with names and types of arguments and results; run as a script, in a
 process of its own.
 
-    python importer.py onnx model.onnx program.mlirbc declaration
-    python importer.py stablehlo model.mlirbc program.mlirbc
+    python importer.py onnx model.onnx program.mlirbc name declaration
+    python importer.py mlir model.mlirbc program.mlirbc chosen name
+    python importer.py signs lowered.mlirbc program.mlirbc declaration
 
-An ONNX file has shapes and types already. Each operation keeps the name of its node as its location, which is
-what errors, profiles and taps show; ``declaration`` says names and types of arguments and results. A program
-of JAX has names of its arguments as their locations, and those of its results as attributes; one that has
-none stays as it is, and no file is written.
+``name`` is what the module is called; MLIR keeps the name that it has, unless another is ``chosen``. An ONNX
+file has shapes and types already. Each operation keeps the name of its node as its location, which is what
+errors, profiles and taps show; ``declaration`` says names and types of arguments and results. A program of
+JAX has names of its arguments as their locations, and those of its results as attributes; where all stays as
+it is, no file is written. ``signs`` gives the results of a program of ONNX, after its conversion, the
+unsigned types that are declared, which the conversion drops.
 What cannot be imported is one line on standard error, in the form that the compiler has for its own.
 """
 
@@ -15,13 +18,17 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from typing import Any
 
 _DECLARATION = "iree.abi.declaration"
 _REFLECTION = "iree.reflection"
+_NAME = "sym_name"
+_EXPORT, _ENCODING = "hal.tensor.export", "source_encoding"
+"""What makes a result of a tensor; the attribute that has the type that it is given."""
 
 
-def import_onnx(source: str, target: str, declaration: str) -> None:
+def import_onnx(source: str, target: str, name: str, declaration: str) -> None:
     import onnx
     from iree.compiler.extras import onnx_importer
     from iree.compiler.ir import Context, DictAttr, StringAttr
@@ -40,6 +47,7 @@ def import_onnx(source: str, target: str, declaration: str) -> None:
     module = info.create_module(context=context).operation
     onnx_importer.NodeImporter.define_function(info.main_graph, module).import_all()
     with context:
+        module.attributes[_NAME] = StringAttr.get(name)
         function = module.regions[0].blocks[0].operations[0]
         function.attributes[_REFLECTION] = DictAttr.get({_DECLARATION: StringAttr.get(declaration)})
     module.verify()
@@ -47,28 +55,60 @@ def import_onnx(source: str, target: str, declaration: str) -> None:
         module.write_bytecode(file)
 
 
-def import_stablehlo(source: str, target: str) -> None:
-    from iree.compiler.ir import Attribute, Context, DictAttr, Module, StringAttr
+def import_mlir(source: str, target: str, chosen: str, name: str) -> None:
+    from iree.compiler.ir import Context, Module, StringAttr
 
-    with open(source, "rb") as file:
-        data = file.read()
     with Context() as context:
         context.allow_unregistered_dialects = True
-        module = Module.parse(data)
-        functions = [one.operation for one in module.body.operations if "function_type" in one.attributes]
-        for function in functions:
-            if "private" in str(_of(function, "sym_visibility")) or _REFLECTION in function.attributes:
-                continue
-            text = _declared(function, functions)
-            if not text:
-                return
-            if function.name.startswith("vhlo."):
-                pair = f'#vhlo.string_v1<"{_DECLARATION}"> = #vhlo.string_v1<"{text}">'
-                function.attributes[_REFLECTION] = Attribute.parse(f"#vhlo.dict_v1<{{{pair}}}>")
-            else:
-                function.attributes[_REFLECTION] = DictAttr.get({_DECLARATION: StringAttr.get(text)})
+        module = Module.parseFile(source)  # locations have the name of the file
+        attributes = module.operation.attributes
+        named = chosen or ("" if _NAME in attributes else name)
+        if named:
+            attributes[_NAME] = StringAttr.get(named)
+        if _declare(module) or named:
+            with open(target, "wb") as file:
+                module.operation.write_bytecode(file)
+
+
+def restore_signs(source: str, target: str, declaration: str) -> None:
+    from iree.compiler.ir import Context, Location, Module, RankedTensorType, Type, TypeAttr
+
+    declared = _types(declaration.partition("->")[2])
+    with Context(), Location.unknown():
+        module = Module.parseFile(source)
+        for function in module.body.operations:
+            for body in (block for region in function.regions for block in region.blocks):
+                for value, text in zip(list(body.operations)[-1].operands, declared, strict=False):
+                    export = value.owner.operation
+                    element = re.split("x|<", text.rstrip(">"))[-1]
+                    if export.name == _EXPORT and element.startswith("ui"):
+                        shape = RankedTensorType(export.attributes[_ENCODING].value).shape
+                        encoding = RankedTensorType.get(shape, Type.parse(element))
+                        export.attributes[_ENCODING] = TypeAttr.get(encoding)
         with open(target, "wb") as file:
             module.operation.write_bytecode(file)
+
+
+def _declare(module: Any) -> bool:
+    """Declares the functions by the names that they have; whether they have such."""
+    from iree.compiler.ir import Attribute, DictAttr, StringAttr
+
+    functions = [one.operation for one in module.body.operations if "function_type" in one.attributes]
+    public = [
+        one
+        for one in functions
+        if "private" not in str(_of(one, "sym_visibility")) and _REFLECTION not in one.attributes
+    ]
+    texts = [_declared(one, functions) for one in public]
+    if not all(texts):
+        return False
+    for function, text in zip(public, texts, strict=True):
+        if function.name.startswith("vhlo."):
+            pair = f'#vhlo.string_v1<"{_DECLARATION}"> = #vhlo.string_v1<"{text}">'
+            function.attributes[_REFLECTION] = Attribute.parse(f"#vhlo.dict_v1<{{{pair}}}>")
+        else:
+            function.attributes[_REFLECTION] = DictAttr.get({_DECLARATION: StringAttr.get(text)})
+    return bool(texts)
 
 
 def _of(operation: Any, name: str) -> Any:
@@ -99,7 +139,8 @@ def _declared(function: Any, functions: list[Any]) -> str:
 
 def _plain(attribute: Any) -> str:
     """Types as the compiler writes them: portable artefacts have versions of them."""
-    return re.sub(r"[!#]?vhlo\.(\w+?)_v\d+", r"\1", str(attribute))
+    text = re.sub(r"[!#]?vhlo\.(\w+?)_v\d+", r"\1", str(attribute))
+    return re.sub(r"(?<=[x<])bool(?=>)", "i1", text)
 
 
 def _types(text: str) -> list[str]:
@@ -120,8 +161,10 @@ def _identifier(text: str) -> str:
     return "_".join(re.findall(r"\w+", text))
 
 
+_WORK: dict[str, Callable[..., None]] = {"onnx": import_onnx, "mlir": import_mlir, "signs": restore_signs}
+
 if __name__ == "__main__":
     try:
-        (import_onnx if sys.argv[1] == "onnx" else import_stablehlo)(*sys.argv[2:])
+        _WORK[sys.argv[1]](*sys.argv[2:])
     except Exception as error:
         sys.exit(f"error: {type(error).__name__}: {' '.join(str(error).split())}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jitree.base.private_files import unique
-from jitree.compiling.building import PREFIX, CompileOptions, compile_model, departure
+from jitree.compiling.building import PREFIX, CompileOptions, compile_model, departure, module_name
 from jitree.compiling.checking import TOLERANCE
 from jitree.compiling.onnx_inputs import ChosenInputs
 from jitree.compiling.sources import name_of
@@ -33,6 +33,7 @@ def compile(
     input_dtypes: Mapping[str, str] | None = None,
     input_values: Mapping[str, Any] | None = None,
     opset: int = 0,
+    name: str = "",
     timeout: float = SECONDS,
     check: bool = True,
     flags: Sequence[str] = (),
@@ -48,6 +49,8 @@ def compile(
     of inputs by name (``"ui8"``); an ONNX model casts them to its own, functions take f32 by default.
     ``input_values``: arrays or numbers for inputs of an ONNX model, by name, which become constants.
     ``opset``: the version of ONNX's operators that the model is converted to; 0: 17 if it has an older one.
+    ``name``: of the module; a session takes each name once. Without it the module is called like ``output``,
+    or like the model's file, unless it is MLIR that has a name.
     ``timeout``: seconds that importer and compiler may take. ``check``: compares results with those of
     onnxruntime where it is installed; an error above 1e-4 of the largest value is a warning.
     ``flags``: more flags of ``iree-compile``, or others than this function chooses.
@@ -59,14 +62,17 @@ def compile(
     """
     shapes = {name: _sizes(name, shape) for name, shape in (input_shapes or {}).items()}
     inputs = ChosenInputs(shapes, input_dtypes or {}, input_values or {})
-    options = CompileOptions(target_of(target), inputs, opset, timeout, check, flags)
-    note = _noted(name_of(model))
+    options = CompileOptions(target_of(target), inputs, opset, timeout, check, flags, name)
+    title = name_of(model)
+    note = _noted(title)
     if output is not None:
         result = compile_model(model, os.fsdecode(output), options, note).check
         data: bytes | str = os.fsdecode(output)
     else:
         with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
-            path, log = os.path.join(folder, "module.vmfb"), os.path.join(tempfile.gettempdir(), unique())
+            like = title.rpartition(":")[2] if isinstance(model, (str, os.PathLike)) else "module"
+            path = os.path.join(folder, f"{module_name(like)}.vmfb")
+            log = os.path.join(tempfile.gettempdir(), unique())
             result = compile_model(model, path, options, note, log).check
             data = Path(path).read_bytes()
     if result.error is not None and result.error > TOLERANCE:

@@ -237,10 +237,9 @@ def _named(model: Any, origins: Mapping[str, str]) -> dict[str, NodePlace]:
 
 
 def declaration_of(model: Any) -> str:
-    """Names, types and shapes of arguments and results, as the compiler declares those of other programs.
-    Modules give integers without a sign, so that is what results are declared as."""
+    """Names, types and shapes of arguments and results, as the compiler declares those of other programs."""
     arguments, results = (", ".join(_declared(one)) for one in (model.graph.input, model.graph.output))
-    return f"sync func @{FUNCTION}({arguments}) -> ({re.sub(r'ui(?=[0-9]+>)', 'i', results)})"
+    return f"sync func @{FUNCTION}({arguments}) -> ({results})"
 
 
 def _declared(values: Sequence[Any]) -> list[str]:

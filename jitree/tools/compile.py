@@ -49,6 +49,7 @@ def main(flags: ParsedFlags) -> int:
         flags.number("timeout"),
         flags.boolean("check"),
         flags.texts("compiler_flag"),
+        flags.text("name"),
     )
     with _ended_in_order():
         made = compile_model(model, output, options, note)

@@ -363,7 +363,8 @@ def test_results(module: Module) -> None:
 
 def test_without_a_declaration(plain_session: Session) -> None:
     module = plain_session.load(TORCH_STYLE)
-    assert module.main.declaration == "func @main(!vm.ref<?>, !vm.ref<?>) -> (!vm.ref<?>)"
+    assert module.main.declaration == "func @main(tensor<4xf32>, tensor<4xf32>) -> (!vm.ref<?>)"
+    assert module.main.declaration in repr(module)
     assert np.array_equal(module.main(X, plain_session.to_device(X)), X + X)
     with pytest.raises(StatusError, match="element type mismatch"):
         module.main(X, X.astype(np.int32))

@@ -10,7 +10,7 @@ import pytest
 
 import jitree
 from jitree.compiling import checking
-from jitree.errors import DataLossError, UnimplementedError
+from jitree.errors import DataLossError, InvalidArgumentError, UnimplementedError
 from tests.api.onnx_files import chain
 from tests.tools.command import jitree as command
 
@@ -64,6 +64,52 @@ def test_models_in_memory_are_taken(model: Path) -> None:
     for given in (loaded, loaded.SerializeToString()):
         data = jitree.compile(given)
         assert [one.declaration for one in jitree.inspect(data).functions.values()] == [DECLARATION] * 2
+
+
+def test_a_session_takes_modules_of_several_files(model: Path, tmp_path: Path) -> None:
+    made = [
+        jitree.compile(model, tmp_path / name) for name in ("first.vmfb", "2nd-model.v1.vmfb", "hal.vmfb")
+    ]
+    made += [jitree.compile(model), jitree.compile(model, name="chosen"), jitree.compile(model.read_bytes())]
+    with jitree.Session("local-sync") as session:
+        names = [session.load(one).name for one in made]
+    assert names == ["first", "_2nd_model", "_hal", "chain", "chosen", "module"]
+    with pytest.raises(InvalidArgumentError, match=r"'a\.b' cannot be the name of a module: it is to have"):
+        jitree.compile(model, name="a.b")
+
+
+def test_unsigned_integers_stay_unsigned() -> None:
+    """The importer drops the sign of results."""
+    types = {"a": "uint8", "b": "uint16", "c": "uint32", "d": "uint64"}
+    taken, given = (
+        ", ".join(f"{type_}[2,2] {name}{end}" for name, type_ in types.items()) for end in ("", "1")
+    )
+    added = " ".join(f"{name}1 = Add({name}, {name})" for name in types)
+    data = jitree.compile(
+        parsed(f"(float[1] z, {taken}) => ({given}, float[1] z1) {{ {added} z1 = Neg(z) }}")
+    )
+    [function, _] = jitree.inspect(data).functions.values()
+    assert function.declaration.endswith(
+        "(%a1: tensor<2x2xui8>, %b1: tensor<2x2xui16>, %c1: tensor<2x2xui32>, %d1: tensor<2x2xui64>, "
+        "%z1: tensor<1xf32>)"
+    )
+    arguments = [np.full((2, 2), 100, type_) for type_ in types.values()]
+    with jitree.Session("local-sync") as session:
+        results = session.load(data).main(np.ones(1, np.float32), *arguments)
+    for result, type_ in zip(results, (*types.values(), "float32"), strict=True):
+        assert np.asarray(result).dtype == type_
+    assert [np.asarray(result).max() for result in results] == [200, 200, 200, 200, -1]
+
+
+def test_a_refusal_of_a_program_with_unsigned_results_names_the_node(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(
+        parsed("(uint8[4] x, float[4] z) => (uint8[4] y, float[4] w) { y = Add(x, x) w = Acos(z) }"), path
+    )
+    with pytest.raises(
+        UnimplementedError, match=r"Acos 'Acos_1' \(node 1 of 2, .*: the target vmvx has no acos;"
+    ):
+        jitree.compile(path, tmp_path / "m.vmfb")
 
 
 def test_bytes_go_in_where_the_model_takes_integers(model: Path) -> None:

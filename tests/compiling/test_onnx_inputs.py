@@ -112,7 +112,7 @@ def test_declarations_have_names_that_python_and_the_runtime_take() -> None:
     assert text == (
         "sync func @main(%serving_default_0: tensor<1x?xi64>, %serving_default_0_: tensor<i1>, "
         "%_3_x: tensor<2xbf16>, %u: tensor<2xui8>) -> "
-        "(%_: !hal.buffer_view, %y_1: tensor<4xi8>, %z: tensor<i32>)"
+        "(%_: !hal.buffer_view, %y_1: tensor<4xui8>, %z: tensor<ui32>)"
     )
     parsed = parse_declaration(text)
     assert parsed is not None
