@@ -63,6 +63,9 @@ class LateLoader(ExecutableLoader):
     def query_support(self, format: str) -> bool:
         return format.startswith(self._prefix) and self.loader.query_support(format)
 
+    def stores(self, data: memoryview) -> Sequence[tuple[str, int]]:
+        return self.loader.stores(data)
+
     def try_load(self, parameters: ExecutableParameters) -> Executable:
         return self.loader.try_load(parameters)
 

@@ -278,6 +278,9 @@ class Charging(ExecutableLoader):
     def query_support(self, format: str) -> bool:
         return self._loader.query_support(format)
 
+    def stores(self, data: memoryview) -> Sequence[tuple[str, int]]:
+        return self._loader.stores(data)
+
     def try_load(self, parameters: ExecutableParameters) -> Executable:
         while self._ended:
             self._ended.popleft()

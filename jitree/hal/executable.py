@@ -149,6 +149,11 @@ class ExecutableLoader(abc.ABC):
     def try_load(self, parameters: ExecutableParameters) -> Executable:
         """Loads one. CANCELLED or NOT_FOUND let the next loader try."""
 
+    def stores(self, data: memoryview) -> Sequence[tuple[str, int]]:
+        """The functions of an executable, in their order, with a bit for each binding that they may store to.
+        Nothing for bytes that are no executable of this loader, or of which it does not know that."""
+        return ()
+
     def refusal(self, format: str) -> StatusError | None:
         """Why an executable that no loader takes is refused, if this loader knows."""
         return None

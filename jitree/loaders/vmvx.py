@@ -17,6 +17,7 @@ from jitree.loaders.vmvx_executable import VmvxExecutable, Workers
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION, kernels
 from jitree.loaders.vmvx_worker import SET_CONSTANTS, Worker
 from jitree.regs.memory import UNBOUNDED, Bounds
+from jitree.vmfb.archive import looks_like_module
 from jitree.vmfb.schema import Export, FunctionRow, ModuleTables
 from jitree.vmfb.words import FUSED
 
@@ -67,6 +68,14 @@ class VmvxLoader(ExecutableLoader):
 
     def query_support(self, format: str) -> bool:
         return format == FORMAT
+
+    def stores(self, data: memoryview) -> Sequence[tuple[str, int]]:
+        """See :mod:`jitree.loaders.vmvx_stores`."""
+        if not looks_like_module(data):
+            return ()
+        from jitree.loaders.vmvx_stores import stores_of  # few programs ask
+
+        return stores_of(data)
 
     def try_load(self, parameters: ExecutableParameters) -> VmvxExecutable:
         """Reads, verifies and links the module and runs its initialiser.

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jitree.errors import ResourceExhaustedError
+from jitree.base.memory import PAGE_SIZE
+from jitree.errors import ResourceExhaustedError, pass_interruption
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.handles import HandleTable
 from jitree.regs.layout import ACCESS_PRIVATE, ACCESS_READ, FUNCTION, IMPORT, MODULE
-from jitree.regs.memory import UNBOUNDED, address_of
+from jitree.regs.memory import UNBOUNDED, address_of, zeroed
 from jitree.vmfb.cconv import RegisterSlot
 from jitree.vmfb.program import DecodedModule
 from jitree.vmfb.schema import ModuleTables
@@ -32,6 +33,20 @@ if TYPE_CHECKING:
     (``dispatch.engine``) if nothing has happened yet."""
     FirstCall = Callable[[int, Any], int]
     """Performs the first import call of the call site with that number, for which no SiteCall is made yet."""
+
+
+def _copied(data: memoryview) -> memoryview:
+    """A copy that begins with a page, as files do. RESOURCE_EXHAUSTED if there is no room."""
+    try:
+        copy = zeroed(data.nbytes, PAGE_SIZE)
+    except MemoryError as error:
+        pass_interruption(error)
+        raise ResourceExhaustedError(
+            f"there is no memory for a copy of the module's {data.nbytes} bytes"
+        ) from None
+    copy[:] = np.frombuffer(data, np.uint8)
+    return copy.data.toreadonly()
+
 
 _FUNCTION_WORDS = FUNCTION.size // 8
 _IMPORT_FUNCTION, _IMPORT_RESOLVED, _IMPORT_COMPILED = (
@@ -150,9 +165,13 @@ class ModuleRecord:
         self.first_calls: dict[int, FirstCall] = {}
         """How sites call the imports that are host functions until then."""
         constants = module.rodata
-        is_own = module.archive.is_private and table.bounds == UNBOUNDED  # sandboxes share opened programs
-        access = ACCESS_READ | (ACCESS_PRIVATE if is_own else 0)
         data = module.archive.data
+        is_own = module.archive.is_private
+        if table.bounds != UNBOUNDED:  # sandboxes share opened programs
+            is_own = False
+        elif module.archive.is_of_caller and module.has_machine_code:  # which stores to what it likes
+            data, is_own = _copied(data), True
+        access = ACCESS_READ | (ACCESS_PRIVATE if is_own else 0)
         rodata = self._own(VmBuffer.parts(table, data, constants.offsets, constants.lengths, access))
         self.rodata: memoryview = rodata.data
         first = address_of(self._memory) + MODULE.size

@@ -82,6 +82,11 @@ class Archive(NamedTuple):
     state: tuple[int, ...] | None
     """Of the file at the path before it was opened (:func:`file_state`)."""
 
+    @property
+    def is_of_caller(self) -> bool:
+        """Whether the bytes are memory of the caller."""
+        return not self.is_private and self.state is None
+
     @staticmethod
     def open(source: Source, name: str | None = None) -> Archive:
         """Opens a path, a bytes-like object (aliased, not copied) or a binary file (from its position on).
@@ -279,6 +284,11 @@ def _locate(data: memoryview, name: str, is_private: bool, state: tuple[int, ...
         is_private=is_private,
         state=state,
     )
+
+
+def looks_like_module(data: memoryview) -> bool:
+    """Whether bytes begin as a module does."""
+    return bytes(data[8:12]) == IDENTIFIER or bytes(data[:4]) == _ZIP_SIGNATURE
 
 
 def _prefix_offset(data: memoryview) -> int:

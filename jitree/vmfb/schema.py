@@ -201,6 +201,10 @@ class RodataRows(MadeRows[RodataSegment]):
         self.lengths = lengths
 
 
+_LIBRARIES: Final = (b"\x7fELF", b"\xfa\x70\x0e\x1f")
+"""How ELF and FatELF files begin."""
+
+
 class ModuleTables(NamedTuple):
     """A parsed module file. Function bodies are raw bytes, not yet verified."""
 
@@ -224,6 +228,12 @@ class ModuleTables(NamedTuple):
     debug: DebugDatabase | None
     """Source locations, None when stripped or not usable."""
     archive: Archive
+
+    @property
+    def has_machine_code(self) -> bool:
+        """Whether executables of it are libraries that others have compiled."""
+        data, starts = self.archive.data, self.rodata.offsets.tolist()
+        return any(bytes(data[start : start + 4]) in _LIBRARIES for start in starts)
 
     def body(self, function: FunctionRow) -> memoryview:
         """The raw bytes of a function."""

@@ -33,6 +33,7 @@ def import_(
     """A buffer over the bytes of a constant or other host buffer, which lives as long as the buffer does.
 
     Memory that the device cannot use in place gives null when ``try_import`` is set, else PERMISSION_DENIED.
+    So do constants that the host has where the program may store to any: it makes a copy.
     """
     if length == -1:
         length = source.length - offset
@@ -46,6 +47,8 @@ def import_(
             "constant memory can only be imported with usage SHARING_IMMUTABLE; got "
             f"{names(BufferUsage(usage))}"
         )
+    if try_import and not (source.writable or source.access & ACCESS_PRIVATE) and state.stores_to_constants:
+        return None
     view = source.view[offset : offset + length]
     buffer = allocator.import_host(view.toreadonly() if immutable else view, memory_types, usage)
     if buffer is not None and immutable:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
+from weakref import ref
 
 from jitree.dispatch.host_export import HostExport
 from jitree.dispatch.host_module import HostModule, Signal
@@ -41,7 +42,7 @@ Placement = Callable[[Sequence[tuple["Device", int]], int, int], tuple["Device",
 class HalState:
     """State of the module in one context."""
 
-    __slots__ = ("_caches", "devices", "placement", "supplier", "trace_sink")
+    __slots__ = ("_caches", "_context", "devices", "placement", "supplier", "trace_sink")
 
     def __init__(
         self,
@@ -49,7 +50,9 @@ class HalState:
         trace_sink: TraceSink | None,
         placement: Placement | None,
         supplier: Supplier,
+        context: ModuleContext,
     ) -> None:
+        self._context = ref(context)
         self.devices = tuple(devices)
         self.supplier = supplier
         self.trace_sink = trace_sink
@@ -62,6 +65,16 @@ class HalState:
         from jitree.hal.allocator import HostMemory
 
         return HostMemory(self.devices[0].device_allocator.limited_charge if self.devices else None)
+
+    @property
+    def stores_to_constants(self) -> bool:
+        """Whether kernels of the program may."""
+        from jitree.modules.hal.constant_stores import may_store_to_constants  # of bytes, and in a sandbox
+
+        context = self._context()
+        modules = () if context is None else context.modules
+        loaders = [loader for device in self.devices for loader in device.loaders]
+        return may_store_to_constants(modules, loaders)
 
     def executable_cache(self, device: Device) -> ExecutableCache:
         """The context's executable cache of a device. NOT_FOUND for one that the module was not given."""
@@ -145,7 +158,7 @@ class HalModule(RowModule):
 
     def create_state(self, context: ModuleContext) -> HalState:
         supplier = supplier_of(context, self.devices)
-        return HalState(self.devices, self.trace_sink, self.placement, supplier)
+        return HalState(self.devices, self.trace_sink, self.placement, supplier, context)
 
     def free_state(self, state: object) -> None:
         """Memory that machine code keeps for reuse goes back to the devices."""

@@ -51,6 +51,7 @@ from jitree.types import BY_NAME, INTEGER_CLASSES, ElementType, element_type
 
 if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext
+    from jitree.hal.executable import ExecutableLoader
     from jitree.modules.io_parameters.uses import ParameterUses
 
 _DECLARATION: Final = "iree.abi.declaration"
@@ -89,6 +90,13 @@ class ReadingProgram:
     def is_initialising(self) -> bool:
         context = self._context()
         return context is not None and context.is_initialising
+
+    def stores_to_constants(self, loaders: Sequence[ExecutableLoader]) -> bool:
+        """Whether kernels of its modules may."""
+        from jitree.modules.hal.constant_stores import may_store_to_constants  # few programs have parameters
+
+        context = self._context()
+        return context is not None and may_store_to_constants(context.modules, loaders)
 
     @property
     def types(self) -> frozenset[ElementType]:

@@ -41,12 +41,15 @@ class ParametersState:
 
 def load(state: ParametersState, where: Where, tables: Tables, memory_types: int, usage: int) -> VmList:
     """A list of one buffer a span. Memory that the device can use where it is, such as a mapped file, is not
-    copied when the program promises to leave it as it is (usage SHARING_IMMUTABLE): what a variable starts
-    with may be changed in place, by kernels that would fault on read-only pages."""
+    copied when the program promises to leave it as it is (usage SHARING_IMMUTABLE), and keeps that as far as
+    its bytecode says: what a variable starts with may be changed in place, by kernels that would fault on
+    read-only pages."""
     with Batch(*where) as batch:
         requests = resolve(state.providers, tables, batch.memory)
         require_agreement(state.program, scope_name(tables), requests)
-        buffers = [_load(where[0], batch, request, memory_types, usage) for request in in_turn(requests)]
+        is_left = bool(usage & _SHARING_IMMUTABLE) and not state.program.stores_to_constants(where[0].loaders)
+        load_one = _used_in_place if is_left else _copied
+        buffers = [load_one(where[0], batch, request, memory_types, usage) for request in in_turn(requests)]
         batch.submit()
     loaded = VmList(state.buffer_type, len(buffers))
     for buffer in buffers:
@@ -54,22 +57,29 @@ def load(state: ParametersState, where: Where, tables: Tables, memory_types: int
     return loaded
 
 
-def _load(device: Device, batch: Batch, request: ParameterRequest, memory_types: int, usage: int) -> Buffer:
+def _used_in_place(
+    device: Device, batch: Batch, request: ParameterRequest, memory_types: int, usage: int
+) -> Buffer:
+    """A buffer over the memory of a parameter, where the device can use that, else as :func:`_copied`."""
+    parameter, start, buffer_offset, length = request
+    if parameter.pattern is None and not buffer_offset:
+        source = parameter.contents()[start : start + length].toreadonly()
+        imported = device.device_allocator.import_host(source, memory_types, usage)
+        if imported is not None:
+            for executable in device.executables:
+                executable.add_constants(source)
+            return imported
+    return _copied(device, batch, request, memory_types, usage)
+
+
+def _copied(device: Device, batch: Batch, request: ParameterRequest, memory_types: int, usage: int) -> Buffer:
     parameter, start, buffer_offset, length = request
     if buffer_offset:
         raise InvalidArgumentError(
             f"parameter '{parameter.key}' is loaded into a separate buffer, where it cannot begin at "
             f"{buffer_offset}"
         )
-    allocator = device.device_allocator
-    if parameter.pattern is None and usage & _SHARING_IMMUTABLE:
-        source = parameter.contents()[start : start + length].toreadonly()
-        imported = allocator.import_host(source, memory_types, usage)
-        if imported is not None:
-            for executable in device.executables:
-                executable.add_constants(source)
-            return imported
-    buffer = allocator.allocate(memory_types, usage | _TRANSFER_TARGET if usage else 0, length)
+    buffer = device.device_allocator.allocate(memory_types, usage | _TRANSFER_TARGET if usage else 0, length)
     _read(batch, ParameterRequest(parameter, start, 0, length), buffer)
     return buffer
 
