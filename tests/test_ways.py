@@ -1,0 +1,45 @@
+"""Ways of programs through the package do not become longer: the numbers of `ceilings.tsv`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from tests.sizes import PACKAGE, ceilings
+from tests.ways import CallCounter, Way, measured
+
+NAMES = ("session", "load", "first call", "call by Python", "VMVX kernels")
+
+
+@pytest.fixture(scope="module")
+def ways() -> dict[str, Way]:
+    return measured()
+
+
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="machine code makes calls of CPython")
+@pytest.mark.parametrize("name", NAMES)
+def test_ways_do_not_become_longer(ways: dict[str, Way], name: str) -> None:
+    allowed = ceilings()
+    found = {f"{name}: {measure}": number for measure, number in ways[name]._asdict().items()}
+    assert min(found.values()) > 0
+    assert {key: number for key, number in found.items() if number > allowed[key]} == {}, "tests/ceilings.tsv"
+
+
+def test_what_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Calls and changes of file of the package; not comprehensions, nor what others do in between."""
+    names: dict[str, Callable[[], object]] = {}
+    for file, name in (
+        (f"{PACKAGE}/a.py", "first"),
+        (f"{PACKAGE}/b.py", "second"),
+        ("/elsewhere.py", "third"),
+    ):
+        exec(compile(f"def {name}(): return sorted(x for x in [1])", file, "exec"), names)
+
+    def play() -> None:
+        for name in ("first", "first", "second", "third", "first"):
+            names[name]()
+
+    CallCounter().count("way", play)
+    assert capsys.readouterr().out == "way\t2\t4\t3\n"
