@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     """Performs the first import call of the call site with that number, for which no SiteCall is made yet."""
 
 
+COPIED_BYTES = 64 << 20
+"""Bytes of a caller's module that programs have a copy of, which they may change: to look whether they do
+takes longer, a tenth of a second for 88 kernels. Machine code says nothing, and has a copy of any size."""
+
+
 def _copied(data: memoryview) -> memoryview:
     """A copy that begins with a page, as files do. RESOURCE_EXHAUSTED if there is no room."""
     try:
@@ -169,7 +174,7 @@ class ModuleRecord:
         is_own = module.archive.is_private
         if table.bounds != UNBOUNDED:  # sandboxes share opened programs
             is_own = False
-        elif module.archive.is_of_caller and module.has_machine_code:  # which stores to what it likes
+        elif module.archive.is_of_caller and (module.has_machine_code or data.nbytes <= COPIED_BYTES):
             data, is_own = _copied(data), True
         access = ACCESS_READ | (ACCESS_PRIVATE if is_own else 0)
         rodata = self._own(VmBuffer.parts(table, data, constants.offsets, constants.lengths, access))

@@ -22,6 +22,7 @@ from jitree.loaders.vmvx import FORMAT
 from jitree.observe.tensors import ObservedDispatch
 from jitree.params.arrays import array_entry
 from jitree.params.irpa_writer import plan, write
+from jitree.regs import records
 from jitree.regs.objects import VmBuffer
 from jitree.vmfb.archive import _MAPPED_SIZE
 from tests.assembler import Assembler
@@ -183,11 +184,15 @@ ARGUMENT = """[%r5] = call @hal_inline.buffer_view.buffer [%r0]
     [%r6] = call @hal_inline.buffer.storage [%r5]"""
 
 
+@pytest.mark.parametrize("copied", [records.COPIED_BYTES, 0])
 @pytest.mark.parametrize("sandbox", [False, True])
 @pytest.mark.parametrize("tier", TIERS)
-def test_constants_without_a_device(tmp_path: Path, tier: str, sandbox: bool) -> None:
-    """Bytes of the caller, which nothing protects, are refused, and in a sandbox all constants. Else a store
-    is to memory that the program alone has: the file stays as it is."""
+def test_constants_without_a_device(
+    tmp_path: Path, tier: str, sandbox: bool, copied: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a sandbox all are refused, and so are those of the caller's bytes that are too many to copy. Else a
+    store is to memory that the program alone has: bytes and file stay as they are."""
+    monkeypatch.setattr(records, "COPIED_BYTES", copied)
     kept = inline_program("%r3, %i4:5")
     data = aligned(np.frombuffer(kept, np.uint8))
     data.flags.writeable = False
@@ -198,7 +203,7 @@ def test_constants_without_a_device(tmp_path: Path, tier: str, sandbox: bool) ->
         with Session("local-sync", tier=tier, sandbox=sandbox) as session:
             session.load(source)
             for _ in range(3):
-                if source == path and not sandbox:
+                if not sandbox and (copied or source == path):
                     session.lookup("m.f")(np.zeros(COUNT, np.float32))
                     continue
                 with pytest.raises(PermissionDeniedError, match="buffer is read-only"):
@@ -276,8 +281,9 @@ def test_where_parameters_lie_decides_nothing(tmp_path: Path, name: str, place: 
 
 
 @pytest.mark.parametrize("sandbox", [False, True])
-def test_what_is_only_read_is_used_where_it_lies(sandbox: bool) -> None:
-    """No kernel of the program may store to the weights."""
+def test_what_is_only_read_is_used_where_it_lies(sandbox: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kernel of the program may store to the weights, which are too many to copy."""
+    monkeypatch.setattr(records, "COPIED_BYTES", 0)
     data = placed(VMVX.read_bytes(), 0)
     first, places = data.__array_interface__["data"][0], list[int]()
 
