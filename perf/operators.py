@@ -5,7 +5,7 @@
 A line has the operator, and for each target the largest error against onnxruntime, "yes" where there is no
 comparison (cuda, and what onnxruntime refuses), or the first words of the reason. Integers and truth values
 of one dimension are constants, as they are in models. Test cases whose results depend on values may differ
-for no fault of the compiler. Needs the extra `compile` and onnxruntime; some ten minutes on two processors.
+for no fault of the compiler. Needs the extra `compile` and onnxruntime; ten to twenty minutes on two cores.
 """
 
 from __future__ import annotations

@@ -9,7 +9,10 @@ MLIR_BYTECODE: Final = b"ML\xefR"
 _COMPILE: Final = "compile it with iree-compile first, or by `jitree compile {0} -o model.vmfb`"
 _EXPORT: Final = "export the model to ONNX, and `jitree compile` that"
 _TORCH: Final = "export the model to ONNX (torch.onnx.export), and `jitree compile` that"
-_PARAMETERS: Final = "it holds parameters (--parameters=, parameters=[…]), not a program"
+_PARAMETERS: Final = (
+    "it holds parameters (--parameters=, parameters=[…]), not a program, which `jitree compile` makes of "
+    "a model"
+)
 
 _MAGICS: Final[tuple[tuple[int, bytes, str], ...]] = (
     (0, b"\x7fELF", "an ELF object or shared library, not a module"),

@@ -196,7 +196,8 @@ FOREIGN = {
     ),
     "safetensors, what for": (
         (2).to_bytes(8, "little") + b'{"w":{}}' + bytes(64),
-        "a safetensors file; it holds parameters (--parameters=, parameters=[…]), not a program",
+        "a safetensors file; it holds parameters (--parameters=, parameters=[…]), not a program, which "
+        "`jitree compile` makes of a model",
     ),
     "onnx": (
         chain([np.ones((4, 4), np.float32)], 2),
