@@ -43,10 +43,10 @@ def opened(model: Any, inputs: ChosenInputs, folder: str) -> ModelSource:
     if isinstance(model, (str, os.PathLike)):
         reference = _REFERENCE.fullmatch(name)
         if os.path.exists(name) or reference is None:
-            data = content(name)
+            found = content(name)
             if not os.path.isfile(name):  # a pipe, which nobody can read again
-                return _kept(name, data, folder)
-            return _recognised(name, data, name, folder)
+                return _kept(name, found, folder)
+            return _recognised(name, found, name, folder)
         model = _imported(reference["module"], reference["name"])
     is_shaped = is_function(model)
     data = program_of(model, name, inputs, folder) if is_shaped else bytes_of(model, name)
