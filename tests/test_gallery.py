@@ -73,3 +73,33 @@ def test_results_are_those_of_the_original_library(path: str, tolerance: float) 
 def test_modules_have_one_function(path: Path) -> None:
     """Those that are shipped, and those that `prepare.py` has made."""
     assert read_module(Archive.open(path)).export("main") is not None
+
+
+def printed(program: str, *arguments: Path) -> subprocess.CompletedProcess[str]:
+    path = GALLERY / program.partition(".")[0] / program
+    command = [sys.executable, path, *arguments]
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+
+
+def test_files_that_the_model_can_tell_nothing_of(tmp_path: Path) -> None:
+    """It would say that an empty file is an image of a disk, and be sure of it."""
+    empty, short = tmp_path / "empty", tmp_path / "short"
+    empty.write_bytes(b"")
+    short.write_bytes(b"  abc \n\n\n\n")
+    assert printed("file_type.py", empty, short).stdout == f"{empty}: empty\n{short}: too short to tell\n"
+
+
+@pytest.mark.parametrize("program", ["file_type.py", "text_direction.py"])
+def test_files_that_cannot_be_read(program: str, tmp_path: Path) -> None:
+    for path, reason in ((tmp_path / "none", "No such file or directory"), (tmp_path, "Is a directory")):
+        found = printed(program, path)
+        assert (found.returncode, found.stderr) == (1, f"{path} cannot be read: {reason}\n")
+
+
+def test_an_image_without_lines(tmp_path: Path) -> None:
+    (tmp_path / "x.pgm").write_bytes(b"abc")
+    found = printed("text_direction.py", tmp_path / "x.pgm")
+    assert (found.returncode, found.stderr) == (
+        1,
+        f"{tmp_path}/x.pgm is no image of lines, each 192x48 grey pixels\n",
+    )

@@ -40,18 +40,37 @@ def first_reader(
 ) -> ConstantReader | None:
     """The first dispatch, from that of a number on, that reads bytes at a ``place`` of what is bound to that
     one as ``binding``. None if it is not found: none does, or more memory is bound than is copied."""
-    reader = _ConstantReader(function, ordinal, binding, place)
+    return _searched(function, inputs, ordinal, binding, place).found
+
+
+def is_unread(
+    function: Function, inputs: Sequence[Any], ordinal: int, binding: int, places: Sequence[int]
+) -> bool:
+    """Whether it is known that no dispatch, from that of a number on, reads any of the bytes: an allocation
+    that values share has bytes between them that nobody writes either."""
+    if not places:
+        return False
+    reader = _searched(function, inputs, ordinal, binding, places)
+    return reader.found is None and reader.is_complete
+
+
+def _searched(
+    function: Function, inputs: Sequence[Any], ordinal: int, binding: int, places: Sequence[int]
+) -> _ConstantReader:
+    reader = _ConstantReader(function, ordinal, binding, places)
     with function.session.looked_at(reader):
         function(*inputs)
-    return reader.found
+    return reader
 
 
 class _ConstantReader(Onlooker):
-    def __init__(self, function: Function, ordinal: int, binding: int, place: range) -> None:
+    def __init__(self, function: Function, ordinal: int, binding: int, places: Sequence[int]) -> None:
         self._function = function
         self._first = ordinal
         self._binding = binding
-        self._place = place
+        self._places = np.array(places)
+        self.is_complete = True
+        """Whether each dispatch that may read the bytes has been run with others."""
         self._address = 0
         self._number: int | None = None
         self.found: ConstantReader | None = None
@@ -60,9 +79,14 @@ class _ConstantReader(Onlooker):
         if step.kind != DISPATCH or ordinal is None or ordinal < self._first or self._number is not None:
             return
         if ordinal == self._first:
-            self._address = step.operands[self._binding][0] + self._place.start
-        bound = any(start <= self._address < start + length for start, length in step.operands)
-        if bound and sum(length for _, length in step.operands) <= _LARGEST and self._reads(step, ordinal):
+            self._address = step.operands[self._binding][0] + int(self._places[0])
+        end = self._address + int(self._places[-1] - self._places[0]) + 1
+        if not any(start < end and self._address < start + length for start, length in step.operands):
+            return
+        whole = any(start <= self._address and end <= start + length for start, length in step.operands)
+        if not whole or sum(length for _, length in step.operands) > _LARGEST:
+            self.is_complete = False
+        elif self._reads(step, ordinal):
             self._number = ordinal
 
     def _reads(self, step: DeviceStep, ordinal: int) -> bool:
@@ -70,7 +94,7 @@ class _ConstantReader(Onlooker):
         captured.is_about(step, ordinal)
         dispatch = captured.dispatch(self._function)
         block, start = captured.span_of(self._address)
-        changed = np.arange(start, start + len(self._place))
+        changed = self._places - self._places[0] + start
         expected = dispatch.run_whole()
         return any(
             _differ(expected, dispatch.with_bytes(block, changed, other).run_whole(), block, changed)

@@ -129,11 +129,17 @@ def diff(
 def _two_programs(
     one: ProgramSide, other: ProgramSide, inputs: Sequence[Any], allowed: Tolerance
 ) -> Difference:
-    comparison = Comparison(allowed, is_one_program=True)
-    found = _in_lock_step((one, other), inputs, comparison, (None, None))
-    if comparison.mismatch is None and not any(found.alone):
-        _name_reader(found, comparison, one, inputs)
-        return found
+    unread: set[tuple[int, int]] = set()
+    while True:
+        comparison = Comparison(allowed, True, unread)
+        found = _in_lock_step((one, other), inputs, comparison, (None, None))
+        if comparison.mismatch is not None or any(found.alone):
+            break
+        place = _unread(found, comparison, one, inputs)
+        if place is None:
+            _name_reader(found, comparison, one, inputs)
+            return found
+        unread.add(place)
     outlines = _outlines((one, other), inputs)
     return _aligned((one, other), inputs, allowed, outlines, *align(*outlines))
 
@@ -173,6 +179,21 @@ def _aligned(
         others = {sketch.ordinal: sketch.label for sketch in sketches if sketch.ordinal not in met}
         names[:] = others.values()
     return found
+
+
+def _unread(
+    found: Difference, comparison: Comparison, one: ProgramSide, inputs: Sequence[Any]
+) -> tuple[int, int] | None:
+    """Where all that is made agrees, and nobody reads the bytes of a constant that differ: the dispatch that
+    it is bound to first, and its binding there. None where that is not so."""
+    first, where = found.first, comparison.constant_place
+    if first is None or first is not comparison.constants or where is None or first.ordinal is None:
+        return None
+    from jitree.compare.constant_readers import is_unread
+
+    with one.open() as function:
+        is_so = is_unread(function, inputs, first.ordinal, where[0], comparison.constant_changes)
+    return (first.ordinal, where[0]) if is_so else None
 
 
 def _name_reader(found: Difference, comparison: Comparison, one: ProgramSide, inputs: Sequence[Any]) -> None:

@@ -43,13 +43,14 @@ def opened(model: Any, inputs: ChosenInputs, folder: str) -> ModelSource:
     if isinstance(model, (str, os.PathLike)):
         reference = _REFERENCE.fullmatch(name)
         if os.path.exists(name) or reference is None:
-            return _recognised(name, content(name), name, folder)
+            found = content(name)
+            if not os.path.isfile(name):  # a pipe, which nobody can read again
+                return _kept(name, found, folder)
+            return _recognised(name, found, name, folder)
         model = _imported(reference["module"], reference["name"])
     is_shaped = is_function(model)
     data = program_of(model, name, inputs, folder) if is_shaped else bytes_of(model, name)
-    path = os.path.join(folder, "given")
-    Path(path).write_bytes(data)
-    return _recognised(name, memoryview(data), path, folder, is_shaped)
+    return _kept(name, memoryview(data), folder, is_shaped)
 
 
 def name_of(model: Any) -> str:
@@ -58,6 +59,12 @@ def name_of(model: Any) -> str:
         return os.fsdecode(model)
     named = attribute_of(model, "__name__") or attribute_of(model, "fun_name")
     return str(named or type(model).__name__)
+
+
+def _kept(name: str, data: memoryview, folder: str, is_shaped: bool = False) -> ModelSource:
+    path = os.path.join(folder, "given")
+    Path(path).write_bytes(data)
+    return _recognised(name, data, path, folder, is_shaped)
 
 
 def _recognised(name: str, data: memoryview, path: str, folder: str, is_shaped: bool = False) -> ModelSource:

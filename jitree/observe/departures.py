@@ -114,8 +114,11 @@ class Departure(NamedTuple):
 class Comparison:
     """Compares what two calls bring to their meetings."""
 
-    def __init__(self, allowed: Tolerance, is_one_program: bool) -> None:
-        """``is_one_program``: dispatches meet by their names and ordinals."""
+    def __init__(
+        self, allowed: Tolerance, is_one_program: bool, unread: Set[tuple[int, int]] = frozenset()
+    ) -> None:
+        """``is_one_program``: dispatches meet by their names and ordinals. ``unread``: ordinals and bindings
+        of what differs where nobody reads it."""
         self.allowed = allowed
         self._is_one_program = is_one_program
         self.rows: list[Compared] = []
@@ -138,6 +141,9 @@ class Comparison:
         """The first departure in what no dispatch made, though what is made of it may agree."""
         self.constant_place: tuple[int, range] | None = None
         """… its binding, and the bytes of the element there."""
+        self.constant_changes: Sequence[int] = ()
+        """… all bytes there that differ."""
+        self._unread = unread
 
     def meet(self, number: int, one: Arrival, other: Arrival) -> bool:
         """Both wait. As :data:`jitree.observe.lockstep.Compare`."""
@@ -272,6 +278,8 @@ class Comparison:
             if right is None or left.origin or right.origin or (left.extent, right.extent) in self._constants:
                 continue
             self._constants.add((left.extent, right.extent))
+            if (a.ordinal, left.binding) in self._unread:
+                continue
             pair = None if is_overwritten(left, a) else paired(left, right)
             place = None if pair is None else compare(*pair, self.allowed).first
             if place is not None:
@@ -283,7 +291,14 @@ class Comparison:
                 number = int(np.ravel_multi_index(place.coordinate, pair[2])) if pair and pair[2] else 0
                 begin = (left.offset or 0) + number * size
                 self.constant_place = left.binding, range(begin, begin + size)
+                self.constant_changes = _changed_bytes(*pair[:2], left.offset or 0) if pair else ()
                 return
+
+
+def _changed_bytes(one: npt.NDArray[Any], other: npt.NDArray[Any], start: int) -> Sequence[int]:
+    """Places of bytes that differ, counted from a start on."""
+    left, right = (np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (one, other))
+    return (np.flatnonzero(left != right) + start).tolist() if left.size == right.size else ()
 
 
 def counterparts(

@@ -120,6 +120,28 @@ def test_which_dispatch_reads_a_constant_is_found(tmp_path: Path) -> None:
             assert d.first.reason.endswith("this dispatch reads it")
 
 
+def test_bytes_that_nobody_reads_do_not_depart(tmp_path: Path) -> None:
+    """Weights share a block; what is between them is no part of any, and may be of memory that nobody has
+    written. A change of a weight that is rounded away beside it still departs."""
+    padded, other = PROGRAMS / "padded.vmfb", tmp_path / "other.vmfb"
+    data = padded.read_bytes()
+    first, second = (weights(data, layer, "padded.mlir") for layer in (0, 1))
+    between = range(first + 4 * 81, second)
+    assert len(between) == 60 and not any(data[place] for place in between)
+    sides = (padded, "local-sync"), (other, "local-sync")
+    for places in ([between[0]], list(between), [between[-1], second + 4 * 81]):
+        found = bytearray(data)
+        for place in places:
+            found[place] = 0x5A
+        other.write_bytes(found)
+        d = jitree.diff(*sides, inputs=[np.ones((4, 9), np.float32)])
+        assert d.equal and len(d.rows) == 3, str(d)
+    found[first + 4 * 50] ^= 1
+    other.write_bytes(found)
+    d = jitree.diff(*sides, inputs=[np.full((4, 9), 1e-9, np.float32)])
+    assert d.first is not None and d.first.ordinal == 0
+
+
 def test_a_weight_that_a_dispatch_packs_departs_where_it_is_computed_with(tmp_path: Path) -> None:
     encoded, other = PROGRAMS / "encoded.vmfb", tmp_path / "other.vmfb"
     data = bytearray(encoded.read_bytes())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -127,6 +129,18 @@ def test_names_that_lead_nowhere(programs: str, tmp_path: Path) -> None:
         opened("broken_programs:f", NOTHING, str(tmp_path))
     assert "" not in sys.path[:1]
     assert str(tmp_path) not in sys.path
+
+
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    """The importer reads a file: what a pipe had is kept in one."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    data = SOURCE.read_bytes()
+    writer = threading.Thread(target=pipe.write_bytes, args=(data,))
+    writer.start()
+    source = opened(pipe, NOTHING, str(tmp_path))
+    writer.join()
+    assert source.name == str(pipe) and Path(source.path).read_bytes() == data and not source.is_onnx
 
 
 def test_modules_that_do_more_than_define(

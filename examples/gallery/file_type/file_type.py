@@ -19,6 +19,7 @@ import jitree
 HERE = Path(__file__).resolve().parent
 NOTHING = 256  # stands where a file has no byte
 SIDE = 1024  # bytes of each end that the model sees
+FEWEST = 8  # bytes that tell the model something
 
 
 def features(content: bytes) -> np.ndarray:
@@ -39,6 +40,13 @@ if __name__ == "__main__":
     labels = (HERE / "labels.txt").read_text().split()
     model = jitree.load(HERE / options.module, device=options.device)
     for path in options.files:
-        probabilities = np.asarray(model.main(features(path.read_bytes())))[0]
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise SystemExit(f"{path} cannot be read: {error.strerror}") from None
+        if len(content.strip()) < FEWEST:
+            print(f"{path}: {'too short to tell' if content else 'empty'}")
+            continue
+        probabilities = np.asarray(model.main(features(content)))[0]
         best = int(probabilities.argmax())
         print(f"{path}: {labels[best]} ({probabilities[best]:.0%})")

@@ -22,7 +22,12 @@ WIDTH, HEIGHT = 192, 48
 
 def read(path: Path) -> np.ndarray:
     """Grey lines as the model takes them: [line, 48, 192, 3 colours]."""
-    pixels = np.frombuffer(path.read_bytes(), np.uint8)
+    try:
+        pixels = np.frombuffer(path.read_bytes(), np.uint8)
+    except OSError as error:
+        raise SystemExit(f"{path} cannot be read: {error.strerror}") from None
+    if pixels.size < WIDTH * HEIGHT:
+        raise SystemExit(f"{path} is no image of lines, each {WIDTH}x{HEIGHT} grey pixels")
     lines = pixels[-(pixels.size // (WIDTH * HEIGHT)) * WIDTH * HEIGHT :].reshape(-1, HEIGHT, WIDTH, 1)
     return np.repeat(lines, 3, axis=-1)
 

@@ -3,7 +3,7 @@
     python examples/gallery/prepare.py text_in_photo --target=vmvx
     python examples/gallery/text_in_photo/text_in_photo.py photograph.jpg --save=found.png
 
-The first command makes the modules; the second needs PIL. The models are PP-OCR's.
+The first command makes the modules; the second needs PIL (pip install pillow). The models are PP-OCR's.
 """
 
 from __future__ import annotations
