@@ -29,7 +29,7 @@ from jitree.dispatch.host_module import HostModule, Signal
 from jitree.dispatch.tiers import WAITING_TIERS, default_tier
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, folded, memory_errors, printable
 from jitree.hal.device import Device
-from jitree.hal.local.interrupts import end_call
+from jitree.hal.local import interrupts
 from jitree.hal.watchdog import start as start_watchdog
 from jitree.hal.watchdog import watch_gate, watcher_of_calls
 from jitree.modules.hal.module import write_to_stderr
@@ -156,8 +156,8 @@ class Session(Observable, Ended, Remade):
             self._context = Context(self._instance.ref_types, tier=tier, flags=flags)
         else:
             self._context = self._sandbox.context(self._instance.ref_types, flags)
-        self._context.invoker.watch_gate = watch_gate
-        self._context.invoker.end_call = end_call
+        calls = self._context.invoker
+        calls.watch_gate, calls.submissions, calls.end_call = watch_gate, interrupts, interrupts.end_call
         self._closed = self._has_ended = False
         try:
             if HAL in self._builtins:
@@ -165,7 +165,7 @@ class Session(Observable, Ended, Remade):
             self._devices = open_devices(
                 device, self._instance, self.loaders, self._owned, self._sandbox, zero_memory
             )
-            self._context.invoker.watch_call = watcher_of_calls()  # devices look at the environment
+            calls.watch_call = watcher_of_calls()  # devices look at the environment
             if HAL in self._builtins:
                 self._context.register([BUILTIN_MODULES[HAL](self)])
             self.check_finite(check_finite)

@@ -31,6 +31,16 @@ if TYPE_CHECKING:
 
         def interrupt(self, failure: StatusError) -> None: ...
 
+    class Submissions(Protocol):
+        """What the thread's call in progress has submitted to devices. Calls that are awaited take turns on
+        a thread."""
+
+        def exchange(self, submitted: dict[Any, None], /) -> dict[Any, None]:
+            """The thread is in the call that has submitted that. What the one before has submitted."""
+
+        def give_up(self, submitted: dict[Any, None], error: BaseException | None, /) -> None:
+            """The call that has submitted that has ended so."""
+
 
 _MOST: Final = 1 << 20
 """Characters that are kept: a program can fail any number of expectations."""
@@ -98,6 +108,16 @@ class Entrance:
         self._gate.wait_at_gate()
 
 
+class NoSubmissions:
+    """Of a context without devices."""
+
+    def exchange(self, submitted: dict[Any, None], /) -> dict[Any, None]:
+        return submitted
+
+    def give_up(self, submitted: dict[Any, None], error: BaseException | None, /) -> None:
+        return
+
+
 class ContextGate(abc.ABC):
     """The lock and the GATE record of one context."""
 
@@ -115,6 +135,7 @@ class ContextGate(abc.ABC):
         """What ends calls that wait, or whose callers have gone on."""
         self.submitted: SharedWeakSet[Submitted] = SharedWeakSet()
         """What is signalled when the work of calls is done whose callers have gone on."""
+        self.submissions: Submissions = NoSubmissions()
         self._cancels = count(1)
         self._direct: Machine | None = None
         self._contended_until = 0.0

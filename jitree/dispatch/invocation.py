@@ -191,17 +191,19 @@ class Invoker(ContextGate):
 
     async def invoke_async(self, function: VmFunction, arguments: Sequence[object]) -> list[Any]:
         """See :meth:`jitree.dispatch.context.Context.invoke_async`."""
-        return await self.drive(self._call(function, arguments, SUBMITTED), self.gate[CANCELS])
+        return await self.drive(self._call(function, arguments, SUBMITTED), self.gate[CANCELS], {})
 
-    async def drive(self, call: Call, begun: int) -> list[Any]:
-        """Makes a call, which began with those cancellations, and awaits whatever it waits for."""
+    async def drive(self, call: Call, begun: int, submitted: dict[Any, None]) -> list[Any]:
+        """Makes a call, which began with those cancellations and has submitted that so far, and awaits
+        whatever it waits for."""
         shortcomings = Shortcomings()
         step: Callable[[], Awaited] = partial(next, call)
         while True:
             try:
-                pending = self._locked(call, step, shortcomings, begun)
-            except StopIteration as end:
+                pending = self._locked(call, step, shortcomings, begun, submitted)
+            except BaseException as end:
                 if not is_return(end):
+                    self.submissions.give_up(submitted, end)
                     raise
                 if shortcomings:  # of a call inside another, on whose thread the event loop runs
                     raise shortcomings.take() from None
@@ -271,10 +273,19 @@ class Invoker(ContextGate):
                 self.gate[NESTING] = nesting  # no call: Ctrl-C comes where one begins
                 self.settle()
 
-    def _locked(self, call: Call, step: Callable[[], T], shortcomings: Shortcomings, begun: int) -> T:
-        """Takes a step of a call that others are made between, which ``shortcomings`` belong to."""
+    def _locked(
+        self,
+        call: Call,
+        step: Callable[[], T],
+        shortcomings: Shortcomings,
+        begun: int,
+        submitted: dict[Any, None],
+    ) -> T:
+        """Takes a step of a call that others are made between, which ``shortcomings`` belong to, and what has
+        been submitted."""
         with self.entrance():
             nesting, others = self.gate[NESTING], self.shortcomings
+            outer = self.submissions.exchange(submitted)
             try:
                 self._nest(begun)
                 self.shortcomings = shortcomings
@@ -283,6 +294,7 @@ class Invoker(ContextGate):
                 call.close()
                 raise
             finally:
+                self.submissions.exchange(outer)
                 self.shortcomings = others
                 self.gate[NESTING] = nesting  # no call: Ctrl-C comes where one begins
                 self.settle()

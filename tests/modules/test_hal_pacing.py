@@ -13,10 +13,16 @@ import numpy as np
 import pytest
 
 from jitree import Array, Session
-from jitree.errors import CancelledError, ResourceExhaustedError, StatusCode, StatusError
+from jitree.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    ResourceExhaustedError,
+    StatusCode,
+    StatusError,
+)
 from jitree.hal.fence import COMES_AFTER, Fence
 from jitree.hal.heap import HeapAllocator
-from jitree.hal.local import pace
+from jitree.hal.local import interrupts, pace
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.operation import Operation
 from jitree.hal.local.queue import CallerExecutor, LocalQueue
@@ -43,6 +49,7 @@ SIZE = 700_000
 """Bytes whose filling is left to other threads."""
 PLACED = (0, DEVICE_LOCAL, USAGE, SIZE, 0)
 TURNS = 200
+TURNS_OF_TASKS = 4
 AT_ONCE = pace.MOST_AHEAD // 2 + 2
 """Turns that may be under way: each has an allocation and what fills it."""
 
@@ -205,6 +212,50 @@ def test_an_awaited_call_leaves_the_event_loop_to_others(tier: str) -> None:
 
         assert last_byte(asyncio.run(main())) == TURNS - 1
         assert order == ["other", "submitted"]
+
+
+async def awaited(session: Session, first: Fence, count: int) -> asyncio.Task[list[Any]]:
+    """A call of an event loop that has submitted all it will, so that so many operations wait."""
+    function = session.context.lookup("m.f")
+    task = asyncio.create_task(session.context.invoke_async(function, arguments(session, first)))
+    while len(waiting(session)) < count:
+        await asyncio.sleep(0)
+    return task
+
+
+def waiting(session: Session) -> dict[Any, None]:
+    """Operations that have not ended."""
+    device = session.device
+    assert isinstance(device, TaskDevice)
+    announced: dict[Any, None] = device._queues[0].announced if device._queues else {}
+    return announced
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_awaited_calls_of_a_thread_end_by_themselves(tier: str) -> None:
+    """What one has submitted is no matter of another that ends early, nor of how far that is ahead."""
+    with occupied(tier) as (session, hold):
+        session.load(program(TURNS_OF_TASKS))
+        function = session.context.lookup("m.f")
+
+        async def main() -> None:
+            first, second = Fence.create(session.device), Fence.create(session.device)
+            one = await awaited(session, first, 2 * TURNS_OF_TASKS)
+            other = await awaited(session, second, 4 * TURNS_OF_TASKS)
+            assert not interrupts.this_thread.submitted
+            with pytest.raises(DeadlineExceededError), session.deadline(0):
+                session.context.invoke(function, arguments(session, first))
+            other.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await other
+            assert (
+                len(waiting(session)) == 2 * TURNS_OF_TASKS
+            )  # nobody waits for what the other has submitted
+            hold.free.set()
+            first.signal()
+            assert last_byte(await one) == TURNS_OF_TASKS - 1
+
+        asyncio.run(main())
 
 
 def array_of(session: Session, fence: Fence) -> Array:

@@ -73,9 +73,8 @@ def end_call(error: BaseException | None) -> None:
     submitted = this_thread.submitted
     if submitted:
         operations = tuple(submitted)
-        submitted.clear()
+        give_up(submitted, error)
         if isinstance(error, (CancelledError, DeadlineExceededError)):
-            _interrupt(operations, error)
             scope = CURRENT.get()
             try:
                 CURRENT.set(None)
@@ -83,8 +82,24 @@ def end_call(error: BaseException | None) -> None:
                     operation.finish()
             finally:
                 CURRENT.set(scope)
-        elif error is not None and is_interruption(error):
-            _interrupt(operations, CancelledError("the call was interrupted"))
+
+
+def give_up(submitted: dict[Interruptible, None], error: BaseException | None) -> None:
+    """A call has ended, which has submitted that. Nobody wants it if a signal's handler ended the call, or
+    the end of its task, a deadline or a cancellation."""
+    operations = tuple(submitted)
+    submitted.clear()
+    if isinstance(error, (CancelledError, DeadlineExceededError)):
+        _interrupt(operations, error)
+    elif error is not None and is_interruption(error):
+        _interrupt(operations, CancelledError("the call was interrupted"))
+
+
+def exchange(submitted: dict[Interruptible, None]) -> dict[Interruptible, None]:
+    """From now on this thread is in the call that has submitted that: calls that are awaited take turns on
+    it. What the call has submitted that it was in."""
+    outer, this_thread.submitted = this_thread.submitted, submitted
+    return outer
 
 
 def _interrupt(operations: Iterable[Interruptible], failure: StatusError) -> None:

@@ -90,14 +90,19 @@ class Rest:
             uses = self._uses()
             use = begun = AwaitedUse(lambda: uses, fence)
             begun.begin()
-        return self._finish(call, fence, invoker.gate[BEGUN], use)
+        return self._finish(call, fence, invoker.gate[BEGUN], use, invoker.submissions.exchange({}))
 
     async def _finish(
-        self, call: Call, fence: Fence | None, begun: int, use: AbstractContextManager[object]
+        self,
+        call: Call,
+        fence: Fence | None,
+        begun: int,
+        use: AbstractContextManager[object],
+        submitted: dict[Any, None],
     ) -> Any:
         try:
             with use:
-                results = await self._invoker.drive(call, begun)
+                results = await self._invoker.drive(call, begun, submitted)
         except StatusError as error:
             error.with_context(f"`{self._declaration}`")
             raise
