@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 
 _CODES: Final = {"u8": "B", "u16": "H", "u32": "I", "i32": "i", "i64": "q"}
 _SIZES: Final = {kind: struct.calcsize(code) for kind, code in _CODES.items()} | {"line": 128}
-"""A ``line`` is an i64 that many processors write: it has two cache lines to itself, which are fetched in
-pairs."""
+KINDS: Final = frozenset(_SIZES)
+"""Of fields. A ``line`` is an i64 that many processors write: it has two cache lines to itself, which are
+fetched in pairs."""
 
 
 class Record:

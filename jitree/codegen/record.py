@@ -1,15 +1,20 @@
 """Records in memory that others lay out: fields as attributes, in Python and as machine code.
 
-    class Entry(MemoryRecord, layout=ENTRY):
+    class Entry(MemoryRecord):
+        count: i64
         parent: Entry
 
     entry = Entry(address)
     entry.count += 1
     if entry.parent: ...
+    layout_of(Entry)["parent"], layout_of(Entry).size
 
-A record is its address: ``Entry(0)`` is none, false, and equal to another none. Fields are integers, but for
-those that the class says are records: these are addresses of records, or the record itself where that is
-``embedded``. As machine code an access is one instruction (:mod:`jitree.codegen.typed_records`).
+A record is its address: ``Entry(0)`` is none, false, and equal to another none. The class states the fields
+in order, from which their places follow: integers, addresses of records, or a record itself where its class
+is ``embedded``. As machine code an access is one instruction (:mod:`jitree.codegen.typed_records`).
+
+``class Entry(MemoryRecord, layout=ENTRY)`` has the fields of a table instead, and states only those that are
+records.
 """
 
 from __future__ import annotations
@@ -18,17 +23,16 @@ import ctypes
 import sys
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias, overload
 
+from jitree.base.layout import KINDS, Record
 
-class Layout(Protocol):
-    """What :class:`jitree.base.layout.Record` states of a record."""
-
-    name: str
-    types: dict[str, str]
-
-    def __getitem__(self, field: str) -> int: ...
-
+if TYPE_CHECKING:
+    u8: TypeAlias = int
+    u32: TypeAlias = int
+    i32: TypeAlias = int
+    i64: TypeAlias = int
+    """Kinds of fields, which classes state in annotations that nothing evaluates."""
 
 _KINDS: Final[dict[str, Any]] = {
     "u8": ctypes.c_uint8, "u16": ctypes.c_uint16, "u32": ctypes.c_uint32, "i32": ctypes.c_int32,
@@ -84,6 +88,7 @@ class MemoryRecord:
 
     __slots__ = ("_place_of_this_record",)
 
+    layout_of_fields: ClassVar[Record]
     fields_of_layout: ClassVar[dict[str, RecordField]]
     embedded: ClassVar[bool] = False
     """Whether a field of this class is the record, not its address."""
@@ -92,15 +97,16 @@ class MemoryRecord:
         self._place_of_this_record = place
 
     def __init_subclass__(
-        cls, layout: Layout | None = None, apart: Mapping[str, str] = MappingProxyType({})
+        cls, layout: Record | None = None, apart: Mapping[str, str] = MappingProxyType({})
     ) -> None:
+        stated: dict[str, str] = cls.__annotations__
+        cls.layout_of_fields = layout or _laid_out(cls.__name__, stated)
         cls.fields_of_layout = {}
-        if layout is not None:
-            for name, kind in layout.types.items():
-                target = cls.__annotations__.get(name)
-                field = RecordField(layout[name], kind, cls, target, apart.get(name))
-                cls.fields_of_layout[name] = field
-                setattr(cls, name, field)
+        for name, kind in cls.layout_of_fields.types.items():
+            target = stated.get(name) if stated.get(name) not in KINDS else None
+            field = RecordField(cls.layout_of_fields[name], kind, cls, target, apart.get(name))
+            cls.fields_of_layout[name] = field
+            setattr(cls, name, field)
 
     def __bool__(self) -> bool:
         return self._place_of_this_record != 0
@@ -116,6 +122,17 @@ class MemoryRecord:
         def __getattr__(self, name: str) -> int: ...  # fields that the class does not name
 
         def __setattr__(self, name: str, value: Any) -> None: ...
+
+
+def _laid_out(name: str, stated: Mapping[str, str]) -> Record:
+    """The fields of a class one after the other; those that are records take a word."""
+    kinds = ((kind if kind in KINDS else "i64", field) for field, kind in stated.items())
+    return Record(name, "\n".join(f"{kind} {field}" for kind, field in kinds))
+
+
+def layout_of(record: type[MemoryRecord]) -> Record:
+    """Where the fields of a class are."""
+    return record.layout_of_fields
 
 
 def place_of(record: MemoryRecord) -> int:

@@ -146,9 +146,9 @@ def _compiled(
     from jitree.codegen import image
     from jitree.loaders import vmvx_images
     from jitree.loaders.vmvx_context import WorkerContext
-    from jitree.loaders.vmvx_layout import MAXIMUM_BINDINGS
     from jitree.loaders.vmvx_native import CompiledKernels
     from jitree.loaders.vmvx_packed import PackedConstants, copies_for
+    from jitree.loaders.vmvx_records import MAXIMUM_BINDINGS
 
     def hot(ordinal: int) -> image.Provider:
         return image.provider(vmvx_images.hot_recipe(executable, ordinal), bounds.builds)

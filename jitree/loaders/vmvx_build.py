@@ -10,7 +10,7 @@ from jitree.dispatch.native.lower import lower
 from jitree.dispatch.native.prelude import shared
 from jitree.dispatch.native.source import decode, mnemonics
 from jitree.loaders.vmvx_kernels import KernelNotes
-from jitree.loaders.vmvx_layout import CHANGE_LISTS
+from jitree.loaders.vmvx_records import CHANGE_LISTS
 from jitree.loaders.vmvx_stores import stored_bindings
 from jitree.loaders.vmvx_text import WORKGROUP, workgroup_entry
 from jitree.regs.layout import FRAME

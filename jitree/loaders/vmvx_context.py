@@ -14,6 +14,7 @@ from typing import Final
 from weakref import ref
 
 from jitree.codegen import image
+from jitree.codegen.record import layout_of
 from jitree.dispatch.fast.engine import raise_failure
 from jitree.dispatch.native.engine import attach
 from jitree.errors import error_context
@@ -21,9 +22,9 @@ from jitree.hal.local import interrupts
 from jitree.hal.local.executor.records import KernelDispatch
 from jitree.loaders.vmvx_arguments import Grid, KernelArguments, read_grid, read_span
 from jitree.loaders.vmvx_images import SPANS
-from jitree.loaders.vmvx_layout import CONTEXT, SCRATCH_MARK
 from jitree.loaders.vmvx_lease import Lease
 from jitree.loaders.vmvx_packed import PackedConstants
+from jitree.loaders.vmvx_records import SCRATCH_MARK, WorkerContextRecord
 from jitree.loaders.vmvx_worker import Worker, job_failure
 from jitree.regs.layout import COUNT_UNLIMITED, ENTRY, FRAME, SLOW_DONE, SLOW_LOOK, STATE
 from jitree.regs.machine import Machine
@@ -54,7 +55,9 @@ class WorkerContext:
         self._packed = packed
         self._reads_copies = packed is not None
         table = self._table = worker.context.table
-        table.is_halted = lambda: interrupts.watch(job_failure(record[CONTEXT.word("dispatch")]))()
+        table.is_halted = lambda: interrupts.watch(
+            job_failure(record[layout_of(WorkerContextRecord).word("dispatch")])
+        )()
         self._machine = Machine(table, worker.context.invoker.functions)
         if worker.context.invoker.watch_call is not None:
             self._machine.seen = ()  # a workgroup that takes long goes on where the watchdog sees it
@@ -73,17 +76,17 @@ class WorkerContext:
 
     @property
     def address(self) -> int:
-        """The address of the CONTEXT record."""
+        """The address of its record."""
         return self._record.buffer_info()[0]
 
     @property
     def is_idle(self) -> bool:
-        return not self._record[CONTEXT.word("busy")]
+        return not self._record[layout_of(WorkerContextRecord).word("busy")]
 
     @property
     def reached(self) -> int:
         """The number of the first part of a workgroup that is not complete."""
-        return self._record[CONTEXT.word("reached")]
+        return self._record[layout_of(WorkerContextRecord).word("reached")]
 
     def let_go(self) -> bool:
         """See :class:`~jitree.loaders.vmvx_packed.Reader`. A thread that has the context may read copies
@@ -220,7 +223,7 @@ class WorkerContext:
         self._pool.clear()
         if kept:
             self._memory = MemoryBlock(SCRATCH_SIZE)
-            self._record[CONTEXT.word("scratch")] = self._memory.address
+            self._record[layout_of(WorkerContextRecord).word("scratch")] = self._memory.address
 
     def _present(self) -> list[tuple[int, VmBuffer]]:
         """Scratch buffers that have not been freed, and their handles."""

@@ -14,15 +14,16 @@ from weakref import ref
 
 from jitree.base.callbacks import Callback, keep, revive
 from jitree.base.endings import Ended, object_at
+from jitree.codegen.record import layout_of
 from jitree.errors import FailedPreconditionError, ResourceExhaustedError, StatusError, is_interruption
 from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_POINT, ENTRY_SPAN
 from jitree.hal.local import interrupts
 from jitree.hal.local.executor import native_executor
 from jitree.hal.local.executor.records import KernelDispatch, Workgroup
 from jitree.loaders.library import EntryPoint, EntryTable, TabledExecutable
-from jitree.loaders.vmvx_layout import ENVIRONMENT
 from jitree.loaders.vmvx_packed import will_be_told
 from jitree.loaders.vmvx_policy import Running
+from jitree.loaders.vmvx_records import KernelEnvironment
 from jitree.loaders.vmvx_worker import Worker, job_failure
 
 if TYPE_CHECKING:
@@ -32,9 +33,14 @@ if TYPE_CHECKING:
 _ENTRY_WORDS: Final = ENTRY_POINT.size // 8
 _CODE: Final = ENTRY_POINT.word("code")
 _COST: Final = ENTRY_POINT.word("cost")
-_NO_KERNEL: Final = (0,) * (ENVIRONMENT.size // 8 - ENVIRONMENT.word("finish") - 1)
-"""What a record of ENVIRONMENT says of compiled code, after the fields that :class:`_Function` sets."""
-_CHANGED, _CHANGED_SIZE = ENVIRONMENT.word("changed"), ENVIRONMENT.word("changed_size")
+_NO_KERNEL: Final = (0,) * (
+    layout_of(KernelEnvironment).size // 8 - layout_of(KernelEnvironment).word("finish") - 1
+)
+"""What an environment says of compiled code, after the fields that :class:`_Function` sets."""
+_CHANGED, _CHANGED_SIZE = (
+    layout_of(KernelEnvironment).word("changed"),
+    layout_of(KernelEnvironment).word("changed_size"),
+)
 _KEPT_FAILURES: Final = 256
 """More than threads can fail in at once: those after a dispatch's first that are never taken go."""
 _WORTH_A_WORKER: Final = 1_000_000

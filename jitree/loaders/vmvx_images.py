@@ -11,7 +11,7 @@ from jitree.codegen.image.flat import START_SECONDS
 from jitree.dispatch.native.source import ModuleSource, by_itself, encode, from_program, mnemonics
 from jitree.errors import StatusError
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION, kernels
-from jitree.loaders.vmvx_layout import KEEPS
+from jitree.loaders.vmvx_records import KEEPS
 from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:

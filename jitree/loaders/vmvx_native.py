@@ -14,6 +14,7 @@ from jitree.base.endings import Ended, guard
 from jitree.base.memory import NAMES_CODE, name_code, note_stores
 from jitree.codegen import image
 from jitree.codegen.image.flat import START_SECONDS
+from jitree.codegen.record import layout_of
 from jitree.dispatch.fast import LOOP
 from jitree.dispatch.native.tiering import NativeModule
 from jitree.errors import FailedPreconditionError
@@ -24,7 +25,6 @@ from jitree.loaders.vmvx_arguments import make_writable, private_bindings
 from jitree.loaders.vmvx_context import WorkerContext
 from jitree.loaders.vmvx_images import SPANS
 from jitree.loaders.vmvx_kernels import numbers_of
-from jitree.loaders.vmvx_layout import CONTEXTS, MAXIMUM_BINDINGS, MAXIMUM_CONTEXTS
 from jitree.loaders.vmvx_packed import Copies, PackedConstants
 from jitree.loaders.vmvx_policy import (
     ALL,
@@ -36,7 +36,7 @@ from jitree.loaders.vmvx_policy import (
     rest_of,
     saved,
 )
-from jitree.loaders.vmvx_records import KernelEnvironment
+from jitree.loaders.vmvx_records import MAXIMUM_BINDINGS, MAXIMUM_CONTEXTS, Contexts, KernelEnvironment
 from jitree.loaders.vmvx_worker import job_failure
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class CompiledKernels(Ended):
         self._records: array[int] | None = None
         self._adding, self._publishing = guard(), guard()
         self._contexts: dict[int, WorkerContext] = {}
-        self._table = array("q", bytes(CONTEXTS.size + 8 * (MAXIMUM_CONTEXTS - 1)))
+        self._table = array("q", bytes(layout_of(Contexts).size + 8 * (MAXIMUM_CONTEXTS - 1)))
         self._images: dict[int, image.Image] = {}
         """The machine code of kernels, by ordinal."""
         self._refused: set[int] = set()
@@ -100,13 +100,13 @@ class CompiledKernels(Ended):
 
     def end(self) -> None:
         self._closed = True  # other finalizers may still run kernels
-        self._table[CONTEXTS.word("count")] = 0
+        self._table[layout_of(Contexts).word("count")] = 0
         for context in self._contexts.values():
             context.close()
 
     @property
     def contexts_address(self) -> int:
-        """The address of the CONTEXTS record."""
+        """The address of their record."""
         return self._table.buffer_info()[0]
 
     @property
@@ -132,7 +132,7 @@ class CompiledKernels(Ended):
 
     def serve(self, records: array[int], look: int = 0) -> None:
         """``records`` are the ENTRY_POINT records to change over, ``look`` the address of a C function that
-        calls :meth:`look_at_memory` (CONTEXTS); uses what is in the cache already. Begins
+        calls :meth:`look_at_memory` (`Contexts`); uses what is in the cache already. Begins
         to compile if the VM has no machine code yet: one workgroup would take it longer."""
         self._records = records
         if self._copies is not None:
@@ -260,7 +260,7 @@ class CompiledKernels(Ended):
             ((own.changed, own.changed_size),) = places
 
     def context(self, address: int) -> WorkerContext:
-        """The one with a CONTEXT record."""
+        """The one with a record."""
         return self._contexts[address]
 
     def _use_all(self) -> None:
@@ -309,9 +309,9 @@ class CompiledKernels(Ended):
                 return False
             context = self._new_context()
             self._contexts[context.address] = context
-            self._table[CONTEXTS.word("first") + count] = context.address
+            self._table[layout_of(Contexts).word("first") + count] = context.address
             with self._publishing:  # orders the stores for threads that see the count
-                self._table[CONTEXTS.word("count")] = count + 1
+                self._table[layout_of(Contexts).word("count")] = count + 1
         return True
 
     def _new_context(self) -> WorkerContext:

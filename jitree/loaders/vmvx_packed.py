@@ -19,9 +19,10 @@ from jitree.base import spare_memory
 from jitree.base.endings import guard
 from jitree.base.memory import COPIED, READ, WRITE, MappedPages, Mapping, PrivateFile, pages_of
 from jitree.base.weak_sets import SharedWeakSet
+from jitree.codegen.record import layout_of
 from jitree.errors import ResourceExhaustedError
 from jitree.hal.local.executor import native_executor
-from jitree.loaders.vmvx_layout import CONTEXTS
+from jitree.loaders.vmvx_records import Contexts
 from jitree.regs.layout import PACKED, PACKED_LINE
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ _HASTE: Final = 2_500_000
 """Ticks between looks while copies that are given up are still read."""
 _LOOKS: Final = 2_000_000
 """Microseconds between other looks."""
-_INTERVAL: Final = CONTEXTS.word("interval")
-_DUE: Final = CONTEXTS.word("due")
+_INTERVAL: Final = layout_of(Contexts).word("interval")
+_DUE: Final = layout_of(Contexts).word("due")
 _SIZE: Final = PACKED.word("size")
 _ROOM: Final = PACKED.word("room")
 _NEXT: Final = PACKED.word("next")
@@ -142,7 +143,7 @@ class Copies:
         self._kept: PackedConstants | None = constants
         self._extends = lender is None
         self._readers: dict[Reader, None] = {}
-        self._contexts = array("q", bytes(CONTEXTS.size))
+        self._contexts = array("q", bytes(layout_of(Contexts).size))
         self.held = 0
         """See :class:`~jitree.regs.memory.Lessee`."""
         if lender is not None:
@@ -150,10 +151,10 @@ class Copies:
         spare_memory.add(self)
 
     def watch(self, contexts: array[int], look: int) -> None:
-        """``contexts`` is the CONTEXTS record of the readers; ``look`` is the address of a C function that
+        """``contexts`` is the record of the readers; ``look`` is the address of a C function that
         calls :meth:`look`."""
         self._contexts = contexts
-        contexts[CONTEXTS.word("look")] = look
+        contexts[layout_of(Contexts).word("look")] = look
         contexts[_INTERVAL] = _FIRST_LOOK if self.most_kept else 0
 
     def add(self, reader: Reader) -> None:

@@ -12,11 +12,9 @@ from jitree.codegen.primitives import (
     stack_address,
 )
 from jitree.codegen.processor import ticks
-from jitree.codegen.record import place_of
+from jitree.codegen.record import layout_of, place_of
 from jitree.hal.local.executor.records import KernelDispatch, Workgroup
-from jitree.loaders.vmvx_layout import (
-    CONTEXT,
-    CONTEXTS,
+from jitree.loaders.vmvx_records import (
     MAXIMUM_BINDINGS,
     MOST_FINISHED,
     SCRATCH_MARK,
@@ -24,8 +22,6 @@ from jitree.loaders.vmvx_layout import (
     WORKGROUP_LEFT,
     WORKGROUP_LITTERED,
     WORKGROUP_REFUSED,
-)
-from jitree.loaders.vmvx_records import (
     Contexts,
     KernelEnvironment,
     KernelHandle,
@@ -35,8 +31,8 @@ from jitree.loaders.vmvx_records import (
 from jitree.loaders.vmvx_workgroups import workgroups
 from jitree.regs.layout import ACCESS_PRIVATE, ACCESS_READ, ACCESS_WRITE
 
-FIRST_CONTEXT = CONTEXTS["first"]
-FIRST_BINDING = CONTEXT["binding"]
+FIRST_CONTEXT = layout_of(Contexts)["first"]
+FIRST_BINDING = layout_of(WorkerContextRecord)["binding"]
 
 
 def run_span(environment: KernelEnvironment, dispatch: KernelDispatch, group: Workgroup) -> int:

@@ -15,7 +15,7 @@ from jitree.dispatch.native.source import ModuleSource, from_program, mnemonics
 from jitree.dispatch.native.ssa import REF
 from jitree.errors import StatusError, pass_interruption
 from jitree.loaders.vmvx_kernels import kernels
-from jitree.loaders.vmvx_layout import CHANGE_LISTS, KEEPS
+from jitree.loaders.vmvx_records import CHANGE_LISTS, KEEPS
 from jitree.vmfb.words import TAG_VALUE32, TAG_VALUE64
 
 ALL: Final = -1

@@ -9,13 +9,15 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from jitree.base.layout import Record
+from jitree.codegen.record import layout_of
 from jitree.hal.command_layout import DISPATCH
-from jitree.loaders.vmvx_layout import CONTEXT
+from jitree.loaders.vmvx_records import WorkerContextRecord
 from jitree.regs.layout import SCRATCH, STATE
 
 WORKGROUP: Final = "workgroup"
 """``i64 (dispatch, context, fuel, x, y, z)``: what is left of the fuel, 0 if the kernel has left machine
 code. The loop over workgroups (:mod:`jitree.loaders.vmvx_workgroups`) calls it."""
+_CONTEXT: Final = layout_of(WorkerContextRecord)
 _PLACES: Final = ("state", "frame", "values", "refs")
 _HANDLES: Final = ("local", "constants", "bindings")
 _IDS: Final = ("x", "y", "z")
@@ -33,7 +35,7 @@ def workgroup_entry(symbol: str, has_parts: bool, borrows: bool) -> str:
     arguments = ", ".join((*places, "i64 %fuel", *handles, *numbers))
     return f"""
 define i64 @"{WORKGROUP}"(ptr %dispatch, ptr %context, i64 %fuel, i64 %x, i64 %y, i64 %z) #0 {{
-{_lines(_fields("context", (*_PLACES, *_HANDLES), "ptr", CONTEXT))}
+{_lines(_fields("context", (*_PLACES, *_HANDLES), "ptr", _CONTEXT))}
 {_lines(f"%{name}.i32 = trunc i64 %{name} to i32" for name in _IDS)}
 {_lines(_sizes())}
 {_lines(_parts()) if has_parts else ""}

@@ -5,8 +5,14 @@ from __future__ import annotations
 from jitree.codegen.primitives import call, quotient, remainder
 from jitree.codegen.record import place_of
 from jitree.hal.local.executor.records import KernelDispatch
-from jitree.loaders.vmvx_layout import WORKGROUP_DONE, WORKGROUP_LEFT, WORKGROUP_LITTERED, WORKGROUP_REFUSED
-from jitree.loaders.vmvx_records import KernelEnvironment, WorkerContextRecord
+from jitree.loaders.vmvx_records import (
+    WORKGROUP_DONE,
+    WORKGROUP_LEFT,
+    WORKGROUP_LITTERED,
+    WORKGROUP_REFUSED,
+    KernelEnvironment,
+    WorkerContextRecord,
+)
 from jitree.regs.fuel import FuelState, refuel_function
 
 

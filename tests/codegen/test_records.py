@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 
 from jitree.base.layout import Record
 from jitree.codegen import functions
+from jitree.codegen.atomics import Atomic, atomic_add
 from jitree.codegen.image.compile import compile_object, host_target
 from jitree.codegen.image.flat import map_image
 from jitree.codegen.image.link import link
-from jitree.codegen.record import MemoryRecord, place_of
+from jitree.codegen.record import MemoryRecord, layout_of, place_of
 from jitree.errors import InternalError
 
-NODE = Record("node", "i32 count\ni32 kind\ni64 wide\ni64 next\ni64 owner")
+if TYPE_CHECKING:
+    from jitree.codegen.record import i32, i64, u8
+
 OWNER = Record("owner", "i64 total\ni64 first")
 
 
-class Node(MemoryRecord, layout=NODE):
+class Node(MemoryRecord):
+    count: i32
+    kind: i32
+    wide: i64
     next: Node
     owner: Owner
 
@@ -62,7 +69,7 @@ def state_after(call: Callable[[str, int, int], object]) -> list[object]:
     """What calls of the functions give and leave in memory, with addresses as numbers of words."""
     memory = (ctypes.c_int64 * 32)()
     base = ctypes.addressof(memory)
-    nodes = [base + 64 + NODE.size * number for number in range(4)]
+    nodes = [base + 64 + layout_of(Node).size * number for number in range(4)]
     owner = base
     memory[1] = nodes[0]
     for number, node in enumerate(nodes[:3]):
@@ -89,7 +96,7 @@ def test_machine_code_does_what_python_does() -> None:
         return globals()[name](Owner(first), *others)
 
     expected = state_after(by_python)
-    assert expected[:2] == [3, 64 + 2 * NODE.size]
+    assert expected[:2] == [3, 64 + 2 * layout_of(Node).size]
     assert state_after(by_machine) == expected
 
 
@@ -113,3 +120,25 @@ def other_record(node: Node, owner: Owner) -> int:
 def test_types_are_checked(function: Callable[..., object]) -> None:
     with pytest.raises(InternalError, match=rf"^INTERNAL; {function.__name__}: "):
         functions.texts([function])
+
+
+class Mixed(MemoryRecord):
+    tag: u8
+    number: i32
+    before: Node
+    turns: Atomic
+    last: i64
+
+
+def test_a_class_lays_its_fields_out_in_order() -> None:
+    """Each at a multiple of its size, as a table does; what is embedded takes a word, too."""
+    layout = layout_of(Mixed)
+    assert layout.offsets == {"tag": 0, "number": 4, "before": 8, "turns": 16, "last": 24}
+    assert (layout.size, layout.word("number"), layout.word("last")) == (32, 1, 3)
+    assert layout.offsets == Record("same", "u8 tag\ni32 number\ni64 before\ni64 turns\ni64 last").offsets
+    memory = (ctypes.c_int64 * 4)()
+    record = Mixed(ctypes.addressof(memory))
+    record.tag, record.number, record.before, record.last = 200, -3, Node(48), 7
+    assert atomic_add(record.turns, 5) == 0
+    assert [*memory] == [200 | (-3 << 32), 48, 5, 7]
+    assert (record.tag, record.number, record.before, record.last) == (200, -3, Node(48), 7)

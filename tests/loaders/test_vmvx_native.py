@@ -25,7 +25,7 @@ from jitree.loaders import vmvx_executable, vmvx_native, vmvx_worker
 from jitree.loaders.vmvx_context import WorkerContext
 from jitree.loaders.vmvx_executable import VmvxExecutable
 from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
-from jitree.loaders.vmvx_layout import MOST_FINISHED
+from jitree.loaders.vmvx_records import MOST_FINISHED
 from tests.assembler import Assembler
 from tests.hal.native_kernels import aligned, whole
 from tests.loaders.vmvx_programs import COUNT, NUMBER, kernels, load

@@ -9,23 +9,19 @@ from collections.abc import Callable
 import pytest
 
 from jitree.codegen import image
+from jitree.codegen.record import layout_of
 from jitree.hal.command_layout import DISPATCH, WORKGROUP
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.local.executor.records import KernelDispatch, Workgroup
 from jitree.loaders import vmvx_spans, vmvx_workgroups
 from jitree.loaders.vmvx_images import SPANS
-from jitree.loaders.vmvx_layout import (
-    CONTEXT,
-    CONTEXTS,
-    ENVIRONMENT,
+from jitree.loaders.vmvx_records import (
     MAXIMUM_BINDINGS,
     SCRATCH_MARK,
     WORKGROUP_DONE,
     WORKGROUP_LEFT,
     WORKGROUP_LITTERED,
     WORKGROUP_REFUSED,
-)
-from jitree.loaders.vmvx_records import (
     Contexts,
     KernelEnvironment,
     KernelHandle,
@@ -63,7 +59,7 @@ class Memory:
         self.events: list[object] = []
         self.steps = dict((reached - (why == WORKGROUP_LITTERED), why) for why, reached in steps)
         """Why a run stops at a workgroup, by its number."""
-        self.environment = KernelEnvironment(self._record(ENVIRONMENT.size))
+        self.environment = KernelEnvironment(self._record(layout_of(KernelEnvironment).size))
         self.dispatch = KernelDispatch(self._record(DISPATCH.size))
         self.group = Workgroup(self._record(WORKGROUP.size))
         self.dispatch.count_x, self.dispatch.count_y, self.dispatch.count_z = 5, 3, 2
@@ -75,7 +71,7 @@ class Memory:
         self.group.local_memory, self.group.local_size, self.group.processor = 8192, 100, 3
         self.contexts = [self._context() for _ in range(2)]
         table = array("q", (2, 0, 0, 0, *(self._place(context) for context in self.contexts)))
-        assert CONTEXTS["first"] == 32
+        assert layout_of(Contexts)["first"] == 32
         self.environment.contexts = Contexts(self._array(table))
         self.environment.contexts.look = self._callback(self._look, ctypes.c_int32, 3)
         for name, function in (("run", self._run), ("slow_path", self._slow_path)):
@@ -91,12 +87,16 @@ class Memory:
         return [result, *self.events, *(self._busy(context) for context in self.contexts)]
 
     def _context(self) -> WorkerContextRecord:
-        context = WorkerContextRecord(self._record(CONTEXT.size + 8 * MAXIMUM_BINDINGS))
+        context = WorkerContextRecord(
+            self._record(layout_of(WorkerContextRecord).size + 8 * MAXIMUM_BINDINGS)
+        )
         context.state = KernelState(self._record(STATE.size))
         context.state.fuel = 1 << 20
         context.state.scratch = KernelScratch(self._record(SCRATCH.size))
         context.local, context.constants, context.bindings = (self._entry() for _ in range(3))
-        bindings = (ctypes.c_int64 * 2).from_address(self._place(context) + CONTEXT["binding"])
+        bindings = (ctypes.c_int64 * 2).from_address(
+            self._place(context) + layout_of(WorkerContextRecord)["binding"]
+        )
         bindings[:] = [self._place(self._entry()) for _ in range(2)]
         return context
 
@@ -105,7 +105,7 @@ class Memory:
 
     def _workgroup(self, dispatch: int, place: int, fuel: int, x: int, y: int, z: int) -> int:
         context = WorkerContextRecord(place)
-        bindings = (ctypes.c_int64 * 2).from_address(place + CONTEXT["binding"])
+        bindings = (ctypes.c_int64 * 2).from_address(place + layout_of(WorkerContextRecord)["binding"])
         aimed = [context.local, context.constants, *map(KernelHandle, bindings)]
         aims = [(entry.address, entry.length, entry.access) for entry in aimed]
         count_x, count_y, parts = self.dispatch.count_x, self.dispatch.count_y, self.dispatch.parts
@@ -269,16 +269,18 @@ def test_spans_look_at_memory_when_it_is_due(run: Run) -> None:
     for due, interval in ((0, 0), (0, 1 << 60), (1, 1 << 60), (1 << 62, 1 << 60)):
         memory.events.clear()
         table = (ctypes.c_int64 * 4).from_address(memory._place(contexts))
-        table[CONTEXTS.word("due")], table[CONTEXTS.word("interval")] = due, interval
+        table[layout_of(Contexts).word("due")], table[layout_of(Contexts).word("interval")] = due, interval
         result = memory.run(run, 0, 30)[0]
-        looks.append((result, ("look", 0, 0) in memory.events, table[CONTEXTS.word("due")] > 1 << 60))
+        looks.append(
+            (result, ("look", 0, 0) in memory.events, table[layout_of(Contexts).word("due")] > 1 << 60)
+        )
     assert looks == [(0, False, False), (0, False, True), (6, True, True), (0, False, True)]
 
 
 def test_a_span_that_fails_does_not_look() -> None:
     memory = Memory([(LEFT, FAILING)])
     table = (ctypes.c_int64 * 4).from_address(memory._place(memory.environment.contexts))
-    table[CONTEXTS.word("due")], table[CONTEXTS.word("interval")] = 1, 1
+    table[layout_of(Contexts).word("due")], table[layout_of(Contexts).word("interval")] = 1, 1
     assert memory.run(as_machine_code, 0, 30)[0] == 9 and ("look", 0, 0) not in memory.events
 
 
