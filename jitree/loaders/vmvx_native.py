@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from jitree.base.endings import Ended, guard
 from jitree.base.memory import NAMES_CODE, name_code, note_stores
 from jitree.codegen import image
-from jitree.codegen.image.flat import START_SECONDS
 from jitree.dispatch.fast import LOOP
 from jitree.dispatch.native.tiering import NativeModule
 from jitree.errors import FailedPreconditionError
@@ -140,6 +139,12 @@ class CompiledKernels(Ended):
         (self._batch.get if image.get(LOOP) is None else self._batch.find)()
         self._use_all()
 
+    def prepare(self) -> None:
+        """Has a builder started for the kernels that are not in the cache: calls say which of them it
+        is to build."""
+        if not self.ready:
+            self._batch.prepare()
+
     def start(self) -> None:
         """Has the kernels compiled now."""
         self._batch.start()
@@ -195,13 +200,13 @@ class CompiledKernels(Ended):
         policy = self._policy
         if policy.is_due(ordinal):
             assert self._records is not None
-            wanted = self._batch.providers[ordinal]
             rest = rest_of(running, ordinal, self._records, self._sizes, self._images)
             gains = saved(rest, self._batch.shares)
             gaining = [kernel for kernel, seconds in gains.items() if seconds > 0]
-            gain = sum(map(gains.__getitem__, gaining)) - START_SECONDS
-            own = START_SECONDS + self._batch.shares[ordinal]
-            policy.decide(running, rest, own, gain, wanted.begun)
+            start = self._batch.start_seconds
+            gain = sum(map(gains.__getitem__, gaining)) - start
+            own = start + self._batch.shares[ordinal]
+            policy.decide(running, rest, own, gain)
             if self._batch.begun is None:
                 self._batch.order(gaining, (*gains, *policy.dearest()))
 
