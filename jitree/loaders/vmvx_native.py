@@ -46,6 +46,9 @@ PATIENCE: Final = 20_000_000
 """Nanoseconds that kernels run on the VM before a small executable is compiled (:mod:`vmvx_policy`): what is
 not worth that much ends before a builder has started."""
 
+_MUCH: Final = 0.5
+"""Seconds of a processor. Models whose kernels take as long to build have no short calls on the VM; to start
+a builder takes a program 5 ms, as long as short ones take."""
 _POLL: Final = 0.005
 """Seconds between two looks for machine code that a thread waits for."""
 _BUSY: Final = 0.001
@@ -93,6 +96,9 @@ class CompiledKernels(Ended):
         """The machine code of kernels, by ordinal."""
         self._refused: set[int] = set()
         """Kernels that are not compiled."""
+        self._first_call: int | None = None
+        """How many calls of this process had ended before the first one that may run kernels; None if no
+        builder is to be started after that."""
         self._closed = False
         self._run_span: Callable[[int, int, int], int]
         self.will_end()
@@ -140,10 +146,12 @@ class CompiledKernels(Ended):
         self._use_all()
 
     def prepare(self) -> None:
-        """Has a builder started for the kernels that are not in the cache: calls say which of them it
-        is to build."""
-        if not self.ready:
+        """Has a builder started for kernels that are not in the cache; calls say which of them it is to
+        build. It starts now if that is much, else with the second call: the first may be as short."""
+        if not self.ready and self._batch.stated >= _MUCH:
             self._batch.prepare()
+        elif not self.ready:
+            self._first_call = interrupts.calls_ended()
 
     def start(self) -> None:
         """Has the kernels compiled now."""
@@ -156,6 +164,9 @@ class CompiledKernels(Ended):
     def look(self, ordinal: int, running: Running) -> bool:
         """Whether the rest of a span can be compiled code's. Waits for that while the program has had its
         share of the processors (:mod:`jitree.loaders.vmvx_policy`); raises why the thread is to end."""
+        if self._first_call not in (None, interrupts.calls_ended()):
+            self._first_call = None
+            self._batch.prepare()
         if not self._policy.worth(PATIENCE, running.nanoseconds):
             return ordinal in self._images
         with ExitStack() as waiting:

@@ -306,5 +306,24 @@ def test_a_builder_starts_as_a_program_is_loaded(
     monkeypatch.setattr(image, "_providers", {})
     monkeypatch.setattr(batch.ImageBatch, "prepare", lambda images: prepared.append(images))
     monkeypatch.setattr(batch.ImageBatch, "start", lambda images: None)
+    monkeypatch.setattr(vmvx_native, "_MUCH", 0.0)
     load(Assembler("starting").function("f", ENTRY_CONVENTION, COUNT), tier)
     assert len(prepared) == count
+
+
+def test_where_little_is_to_be_built_a_builder_starts_with_the_second_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one may take less than that."""
+    prepared: list[batch.ImageBatch] = []
+    executor.require_native_executor()
+    monkeypatch.setenv("JITREE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(image, "_providers", {})
+    monkeypatch.setattr(batch.ImageBatch, "prepare", lambda images: prepared.append(images))
+    executable = load(Assembler("little").function("f", ENTRY_CONVENTION, COUNT), "auto")
+    _run(executable)
+    assert prepared == []
+    interrupts.end_call(None)
+    _run(executable)
+    _run(executable)
+    assert len(prepared) == 1

@@ -61,6 +61,11 @@ class ImageBatch:
 
         return estimated([item.recipe for item in self.providers], processors())
 
+    @property
+    def stated(self) -> float:
+        """Seconds of a processor that building all takes, as recipes state it, once a builder has started."""
+        return sum(item.recipe.seconds - START_SECONDS for item in self.providers)
+
     @cached_property
     def shares(self) -> list[float]:
         """Seconds that each adds to building all, if this machine does nothing else."""
@@ -112,11 +117,11 @@ class ImageBatch:
         that wants them."""
         from jitree.codegen.image.place import place
 
-        is_small = sum(item.recipe.seconds - START_SECONDS for item in self.providers) < START_SECONDS
+        is_small = self.stated < START_SECONDS
         if is_small or processors() == 1 or builders_at_work() or place().refusal:
             return
         with self._starting:
-            wanted = self._wanted()
+            wanted = [item for item in self._wanted() if item.builder is None]
             if wanted:
                 self._started = time.monotonic()
                 self._prepared = prepare_builder(wanted, self._key, BACKGROUND_NICENESS)
