@@ -101,6 +101,8 @@ class VmvxLoader(ExecutableLoader):
             loaded = VmvxExecutable(executable.name, rows, workers, compiled, places)
             if tier == _WAITS:
                 loaded.require_compiled()
+            else:
+                loaded.prepare()
             return loaded
 
     def _file(self, data: memoryview) -> memoryview | None:

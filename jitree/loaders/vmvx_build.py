@@ -7,7 +7,7 @@ from array import array
 from jitree.codegen.image.generated import STRAIGHT, Generated, Unit
 from jitree.dispatch.native.generate import PROGRAM, resumable
 from jitree.dispatch.native.lower import lower
-from jitree.dispatch.native.prelude import shared
+from jitree.dispatch.native.prelude import BASE
 from jitree.dispatch.native.source import decode, mnemonics
 from jitree.loaders.vmvx_kernels import KernelNotes
 from jitree.loaders.vmvx_records import CHANGE_LISTS
@@ -36,9 +36,8 @@ def generate(data: bytes, numbers: bytes) -> Generated:
     entry = workgroup_entry(f"f{ordinal}", parts > 1, ordinal in lowered.borrowing)
     pipeline = PROGRAM if lowered.scalar else STRAIGHT
     unit = Unit([f"{lowered.text}\n{entry}"], (WORKGROUP,), pipeline)
-    return Generated(
-        (unit, shared()), unit.entries, KernelNotes(parts, stores, *room, refusal, loops).encoded()
-    )
+    notes = KernelNotes(parts, stores, *room, refusal, loops)
+    return Generated((unit,), unit.entries, notes.encoded(), BASE)
 
 
 def generate_hot(data: bytes, ordinals: bytes) -> Generated:

@@ -323,6 +323,11 @@ class VmvxExecutable(TabledExecutable):
     def places(self, ordinal: int) -> list[str]:
         return [] if self._places is None else self._places(ordinal)
 
+    def prepare(self) -> None:
+        """Has what compiles kernels started, which calls will want."""
+        if self._compiled is not None:
+            self._compiled.prepare()
+
     def require_compiled(self) -> None:
         """Has the kernels compiled now; dispatches wait for that."""
         if self._compiled is not None and not self._compiled.ready:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from jitree.base.endings import Ended, guard
 from jitree.base.memory import NAMES_CODE, name_code, note_stores
 from jitree.codegen import image
-from jitree.codegen.image.flat import START_SECONDS
 from jitree.codegen.record import layout_of
 from jitree.dispatch.fast import LOOP
 from jitree.dispatch.native.tiering import NativeModule
@@ -47,6 +46,9 @@ PATIENCE: Final = 20_000_000
 """Nanoseconds that kernels run on the VM before a small executable is compiled (:mod:`vmvx_policy`): what is
 not worth that much ends before a builder has started."""
 
+_MUCH: Final = 0.5
+"""Seconds of a processor. Models whose kernels take as long to build have no short calls on the VM; to start
+a builder takes a program 5 ms, as long as short ones take."""
 _POLL: Final = 0.005
 """Seconds between two looks for machine code that a thread waits for."""
 _BUSY: Final = 0.001
@@ -94,6 +96,9 @@ class CompiledKernels(Ended):
         """The machine code of kernels, by ordinal."""
         self._refused: set[int] = set()
         """Kernels that are not compiled."""
+        self._first_call: int | None = None
+        """How many calls of this process had ended before the first one that may run kernels; None if no
+        builder is to be started after that."""
         self._closed = False
         self._run_span: Callable[[int, int, int], int]
         self.will_end()
@@ -140,6 +145,14 @@ class CompiledKernels(Ended):
         (self._batch.get if image.get(LOOP) is None else self._batch.find)()
         self._use_all()
 
+    def prepare(self) -> None:
+        """Has a builder started for kernels that are not in the cache; calls say which of them it is to
+        build. It starts now if that is much, else with the second call: the first may be as short."""
+        if not self.ready and self._batch.stated >= _MUCH:
+            self._batch.prepare()
+        elif not self.ready:
+            self._first_call = interrupts.calls_ended()
+
     def start(self) -> None:
         """Has the kernels compiled now."""
         self._batch.start()
@@ -151,6 +164,9 @@ class CompiledKernels(Ended):
     def look(self, ordinal: int, running: Running) -> bool:
         """Whether the rest of a span can be compiled code's. Waits for that while the program has had its
         share of the processors (:mod:`jitree.loaders.vmvx_policy`); raises why the thread is to end."""
+        if self._first_call not in (None, interrupts.calls_ended()):
+            self._first_call = None
+            self._batch.prepare()
         if not self._policy.worth(PATIENCE, running.nanoseconds):
             return ordinal in self._images
         with ExitStack() as waiting:
@@ -195,13 +211,13 @@ class CompiledKernels(Ended):
         policy = self._policy
         if policy.is_due(ordinal):
             assert self._records is not None
-            wanted = self._batch.providers[ordinal]
             rest = rest_of(running, ordinal, self._records, self._sizes, self._images)
             gains = saved(rest, self._batch.shares)
             gaining = [kernel for kernel, seconds in gains.items() if seconds > 0]
-            gain = sum(map(gains.__getitem__, gaining)) - START_SECONDS
-            own = START_SECONDS + self._batch.shares[ordinal]
-            policy.decide(running, rest, own, gain, wanted.begun)
+            start = self._batch.start_seconds
+            gain = sum(map(gains.__getitem__, gaining)) - start
+            own = start + self._batch.shares[ordinal]
+            policy.decide(running, rest, own, gain)
             if self._batch.begun is None:
                 self._batch.order(gaining, (*gains, *policy.dearest()))
 

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
 from jitree.codegen.image import processors
-from jitree.codegen.image.flat import START_SECONDS
 from jitree.hal.command_layout import COMMAND, ENTRY_POINT, JOB, KIND_DISPATCH, LIST, TEAM
 from jitree.hal.local import interrupts
 from jitree.hal.local.executor import native_executor
@@ -271,9 +270,9 @@ class WaitingPolicy:
         self._next, self._kernel = now + _REFRESH, kernel
         return True
 
-    def decide(self, running: Running, rest: LeftToDo, own: float, gain: float, begun: float | None) -> None:
-        """``own``: seconds in which a builder that starts now has built the kernel that runs; ``gain``:
-        seconds that the call ends sooner if it builds what is worth it; ``begun``: when one has started."""
+    def decide(self, running: Running, rest: LeftToDo, own: float, gain: float) -> None:
+        """``own``: seconds in which the builder has built the kernel that runs, if that is next; ``gain``:
+        seconds that the call ends sooner if it builds what is worth it."""
         everything, now = self._everything, time.monotonic()
         spent = sum(self._spent) + _NANO * running.nanoseconds
         is_first = self._is_first(now, spent)
@@ -283,8 +282,6 @@ class WaitingPolicy:
             if self._at_begin is None:
                 self._at_begin = spent
             build = left(build, now - everything.begun, (spent - self._at_begin) / count)
-        if begun is not None:
-            own = max(own - (now - begun), own - START_SECONDS, 0.0)
         call = rest.everything / rest.threads
         self.kernel = rest.kernel / rest.threads
         if spent / rest.threads >= everything.estimate:  # who knows how many lists come

@@ -65,10 +65,11 @@ def own_recipes() -> tuple[Recipe, ...]:
     """The images of the package itself, for any program."""
     from jitree.api.calls.native import RECIPE as CALLS
     from jitree.dispatch.fast import LOOP
+    from jitree.dispatch.native.prelude import BASE
     from jitree.hal.local import executor
     from jitree.loaders.vmvx_images import SPANS
     from jitree.modules.hal import native as hal
     from jitree.modules.vmvx import native as vmvx
     from jitree.vmfb.native.code import RECIPE as LOAD
 
-    return LOOP, executor.RECIPE, hal.RECIPE, CALLS, vmvx.RECIPE, SPANS, LOAD
+    return LOOP, executor.RECIPE, hal.RECIPE, CALLS, vmvx.RECIPE, SPANS, LOAD, BASE

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple, TypeVar
 from jitree.codegen.image import Recipe
 from jitree.codegen.image.build import generate
 from jitree.codegen.image.compile import compile_unit, host_target, optimized_module
-from jitree.codegen.image.generated import SharedUnit
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.loaders import vmvx_images
 from jitree.loaders.vmvx_kernels import kernels
@@ -57,7 +56,7 @@ def time_lines(module: BytecodeModule) -> Iterator[str]:
 def _measured(recipe: Recipe) -> _Times:
     target = host_target()
     generating, generated = _timed(lambda: generate(recipe))
-    units = [unit for unit in generated.units if not isinstance(unit, SharedUnit)]
+    units = generated.units
     passes, _ = _timed(
         lambda: [optimized_module(unit.texts, unit.entries, target, unit.pipeline) for unit in units]
     )

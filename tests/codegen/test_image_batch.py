@@ -10,8 +10,9 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -20,6 +21,7 @@ from jitree.codegen import image
 from jitree.codegen.image import background, batch, cache, worklist
 from jitree.codegen.image.batch import ImageBatch
 from jitree.codegen.image.flat import START_SECONDS, Recipe
+from jitree.codegen.image.starting import Starting
 from jitree.codegen.image.worklist import WorkList
 
 _ROOT = Path(__file__).parents[2]
@@ -92,8 +94,8 @@ def test_images_are_built_side_by_side(folder: Path) -> None:
     """Each on a processor of its own, as far as there are some."""
     images = batch_of("a-waits", "b-waits", "c-waits")
     images.start()
-    count = min(3, image.processors())
-    until(lambda: len(begun(folder)) == count)
+    most = min(3, image.processors())
+    until(lambda: len(begun(folder)) == most)
     folder.with_name("go").touch()
     images.wait()
     assert sorted(begun(folder)) == ["a-waits", "b-waits", "c-waits"]
@@ -186,6 +188,10 @@ def test_what_is_wanted_is_taken_first(monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[object] = []
     monkeypatch.setattr(worklist, "go_after", lambda process, niceness: events.append((process, niceness)))
     work = WorkList.create(7)
+    assert list(work) == [], "nothing is wanted yet"
+    work.want(6)
+    assert list(work) == []
+    work.order(range(7))
     numbers = iter(work)
     assert next(numbers) == 0
     work.want(3)
@@ -239,3 +245,102 @@ def test_a_session_closes_while_another_thread_starts_the_first_builder(
     """What that imports may be half there."""
     monkeypatch.setitem(sys.modules, background.__name__, ModuleType(background.__name__))
     Session("local-sync").close()
+
+
+@pytest.fixture
+def two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "processors", lambda: 2)
+
+
+def prepared(images: ImageBatch) -> Starting:
+    """The builder that waits, once its process is there."""
+    images.prepare()
+    builder = images.providers[0].builder
+    assert builder is not None and builder.is_waiting
+    builder.join()
+    return builder
+
+
+def test_a_builder_waits_for_what_is_wanted(folder: Path, one_processor: None, two_processors: None) -> None:
+    """It has started before that is known, and builds nothing."""
+    images = batch_of("a", "b", "c")
+    builder = prepared(images)
+    assert not images.find() and images.begun is None and begun(folder) == []
+    assert 0 <= images.start_seconds < START_SECONDS
+    images.order((2, 0), ())
+    images.wait()
+    assert begun(folder) == ["c", "a", "b"]
+    assert not builder.is_waiting and images.providers[0].begun is not None
+    assert [twice(item.image, 21) for item in images.providers] == [-42] * 3
+
+
+def test_a_builder_that_waits_keeps_no_other_from_building(folder: Path, two_processors: None) -> None:
+    """And builds what is not there by then."""
+    images = batch_of("a", "b", "c-slow", "d", "e")
+    builder = prepared(images)
+    environment = os.environ | {"PYTHONPATH": str(_ROOT)}
+    subprocess.run([sys.executable, "-c", _WAIT], env=environment, check=True, stdout=subprocess.DEVNULL)
+    assert sorted(begun(folder)) == ["a", "b", "c-slow", "d"]
+    assert not builder.has_built()
+    images.wait()
+    assert sorted(begun(folder)) == ["a", "b", "c-slow", "d", "e"]
+
+
+def test_a_builder_that_was_not_wanted_is_followed_by_another(
+    folder: Path, two_processors: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = batch_of("a", "b")
+    builder = prepared(images)
+    builder.end()
+    until(builder.has_ended)
+    assert images.start_seconds == START_SECONDS
+    images.wait()
+    assert sorted(begun(folder)) == ["a", "b"]
+
+
+def test_no_builder_waits_where_that_saves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one processor, beside another builder, and where building takes less than starting."""
+    monkeypatch.setattr(batch, "prepare_builder", lambda *arguments: pytest.fail("it has started"))
+    small = Recipe("named", "small", "tests.codegen.image_texts:named_texts", 1.5 * START_SECONDS, (b"s",))
+    monkeypatch.setattr(batch, "processors", lambda: 2)
+    ImageBatch("one image", [image.provider(small)]).prepare()
+    images = batch_of("a", "b")
+    monkeypatch.setattr(batch, "processors", lambda: 1)
+    images.prepare()
+    monkeypatch.setattr(batch, "processors", lambda: 2)
+    monkeypatch.setattr(batch, "builders_at_work", lambda: 1)
+    images.prepare()
+    assert images.begun is None
+
+
+_LEAVES = """
+from unittest import mock
+from tests.codegen import test_image_batch
+from jitree.codegen.image import batch
+with mock.patch.object(batch, "processors", lambda: 2):
+    builder = test_image_batch.prepared(test_image_batch.batch_of("a", "b"))
+print(builder._builder._process)
+"""
+
+
+def test_a_builder_that_waits_ends_with_its_program(folder: Path) -> None:
+    """It builds nothing, and leaves nothing."""
+    environment = os.environ | {"PYTHONPATH": str(_ROOT)}
+    left = subprocess.check_output([sys.executable, "-c", _LEAVES], env=environment, timeout=TIMEOUT)
+    until(lambda: not Path(f"/proc/{int(left)}/cmdline").exists())
+    assert begun(folder) == []
+
+
+@pytest.mark.parametrize("what", ["parents", "seconds"])
+def test_what_nobody_wants_is_not_waited_for(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parents, seconds = count(1 if what == "parents" else 7, what == "parents"), count()
+    monkeypatch.setattr(os, "getppid", lambda: next(parents))
+    clock = SimpleNamespace(monotonic=lambda: next(seconds), sleep=lambda seconds: None)
+    if what == "parents":
+        clock.monotonic = lambda: 0
+    monkeypatch.setattr(worklist, "time", clock)
+    work = WorkList.create(2)
+    assert not work.wait()
+    work.order([1])
+    assert work.wait() and list(work) == [1]
+    work.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import subprocess
@@ -15,9 +16,17 @@ import pytest
 from jitree.base import processor
 from jitree.codegen import image
 from jitree.codegen.image import shipped
-from jitree.codegen.image.flat import decode_trusted
+from jitree.codegen.image.build import build, generate
+from jitree.codegen.image.compile import host_target
+from jitree.codegen.image.flat import decode_trusted, map_image
+from jitree.codegen.image.generated import Generated, Unit
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.dispatch.native import prelude
+from jitree.dispatch.native.prelude import BASE
+from jitree.loaders import vmvx_images
 from jitree.tools import build_stamp, ship_images
 from jitree.tools.cache_warm import own_recipes
+from tests.loaders.samples import sample
 
 _ROOT = Path(__file__).parents[2]
 RECIPES = {recipe.name: recipe for recipe in own_recipes()}
@@ -176,3 +185,65 @@ def test_results_are_alike_at_all_levels_and_those_of_the_function() -> None:
         fused = next(line for line in printed["function"].splitlines() if line.startswith("products 0 "))
         printed["x86-64-v2"] = re.sub(r"(?m)^products 0 .*$", fused, printed["x86-64-v2"])
     assert set(printed.values()) == {printed["function"]}
+
+
+_CALLING = """
+declare i64 @doubled(i64)
+define i64 @run(i64 %x) {
+  %twice = call i64 @doubled(i64 %x)
+  %more = add i64 %twice, 1
+  ret i64 %more
+}
+"""
+_BASE = """
+@by.number = internal constant [2 x ptr] [ptr @one, ptr @other]
+define internal i64 @one(i64 %x) noinline {
+  ret i64 %x
+}
+define internal i64 @other(i64 %x) noinline {
+  %sum = add i64 %x, %x
+  ret i64 %sum
+}
+define i64 @doubled(i64 %x) {
+  %odd = and i64 %x, 1
+  %place = getelementptr [2 x ptr], ptr @by.number, i64 0, i64 %odd
+  %function = load ptr, ptr %place
+  %made = call i64 %function(i64 %x)
+  ret i64 %made
+}
+"""
+
+
+def _generated(text: str, name: str, base: image.Recipe | None = None) -> Generated:
+    return Generated([Unit((text,), (name,))], (name,), b"", base)
+
+
+def base_for_tests() -> Generated:
+    return _generated(_BASE, "doubled")
+
+
+def test_an_image_begins_with_a_copy_of_its_base() -> None:
+    """It calls that, and addresses in there are the copy's."""
+    recipe = image.Recipe("unshipped", "a base", f"{__name__}:base_for_tests", 1.0)
+    base, made = (
+        build(item, host_target()) for item in (base_for_tests(), _generated(_CALLING, "run", recipe))
+    )
+    assert made.code[: len(base.code)] == base.code
+    assert len(base.rebase) == 2 * 4 == len(made.rebase)
+    assert set(made.entries) == {"run"}
+    mapped = map_image(made)
+    run = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(mapped.addresses["run"])
+    assert [run(number) for number in (5, 8)] == [11, 9]
+
+
+@matching
+def test_kernels_begin_with_what_is_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Builders compile none of it."""
+    shipped_base = shipped.load(BASE)
+    assert shipped_base is not None
+    monkeypatch.setattr(prelude, "called", None)
+    generated = generate(
+        vmvx_images.recipes(BytecodeModule.load(sample("vmvx_mm-3.13.0.fb"), "executable"))[0]
+    )
+    made = build(generated, host_target())
+    assert bytes(made.code[: len(shipped_base.code)]) == bytes(shipped_base.code)

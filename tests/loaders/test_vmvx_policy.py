@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from _thread import interrupt_main
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -116,13 +117,13 @@ def test_calls_after_the_first_leave_the_processors_to_the_build(
     provider = _provider(4.0)
     policy, at_begin = WaitingPolicy(provider, 1), Running(0, 0, 0, 0, 1)
     rest = LeftToDo(0.1, 0.5 * processors, processors)
-    policy.decide(at_begin, rest, 4.0, 0.0, provider.begun)
+    policy.decide(at_begin, rest, 4.0, 0.0)
     assert policy.share == ALL and policy.may_go_on(at_begin)
     assert policy.fills is (processors > 1)
     policy.spend(0, int(0.5e9) * processors)
     interrupts.end_call(None)
     provider.begun = clock.now
-    policy.decide(at_begin, rest, 4.0, 0.0, provider.begun)
+    policy.decide(at_begin, rest, 4.0, 0.0)
     assert policy.share == LATER
     policy.spend(0, int(0.1e9) * processors)
     assert not policy.may_go_on(at_begin)
@@ -138,7 +139,7 @@ def test_what_has_been_interpreted_for_as_long_as_a_build_takes_waits(
     monkeypatch.setattr(vmvx_policy, "processors", lambda: 2)
     policy = WaitingPolicy(_provider(4.0), 1)
     policy.spend(0, int(8e9))
-    policy.decide(Running(0, 0, 0, 0, 1), LeftToDo(0.0, 0.001, 2), 4.0, 0.0, None)
+    policy.decide(Running(0, 0, 0, 0, 1), LeftToDo(0.0, 0.001, 2), 4.0, 0.0)
     assert policy.share == NOTHING
 
 
@@ -155,7 +156,7 @@ def test_a_builder_has_its_share_of_the_processors_where_it_saves_more_than_it_t
 ) -> None:
     """A call of half a second, all of whose kernels take four."""
     policy = WaitingPolicy(_provider(4.0), 1)
-    policy.decide(Running(0, 0, 0, 0, 1), LeftToDo(0.1, 0.5, 1), 4.0, gain, None)
+    policy.decide(Running(0, 0, 0, 0, 1), LeftToDo(0.1, 0.5, 1), 4.0, gain)
     assert (policy.share, policy.builds) == (ALL, builds)
 
 
@@ -293,3 +294,36 @@ def test_indirect_dispatches_and_those_of_other_executables_are_left_out() -> No
     found = vmvx_policy._dispatches(record, 1, 0, own._entries, ())
     assert found == [ListedDispatch(0, GROUPS, True), ListedDispatch(0, GROUPS, False)]
     assert vmvx_policy._dispatches(record, 1, 0, own._entries, {0}) == []
+
+
+@pytest.mark.parametrize(("tier", "count"), [("auto", 1), ("native", 0), ("fast", 0)])
+def test_a_builder_starts_as_a_program_is_loaded(
+    tier: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And waits until calls want kernels. ``native`` wants all at once."""
+    prepared: list[batch.ImageBatch] = []
+    monkeypatch.setenv("JITREE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(image, "_providers", {})
+    monkeypatch.setattr(batch.ImageBatch, "prepare", lambda images: prepared.append(images))
+    monkeypatch.setattr(batch.ImageBatch, "start", lambda images: None)
+    monkeypatch.setattr(vmvx_native, "_MUCH", 0.0)
+    load(Assembler("starting").function("f", ENTRY_CONVENTION, COUNT), tier)
+    assert len(prepared) == count
+
+
+def test_where_little_is_to_be_built_a_builder_starts_with_the_second_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one may take less than that."""
+    prepared: list[batch.ImageBatch] = []
+    executor.require_native_executor()
+    monkeypatch.setenv("JITREE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(image, "_providers", {})
+    monkeypatch.setattr(batch.ImageBatch, "prepare", lambda images: prepared.append(images))
+    executable = load(Assembler("little").function("f", ENTRY_CONVENTION, COUNT), "auto")
+    _run(executable)
+    assert prepared == []
+    interrupts.end_call(None)
+    _run(executable)
+    _run(executable)
+    assert len(prepared) == 1

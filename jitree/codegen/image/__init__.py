@@ -33,7 +33,7 @@ _POLL_SECONDS: Final = 0.005
 _POLL_SECONDS_FOR_OTHERS: Final = 0.05
 """Where another process builds: each look starts a thread."""
 _PATIENCE_SECONDS: Final = 300.0
-_BACKGROUND_NICENESS: Final = 2
+BACKGROUND_NICENESS: Final = 2
 """Gives way to the program's own work, and still gets a good share of a busy machine: until the image is
 there the program takes many times as long."""
 _NICENESS_ON_ONE_PROCESSOR: Final = 10
@@ -223,7 +223,7 @@ class Provider:
             flat = self._load()
             if flat is not None:
                 self._map(flat)
-            elif self._builder is None:
+            elif self._builder is None or self._builder.is_waiting:
                 self._start(niceness())
             elif has_ended and self._builder.is_ended:
                 self._builder = None  # the next call that wants the image starts another builder
@@ -242,12 +242,12 @@ class Provider:
 
         The package's own images, which have no data, are few, and everything is slow without them."""
         count = processors()
-        if self.recipe.data and _builders_at_work() >= max(1, count // 2):
+        if self.recipe.data and self._builder is None and builders_at_work() >= max(1, count // 2):
             return None
         if count == 1:
             return _NICENESS_ON_ONE_PROCESSOR
         batch = self.batch()
-        return _NICENESS_ASIDE if batch is not None and batch.gives_way else _BACKGROUND_NICENESS
+        return _NICENESS_ASIDE if batch is not None and batch.gives_way else BACKGROUND_NICENESS
 
     def _map(self, flat: FlatImage) -> None:
         self._builder = None
@@ -275,11 +275,26 @@ class Provider:
     @property
     def is_wanting(self) -> bool:
         """Whether a builder is to be started for it."""
-        return not self.settled and self._builder is None
+        return not self.settled and (self._builder is None or self._builder.is_waiting)
 
 
 def start_builder(wanted: Sequence[Provider], key: bytes, niceness: int) -> None:
-    """Starts a builder of images; ``key`` is its own, of which there is one at a time."""
+    """Has a builder begin to build images; ``key`` is its own, of which there is one at a time."""
+    builder = prepare_builder(wanted, key, niceness)
+    if builder is not None:
+        begin(builder, wanted, niceness)
+
+
+def begin(builder: Starting, wanted: Sequence[Provider], niceness: int) -> None:
+    """Has a builder that waits build images."""
+    now = time.monotonic()
+    for item in wanted:
+        item.begun = item.begun or now
+    builder.begin([item.key for item in wanted], niceness)
+
+
+def prepare_builder(wanted: Sequence[Provider], key: bytes, niceness: int) -> Starting | None:
+    """Starts a builder that waits until it is to build some of these images; None if that fails."""
     from jitree.codegen.image.place import settle
     from jitree.codegen.image.starting import Starting  # now: builders start in the middle of calls
 
@@ -295,12 +310,11 @@ def start_builder(wanted: Sequence[Provider], key: bytes, niceness: int) -> None
         pass_interruption(error)
         for item in wanted:
             item.failure = f"the builder process cannot be started: {error}"
-        return
-    now = time.monotonic()
+        return None
     for item in wanted:
-        item.begun = item.begun or now
         item._is_explained = is_explained
         item._builder = builder
+    return builder
 
 
 def look_for_ended_builders() -> None:
@@ -343,7 +357,7 @@ def _nothing() -> None:
     """Stands for a batch of several images."""
 
 
-def _builders_at_work() -> int:
+def builders_at_work() -> int:
     """Those of programs."""
     items = list(_providers.values())
     return len({item._builder for item in items if item.recipe.data and item.is_building})

@@ -21,6 +21,7 @@ from jitree.base.spawn import go_after, spawn
 from jitree.codegen.image import cache
 from jitree.codegen.image.flat import OUTPUT, Recipe, to_json
 from jitree.codegen.image.packages import folders_of
+from jitree.codegen.image.worklist import TAKEN
 from jitree.errors import ignored
 
 if TYPE_CHECKING:
@@ -65,6 +66,12 @@ class Builder:
             self._code = os.waitstatus_to_exitcode(status)
             _running.discard(self)
 
+    def go_after(self, niceness: int) -> None:
+        """Changes its priority, as far as the system lets: what is low need not rise again."""
+        if not self.has_ended():
+            with ignored(OSError):
+                go_after(self._process, niceness)
+
     def limit(self, limit: Callable[[int], None]) -> None:
         """Has its process limited by a function of the number of that."""
         self._is_limited = True
@@ -77,6 +84,10 @@ class Builder:
 
         if not self.has_ended():
             os.killpg(self._process, signal.SIGKILL)
+
+    def has_found_another(self) -> bool:
+        """Whether it has ended because another one was building the same."""
+        return self.has_ended() and self._code == TAKEN
 
     def has_built(self) -> bool:
         """Whether it has left an image, as far as its end tells."""
@@ -108,8 +119,8 @@ def look_for_ended() -> None:
 def start_builder(
     recipes: Sequence[Recipe], keys: Sequence[bytes], key: bytes, niceness: int, work: WorkList
 ) -> Builder | None:
-    """Starts a builder that outlives this process; None when another process is building or has built.
-    ``key`` is the builder's own, ``work`` the list that it takes images from.
+    """Starts a builder, which outlives this process once it has something to build; None when another process
+    is building or has built. ``key`` is the builder's own, ``work`` the list that it takes images from.
 
     OSError if the cache folder is not writable or no process can be started.
     """
@@ -128,6 +139,8 @@ def start_builder(
                 return None
             with private_files.replace(directory, log_path.name) as log:
                 process = _start(recipes, keys, key, folder, lock, log, work)
+            if not work.is_wanted:  # others may build the same before this one is to
+                fcntl.flock(lock, fcntl.LOCK_UN)
         finally:
             os.close(lock)  # the builder's copy keeps the lock
     with ignored(OSError):  # it has those of the thread that started it, which may be a single one
@@ -157,6 +170,7 @@ def _start(
         folders[package] = folders_of(package)
         give_way()
     with open(work.descriptor, "wb", closefd=False) as file:
+        file.seek(work.size)
         file.writelines((*keys, to_json(recipes), b"\n"))
         for recipe in recipes:
             file.writelines(recipe.data)

@@ -12,11 +12,21 @@ from weakref import ref
 
 from jitree.base.endings import guard
 from jitree.base.scopes import require_going_on
-from jitree.codegen.image import Provider, processors, start_builder, warn
-from jitree.codegen.image.flat import hashed
+from jitree.codegen.image import (
+    BACKGROUND_NICENESS,
+    Provider,
+    begin,
+    builders_at_work,
+    prepare_builder,
+    processors,
+    start_builder,
+    warn,
+)
+from jitree.codegen.image.flat import START_SECONDS, hashed
 
 if TYPE_CHECKING:
     from jitree.codegen.image.bar import Bar
+    from jitree.codegen.image.starting import Starting
 
 _PATIENCE_FACTOR: Final = 8
 _PATIENCE_SECONDS_MORE: Final = 5.0
@@ -37,6 +47,10 @@ class ImageBatch:
         self._order: Sequence[Provider] = providers
         self._aside: Sequence[Provider] = ()
         self._starting = guard()
+        self._prepared: Starting | None = None
+        """A builder that waits."""
+        self._started: float | None = None
+        """When the last builder has started."""
         for item in providers:
             item.batch = ref(self)
 
@@ -46,6 +60,11 @@ class ImageBatch:
         from jitree.codegen.image.estimates import estimated
 
         return estimated([item.recipe for item in self.providers], processors())
+
+    @property
+    def stated(self) -> float:
+        """Seconds of a processor that building all takes, as recipes state it, once a builder has started."""
+        return sum(item.recipe.seconds - START_SECONDS for item in self.providers)
 
     @cached_property
     def shares(self) -> list[float]:
@@ -91,14 +110,52 @@ class ImageBatch:
         for item in self.providers:
             item.wait(look)
 
-    def begin(self, niceness: int) -> None:
-        """Starts a builder of those for which there is none."""
+    def prepare(self) -> None:
+        """Starts a builder that waits until it is to begin: its start takes as long as several kernels. Not
+        where there is less to do than that, where nothing can go on meanwhile, on one processor or beside
+        another builder, and where images are not kept in the folder that is stated: to say so is for the call
+        that wants them."""
+        from jitree.codegen.image.place import place
+
+        is_small = self.stated < START_SECONDS
+        if is_small or processors() == 1 or builders_at_work() or place().refusal:
+            return
         with self._starting:
-            wanted = [item for item in self._order if item.is_wanting]
+            wanted = [item for item in self._wanted() if item.builder is None]
             if wanted:
-                start_builder(wanted, hashed(sorted(item.key for item in self.providers)), niceness)
-                for item in self._aside:
-                    item.put_aside()
+                self._started = time.monotonic()
+                self._prepared = prepare_builder(wanted, self._key, BACKGROUND_NICENESS)
+
+    @property
+    def start_seconds(self) -> float:
+        """Until the builder, one that starts now if there is none, has imported what it needs."""
+        prepared = self._prepared
+        if self._started is None or (prepared is not None and prepared.has_ended()):
+            return START_SECONDS
+        return max(START_SECONDS - (time.monotonic() - self._started), 0.0)
+
+    def begin(self, niceness: int) -> None:
+        """Has a builder make those for which there is none, the one that waits if there is one."""
+        with self._starting:
+            wanted, prepared = self._wanted(), self._prepared
+            if not wanted:
+                return
+            if prepared is None or prepared.has_ended():
+                self._started = time.monotonic()
+                start_builder(wanted, self._key, niceness)
+            else:
+                begin(prepared, [item for item in wanted if item.builder is prepared], niceness)
+            self._prepared = None
+            for item in self._aside:
+                item.put_aside()
+
+    def _wanted(self) -> list[Provider]:
+        return [item for item in self._order if item.is_wanting]
+
+    @property
+    def _key(self) -> bytes:
+        """The builder's."""
+        return hashed(sorted(item.key for item in self.providers))
 
     def is_late(self) -> bool:
         """Whether a builder takes so long that it may be one that hangs; says so once."""

@@ -6,6 +6,7 @@ however it ends.
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import gc
 import importlib
@@ -19,12 +20,12 @@ from typing import TYPE_CHECKING
 
 from jitree.base import processor
 from jitree.base.records import NamedTuple
-from jitree.codegen.image import cache, contents, estimates
+from jitree.codegen.image import cache, contents, estimates, shipped
 from jitree.codegen.image.flat import KEY_SIZE, FlatImage, Recipe, from_json
-from jitree.codegen.image.generated import Generated, SharedUnit
+from jitree.codegen.image.generated import Generated
 from jitree.codegen.image.keys import key_of
 from jitree.codegen.image.shipped import LEVELS
-from jitree.codegen.image.worklist import WorkList
+from jitree.codegen.image.worklist import TAKEN, WorkList
 from jitree.errors import not_installed
 
 if TYPE_CHECKING:
@@ -48,10 +49,17 @@ def build(generated: Generated, target: Target) -> FlatImage:
     from jitree.codegen.image.compile import compile_unit
     from jitree.codegen.image.link import link
 
-    own = [unit for unit in generated.units if not isinstance(unit, SharedUnit)]
-    objects = spread(partial(compile_unit, target=target), own)
-    objects += [_compiled_once(unit, target) for unit in generated.units if isinstance(unit, SharedUnit)]
-    return link(objects, generated.entries, generated.notes)
+    objects = spread(partial(compile_unit, target=target), generated.units)
+    base = None if generated.base is None else _base(generated.base, target)
+    return link(objects, generated.entries, generated.notes, base)
+
+
+def target_here() -> Target:
+    """What this process makes code for."""
+    from jitree.codegen.image.compile import host_target
+
+    level = processor.assumed()
+    return level_target(level) if level else host_target()
 
 
 def level_target(level: str) -> Target:
@@ -63,10 +71,10 @@ def level_target(level: str) -> Target:
 
 
 @functools.cache
-def _compiled_once(unit: SharedUnit, target: Target) -> bytes:
-    from jitree.codegen.image.compile import compile_unit
-
-    return compile_unit(unit, target)
+def _base(recipe: Recipe, target: Target) -> FlatImage:
+    """The image that others begin with: shipped, or built once."""
+    ready = shipped.load(recipe) if target == target_here() else None
+    return ready or build(generate(recipe), target)
 
 
 def main() -> None:
@@ -85,14 +93,17 @@ def main() -> None:
 
 def _main() -> None:
     """Argument 1 is the number of images, 2 the descriptor of a file: a :class:`WorkList`, their keys, a line
-    of ``to_json``, the recipes' data; 3 the builder's own key, as hexadecimal number."""
+    of ``to_json``, the recipes' data; 3 the builder's own key, as hexadecimal number. The descriptor after
+    2 is of the lock. What does not depend on which images are wanted is done
+    before that is known."""
     from jitree.codegen.forks import spread
-    from jitree.codegen.image.compile import host_target
+    from jitree.codegen.image.compile import target_machine
 
     gc.disable()  # it would look at all that was written again and again, a sixth of the time of that
     count, descriptor = map(int, sys.argv[1:3])
+    images = WorkList(descriptor, count)
     with open(descriptor, "rb", closefd=False) as file:
-        file.seek(count)
+        file.seek(images.size)
         keys = [file.read(KEY_SIZE) for _ in range(count)]
         recipes = from_json(file.readline(), file)
     if list(map(key_of, recipes)) != keys:
@@ -100,11 +111,18 @@ def _main() -> None:
     level = recipes[0].processor
     if level:
         processor.assume(level, processor.described(*LEVELS[level]))
-    target = level_target(level) if level else host_target()
+    target = target_here()
     for recipe in recipes:
         importlib.import_module(_module(recipe))  # before there are copies, which would do so again
+    target_machine(target)
+    if not images.wait():
+        return
+    try:
+        fcntl.flock(descriptor + 1, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit(TAKEN)
     work = partial(_work, recipes, keys, target)
-    copies = [WorkList(descriptor, count)] * min(count, len(os.sched_getaffinity(0)))
+    copies = [images] * min(count, len(os.sched_getaffinity(0)))
     outcomes = [outcome for done in spread(work, copies) for outcome in done]
     built = [recipes[outcome.number] for outcome in outcomes if not outcome.failure]
     if built:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from jitree.base.records import NamedTuple
+from jitree.codegen.image.flat import Recipe
 
 
 class Pipeline(NamedTuple):
@@ -50,10 +51,6 @@ class Unit(NamedTuple):
     pipeline: Pipeline = PLAIN
 
 
-class SharedUnit(Unit):
-    """One that many images have: a builder compiles it once."""
-
-
 class Generated(NamedTuple):
     """Everything an image is made of. It is the same on every machine, for every machine."""
 
@@ -63,6 +60,8 @@ class Generated(NamedTuple):
     """Functions of any unit to be called from outside."""
     notes: bytes = b""
     """Kept with the image, for code that maps or lists it."""
+    base: Recipe | None = None
+    """An image of the package's own that this one begins with a copy of. Units may call its functions."""
 
 
 def one_unit(texts: Sequence[str], entries: Iterable[str], notes: bytes = b"") -> Generated:

@@ -21,14 +21,20 @@ from jitree.errors import AlreadyExistsError, NotFoundError, UnimplementedError
 _UNWIND_SECTIONS: Final = (".eh_frame", ".ARM.exidx")
 
 
-def link(object_files: Sequence[bytes], entries: Iterable[str], notes: bytes = b"") -> FlatImage:
-    """Lays out and relocates objects; ``entries`` names the functions to be called from outside.
+def link(
+    object_files: Sequence[bytes],
+    entries: Iterable[str],
+    notes: bytes = b"",
+    base: FlatImage | None = None,
+) -> FlatImage:
+    """Lays out and relocates objects, after a copy of ``base``, whose entries they may call. ``entries``
+    names the functions to be called from outside.
 
     Raises NOT_FOUND for symbols that no object defines, ALREADY_EXISTS for those that two define,
     UNIMPLEMENTED for relocation types or machines without a row in
     :mod:`~jitree.codegen.image.relocations` and for writable or zero-filled data.
     """
-    layout = _Layout([ObjectFile(data) for data in object_files])
+    layout = _Layout([ObjectFile(data) for data in object_files], base or FlatImage(b"", b"", {}))
     rebase = layout.relocate()
     if any(place & 7 for place in rebase):
         raise UnimplementedError("an address constant that is not aligned to 8")
@@ -36,17 +42,20 @@ def link(object_files: Sequence[bytes], entries: Iterable[str], notes: bytes = b
     if missing:
         raise NotFoundError(f"the object does not define {', '.join(missing)}")
     table = struct.pack(f"<{len(rebase)}I", *rebase)
+    if base is not None:
+        table = base.rebase + table
     return FlatImage(bytes(layout.code), table, {name: layout.defined[name] for name in entries}, notes)
 
 
 class _Layout:
     """Objects placed one after the other."""
 
-    def __init__(self, objects: Sequence[ObjectFile]) -> None:
-        self.code = bytearray()
+    def __init__(self, objects: Sequence[ObjectFile], base: FlatImage) -> None:
+        """``base`` stays where it is: what it refers to by pages (aarch64) cannot move."""
+        self.code = bytearray(base.code)
         self._objects = objects
         self._placed = [self._place(item) for item in objects]
-        self.defined: dict[str, int] = {}
+        self.defined = dict(base.entries)
         for item, placed in zip(objects, self._placed, strict=True):
             for symbol in item.symbols:
                 if symbol.local or not is_defined(symbol) or symbol.section not in placed:

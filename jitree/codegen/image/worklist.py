@@ -1,4 +1,4 @@
-"""Which of several images a builder makes next: a byte for each, in memory that its processes share with the
+"""Which of several images a builder makes next: a word for each, in memory that its processes share with the
 process that waits for them.
 """
 
@@ -6,41 +6,77 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from mmap import mmap
 from typing import Final
 
 from jitree.base.spawn import go_after
 
-_TAKEN: Final = 0
-_PUT_OFF, _ASIDE, _NEXT, _FIRST = (b"\1", b"\2", b"\3", b"\4")
+_WORD: Final = 4
+_NOT: Final = 0
+"""Of an image that a process has taken, or that is not wanted yet."""
+_PUT_OFF, _ASIDE, _NEXT, _FIRST = range(1, 5)
+TAKEN: Final = 75
+"""The code that a builder ends with when another one builds the same (``EX_TEMPFAIL``)."""
+_KINDS: Final = 1 << 24
+"""A word is so many times the kind, and a number below that, larger for what comes before others."""
 _NICENESS_ASIDE: Final = 5
 """Of a process once no call ends sooner by what is left: the program needs the processors more. When it waits
 or sleeps, it leaves them all the same."""
+_PAUSE: Final = 0.002
+"""Seconds between two looks of a builder that has nothing to do yet."""
+_PATIENCE: Final = 2.0
+"""Seconds that it looks: a program that is not going to wait for it is to have its memory back."""
 
 
 class WorkList:
-    """Numbers of images. One process takes each, what is wanted first before others, then in their order."""
+    """Numbers of images. One process takes each, what is wanted first before others, then in their order.
+    None is wanted before :meth:`order`."""
 
     def __init__(self, descriptor: int, count: int) -> None:
-        """``descriptor``: of a file that begins with so many bytes."""
+        """``descriptor``: of a file that begins with so many words."""
         self._descriptor = descriptor
-        self._bytes = mmap(descriptor, count)
+        self._words = memoryview(mmap(descriptor, _WORD * count)).cast("I")
 
     @classmethod
     def create(cls, count: int) -> WorkList:
         """In a new file in memory, to which more can be written."""
         descriptor = os.memfd_create("jitree-images")
-        os.write(descriptor, count * _NEXT)
+        os.write(descriptor, bytes(_WORD * count))
         return cls(descriptor, count)
 
     @property
     def descriptor(self) -> int:
         return self._descriptor
 
+    @property
+    def size(self) -> int:
+        """Bytes at the beginning of the file."""
+        return self._words.nbytes
+
     def close(self) -> None:
         """This process takes nothing from the list; what is first it still says."""
         os.close(self._descriptor)
+
+    def order(self, numbers: Iterable[int]) -> None:
+        """What is to be made, in this order."""
+        for place, number in enumerate(numbers, 1):
+            self._words[number] = (_NEXT + 1) * _KINDS - place
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether any is."""
+        return any(self._words)
+
+    def wait(self) -> bool:
+        """Whether any is wanted, once it is; False if the program has ended, or wants none for long."""
+        program, end = os.getppid(), time.monotonic() + _PATIENCE
+        while not self.is_wanted:
+            if os.getppid() != program or time.monotonic() > end:
+                return False
+            time.sleep(_PAUSE)
+        return True
 
     def __iter__(self) -> Iterator[int]:
         """Numbers that no process has taken yet; which, is decided when one is asked for. A process gives way
@@ -53,15 +89,16 @@ class WorkList:
                 has_given_way = True
             yield number
 
-    def _take(self) -> tuple[int, bytes] | None:
+    def _take(self) -> tuple[int, int] | None:
         fcntl.lockf(self._descriptor, fcntl.LOCK_EX)  # copies of a process do not share such a lock
         try:
-            for kind in (_FIRST, _NEXT, _ASIDE, _PUT_OFF):
-                number = self._bytes.find(kind)
-                if number >= 0:
-                    self._bytes[number] = _TAKEN
-                    return number, kind
-            return None
+            words = self._words.tolist()
+            word = max(words)
+            if word == _NOT:
+                return None
+            number = words.index(word)
+            self._words[number] = _NOT
+            return number, word // _KINDS
         finally:
             fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
 
@@ -77,7 +114,8 @@ class WorkList:
         """One can come after all others."""
         self._put(number, _PUT_OFF)
 
-    def _put(self, number: int, kind: bytes) -> None:
+    def _put(self, number: int, kind: int) -> None:
         """A process that takes the image in this moment may do so twice, and finds it there."""
-        if self._bytes[number] != _TAKEN:
-            self._bytes[number] = kind[0]
+        word = self._words[number]
+        if word != _NOT:
+            self._words[number] = kind * _KINDS + word % _KINDS

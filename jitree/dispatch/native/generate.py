@@ -6,7 +6,7 @@ import json
 
 from jitree.codegen.image.generated import Generated, Pipeline, Unit
 from jitree.dispatch.native.lower import Lowered, lower
-from jitree.dispatch.native.prelude import shared
+from jitree.dispatch.native.prelude import BASE
 from jitree.dispatch.native.source import decode
 
 PROGRAM: Pipeline = Pipeline(2, loop_vectorization=True, slp_vectorization=True, loop_unrolling=True)
@@ -25,4 +25,4 @@ def resumable(lowered: Lowered, pipeline: Pipeline) -> Generated:
     names = ("places", "tails", "refusals", "loops")
     notes = json.dumps({name: getattr(lowered, name) for name in names})
     unit = Unit([lowered.text], lowered.entries, pipeline)
-    return Generated([unit, shared()], lowered.entries, notes.encode())
+    return Generated([unit], lowered.entries, notes.encode(), BASE)

@@ -1,14 +1,14 @@
 """What every module of native code begins with: counting references, side exits, and memory for its buffers
 (:mod:`jitree.regs.counting`, :mod:`jitree.dispatch.native.side_exits`), and metadata. What of it is not
-inlined many images have in common: one builder compiles it once (:data:`shared`)."""
+inlined all images have in common: they begin with a copy of one that is shipped (:data:`BASE`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
 from typing import Final
 
-from jitree.codegen.image.generated import STRAIGHT, SharedUnit
+from jitree.codegen.image.flat import Recipe
+from jitree.codegen.image.generated import STRAIGHT, Generated, Unit
 from jitree.codegen.ir_text import ModuleText
 from jitree.dispatch.native import rows
 from jitree.dispatch.native.counting import METADATA, declared, on_pointers
@@ -71,6 +71,7 @@ define fastcc void @vm.keep(ptr %reference) #1 {
   ret void
 }
 """
+BASE: Final = Recipe("base", "what native code calls", "jitree.dispatch.native.prelude:called", 0.5)
 _INLINED: Final = ("retain", "drop")
 _CALLED: Final = (
     "clear",
@@ -87,7 +88,7 @@ _CALLED: Final = (
 
 
 def prelude(declare: Declare) -> str:
-    """The text, with declarations of what :func:`shared` has."""
+    """The text, with declarations of what :data:`BASE` has."""
     declare("declare ptr @llvm.stacksave.p0()")
     inlined = _defined(declare, _INLINED)
     room = _ROOM.format(**{f"state_{name}": offset for name, offset in STATE.offsets.items()})
@@ -95,16 +96,16 @@ def prelude(declare: Declare) -> str:
     return "\n".join([METADATA, _ATTRIBUTES, *inlined, *map(declared, _CALLED), room, keep])
 
 
-@cache
-def shared() -> SharedUnit:
-    """The functions that are called."""
+def called() -> Generated:
+    """The generator of :data:`BASE`."""
     module = ModuleText()
     inlined = _defined(module.declare, _INLINED)
-    called = [
+    texts = [
         text.replace("define internal fastcc", "define fastcc") for text in _defined(module.declare, _CALLED)
     ]
-    text = "\n".join([METADATA, _ATTRIBUTES, module.text(), *inlined, *called, _KEEP])
-    return SharedUnit((text,), tuple(f"vm.{name}" for name in (*_CALLED, "keep")), STRAIGHT)
+    text = "\n".join([METADATA, _ATTRIBUTES, module.text(), *inlined, *texts, _KEEP])
+    names = tuple(f"vm.{name}" for name in (*_CALLED, "keep"))
+    return Generated([Unit((text,), names, STRAIGHT)], names)
 
 
 def _defined(declare: Declare, names: Iterable[str]) -> list[str]:
