@@ -8,7 +8,8 @@ are at least as long as they are: each lies in two cells at most, and a question
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from itertools import repeat
 from typing import Final, Generic, TypeVar
 
 Extent = tuple[int, int]
@@ -46,13 +47,13 @@ class _Grid(Generic[User]):
             if self._numbers[index : index + 1] == [number]:
                 del self._numbers[index]
 
-    def users(self, first: int, last: int, start: int, stop: int) -> Iterator[User]:
-        """Of extents in these cells that overlap the one from start to stop."""
+    def users(self, first: int, last: int, start: int, stop: int) -> Iterator[tuple[Extent, User]]:
+        """Of extents in these cells that overlap the one from start to stop; with these."""
         numbers = self._numbers
         for number in numbers[bisect_left(numbers, first) : bisect_right(numbers, last)]:
-            for (begin, end), users in self._cells.get(number, {}).items():
-                if begin < stop and start < end:
-                    yield from users
+            for extent, users in self._cells.get(number, {}).items():
+                if extent[0] < stop and start < extent[1]:
+                    yield from zip(repeat(extent), users, strict=False)
 
 
 class MemoryMap(Generic[User]):
@@ -68,14 +69,14 @@ class MemoryMap(Generic[User]):
     def __bool__(self) -> bool:
         return bool(self._grids)
 
-    def add(self, user: User, extents: Sequence[Extent]) -> None:
+    def add(self, user: User, extents: Iterable[Extent]) -> None:
         for extent in extents:
             shift, numbers = _place(extent)
             grid = self._grids.setdefault(shift, _Grid())
             for number in numbers:
                 grid.add(number, extent, user)
 
-    def remove(self, user: User, extents: Sequence[Extent]) -> None:
+    def remove(self, user: User, extents: Iterable[Extent]) -> None:
         for extent in extents:
             shift, numbers = _place(extent)
             grid = self._grids.get(shift)
@@ -86,8 +87,12 @@ class MemoryMap(Generic[User]):
             if not grid:
                 self._grids.pop(shift, None)
 
-    def users(self, extents: Sequence[Extent]) -> Iterator[User]:
+    def users(self, extents: Iterable[Extent]) -> Iterator[User]:
         """Those with memory that overlaps any of the extents; one may come more than once."""
+        return (user for _, user in self.uses(extents))
+
+    def uses(self, extents: Iterable[Extent]) -> Iterator[tuple[Extent, User]]:
+        """As :meth:`users`, with their extents that overlap."""
         for start, stop in extents:
             for shift, grid in self._grids.items():
                 yield from grid.users(start >> shift, (stop - 1) >> shift, start, stop)

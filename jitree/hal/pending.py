@@ -4,16 +4,15 @@ Ordered by memory and not by array: a later call that writes where a pending one
 it, and so does one that reads where it writes, by whatever array, view or numpy array it has the memory.
 Only the results of a pending call raise its failure: a call after it just waits until it has ended.
 
-A call that writes where earlier ones read or write stands for them there: it has not ended before they have,
-so what comes later looks at it alone. However many calls that write the same memory are pending, the next one
-waits for the last of them.
+A call that writes where earlier ones read or write stands for them there, whatever part of their memory that
+is: it has not ended before they have, so what comes later looks at it alone. However many calls that write
+the same memory are pending, or overlapping parts of it, the next one waits for the last of each part.
 """
 
 from __future__ import annotations
 
 import os
 from _thread import get_ident
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -40,7 +39,7 @@ class Use:
     """What a pending call reads and writes, until its fence is reached or has failed, or nothing is left that
     could reach it: what does keeps the semaphores. One that fails before its turn ends when that comes."""
 
-    __slots__ = ("_points", "_turn", "driver", "read", "written")
+    __slots__ = ("_memory", "_points", "_turn", "driver", "read", "written")
 
     def __init__(
         self, fence: Fence, read: Sequence[Extent], written: Sequence[Extent], driver: int, turn: Fence | None
@@ -49,9 +48,16 @@ class Use:
         when those that the call comes after have ended."""
         self._points = _weak_points(fence)
         self._turn = () if turn is None else _weak_points(turn)
-        self.read = read
-        self.written = written
+        self._memory = read, written
+        self.read = dict.fromkeys(read)
+        """Where others find it, less what later calls stand for; as ``written``."""
+        self.written = dict.fromkeys(written)
         self.driver = driver
+
+    def restore(self) -> None:
+        """No other call stands for it any more."""
+        for held, memory in zip((self.read, self.written), self._memory, strict=True):
+            held.update(dict.fromkeys(memory))
 
     @property
     def ends(self) -> Iterator[Turn]:
@@ -141,6 +147,7 @@ def leave_to_devices(use: Use, earlier: Earlier) -> None:
         _forget_ended()
         use.driver = 0
         if not use.has_ended():
+            use.restore()
             _stand(use, earlier)
         _show()
 
@@ -161,28 +168,24 @@ def _stand(use: Use, earlier: Earlier) -> None:
     on with stands for none that others go on with, as it is not found by all that may wait for these."""
     _reading.add(use, use.read)
     _writing.add(use, use.written)
-    covers = _Cover(use.written).covers
-    for one in earlier.uses:
-        if use.driver in (0, one.driver):
-            _reading.remove(one, [extent for extent in one.read if covers(extent)])
-            _writing.remove(one, [extent for extent in one.written if covers(extent)])
+    earlier_uses = {one for one in earlier.uses if use.driver in (0, one.driver)}
+    for extent in use.written:
+        for memory in (_reading, _writing):
+            for piece, one in list(memory.uses((extent,))):
+                if one in earlier_uses:
+                    _cut(memory, one, piece, extent)
 
 
-class _Cover:
-    """Memory that other memory may lie in."""
-
-    def __init__(self, extents: Sequence[Extent]) -> None:
-        self._starts: Final[list[int]] = []
-        self._ends: Final[list[int]] = []
-        """Of extents, none of which is inside of another one."""
-        for start, end in sorted(extents, key=lambda extent: (extent[0], -extent[1])):
-            if not self._ends or end > self._ends[-1]:
-                self._starts.append(start)
-                self._ends.append(end)
-
-    def covers(self, extent: Extent) -> bool:
-        place = bisect_right(self._starts, extent[0])
-        return place > 0 and extent[1] <= self._ends[place - 1]
+def _cut(memory: MemoryMap[Use], use: Use, piece: Extent, extent: Extent) -> None:
+    """A use is found no more in the part of a piece of memory that lies in an extent. An interrupt leaves no
+    piece in the map of which the use does not know."""
+    held = use.read if memory is _reading else use.written
+    rest = [(piece[0], extent[0])] if piece[0] < extent[0] else []
+    rest += [(extent[1], piece[1])] if extent[1] < piece[1] else []
+    held.update(dict.fromkeys(rest))
+    memory.add(use, rest)
+    memory.remove(use, (piece,))
+    held.pop(piece, None)
 
 
 def settle() -> None:

@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from random import Random
 
 import pytest
 
@@ -87,6 +88,15 @@ def write_several(index: int) -> tuple[Extents, Extents]:
     return ((0, 64),), ((64, 128), (128, 192), (256, 1024))
 
 
+def write_windows(index: int) -> tuple[Extents, Extents]:
+    """Each writes most of what the one before does."""
+    return ((64 * index, 64 * index + 1024),), ((64 * index, 64 * index + 4096),)
+
+
+def write_in_each_other(index: int) -> tuple[Extents, Extents]:
+    return (), ((64 * index, (1 << 20) - 64 * index),)
+
+
 def use_all(uses: Uses, end: Callable[[list[Submitted]], None], count: int) -> None:
     calls = [Submitted(*uses(index)) for index in range(count)]
     assert max(len(call.earlier.uses) for call in calls) <= 8
@@ -99,7 +109,8 @@ def use_all(uses: Uses, end: Callable[[list[Submitted]], None], count: int) -> N
     ("uses", "end"),
     [
         *((uses, end_in_order) for uses in (write_all, read_and_write, write_parts, write_several)),
-        *((uses, fail_from_the_last) for uses in (write_all, write_several)),
+        *((uses, end_in_order) for uses in (write_windows, write_in_each_other)),
+        *((uses, fail_from_the_last) for uses in (write_all, write_several, write_in_each_other)),
     ],
 )
 def test_a_call_costs_the_same_however_many_write_the_same_memory(
@@ -107,6 +118,34 @@ def test_a_call_costs_the_same_however_many_write_the_same_memory(
 ) -> None:
     few, many = (steps_of(partial(use_all, uses, end, count)) for count in (FEW, MANY))
     assert many < 1.5 * MANY / FEW * few
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_call_comes_after_all_that_it_overlaps(seed: int) -> None:
+    """Directly, or after one that does."""
+    random = Random(seed)
+
+    def some() -> Extents:
+        starts = [random.randrange(256) for _ in range(random.randrange(3))]
+        return tuple((start, start + random.randint(1, 64)) for start in starts)
+
+    calls: list[tuple[Submitted, Extents, Extents]] = []
+    after: dict[object, set[int]] = {}
+    for index in range(60):
+        read, written = some(), some()
+        call = Submitted(read, written)
+        found = set().union(*(after[use] for use in call.earlier.uses))
+        for number, (_, others_read, others_written) in enumerate(calls):
+            if overlap(written, (*others_read, *others_written)) or overlap(read, others_written):
+                assert number in found, (number, index)
+        calls.append((call, read, written))
+        if read or written:
+            after[pending._uses[-1]] = found | {index}
+    for call, _, _ in calls:
+        assert call.may_begin()
+        call.end.signal()
+    pending.settle()
+    assert not pending._uses and not pending._reading and not pending._writing
 
 
 def test_what_fails_before_its_turn_is_not_taken_for_what_it_comes_after() -> None:
