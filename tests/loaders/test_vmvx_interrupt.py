@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,6 +18,7 @@ import pytest
 from jitree import Session
 from jitree.hal.local.queue import LocalQueue
 from jitree.hal.local.task import TaskDevice
+from tests.base.interruption import interruptions
 
 _PROGRAMS = Path(__file__).parents[1] / "data" / "programs"
 _SCRIPT = """
@@ -233,6 +237,47 @@ def test_an_interrupt_anywhere_in_a_call_ends_its_kernel() -> None:
                 break
         assert place > 50
         assert (np.asarray(search(found, 2)) == 2).all()
+
+
+_LAST = 0x7FFFFFFF
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """What earlier tests have left does not end inside of what is interrupted: ends swallow interrupts."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_an_interrupt_anywhere_in_a_submission_by_machine_code_ends_its_kernel(no_collector: None) -> None:
+    """Nobody has its results, whether the program, the fence or the results are looked at."""
+    with Session("local-task://?threads=2", tier="fast") as session:
+        # It takes all turns, so that a caller that goes on leaves such work to other threads.
+        found, never, last = map(
+            session.to_device, (np.ones(4096, np.int32), np.full(4096, -1, np.int32), np.int32(_LAST))
+        )
+        device, search = session.device, session.load(_PROGRAMS / "asynchronous_endless.vmfb").f
+        assert isinstance(device, TaskDevice)
+        for _ in range(3):
+            assert (np.asarray(search.submit(found, last)) == _LAST).all()
+        assert search.is_direct
+        queue, went_on = device._queue(-1), []
+        for interruption in interruptions(0):
+            out = interruption.during(partial(search.submit, never, last))
+            if not out:
+                session.cancel()
+            until = time.monotonic() + 20
+            while (queue.announced or _is_busy(device)) and time.monotonic() < until:
+                time.sleep(0.0001)
+            if queue.announced or _is_busy(device):
+                session.cancel()
+                went_on.append(interruption.place)
+                break
+        assert not went_on
+        assert interruption.place > 100
+        assert (np.asarray(search(found, last)) == _LAST).all()
 
 
 def _is_busy(device: TaskDevice) -> bool:
