@@ -207,7 +207,7 @@ def test_what_is_raised_later_is_itself_where_a_function_traces() -> None:
     def wait() -> None:
         _ = [*raised_later(error)]
         for _ in range(100):
-            False
+            pass
 
     with pytest.raises(ValueError) as caught:
         try:
