@@ -58,8 +58,14 @@ class AsynchronousFunction(Function):
             COMES_AFTER.set(wait)
             try:
                 with awaited_use(self._device, self.arguments, packed, signal, earlier) as use:
-                    await use.take_turn_here()
-                    results = await use.whenever_it_waits(call(self._vm_function, [*packed, wait, signal]))
+                    try:
+                        await use.take_turn_here()
+                        results = await use.whenever_it_waits(
+                            call(self._vm_function, [*packed, wait, signal])
+                        )
+                    except BaseException as error:  # the use fails the fence at its end
+                        give_up(error, signal, wait)
+                        raise
                 if not signal.is_reached():
                     self._announce(signal, arguments, named, packed, earlier)
                     await await_work_async(self.invoker, begun, signal, wait)

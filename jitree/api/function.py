@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import time
-from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from jitree.api.calls.declaration import TIMEOUT, Parameter, Signature
@@ -362,13 +361,14 @@ class Function(Remade):
 
     async def _call_async(self, /, *arguments: Any, **named: Any) -> Any:
         from jitree.api.call_gate import running_gate
+        from jitree.api.calls.waiting import Begun
 
         gate = running_gate()
         if gate is not None and not gate.is_open():
             await gate.pass_through()
         made = self.attempt(*arguments, **named)
         if made is not NotImplemented:
-            return await made if type(made) is CoroutineType else made
+            return await made if type(made) is Begun else made
         begun = time.thread_time()
         results = await self._invoke_async(*arguments, **named)
         if not self._is_settled:
@@ -376,7 +376,7 @@ class Function(Remade):
         return results
 
     def attempt(self, /, *arguments: Any, **named: Any) -> Any:
-        """A call by machine code without waiting: its results, a coroutine that gives them, or NotImplemented
+        """A call by machine code without waiting: its results, a ``Begun`` that gives them, or NotImplemented
         where machine code does not make it."""
         return NotImplemented
 

@@ -280,10 +280,11 @@ def raised_later(interruption: BaseException) -> Iterator[int]:
 
 
 def _class_of(error: BaseException) -> type[BaseException]:
-    """What gives that error when Python makes one of it: it takes no object to be raised in a thread."""
+    """What gives that error when Python makes one of it: it takes no object to be raised in a thread. Where a
+    function traces, Python makes it again, with the error as argument: its class is another one."""
     keep_as_interruption(error)
     kind = type(error)
-    return type(kind.__name__, (kind,), {"__new__": lambda cls: error, "__module__": kind.__module__})
+    return type(kind.__name__, (kind,), {"__new__": lambda cls, *_: error, "__module__": kind.__module__})
 
 
 def require_interpreter(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

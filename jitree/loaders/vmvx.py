@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.host_module import HostModule
 from jitree.dispatch.tiers import create_engine, default_tier
-from jitree.errors import InvalidArgumentError, error_context
+from jitree.errors import InvalidArgumentError, StatusError, error_context, pass_interruption
 from jitree.hal.executable import ExecutableLoader, ExecutableParameters
 from jitree.loaders.library import LOCAL_MEMORY_PAGE, MAXIMUM_COUNT, EntryPoint
 from jitree.loaders.vmvx_executable import VmvxExecutable, Workers
@@ -73,9 +73,16 @@ class VmvxLoader(ExecutableLoader):
         """See :mod:`jitree.loaders.vmvx_stores`."""
         if not looks_like_module(data):
             return ()
-        from jitree.loaders.vmvx_stores import stores_of  # few programs ask
+        from jitree.dispatch.native.source import from_program  # few programs ask
+        from jitree.loaders.vmvx_stores import stored_bindings
 
-        return stores_of(data)
+        try:
+            executable = BytecodeModule.load(bytes(data), "executable")
+        except StatusError as error:  # who loads it says so
+            pass_interruption(error)
+            return ()
+        source = from_program(executable.program)
+        return [(row.name, stored_bindings(source, row.ordinal)) for row in kernels(executable.module)]
 
     def try_load(self, parameters: ExecutableParameters) -> VmvxExecutable:
         """Reads, verifies and links the module and runs its initialiser.

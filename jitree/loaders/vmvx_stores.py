@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.reading import ReadBlock, ReadInstruction, read_blocks
-from jitree.dispatch.native.source import ModuleSource, from_program, mnemonics
+from jitree.dispatch.native.source import ModuleSource, mnemonics
 from jitree.dispatch.native.ssa import REF
-from jitree.errors import StatusError, pass_interruption
-from jitree.loaders.vmvx_kernels import kernels
 from jitree.loaders.vmvx_records import CHANGE_LISTS, KEEPS
 from jitree.vmfb.words import TAG_VALUE32, TAG_VALUE64
 
@@ -31,18 +28,6 @@ _LIST, _EITHER, _OTHER = range(3)
 """What the register of the bindings holds: their list as it was given, that is not known, something else."""
 _LOCAL, _CONSTANTS, _BINDINGS = range(3)
 """References among the arguments of a kernel, in their order."""
-
-
-def stores_of(data: memoryview) -> list[tuple[str, int]]:
-    """The kernels of an executable, in their order, and what they may store to; none of a file that cannot be
-    loaded."""
-    try:
-        executable = BytecodeModule.load(bytes(data), "executable")
-    except StatusError as error:
-        pass_interruption(error)
-        return []
-    source = from_program(executable.program)
-    return [(row.name, stored_bindings(source, row.ordinal)) for row in kernels(executable.module)]
 
 
 def stored_bindings(source: ModuleSource, ordinal: int) -> int:

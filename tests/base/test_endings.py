@@ -5,18 +5,20 @@ from __future__ import annotations
 import gc
 import operator
 import signal
+import sys
 from _thread import interrupt_main
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 
 from jitree import Session
-from jitree.base.endings import Ended, Ending, carefully, end_each, guard
+from jitree.base.endings import Ended, Ending, carefully, end_each, guard, raised_later
 from jitree.errors import ignored, is_interruption
 from jitree.hal import watchdog
 from jitree.hal.enums import BufferUsage, MemoryType
@@ -193,3 +195,24 @@ def test_it_is_not_lost_in_another_end(alarm: Callable[[], object]) -> None:
         holder.clear()
         sum(range(3))
     assert not holder
+
+
+def test_what_is_raised_later_is_itself_where_a_function_traces() -> None:
+    """Python makes an exception of its class twice then, the second time with the first one as argument."""
+    error, before = ValueError("late"), sys.gettrace()
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        return trace
+
+    def wait() -> None:
+        _ = [*raised_later(error)]
+        for _ in range(100):
+            pass
+
+    with pytest.raises(ValueError) as caught:
+        try:
+            sys.settrace(trace)
+            wait()
+        finally:
+            sys.settrace(before)
+    assert caught.value is error

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 from jitree import Session
+from jitree.errors import CancelledError
 from jitree.hal.local.queue import LocalQueue
 from jitree.hal.local.task import TaskDevice
 
@@ -233,6 +236,62 @@ def test_an_interrupt_anywhere_in_a_call_ends_its_kernel() -> None:
                 break
         assert place > 50
         assert (np.asarray(search(found, 2)) == 2).all()
+
+
+_LAST = 0x7FFFFFFF
+
+
+class _StrikeInside(_Strike):
+    """Not where the caller has the results already."""
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+        if frame.f_code.co_filename != __file__:
+            super().__call__(frame, event, argument)
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """What earlier tests have left does not end inside of what is interrupted: ends swallow interrupts."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_an_interrupt_anywhere_in_a_submission_by_machine_code_ends_its_kernel(no_collector: None) -> None:
+    """Nobody has its results, whether the program, the fence or the results are looked at."""
+    with Session("local-task://?threads=2", tier="fast") as session:
+        # It takes all turns, so that a caller that goes on leaves such work to other threads.
+        found, never, last = map(
+            session.to_device, (np.ones(4096, np.int32), np.full(4096, -1, np.int32), np.int32(_LAST))
+        )
+        device, search = session.device, session.load(_PROGRAMS / "asynchronous_endless.vmfb").f
+        assert isinstance(device, TaskDevice)
+        for _ in range(3):
+            assert (np.asarray(search.submit(found, last)) == _LAST).all()
+        assert search.is_direct
+        queue, place, comes = device._queue(-1), 0, True
+        while comes:
+            place, comes = place + 1, False
+            sys.setprofile(_StrikeInside(place, queue))
+            try:
+                kept = search.submit(never, last)
+            except KeyboardInterrupt:
+                comes = True
+            finally:
+                sys.setprofile(None)
+            if not comes:  # the session knows its work by what it gives
+                session.cancel()
+            until = time.monotonic() + 20
+            while (queue.announced or _is_busy(device)) and time.monotonic() < until:
+                time.sleep(0.0001)
+            if queue.announced or _is_busy(device):
+                session.cancel()
+                for operation in tuple(queue.announced):
+                    operation.interrupt(CancelledError("the test has ended"))
+                pytest.fail(f"it goes on after place {place}")
+        assert place > 30 and not kept._is_there()
+        assert (np.asarray(search(found, last)) == _LAST).all()
 
 
 def _is_busy(device: TaskDevice) -> bool:

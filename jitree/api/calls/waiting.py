@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
 
 from jitree.base.scopes import Scope
 from jitree.errors import CancelledError, StatusError, is_interruption
@@ -10,6 +11,21 @@ from jitree.errors import CancelledError, StatusError, is_interruption
 if TYPE_CHECKING:
     from jitree.dispatch.invocation import Invoker
     from jitree.hal.fence import Fence
+
+
+class Begun:
+    """What is to be awaited of a call that has begun. Its steps have begun, too: an interrupt as the caller
+    gets them or awaits them, or a caller that does not, ends them where they see to what is to end with them.
+    """
+
+    __slots__ = ("_steps",)
+
+    def __init__(self, steps: Generator[Any, Any, Any]) -> None:
+        next(steps)
+        self._steps = steps
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._steps
 
 
 def give_up(error: BaseException, signal: Fence, after: Fence | None = None) -> None:

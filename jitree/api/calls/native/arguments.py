@@ -124,6 +124,8 @@ def pass_host_array(python: Python, record: CallRecord, argument: Argument, valu
         return pass_donated(python, record, argument, load64(value + python.donation_array))
     if pass_numbers(python, record, argument, value):
         return True
+    if call(python.error_occurred) != 0:  # Python would lose it in the next call
+        return False
     converted = Ndarray(invoke_with(python, argument.convert, value))
     if not converted:
         return False

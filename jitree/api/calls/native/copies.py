@@ -108,7 +108,7 @@ def new_copy(
     python: Python, record: CallRecord, argument: Argument, rank: int, dimensions: int, address: int
 ) -> Entry:
     """A view of new memory for elements, which lie at an address, or are ``SCATTERED``. 0 if they are not for
-    machine code to copy."""
+    machine code to copy; an exception may be set."""
     state = record.state
     handle_pool = state.handle_pool
     if not handle_pool or not handle_pool.queue or not fits(argument, rank, dimensions):

@@ -144,7 +144,7 @@ def _objects(function: Function, machine: Machine, rest: Rest) -> dict[str, obje
         "wait_at_gate": invoker.wait_at_gate, "require_faultless": invoker.require_faultless,
         "drain": partial(table.drain, machine.state), "drain_deferred": table.drain_deferred,
         "go_on": rest.go_on, "set_aside": rest.set_aside, "when_reached": rest.when_reached,
-        "give_up": rest.give_up, "take_reference": rest.take_reference,
+        "give_up": rest.give_up, "give_up_work": rest.give_up_work, "take_reference": rest.take_reference,
         "supply": partial(_supply, table), "wait_for": rest.wait_for, "pending": rest.pending,
         "pending_submission": rest.pending_submission,
         "fence": None, "keep_lent": partial(_keep_lent, table),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from jitree.api.calls.native.layout import ARGUMENT, PASS_ARRAY, PASS_REFERENCE
 from jitree.api.calls.native.python import (
+    comes_again,
     drop,
     invoke_with_number,
     invoke_with_numbers,
@@ -18,7 +19,7 @@ from jitree.api.calls.native.python import (
 from jitree.api.calls.native.read_ahead import read_ahead
 from jitree.api.calls.native.records import Argument, AwaitedRecord, CallRecord, Python
 from jitree.api.calls.native.results import take_results
-from jitree.codegen.primitives import call, load64, stack, store64
+from jitree.codegen.primitives import call, load64, stack, store64, unlikely
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
 from jitree.modules.hal.native.fences import is_done_at_a_glance, is_done_in_a_moment, tick_of
@@ -75,6 +76,37 @@ def drop_signal(state: State, signal: Entry) -> None:
     release(state.handle_pool, signal, place_of(state) + STATE_RELEASED)
 
 
+def give_up_signal(python: Python, record: CallRecord, state: State, signal: Entry) -> None:
+    """Drops the fence of a call whose exception is set: nobody gets what its work computes."""
+    if signal:
+        error = stack(24)
+        call(python.fetch_error, error, error + 8, error + 16)
+        handle = call(python.new_long, place_of(signal))
+        call(python.restore_error, load64(error), load64(error + 8), load64(error + 16))
+        give_up_work(python, record, handle)
+        drop(python, handle)
+    drop_signal(state, signal)
+
+
+def give_up_work(python: Python, record: CallRecord, work: int) -> None:
+    """Tells the work of a call, by an object that says which, of the exception that is set, which stays. What
+    a signal's handler raises meanwhile is another one for the same call: the work is told again."""
+    error = stack(24)
+    call(python.fetch_error, error, error + 8, error + 16)
+    call(python.normalize_error, error, error + 8, error + 16)
+    if load64(error + 16) != 0:
+        call(python.set_traceback, load64(error + 8), load64(error + 16))
+    arguments = stack(16)
+    store64(arguments, work)
+    store64(arguments + 8, load64(error + 8))
+    while not is_done(python, call(python.vectorcall, record.give_up_work, arguments, 2, 0)):
+        has_no_room = comes_again(python)
+        call(python.clear_error)
+        if has_no_room:
+            break
+    call(python.restore_error, load64(error), load64(error + 8), load64(error + 16))
+
+
 def take_signalled(
     python: Python, record: CallRecord, state: State, signal: Entry, prompt: int, awaited: AwaitedRecord
 ) -> int:
@@ -90,19 +122,22 @@ def take_signalled(
         drop_signal(state, signal)
         return take_owed(python, record, state, tick, awaited)
     if tick > 0:
-        drop_signal(state, signal)
         fence = invoke_with_number(python, record.pending_submission, tick)
     else:
         fence = invoke_with_number(python, record.pending, place_of(signal))
     if fence == 0:
+        give_up_signal(python, record, state, signal)
         return 0
-    if prompt != PROMPT and fence != python.none:
-        awaited.what = fence
+    drop_signal(state, signal)
+    if fence == python.none:
+        drop(python, fence)
+        return take_results(python, record)
+    awaited.what = fence
+    if prompt != PROMPT:
         return take_results(python, record)
     record.fence = fence
     results = take_results(python, record)
     record.fence = python.none
-    drop(python, fence)
     return results
 
 
@@ -120,17 +155,30 @@ def take_owed(python: Python, record: CallRecord, state: State, tick: int, await
     return take_results(python, record)
 
 
-def when_reached(python: Python, record: CallRecord, awaited: AwaitedRecord, results: int) -> int:
-    """Results when the awaited fence, a reference to which is taken over, is reached; without the lock, other
-    calls run meanwhile. 0 with an exception set."""
+def when_submitted(
+    python: Python, record: CallRecord, awaited: AwaitedRecord, results: int, prompt: int
+) -> int:
+    """Results, as the caller waits for them, of a call whose fence, a reference to which is taken over, was
+    not reached. 0 with an exception set: then the work is told of it."""
     fence = awaited.what
-    if results != 0 and not is_done(
-        python, invoke_with_object_and_number(python, record.wait_for, fence, awaited.cancels)
-    ):
-        drop(python, results)
-        results = 0
+    if results != 0 and prompt == PATIENT:
+        results = when_reached(python, record, awaited, results)
+    elif results != 0 and prompt != PROMPT:
+        results = to_be_awaited(python, record, awaited, results)
+    if unlikely(results == 0):
+        give_up_work(python, record, fence)
     drop(python, fence)
     return results
+
+
+def when_reached(python: Python, record: CallRecord, awaited: AwaitedRecord, results: int) -> int:
+    """Results when the awaited fence is reached; without the lock, other calls run meanwhile. 0 with an
+    exception set."""
+    fence = awaited.what
+    if is_done(python, invoke_with_object_and_number(python, record.wait_for, fence, awaited.cancels)):
+        return results
+    drop(python, results)
+    return 0
 
 
 def when_done(python: Python, record: CallRecord, awaited: AwaitedRecord, results: int) -> int:
@@ -156,18 +204,15 @@ def wait_for_device(python: Python, stream: StreamRecord, tick: int) -> bool:
 
 
 def to_be_awaited(python: Python, record: CallRecord, awaited: AwaitedRecord, results: int) -> int:
-    """As :func:`when_reached`, but gives a coroutine that waits."""
-    fence = awaited.what
-    coroutine = 0
-    if results != 0:
-        cancels = call(python.new_long, awaited.cancels)
-        if cancels != 0:
-            arguments = stack(24)
-            store64(arguments, fence)
-            store64(arguments + 8, results)
-            store64(arguments + 16, cancels)
-            coroutine = call(python.vectorcall, record.when_reached, arguments, 3, 0)
-            drop(python, cancels)
-        drop(python, results)
-    drop(python, fence)
-    return coroutine
+    """As :func:`when_reached`, but gives what waits when it is awaited."""
+    rest = 0
+    cancels = call(python.new_long, awaited.cancels)
+    if cancels != 0:
+        arguments = stack(24)
+        store64(arguments, awaited.what)
+        store64(arguments + 8, results)
+        store64(arguments + 16, cancels)
+        rest = call(python.vectorcall, record.when_reached, arguments, 3, 0)
+        drop(python, cancels)
+    drop(python, results)
+    return rest

@@ -9,14 +9,14 @@ from __future__ import annotations
 from jitree.api.calls.native.arguments import pass_arguments
 from jitree.api.calls.native.fences import (
     drop_signal,
+    give_up_signal,
     note_extents,
     pass_fences,
     take_owed,
     take_signalled,
     taken_signal,
-    to_be_awaited,
     when_done,
-    when_reached,
+    when_submitted,
 )
 from jitree.api.calls.native.layout import AWAITED, CALL, CAPSULE_POINTER_AT
 from jitree.api.calls.native.lending import end_lending
@@ -91,7 +91,7 @@ def place_method(self: int, arguments: int, count: int, names: int) -> int:
 
 def call_by_record(python: Python, function: int, arguments: int, count: int, names: int, prompt: int) -> int:
     """``prompt``: PATIENT to wait for the results, PROMPT to return arrays that may still be computed,
-    ``_AWAITED`` to return a coroutine where there is something to wait for."""
+    ``_AWAITED`` to return what is to be awaited where there is something to wait for."""
     direct = load64(function + python.function_direct)
     if unlikely(direct == 0 or direct == python.none):
         return _SLOWLY
@@ -144,9 +144,7 @@ def call_through_gate(python: Python, record: CallRecord, arguments: int, count:
         return result
     if prompt == PATIENT and awaited.submission != 0:
         return when_done(python, record, awaited, result)
-    if prompt == _AWAITED:
-        return to_be_awaited(python, record, awaited, result)
-    return when_reached(python, record, awaited, result)
+    return when_submitted(python, record, awaited, result, prompt)
 
 
 def enter_gate(python: Python, record: CallRecord) -> bool:
@@ -211,20 +209,20 @@ def call_directly(
     if unlikely(prompt != PATIENT):
         state.prompt = PATIENT
     if unlikely(not is_complete):
-        drop_signal(state, signal)
-        return ended(python, record, gate)
+        return ended(python, record, gate, signal)
     # Before Python runs, which might give new references to what is to be freed.
     if unlikely(not drained(python, record, state)):
-        drop_signal(state, signal)
+        give_up_signal(python, record, state, signal)
         return settle(python, record, 0)
     if not signal:
         return settle(python, record, take_owed(python, record, state, state.owed, awaited))
     return settle(python, record, take_signalled(python, record, state, signal, prompt, awaited))
 
 
-def ended(python: Python, record: CallRecord, gate: GateRecord) -> int:
+def ended(python: Python, record: CallRecord, gate: GateRecord, signal: Entry) -> int:
     """The end of a call that failed in Python, which has settled everything unless Ctrl-C came first, or
-    there was no more room on Python's stack."""
+    there was no more room on Python's stack. A reference to its fence is taken over."""
+    give_up_signal(python, record, record.state, signal)
     error = stack(24)
     call(python.fetch_error, error, error + 8, error + 16)
     while gate.nesting != 0:

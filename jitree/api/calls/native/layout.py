@@ -262,17 +262,18 @@ CALL: Final = Record(
     i64 drain               # of the table: frees what machine code has released,
     i64 drain_deferred      # and what others have dropped
     i64 go_on               # of the DirectCall: the rest of a call that machine code has left,
-    i64 set_aside           # the same without waiting: gives None, or a coroutine that completes it,
+    i64 set_aside           # the same without waiting: gives None, or what completes it when it is awaited,
     i64 give_up             # its end if that was interrupted before it began
+    i64 give_up_work        # tells the work that reaches a fence (or its handle): the caller gets an error
     i64 take_reference      # a result that is no array
     i64 supply              # makes sure that there is memory for an argument of some size
     i64 signal              # address of the register of a fence that is reached at the end, 0 = none
     i64 workspace           # address of the register of memory for intermediate results, 0 = none
     i64 sizes               # the SIZES record of what that memory must have, 0 = Python looks at it
-    i64 pending             # of the DirectCall: gives that fence, None if it has been reached,
+    i64 pending             # of the DirectCall: gives the fence of a handle, None if it has been reached,
     i64 pending_submission  # the same of a submission, whose number it is given
     i64 wait_for            # waits for it, without the lock: is given it and AWAITED.cancels,
-    i64 when_reached        # or gives a coroutine that waits for it
+    i64 when_reached        # or gives what waits for it when it is awaited
     i64 fence               # of the arrays that are returned by the call in progress, or None
     i64 rewrites            # 1 = the program writes to arrays of a device that the host may have read
     i64 lent                # handles of memory that was lent to the call, linked in their extensions

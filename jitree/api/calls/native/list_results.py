@@ -80,4 +80,6 @@ def take_reference(python: Python, record: CallRecord, result: Result, handle: E
     """An array, or what Python makes of anything else; takes over a reference. 0 with an exception set."""
     if handle and handle.kind == result.view_kind:
         return new_result(python, record, handle)
-    return invoke_with_number(python, record.take_reference, place_of(handle))
+    made = invoke_with_number(python, record.take_reference, place_of(handle))
+    release(record.state.handle_pool, handle, place_of(record.state) + STATE_RELEASED)
+    return made

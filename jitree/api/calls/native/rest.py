@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 from jitree.api.array import WRITES
 from jitree.api.calls.packing import unpack_reference
-from jitree.api.calls.waiting import await_work, await_work_async
+from jitree.api.calls.waiting import Begun, await_work, await_work_async, give_up
 from jitree.api.function import Function, unpacked
 from jitree.dispatch.fast.engine import RUNNING
 from jitree.dispatch.function import BytecodeFunction
@@ -68,9 +68,9 @@ class Rest:
             self._end(error)
             raise
 
-    def set_aside(self, signal: int) -> Coroutine[Any, Any, Any] | None:
+    def set_aside(self, signal: int) -> Begun | None:
         """As :meth:`go_on`, without waiting: None if the call is complete, or what completes it and gives its
-        results. ``signal``: the handle of the fence that it reaches, 0 for none."""
+        results when it is awaited. ``signal``: the handle of the fence that it reaches, 0 for none."""
         from jitree.dispatch.setting_aside import go_on_promptly  # of few programs
 
         invoker, machine, entry = self._invoker, self._machine, self._entry
@@ -90,34 +90,59 @@ class Rest:
             uses = self._uses()
             use = begun = AwaitedUse(lambda: uses, fence)
             begun.begin()
-        return self._finish(call, fence, invoker.gate[BEGUN], use, invoker.submissions.exchange({}))
+        submitted = invoker.submissions.exchange({})
+        return Begun(self._finish(call, fence, invoker.gate[BEGUN], use, submitted))
 
-    async def _finish(
+    def _finish(
         self,
         call: Call,
         fence: Fence | None,
         begun: int,
         use: AbstractContextManager[object],
         submitted: dict[Any, None],
-    ) -> Any:
+    ) -> Generator[Any, Any, Any]:
+        with use:
+            try:
+                yield
+                results = yield from self._invoker.drive(call, begun, submitted).__await__()
+            except BaseException as error:
+                self._fail(error, fence)
+                raise
         try:
-            with use:
-                results = await self._invoker.drive(call, begun, submitted)
-        except StatusError as error:
-            error.with_context(f"`{self._declaration}`")
+            WRITES[0] += self._rewrites
+            made = unpacked(results, self._unpackers, self._devices, None)
+            if fence is not None:
+                yield from await_work_async(self._invoker, begun, fence).__await__()
+            return made
+        except BaseException as error:
+            self._fail(error, fence)
             raise
-        WRITES[0] += self._rewrites
-        made = unpacked(results, self._unpackers, self._devices, None)
-        return made if fence is None else await self.when_reached(fence, made, begun)
 
-    async def when_reached(self, fence: Fence, results: Any, begun: int) -> Any:
-        """Results, when a fence is reached, of a call that began with those cancellations."""
+    def when_reached(self, fence: Fence, results: Any, begun: int) -> Begun:
+        """What gives results, when a fence is reached, of a call that began with those cancellations."""
+        return Begun(self._await(fence, results, begun))
+
+    def _await(self, fence: Fence, results: Any, begun: int) -> Generator[Any, Any, Any]:
         try:
-            await await_work_async(self._invoker, begun, fence)
-        except StatusError as error:
-            error.with_context(f"`{self._declaration}`")
+            yield
+            yield from await_work_async(self._invoker, begun, fence).__await__()
+            return results
+        except BaseException as error:
+            self._fail(error, fence)
             raise
-        return results
+
+    def _fail(self, error: BaseException, fence: Fence | None) -> None:
+        """A call fails with an error, which the caller raises, in place of the results at a fence."""
+        if isinstance(error, StatusError):
+            error.with_context(f"`{self._declaration}`")
+        if fence is not None:
+            give_up(error, fence)
+
+    def give_up_work(self, work: Fence | int, error: BaseException) -> None:
+        """The caller gets an error in place of results. ``work``: a fence that the work of the call reaches,
+        or the handle of one."""
+        fence = self._invoker.table.object(work) if isinstance(work, int) else work
+        give_up(error, cast("Fence", fence))
 
     def _end(self, error: BaseException) -> None:
         with error_context(f"`{self._declaration}`"):
@@ -133,11 +158,7 @@ class Rest:
 
     def take_reference(self, handle: int) -> Any:
         """A result that is no buffer view, or may be of any of several devices."""
-        table = self._invoker.table
-        try:
-            return unpack_reference(table.object(handle), self._devices, None)
-        finally:
-            table.release(handle)
+        return unpack_reference(self._invoker.table.object(handle), self._devices, None)
 
     def wait_for(self, fence: Fence, begun: int) -> None:
         """Waits for a fence, without the lock, in a call that began with those cancellations: others may have
@@ -158,8 +179,8 @@ class Rest:
         self.wait_for(self._promised(tick), begun)
 
     def pending(self, handle: int) -> Fence | None:
-        """A fence, a reference to which is taken over; None if it has been reached."""
-        return self._submitted(cast("Fence", self._invoker.table.take(handle)))
+        """The fence of a handle; None if it has been reached."""
+        return self._submitted(cast("Fence", self._invoker.table.object(handle)))
 
     def pending_submission(self, tick: int) -> Fence | None:
         """As :meth:`pending`, the fence of a submission of the device."""
