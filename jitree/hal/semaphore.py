@@ -41,9 +41,8 @@ class _Telling(_local):
     turns: deque[News] | None = None
     """What the thread has still to tell, while it does."""
 
-    def __init__(self) -> None:
-        self.works: list[Callable[[], None]] = []
-        """What it does after that."""
+    works: list[Callable[[], None]] | None = None
+    """What it does after that."""
 
 
 _this_thread: Final = _Telling()
@@ -103,10 +102,10 @@ class Timepoints:
         """The first of the lowest value, if that is at most this one."""
         heap = self._heap
         while heap and heap[0] <= value:
-            same = self._of_value.get(heap[0])
-            if same:
-                return next(iter(same))
-            heappop(heap)
+            for timepoint in self._of_value.get(heap[0], ()):
+                return timepoint  # no end of a device comes between the two, as it could between calls
+            if heap and heap[0] not in self._of_value:
+                heappop(heap)
         return None
 
 
@@ -226,8 +225,9 @@ class Semaphore(Unique):
         with self._lock:
             if self._failure is None:
                 self._failure = error
-            failure = self._failure
-        _call_in_turn(self, MAXIMUM_PAYLOAD, failure)
+            failure, is_due = self._failure, self._first_due(MAXIMUM_PAYLOAD) is not None
+        if is_due:
+            _call_in_turn(self, MAXIMUM_PAYLOAD, failure)
 
     def on_reached(self, value: int, callback: ReachedCallback) -> Timepoint | None:
         """Calls ``callback`` once when ``value`` is reached or the semaphore fails.
@@ -360,8 +360,8 @@ def _tell(turns: deque[News]) -> BaseException | None:
                 raised = raised or error
     finally:
         _this_thread.turns = None
-    works, _this_thread.works = _this_thread.works, []
-    for work in works:
+    works, _this_thread.works = _this_thread.works, None
+    for work in works or ():
         try:
             work()
         except BaseException as error:
@@ -373,5 +373,7 @@ def after_failures(work: Callable[[], None]) -> None:
     """Does something that takes long: at once, or after the failures that this thread is telling of."""
     if _this_thread.turns is None:
         work()
+    elif _this_thread.works is None:
+        _this_thread.works = [work]
     else:
         _this_thread.works.append(work)

@@ -356,7 +356,7 @@ def test_an_interrupt_where_python_makes_the_list(pooled: Session, keeping: Modu
         keeping.fail([numbers(6)], 0)
 
 
-@pytest.mark.parametrize("place", ["unpack_reference", "object", "release"])
+@pytest.mark.parametrize("place", ["unpack_reference", "object"])
 def test_an_interrupt_where_an_element_is_made(pooled: Session, place: str) -> None:
     """It is that, and no error of the interpreter's."""
     program = Assembler(f"echo_{place}").function("f", "0r_r", "return [%R0]", attrs=ECHOES)
