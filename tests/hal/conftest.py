@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -9,6 +10,7 @@ import pytest
 
 from jitree.cuda.driver import CudaDriver
 from jitree.errors import UnavailableError
+from jitree.hal import pending
 from jitree.hal.device import Device
 from jitree.hal.driver import DriverRegistry, declared_drivers
 from jitree.hal.executable import ExecutableLoader
@@ -75,6 +77,15 @@ def register_cuda(registry: DriverRegistry, name: str) -> None:
 @pytest.fixture
 def registry() -> DriverRegistry:
     return DriverRegistry((name, row) for name, row in declared_drivers() if name != "cuda")
+
+
+@pytest.fixture
+def nothing_pending() -> Iterator[None]:
+    """What other tests have left is no matter here, and is not what this one leaves."""
+    gc.collect()
+    pending._after_fork()
+    yield
+    pending._after_fork()
 
 
 def devices(names: Sequence[str]) -> Callable[..., Iterator[Device]]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -20,17 +19,11 @@ from jitree.hal.fence import Fence
 from jitree.hal.memory_map import Extent, MemoryMap
 from jitree.hal.semaphore import Semaphore
 
-FEW, MANY = 250, 1000
+pytestmark = pytest.mark.usefixtures("nothing_pending")
+
+FEW, MANY = 100, 400
 WEIGHTS: Extent = (1 << 40, (1 << 40) + (1 << 30))
 Order = Callable[[int], list[int]]
-
-
-@pytest.fixture(autouse=True)
-def nothing_pending() -> Iterator[None]:
-    gc.collect()
-    pending._after_fork()
-    yield
-    pending._after_fork()
 
 
 def steps_of(work: Callable[[], object]) -> int:

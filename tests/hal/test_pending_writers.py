@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from random import Random
 
@@ -21,18 +21,12 @@ from jitree.hal.pending import Earlier
 from jitree.hal.semaphore import Semaphore
 from tests.hal.test_pending import steps_of
 
+pytestmark = pytest.mark.usefixtures("nothing_pending")
+
 FEW, MANY = 100, 400
 CACHE: Extent = (4096, 8192)
 SLOT: Extent = (5000, 5064)
 Extents = tuple[Extent, ...]
-
-
-@pytest.fixture(autouse=True)
-def nothing_pending() -> Iterator[None]:
-    gc.collect()
-    pending._after_fork()
-    yield
-    pending._after_fork()
 
 
 def new_fence() -> Fence:
