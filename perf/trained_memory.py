@@ -72,7 +72,7 @@ def compile_kernels(file: Path, processors: int) -> None:
     from jitree.codegen.image.build import build, generate
     from jitree.codegen.image.compile import host_target
     from jitree.dispatch.bytecode_module import BytecodeModule
-    from jitree.loaders import vmvx_images
+    from jitree.loaders.vmvx import images as vmvx_images
 
     for executable in vmvx_images.executables(BytecodeModule.load(file).module):
         for recipe in vmvx_images.recipes(executable):

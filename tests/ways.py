@@ -92,7 +92,7 @@ def kernels() -> None:
     """From the bytecode of VMVX kernels to LLVM IR, the second time: Numba's part is known by then."""
     from jitree.codegen.image import build
     from jitree.dispatch.bytecode_module import BytecodeModule
-    from jitree.loaders import vmvx_images
+    from jitree.loaders.vmvx import images as vmvx_images
 
     module = BytecodeModule.load(f"{_DIGITS}.vmvx.vmfb")
     recipes = [

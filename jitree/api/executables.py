@@ -88,7 +88,7 @@ def _system(providers: Sequence[ImportProvider]) -> ExecutableLoader:
 def _vmvx(
     tier: str | Engine | None, modules: Sequence[HostModule], bounds: Bounds, arithmetic: str
 ) -> ExecutableLoader:
-    from jitree.loaders.vmvx import VmvxLoader
+    from jitree.loaders.vmvx.loader import VmvxLoader
     from jitree.modules.vmvx import VmvxModule
 
     return VmvxLoader((VmvxModule(), *modules), tier, bounds, arithmetic)

@@ -16,7 +16,7 @@ from jitree.codegen.image.flat import hashed
 from jitree.codegen.image.pack import Mismatch, Pack, warn
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError, UnavailableError
-from jitree.loaders import vmvx_images
+from jitree.loaders.vmvx import images as vmvx_images
 
 if TYPE_CHECKING:
     from jitree.dispatch.context import ModuleLike

@@ -13,7 +13,7 @@ _PACKAGE: Final = Path(jitree.__file__).parent
 _SOURCES: Final = (
     "api/calls/native/*", "base/layout.py", "codegen/**/*", "dispatch/fast/*", "dispatch/native/**/*",
     "dispatch/semantics*", "hal/*_layout.py", "hal/*_record.py", "hal/enums.py", "hal/heap.py",
-    "hal/local/executor/*", "hal/local/queue_record.py", "loaders/vmvx_*", "modules/hal/native/*",
+    "hal/local/executor/*", "hal/local/queue_record.py", "loaders/vmvx/*", "modules/hal/native/*",
     "modules/imports.tsv", "modules/vmvx/*", "regs/access.py", "regs/counting.py", "regs/layout.py",
     "types.py", "vmfb/cconv.py", "vmfb/isa*", "vmfb/native/*", "vmfb/superinstruction*",
     "vmfb/tables.py", "vmfb/words.py",

@@ -41,7 +41,7 @@ def batches(paths: Sequence[str]) -> Iterator[Provider | ImageBatch]:
     from jitree.dispatch.bytecode_module import BytecodeModule
     from jitree.dispatch.native import tiering
     from jitree.hal.local import executor
-    from jitree.loaders import vmvx_images
+    from jitree.loaders.vmvx import images as vmvx_images
 
     own = (item for item in own_recipes() if item != executor.RECIPE or executor.supported())
     yield from map(provider, own)
@@ -54,7 +54,7 @@ def batches(paths: Sequence[str]) -> Iterator[Provider | ImageBatch]:
 def recipes_of(module: BytecodeModule, arithmetic: str = FUSED) -> Iterator[Recipe]:
     """What a module and its executables run as, in sessions of an arithmetic."""
     from jitree.dispatch.native import tiering
-    from jitree.loaders import vmvx_images
+    from jitree.loaders.vmvx import images as vmvx_images
 
     yield tiering.recipe(module.program, module.name)
     for executable in vmvx_images.executables(module.module, arithmetic):
@@ -67,7 +67,7 @@ def own_recipes() -> tuple[Recipe, ...]:
     from jitree.dispatch.fast import LOOP
     from jitree.dispatch.native.prelude import BASE
     from jitree.hal.local import executor
-    from jitree.loaders.vmvx_images import SPANS
+    from jitree.loaders.vmvx.images import SPANS
     from jitree.modules.hal import native as hal
     from jitree.modules.vmvx import native as vmvx
     from jitree.vmfb.native.code import RECIPE as LOAD

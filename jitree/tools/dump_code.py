@@ -14,9 +14,9 @@ from jitree.codegen.image.generated import Unit
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native import tiering
 from jitree.errors import NotFoundError
-from jitree.loaders import vmvx_images
-from jitree.loaders.vmvx_kernels import kernels
-from jitree.loaders.vmvx_text import WORKGROUP
+from jitree.loaders.vmvx import images as vmvx_images
+from jitree.loaders.vmvx.kernels import kernels
+from jitree.loaders.vmvx.text import WORKGROUP
 from jitree.observe.taps import near
 from jitree.tools.dump_executables import is_executable
 from jitree.vmfb.disassemble import function_symbol

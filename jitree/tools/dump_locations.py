@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator
 
 from jitree.cuda import executable_format
 from jitree.errors import StatusError
-from jitree.loaders import fatelf, vmvx_images
+from jitree.loaders import fatelf
 from jitree.loaders.embedded_elf import open_library
 from jitree.loaders.environment import Environment
 from jitree.loaders.library import NativeExecutable, query_library
-from jitree.loaders.vmvx import kernel_places
-from jitree.loaders.vmvx_kernels import kernels
+from jitree.loaders.vmvx import images as vmvx_images
+from jitree.loaders.vmvx.kernels import kernels
+from jitree.loaders.vmvx.loader import kernel_places
 from jitree.tools.dump_executables import ELF, is_executable
 from jitree.vmfb.schema import ModuleTables
 

@@ -16,8 +16,8 @@ from jitree.dispatch.native.build import build
 from jitree.dispatch.native.source import from_program
 from jitree.dispatch.native.ssa import Block, SsaLoop
 from jitree.errors import not_installed
-from jitree.loaders import vmvx_images
-from jitree.loaders.vmvx_kernels import kernels
+from jitree.loaders.vmvx import images as vmvx_images
+from jitree.loaders.vmvx.kernels import kernels
 
 
 class _Count(NamedTuple):

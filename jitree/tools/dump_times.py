@@ -15,8 +15,8 @@ from jitree.codegen.image import Recipe
 from jitree.codegen.image.build import generate
 from jitree.codegen.image.compile import compile_unit, host_target, optimized_module
 from jitree.dispatch.bytecode_module import BytecodeModule
-from jitree.loaders import vmvx_images
-from jitree.loaders.vmvx_kernels import kernels
+from jitree.loaders.vmvx import images as vmvx_images
+from jitree.loaders.vmvx.kernels import kernels
 
 Result = TypeVar("Result")
 _MILLISECONDS: Final = 1e3

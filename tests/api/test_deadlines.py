@@ -379,7 +379,7 @@ def test_waiting_for_machine_code_ends(device: str, monkeypatch: pytest.MonkeyPa
     look = Provider._look
 
     def never_for_kernels(provider: Provider, niceness: Callable[[], int | None]) -> None:
-        if not provider.recipe.generator.startswith("jitree.loaders.vmvx_build"):
+        if not provider.recipe.generator.startswith("jitree.loaders.vmvx.build"):
             look(provider, niceness)
 
     monkeypatch.setattr(Provider, "_look", never_for_kernels)
@@ -397,7 +397,7 @@ def test_a_call_that_waits_because_that_is_sooner_ends(device: str, monkeypatch:
     look = Provider._look
 
     def never_for_kernels(provider: Provider, niceness: Callable[[], int | None]) -> None:
-        if not provider.recipe.generator.startswith("jitree.loaders.vmvx_build"):
+        if not provider.recipe.generator.startswith("jitree.loaders.vmvx.build"):
             look(provider, niceness)
         elif niceness() is not None:
             provider.begun = provider.begun or time.monotonic()
@@ -406,7 +406,7 @@ def test_a_call_that_waits_because_that_is_sooner_ends(device: str, monkeypatch:
     for waited_for in (Provider, ImageBatch):
         monkeypatch.setattr(waited_for, "estimate", 0.0)
     monkeypatch.setattr("jitree.codegen.image.batch._PATIENCE_SECONDS_MORE", 1e6)
-    monkeypatch.setattr("jitree.loaders.vmvx_native.PATIENCE", 0)
+    monkeypatch.setattr("jitree.loaders.vmvx.native.PATIENCE", 0)
     with Session(device, tier="auto") as session:
         classify, image = session.load(DIGITS).classify, np.zeros((8, 8), np.float32)
         for _ in range(2):

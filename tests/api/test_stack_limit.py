@@ -14,7 +14,7 @@ import pytest
 from jitree import CustomModule, Session
 from jitree.api.module import Module
 from jitree.errors import StatusError
-from jitree.loaders import vmvx_worker
+from jitree.loaders.vmvx import worker as vmvx_worker
 from jitree.modules.hal.native.handle_pool import HandlePool
 
 PROGRAM = Path(__file__).parents[2] / "examples/custom_module/program.vmfb"

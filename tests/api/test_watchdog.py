@@ -15,7 +15,7 @@ from jitree.dispatch.tiers import TIERS
 from jitree.hal import watchdog
 from jitree.hal.command_list import CommandList
 from jitree.hal.local.executor import require_native_executor
-from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
 from tests.assembler import Assembler
 from tests.hal.native_kernels import aligned, whole
 from tests.loaders.vmvx_programs import load

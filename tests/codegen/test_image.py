@@ -354,7 +354,7 @@ def test_mapping_imports_no_compiler(folder: Path) -> None:
     assert result.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("generator", ["jitree.loaders.vmvx_build", "jitree.dispatch.native.generate"])
+@pytest.mark.parametrize("generator", ["jitree.loaders.vmvx.build", "jitree.dispatch.native.generate"])
 def test_builders_of_kernels_import_little(generator: str) -> None:
     """A program waits for them on a slow tier."""
     program = (

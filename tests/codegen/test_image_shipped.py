@@ -23,7 +23,7 @@ from jitree.codegen.image.generated import Generated, Unit
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native import prelude
 from jitree.dispatch.native.prelude import BASE
-from jitree.loaders import vmvx_images
+from jitree.loaders.vmvx import images as vmvx_images
 from jitree.tools import build_stamp, ship_images
 from jitree.tools.cache_warm import own_recipes
 from tests.loaders.samples import sample

@@ -23,7 +23,7 @@ from jitree.dispatch.native.source import from_program
 from jitree.errors import StatusError
 from jitree.hal.command_list import DIRECT, CommandList
 from jitree.hal.local import executor
-from jitree.loaders.vmvx_executable import VmvxExecutable
+from jitree.loaders.vmvx.executable import VmvxExecutable
 from jitree.regs.memory import address_of
 from tests.dispatch.native.nests.programs import LoopText
 from tests.fuzz.nests import KINDS, LENGTH, Outcome, disagreements, extreme, memory_of

@@ -22,10 +22,10 @@ from jitree.hal.command_list import CommandList
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.local import executor
 from jitree.hal.local.executor.records import KernelDispatch, KernelEntry, Workgroup
-from jitree.loaders.vmvx_executable import VmvxExecutable
-from jitree.loaders.vmvx_images import SPANS
-from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
-from jitree.loaders.vmvx_native import CompiledKernels
+from jitree.loaders.vmvx.executable import VmvxExecutable
+from jitree.loaders.vmvx.images import SPANS
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
+from jitree.loaders.vmvx.native import CompiledKernels
 from jitree.regs.memory import UNBOUNDED, Bounds, address_of
 from tests.assembler import Assembler
 from tests.dispatch.native.nests.programs import LoopText, Text

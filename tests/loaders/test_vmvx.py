@@ -15,10 +15,10 @@ from jitree.errors import InvalidArgumentError, NotFoundError, OutOfRangeError, 
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor
 from jitree.hal.pipeline_layout import PipelineLayout
-from jitree.loaders import vmvx_executable
-from jitree.loaders.vmvx import VmvxLoader
-from jitree.loaders.vmvx_arguments import KernelArguments
-from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
+from jitree.loaders.vmvx import executable as vmvx_executable
+from jitree.loaders.vmvx.arguments import KernelArguments
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
+from jitree.loaders.vmvx.loader import VmvxLoader
 from jitree.regs.machine import Machine
 from tests.assembler import Assembler
 from tests.dispatch.harness import HostFunctions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jitree.errors import StatusError
-from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
 from tests.assembler import Assembler
 from tests.loaders.test_vmvx_native import STORE_NUMBER, run
 from tests.loaders.vmvx_programs import NUMBER, load

@@ -23,8 +23,8 @@ from jitree.hal.driver import DriverRegistry, declared_drivers
 from jitree.hal.executable import ExecutableLoader, ExecutableParameters
 from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator
-from jitree.loaders.vmvx import FORMAT, VmvxLoader
-from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
+from jitree.loaders.vmvx.loader import FORMAT, VmvxLoader
 from jitree.modules.vmvx import VmvxModule
 from tests.assembler import Assembler
 from tests.hal.helpers import TIMEOUT, finish, record

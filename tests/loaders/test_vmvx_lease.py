@@ -13,11 +13,11 @@ from jitree.errors import ResourceExhaustedError
 from jitree.hal.command_list import CommandList
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local import executor
-from jitree.loaders.vmvx_arguments import KernelArguments
-from jitree.loaders.vmvx_context import WorkerContext
-from jitree.loaders.vmvx_executable import VmvxExecutable
-from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
-from jitree.loaders.vmvx_lease import Lease
+from jitree.loaders.vmvx.arguments import KernelArguments
+from jitree.loaders.vmvx.context import WorkerContext
+from jitree.loaders.vmvx.executable import VmvxExecutable
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
+from jitree.loaders.vmvx.lease import Lease
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.handles import HandleTable
 from jitree.regs.memory import MAXIMUM_FRAMES, Bounds

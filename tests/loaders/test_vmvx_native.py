@@ -21,11 +21,11 @@ from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor
 from jitree.hal.local.thread_team import Team
 from jitree.hal.local.topology import unpinned
-from jitree.loaders import vmvx_executable, vmvx_native, vmvx_worker
-from jitree.loaders.vmvx_context import WorkerContext
-from jitree.loaders.vmvx_executable import VmvxExecutable
-from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
-from jitree.loaders.vmvx_records import MOST_FINISHED
+from jitree.loaders.vmvx import native, worker
+from jitree.loaders.vmvx.context import WorkerContext
+from jitree.loaders.vmvx.executable import VmvxExecutable, Workers
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
+from jitree.loaders.vmvx.records import MOST_FINISHED
 from tests.assembler import Assembler
 from tests.hal.native_kernels import aligned, whole
 from tests.loaders.vmvx_programs import COUNT, NUMBER, kernels, load
@@ -136,13 +136,13 @@ def finishes(monkeypatch: pytest.MonkeyPatch) -> Finishes:
 def vm_spans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one with each span that the VM runs."""
     spans: list[int] = []
-    run = vmvx_executable.Workers.run
+    run = Workers.run
 
     def counted(*arguments: object) -> int:
         spans.append(1)
         return run(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(vmvx_executable.Workers, "run", counted)
+    monkeypatch.setattr(Workers, "run", counted)
     return spans
 
 
@@ -249,7 +249,7 @@ def test_every_thread_has_a_worker_context(vm_spans: list[int]) -> None:
 
 def test_without_room_for_contexts_the_vm_runs(monkeypatch: pytest.MonkeyPatch, vm_spans: list[int]) -> None:
     executable = load(kernels(), "native")
-    monkeypatch.setattr(vmvx_native, "MAXIMUM_CONTEXTS", 1)
+    monkeypatch.setattr(native, "MAXIMUM_CONTEXTS", 1)
     (context,) = executable._compiled._contexts.values()  # type: ignore[union-attr]
     context._record[0] = 1
     try:
@@ -325,7 +325,7 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 def test_much_used_kernels_are_taken_over(
     empty_cache: None, monkeypatch: pytest.MonkeyPatch, vm_spans: list[int]
 ) -> None:
-    monkeypatch.setattr(vmvx_native, "PATIENCE", 0)
+    monkeypatch.setattr(native, "PATIENCE", 0)
     executable = load(Assembler("mine").function("f", ENTRY_CONVENTION, SCRATCH), "auto")
     deadline = time.monotonic() + 60
     while not executable._compiled.ready and time.monotonic() < deadline:  # type: ignore[union-attr]
@@ -370,12 +370,13 @@ def test_kernels_for_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     from jitree.codegen.image.build import build
     from jitree.codegen.image.compile import Target
     from jitree.dispatch.bytecode_module import BytecodeModule
-    from jitree.loaders import vmvx_build, vmvx_images
+    from jitree.loaders.vmvx import images
+    from jitree.loaders.vmvx.build import generate
     from tests.loaders.samples import sample
 
     monkeypatch.setattr(processor, "words", lambda name: frozenset())
-    recipe = vmvx_images.recipes(BytecodeModule.load(sample("vmvx_mm-3.13.0.fb"), "executable"))[0]
-    generated = vmvx_build.generate(*recipe.data)
+    recipe = images.recipes(BytecodeModule.load(sample("vmvx_mm-3.13.0.fb"), "executable"))[0]
+    generated = generate(*recipe.data)
     flat = build(generated, Target("aarch64-linux-gnu", "generic", ""))
     assert set(flat.entries) == set(generated.entries) != set()
 
@@ -383,16 +384,16 @@ def test_kernels_for_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_kernel_is_an_image_that_has_nothing_of_others() -> None:
     from jitree.codegen.image.keys import key_of
     from jitree.dispatch.bytecode_module import BytecodeModule
-    from jitree.loaders import vmvx_build, vmvx_images
+    from jitree.loaders.vmvx import build, images
 
     def recipes(*texts: str) -> list[image.Recipe]:
         module = Assembler("some")
         for number, text in enumerate(texts):
             module.function(f"f{number}", ENTRY_CONVENTION, text)
-        return vmvx_images.recipes(BytecodeModule.load(module.build(), "executable"))
+        return images.recipes(BytecodeModule.load(module.build(), "executable"))
 
     first, second = recipes(COUNT, SCRATCH)
-    made = [vmvx_build.generate(*recipe.data) for recipe in (first, second)]
+    made = [build.generate(*recipe.data) for recipe in (first, second)]
     assert [generated.entries for generated in made] == [("workgroup",)] * 2
     assert [generated.units[0].texts[0].count("define internal fastcc { i64 } @f") for generated in made] == [
         1,
@@ -421,7 +422,7 @@ def test_compiling_begins_at_once_where_the_vm_has_no_machine_code(
     """One workgroup in Python takes longer than compiling all kernels."""
     batch = Mock(providers=[])
     monkeypatch.setattr(image, "get", lambda recipe: loop)
-    vmvx_native.CompiledKernels(batch, Mock(), (), (), Mock(), Mock()).serve(array("q"))
+    native.CompiledKernels(batch, Mock(), (), (), Mock(), Mock()).serve(array("q"))
     assert [call[0] for call in batch.method_calls] == [question]
 
 
@@ -455,9 +456,9 @@ def test_threads_wait_for_little_python(vm_spans: list[int], monkeypatch: pytest
         return make(*arguments)
 
     for name in ("read_grid", "GridCall", "KernelArguments"):
-        monkeypatch.setattr(vmvx_worker, name, partial(noted, name, getattr(vmvx_worker, name)))
-    monkeypatch.setattr(vmvx_executable, "_LONGEST_WAIT", 60)
-    monkeypatch.setattr(vmvx_executable, "_WORTH_A_WORKER", 1 << 60)
+        monkeypatch.setattr(worker, name, partial(noted, name, getattr(worker, name)))
+    monkeypatch.setattr("jitree.loaders.vmvx.executable._LONGEST_WAIT", 60)
+    monkeypatch.setattr("jitree.loaders.vmvx.executable._WORTH_A_WORKER", 1 << 60)
     executable = load(kernels(), "fast")
     assert executable.function_count > 1 and sorted(made) == ["GridCall", "KernelArguments"]
     executor.require_native_executor()

@@ -19,11 +19,11 @@ from jitree.hal.executable import ExecutableParameters
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local.executor import require_native_executor
 from jitree.hal.local.executor.records import KernelEntry
-from jitree.loaders.vmvx import FORMAT, VmvxLoader
-from jitree.loaders.vmvx_executable import VmvxExecutable, Workers
-from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
-from jitree.loaders.vmvx_packed import MOST_COPIED, PackedConstants, chain, copies_for
-from jitree.loaders.vmvx_records import MAXIMUM_BINDINGS, KernelEnvironment
+from jitree.loaders.vmvx.executable import VmvxExecutable, Workers
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
+from jitree.loaders.vmvx.loader import FORMAT, VmvxLoader
+from jitree.loaders.vmvx.packed import MOST_COPIED, PackedConstants, chain, copies_for
+from jitree.loaders.vmvx.records import MAXIMUM_BINDINGS, KernelEnvironment
 from jitree.regs.layout import ACCESS_PRIVATE, ACCESS_READ
 from jitree.regs.memory import Bounds, address_of
 from jitree.vmfb.archive import _MAPPED_SIZE

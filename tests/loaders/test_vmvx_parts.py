@@ -17,8 +17,8 @@ from jitree.hal.command_list import CommandList
 from jitree.hal.local.executor.records import KernelEntry
 from jitree.hal.local.thread_team import Team
 from jitree.hal.local.topology import unpinned
-from jitree.loaders.vmvx_context import WorkerContext
-from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
+from jitree.loaders.vmvx.context import WorkerContext
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
 from tests.dispatch.native.nests.test_along_rows import further
 from tests.hal.native_kernels import aligned, whole
 from tests.loaders.cut_programs import KernelText, compiled, most_parts, run_parts, run_whole

@@ -21,11 +21,13 @@ from jitree.errors import DeadlineExceededError
 from jitree.hal.command_layout import LIST
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor, interrupts
-from jitree.loaders import vmvx_native, vmvx_policy, vmvx_promotion
-from jitree.loaders.vmvx_executable import VmvxExecutable
-from jitree.loaders.vmvx_images import SPANS
-from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
-from jitree.loaders.vmvx_policy import ALL, LATER, NOTHING, LeftToDo, ListedDispatch, Running, WaitingPolicy
+from jitree.loaders.vmvx import native as vmvx_native
+from jitree.loaders.vmvx import policy as vmvx_policy
+from jitree.loaders.vmvx import promotion as vmvx_promotion
+from jitree.loaders.vmvx.executable import VmvxExecutable
+from jitree.loaders.vmvx.images import SPANS
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
+from jitree.loaders.vmvx.policy import ALL, LATER, NOTHING, LeftToDo, ListedDispatch, Running, WaitingPolicy
 from tests.assembler import Assembler
 from tests.codegen.images import built
 from tests.hal.native_kernels import aligned, whole

@@ -13,9 +13,10 @@ from jitree.codegen.record import layout_of
 from jitree.hal.command_layout import DISPATCH, WORKGROUP
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.local.executor.records import KernelDispatch, Workgroup
-from jitree.loaders import vmvx_spans, vmvx_workgroups
-from jitree.loaders.vmvx_images import SPANS
-from jitree.loaders.vmvx_records import (
+from jitree.loaders.vmvx import spans as vmvx_spans
+from jitree.loaders.vmvx import workgroups as vmvx_workgroups
+from jitree.loaders.vmvx.images import SPANS
+from jitree.loaders.vmvx.records import (
     MAXIMUM_BINDINGS,
     SCRATCH_MARK,
     WORKGROUP_DONE,
@@ -29,8 +30,8 @@ from jitree.loaders.vmvx_records import (
     KernelState,
     WorkerContextRecord,
 )
-from jitree.loaders.vmvx_spans import run_span
-from jitree.loaders.vmvx_workgroups import workgroups
+from jitree.loaders.vmvx.spans import run_span
+from jitree.loaders.vmvx.workgroups import workgroups
 from jitree.regs.layout import ENTRY, SCRATCH, STATE
 
 Steps = list[tuple[int, int]]
@@ -299,7 +300,7 @@ def test_contexts_let_go_of_copies_where_no_thread_has_them() -> None:
 
 
 def test_the_image_does_not_depend_on_what_was_compiled_before() -> None:
-    from jitree.loaders.vmvx_span_texts import generate
+    from jitree.loaders.vmvx.span_texts import generate
 
     first, second = generate(), generate()
     assert [unit.texts for unit in first.units] == [unit.texts for unit in second.units]

@@ -6,8 +6,8 @@ import pytest
 
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.source import from_program
-from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION, kernels
-from jitree.loaders.vmvx_stores import ALL, stored_bindings
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION, kernels
+from jitree.loaders.vmvx.stores import ALL, stored_bindings
 from tests.assembler import Assembler
 from tests.loaders.samples import FOLDER, sample
 

@@ -15,9 +15,10 @@ from jitree.dispatch.fast.engine import FastEngine
 from jitree.dispatch.native.engine import AutoEngine, go_up
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor
-from jitree.loaders import vmvx_native, vmvx_promotion
-from jitree.loaders.vmvx_executable import VmvxExecutable
-from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
+from jitree.loaders.vmvx import native as vmvx_native
+from jitree.loaders.vmvx import promotion as vmvx_promotion
+from jitree.loaders.vmvx.executable import VmvxExecutable
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
 from tests.assembler import Assembler
 from tests.codegen.images import built
 from tests.hal.native_kernels import aligned, whole

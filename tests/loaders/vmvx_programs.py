@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from jitree.dispatch.engine import Engine
 from jitree.dispatch.host_module import HostModule
 from jitree.hal.executable import ExecutableParameters
-from jitree.loaders.vmvx import FORMAT, VmvxLoader
-from jitree.loaders.vmvx_executable import VmvxExecutable
-from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
+from jitree.loaders.vmvx.executable import VmvxExecutable
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
+from jitree.loaders.vmvx.loader import FORMAT, VmvxLoader
 from jitree.modules.vmvx import VmvxModule
 from jitree.regs.memory import UNBOUNDED, Bounds
 from tests.assembler import Assembler

@@ -15,7 +15,7 @@ from jitree import Session
 from jitree.errors import StatusCode, StatusError
 from jitree.hal.buffer import Buffer
 from jitree.hal.fence import Fence
-from jitree.loaders.vmvx_packed import stable_memory
+from jitree.loaders.vmvx.packed import stable_memory
 from jitree.modules.io_parameters import IoParametersModule
 from jitree.params import ParameterIndex, ParameterProvider, open_providers, splat_entry
 from jitree.params.irpa_writer import plan, write

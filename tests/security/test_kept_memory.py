@@ -10,9 +10,9 @@ import pytest
 
 from jitree import Session
 from jitree.errors import InvalidArgumentError, OutOfRangeError
-from jitree.loaders.vmvx import FORMAT
-from jitree.loaders.vmvx_executable import VmvxExecutable
-from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
+from jitree.loaders.vmvx.executable import VmvxExecutable
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
+from jitree.loaders.vmvx.loader import FORMAT
 from tests.assembler import Assembler
 from tests.hal.native_kernels import aligned
 from tests.loaders.cut_programs import run_whole, with_code

@@ -18,7 +18,7 @@ from jitree.hal.buffer import BufferView
 from jitree.hal.executable import Executable, ExecutableCache, ExecutableParameters
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.pipeline_layout import PipelineLayout
-from jitree.loaders.vmvx import FORMAT
+from jitree.loaders.vmvx.loader import FORMAT
 from jitree.observe.tensors import ObservedDispatch
 from jitree.params.arrays import array_entry
 from jitree.params.irpa_writer import plan, write

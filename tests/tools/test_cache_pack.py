@@ -25,7 +25,7 @@ from jitree.errors import (
     PermissionDeniedError,
     UnavailableError,
 )
-from jitree.loaders import vmvx_images
+from jitree.loaders.vmvx import images as vmvx_images
 from jitree.tools import cache_pack
 from tests.tools.command import ROOT
 from tests.tools.command import jitree as command

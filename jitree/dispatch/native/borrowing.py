@@ -13,7 +13,7 @@ from jitree.dispatch.native.ssa import REF, SsaFunction, Value
 
 BINDINGS: Final = 2
 """The argument of a kernel that is the list of its bindings. All of its elements are buffers, which it has
-from its worker context (:mod:`jitree.loaders.vmvx_context`)."""
+from its worker context (:mod:`jitree.loaders.vmvx.context`)."""
 _FROM_OTHERS: Final = ("list.get.ref", "const.ref.rodata")
 _OWN: Final = ("buffer.alloc", "const.ref.zero")
 _LOOKING: Final = (

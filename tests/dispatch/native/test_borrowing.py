@@ -11,7 +11,7 @@ from jitree.dispatch.native.borrowing import borrowed
 from jitree.dispatch.native.build import build
 from jitree.dispatch.native.lower import lower
 from jitree.dispatch.native.source import ModuleSource, from_program
-from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
 from tests.assembler import Assembler
 from tests.loaders.vmvx_programs import COUNT, NUMBER
 

@@ -7,7 +7,7 @@ import re
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.lower import lower
 from jitree.dispatch.native.source import from_program
-from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
 from jitree.regs.layout import KIND_LIST
 from tests.assembler import Assembler
 

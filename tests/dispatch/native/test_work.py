@@ -13,8 +13,8 @@ import pytest
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.lower import Lowered, lower
 from jitree.dispatch.native.source import ModuleSource, from_program
-from jitree.loaders import vmvx_images
-from jitree.loaders.vmvx_kernels import kernels
+from jitree.loaders.vmvx import images as vmvx_images
+from jitree.loaders.vmvx.kernels import kernels
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "digits" / "digits.vmvx.vmfb"
 

@@ -22,7 +22,7 @@ from jitree.base.weak_sets import SharedWeakSet
 from jitree.codegen.record import layout_of
 from jitree.errors import ResourceExhaustedError
 from jitree.hal.local.executor import native_executor
-from jitree.loaders.vmvx_records import Contexts
+from jitree.loaders.vmvx.records import Contexts
 from jitree.regs.layout import PACKED, PACKED_LINE
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from jitree.base.callbacks import Callback
 from jitree.base.endings import object_at
 from jitree.codegen import image
 from jitree.errors import ResourceExhaustedError
-from jitree.loaders.vmvx_images import SPANS
+from jitree.loaders.vmvx.images import SPANS
 from jitree.regs.layout import SCRATCH
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ from jitree.dispatch.native.engine import attach
 from jitree.errors import error_context
 from jitree.hal.local import interrupts
 from jitree.hal.local.executor.records import KernelDispatch
-from jitree.loaders.vmvx_arguments import Grid, KernelArguments, read_grid, read_span
-from jitree.loaders.vmvx_images import SPANS
-from jitree.loaders.vmvx_lease import Lease
-from jitree.loaders.vmvx_packed import PackedConstants
-from jitree.loaders.vmvx_records import SCRATCH_MARK, WorkerContextRecord
-from jitree.loaders.vmvx_worker import Worker, job_failure
+from jitree.loaders.vmvx.arguments import Grid, KernelArguments, read_grid, read_span
+from jitree.loaders.vmvx.images import SPANS
+from jitree.loaders.vmvx.lease import Lease
+from jitree.loaders.vmvx.packed import PackedConstants
+from jitree.loaders.vmvx.records import SCRATCH_MARK, WorkerContextRecord
+from jitree.loaders.vmvx.worker import Worker, job_failure
 from jitree.regs.layout import COUNT_UNLIMITED, ENTRY, FRAME, SLOW_DONE, SLOW_LOOK, STATE
 from jitree.regs.machine import Machine
 from jitree.regs.memory import MemoryBlock
@@ -89,7 +89,7 @@ class WorkerContext:
         return self._record[layout_of(WorkerContextRecord).word("reached")]
 
     def let_go(self) -> bool:
-        """See :class:`~jitree.loaders.vmvx_packed.Reader`. A thread that has the context may read copies
+        """See :class:`~jitree.loaders.vmvx.packed.Reader`. A thread that has the context may read copies
         until its span is over."""
         self._reads_copies = False
         spans = image.get(SPANS)

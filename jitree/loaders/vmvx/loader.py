@@ -13,9 +13,9 @@ from jitree.dispatch.tiers import create_engine, default_tier
 from jitree.errors import InvalidArgumentError, StatusError, error_context, pass_interruption
 from jitree.hal.executable import ExecutableLoader, ExecutableParameters
 from jitree.loaders.library import LOCAL_MEMORY_PAGE, MAXIMUM_COUNT, EntryPoint
-from jitree.loaders.vmvx_executable import VmvxExecutable, Workers
-from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION, kernels
-from jitree.loaders.vmvx_worker import SET_CONSTANTS, Worker
+from jitree.loaders.vmvx.executable import VmvxExecutable, Workers
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION, kernels
+from jitree.loaders.vmvx.worker import SET_CONSTANTS, Worker
 from jitree.regs.memory import UNBOUNDED, Bounds
 from jitree.vmfb.archive import looks_like_module
 from jitree.vmfb.schema import Export, FunctionRow, ModuleTables
@@ -24,8 +24,8 @@ from jitree.vmfb.words import FUSED
 if TYPE_CHECKING:
     from jitree.dispatch.engine import Engine
     from jitree.hal.pipeline_layout import PipelineLayout
-    from jitree.loaders.vmvx_costs import KernelCosts
-    from jitree.loaders.vmvx_native import CompiledKernels
+    from jitree.loaders.vmvx.costs import KernelCosts
+    from jitree.loaders.vmvx.native import CompiledKernels
 
 FORMAT: Final = "vmvx-bytecode-fb"
 _WAITS: Final = "native"
@@ -70,11 +70,11 @@ class VmvxLoader(ExecutableLoader):
         return format == FORMAT
 
     def stores(self, data: memoryview) -> Sequence[tuple[str, int]]:
-        """See :mod:`jitree.loaders.vmvx_stores`."""
+        """See :mod:`jitree.loaders.vmvx.stores`."""
         if not looks_like_module(data):
             return ()
         from jitree.dispatch.native.source import from_program  # few programs ask
-        from jitree.loaders.vmvx_stores import stored_bindings
+        from jitree.loaders.vmvx.stores import stored_bindings
 
         try:
             executable = BytecodeModule.load(bytes(data), "executable")
@@ -153,11 +153,11 @@ def _compiled(
     if tier not in _COMPILING or not ordinals:
         return None
     from jitree.codegen import image
-    from jitree.loaders import vmvx_images
-    from jitree.loaders.vmvx_context import WorkerContext
-    from jitree.loaders.vmvx_native import CompiledKernels
-    from jitree.loaders.vmvx_packed import PackedConstants, copies_for
-    from jitree.loaders.vmvx_records import MAXIMUM_BINDINGS
+    from jitree.loaders.vmvx import images as vmvx_images
+    from jitree.loaders.vmvx.context import WorkerContext
+    from jitree.loaders.vmvx.native import CompiledKernels
+    from jitree.loaders.vmvx.packed import PackedConstants, copies_for
+    from jitree.loaders.vmvx.records import MAXIMUM_BINDINGS
 
     def hot(ordinal: int) -> image.Provider:
         return image.provider(vmvx_images.hot_recipe(executable, ordinal), bounds.builds)
@@ -167,7 +167,7 @@ def _compiled(
 
     @cache
     def costs() -> KernelCosts:
-        from jitree.loaders.vmvx_costs import KernelCosts  # now: most calls are too short to ask
+        from jitree.loaders.vmvx.costs import KernelCosts  # now: most calls are too short to ask
 
         return KernelCosts(executable.program, ordinals)
 

@@ -19,7 +19,7 @@ from jitree.errors import error_context
 from jitree.hal.local import interrupts
 from jitree.hal.local.executor.records import KernelDispatch
 from jitree.hal.watchdog import watcher_of_calls
-from jitree.loaders.vmvx_arguments import (
+from jitree.loaders.vmvx.arguments import (
     Grid,
     GridState,
     KernelArguments,
@@ -27,8 +27,8 @@ from jitree.loaders.vmvx_arguments import (
     read_grid,
     read_span,
 )
-from jitree.loaders.vmvx_policy import Running
-from jitree.loaders.vmvx_promotion import Promotion
+from jitree.loaders.vmvx.policy import Running
+from jitree.loaders.vmvx.promotion import Promotion
 from jitree.regs.machine import Machine
 from jitree.regs.memory import UNBOUNDED, Bounds
 from jitree.regs.objects import VmBuffer
@@ -85,7 +85,7 @@ class Worker:
         self.context.invoker.watch_call = watcher_of_calls()
         self._executable = executable
         self._stored: dict[int, int] = {}
-        """What kernels may store to (:mod:`jitree.loaders.vmvx_stores`)."""
+        """What kernels may store to (:mod:`jitree.loaders.vmvx.stores`)."""
         self._functions = [f"{executable.name}.{name}" for name in entries]
         self._calls: dict[int, GridCall] = {}
         self._state: GridState | None = None
@@ -169,7 +169,7 @@ class Worker:
         stored = self._stored.get(ordinal)
         if stored is None:
             from jitree.dispatch.native.source import from_program  # not for a first result of a small file
-            from jitree.loaders.vmvx_stores import stored_bindings
+            from jitree.loaders.vmvx.stores import stored_bindings
 
             function = self.call(ordinal).function.ordinal
             stored = stored_bindings(from_program(self._executable.program), function)

@@ -9,10 +9,10 @@ from jitree.dispatch.native.generate import PROGRAM, resumable
 from jitree.dispatch.native.lower import lower
 from jitree.dispatch.native.prelude import BASE
 from jitree.dispatch.native.source import decode, mnemonics
-from jitree.loaders.vmvx_kernels import KernelNotes
-from jitree.loaders.vmvx_records import CHANGE_LISTS
-from jitree.loaders.vmvx_stores import stored_bindings
-from jitree.loaders.vmvx_text import WORKGROUP, workgroup_entry
+from jitree.loaders.vmvx.kernels import KernelNotes
+from jitree.loaders.vmvx.records import CHANGE_LISTS
+from jitree.loaders.vmvx.stores import stored_bindings
+from jitree.loaders.vmvx.text import WORKGROUP, workgroup_entry
 from jitree.regs.layout import FRAME
 
 

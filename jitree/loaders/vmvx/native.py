@@ -20,12 +20,12 @@ from jitree.errors import FailedPreconditionError
 from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_POINT
 from jitree.hal.local import interrupts
 from jitree.hal.local.executor.records import KernelDispatch, KernelEntry
-from jitree.loaders.vmvx_arguments import make_writable, private_bindings
-from jitree.loaders.vmvx_context import WorkerContext
-from jitree.loaders.vmvx_images import SPANS
-from jitree.loaders.vmvx_kernels import numbers_of
-from jitree.loaders.vmvx_packed import Copies, PackedConstants
-from jitree.loaders.vmvx_policy import (
+from jitree.loaders.vmvx.arguments import make_writable, private_bindings
+from jitree.loaders.vmvx.context import WorkerContext
+from jitree.loaders.vmvx.images import SPANS
+from jitree.loaders.vmvx.kernels import numbers_of
+from jitree.loaders.vmvx.packed import Copies, PackedConstants
+from jitree.loaders.vmvx.policy import (
     ALL,
     LATER,
     NOTHING,
@@ -35,16 +35,16 @@ from jitree.loaders.vmvx_policy import (
     rest_of,
     saved,
 )
-from jitree.loaders.vmvx_records import MAXIMUM_BINDINGS, MAXIMUM_CONTEXTS, Contexts, KernelEnvironment
-from jitree.loaders.vmvx_worker import job_failure
+from jitree.loaders.vmvx.records import MAXIMUM_BINDINGS, MAXIMUM_CONTEXTS, Contexts, KernelEnvironment
+from jitree.loaders.vmvx.worker import job_failure
 
 if TYPE_CHECKING:
     from jitree.codegen.image.bar import Bar
     from jitree.codegen.image.batch import ImageBatch
 
 PATIENCE: Final = 20_000_000
-"""Nanoseconds that kernels run on the VM before a small executable is compiled (:mod:`vmvx_policy`): what is
-not worth that much ends before a builder has started."""
+"""Nanoseconds that kernels run on the VM before a small executable is compiled
+(:mod:`jitree.loaders.vmvx.policy`): what is not worth that much ends before a builder has started."""
 
 _MUCH: Final = 0.5
 """Seconds of a processor. Models whose kernels take as long to build have no short calls on the VM; to start
@@ -163,7 +163,7 @@ class CompiledKernels(Ended):
 
     def look(self, ordinal: int, running: Running) -> bool:
         """Whether the rest of a span can be compiled code's. Waits for that while the program has had its
-        share of the processors (:mod:`jitree.loaders.vmvx_policy`); raises why the thread is to end."""
+        share of the processors (:mod:`jitree.loaders.vmvx.policy`); raises why the thread is to end."""
         if self._first_call not in (None, interrupts.calls_ended()):
             self._first_call = None
             self._batch.prepare()

@@ -10,8 +10,8 @@ from jitree.codegen.image import Recipe, provider
 from jitree.codegen.image.flat import START_SECONDS
 from jitree.dispatch.native.source import ModuleSource, by_itself, encode, from_program, mnemonics
 from jitree.errors import StatusError
-from jitree.loaders.vmvx_kernels import ENTRY_CONVENTION, kernels
-from jitree.loaders.vmvx_records import KEEPS
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION, kernels
+from jitree.loaders.vmvx.records import KEEPS
 from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _ARCHIVE: Final = b"PK\x03\x04"
 _SECONDS_A_WORD: Final = 0.00016
 """Of a processor, for a word of bytecode, until it has been measured on the machine."""
 
-SPANS: Final = Recipe("spans", "the code around VMVX kernels", "jitree.loaders.vmvx_span_texts:generate", 2.0)
+SPANS: Final = Recipe("spans", "the code around VMVX kernels", "jitree.loaders.vmvx.span_texts:generate", 2.0)
 """Runs spans of any kernels."""
 
 
@@ -53,7 +53,7 @@ def _kernel(
     return Recipe(
         name="vmvx_kernels",
         title=f"kernel '{export.name}' of executable '{executable.name}'",
-        generator="jitree.loaders.vmvx_build:generate",
+        generator="jitree.loaders.vmvx.build:generate",
         seconds=START_SECONDS + _SECONDS_A_WORD * (row.end - row.start),
         data=(encode(source), array("i", (ordinal, keeps)).tobytes()),
     )
@@ -74,7 +74,7 @@ def hot_recipe(executable: BytecodeModule, ordinal: int) -> Recipe:
     return Recipe(
         name="vmvx_hot",
         title=f"a kernel of executable '{executable.name}'",
-        generator="jitree.loaders.vmvx_build:generate_hot",
+        generator="jitree.loaders.vmvx.build:generate_hot",
         seconds=START_SECONDS + _SECONDS_A_WORD * (function.end - function.start),
         data=(encode(from_program(executable.program)), array("i", [ordinal]).tobytes()),
     )

@@ -12,7 +12,7 @@ from typing import Final
 from jitree.dispatch.native.reading import ReadBlock, ReadInstruction, read_blocks
 from jitree.dispatch.native.source import ModuleSource, mnemonics
 from jitree.dispatch.native.ssa import REF
-from jitree.loaders.vmvx_records import CHANGE_LISTS, KEEPS
+from jitree.loaders.vmvx.records import CHANGE_LISTS, KEEPS
 from jitree.vmfb.words import TAG_VALUE32, TAG_VALUE64
 
 ALL: Final = -1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jitree.codegen import functions
 from jitree.codegen.image.generated import Generated, one_unit
-from jitree.loaders.vmvx_spans import let_go, run_span, withdraw
+from jitree.loaders.vmvx.spans import let_go, run_span, withdraw
 
 _ENTRIES = (run_span, withdraw, let_go)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jitree.codegen.primitives import call, quotient, remainder
 from jitree.codegen.record import place_of
 from jitree.hal.local.executor.records import KernelDispatch
-from jitree.loaders.vmvx_records import (
+from jitree.loaders.vmvx.records import (
     WORKGROUP_DONE,
     WORKGROUP_LEFT,
     WORKGROUP_LITTERED,

@@ -14,7 +14,7 @@ from jitree.codegen.primitives import (
 from jitree.codegen.processor import ticks
 from jitree.codegen.record import layout_of, place_of
 from jitree.hal.local.executor.records import KernelDispatch, Workgroup
-from jitree.loaders.vmvx_records import (
+from jitree.loaders.vmvx.records import (
     MAXIMUM_BINDINGS,
     MOST_FINISHED,
     SCRATCH_MARK,
@@ -28,7 +28,7 @@ from jitree.loaders.vmvx_records import (
     KernelScratch,
     WorkerContextRecord,
 )
-from jitree.loaders.vmvx_workgroups import workgroups
+from jitree.loaders.vmvx.workgroups import workgroups
 from jitree.regs.layout import ACCESS_PRIVATE, ACCESS_READ, ACCESS_WRITE
 
 FIRST_CONTEXT = layout_of(Contexts)["first"]

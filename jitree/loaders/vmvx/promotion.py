@@ -16,7 +16,7 @@ from jitree.regs.machine import FIRST_TIME, Machine
 if TYPE_CHECKING:
     from jitree.dispatch.grid_call import Cell, GridCall
     from jitree.dispatch.native.tiering import NativeModule
-    from jitree.loaders.vmvx_policy import Running
+    from jitree.loaders.vmvx.policy import Running
 
     class KernelSource(Protocol):
         """The compiled kernels of an executable."""

@@ -11,12 +11,12 @@ from typing import Final
 from jitree.base.layout import Record
 from jitree.codegen.record import layout_of
 from jitree.hal.command_layout import DISPATCH
-from jitree.loaders.vmvx_records import WorkerContextRecord
+from jitree.loaders.vmvx.records import WorkerContextRecord
 from jitree.regs.layout import SCRATCH, STATE
 
 WORKGROUP: Final = "workgroup"
 """``i64 (dispatch, context, fuel, x, y, z)``: what is left of the fuel, 0 if the kernel has left machine
-code. The loop over workgroups (:mod:`jitree.loaders.vmvx_workgroups`) calls it."""
+code. The loop over workgroups (:mod:`jitree.loaders.vmvx.workgroups`) calls it."""
 _CONTEXT: Final = layout_of(WorkerContextRecord)
 _PLACES: Final = ("state", "frame", "values", "refs")
 _HANDLES: Final = ("local", "constants", "bindings")

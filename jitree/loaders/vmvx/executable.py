@@ -21,14 +21,14 @@ from jitree.hal.local import interrupts
 from jitree.hal.local.executor import native_executor
 from jitree.hal.local.executor.records import KernelDispatch, Workgroup
 from jitree.loaders.library import EntryPoint, EntryTable, TabledExecutable
-from jitree.loaders.vmvx_packed import will_be_told
-from jitree.loaders.vmvx_policy import Running
-from jitree.loaders.vmvx_records import KernelEnvironment
-from jitree.loaders.vmvx_worker import Worker, job_failure
+from jitree.loaders.vmvx.packed import will_be_told
+from jitree.loaders.vmvx.policy import Running
+from jitree.loaders.vmvx.records import KernelEnvironment
+from jitree.loaders.vmvx.worker import Worker, job_failure
 
 if TYPE_CHECKING:
     from jitree.dispatch.engine import Engine
-    from jitree.loaders.vmvx_native import CompiledKernels
+    from jitree.loaders.vmvx.native import CompiledKernels
 
 _ENTRY_WORDS: Final = ENTRY_POINT.size // 8
 _CODE: Final = ENTRY_POINT.word("code")
@@ -212,7 +212,7 @@ class _Function:
         return self.run(dispatch, workgroup) if result is None else result
 
     def forget(self, address: int, size: int) -> None:
-        """See :class:`~jitree.loaders.vmvx_packed.Told`."""
+        """See :class:`~jitree.loaders.vmvx.packed.Told`."""
         changed, changed_size = self._environment[_CHANGED], self._environment[_CHANGED_SIZE]
         if changed < address + size and address < changed + changed_size:
             self._environment[_CHANGED_SIZE] = 0
@@ -279,7 +279,7 @@ _RUN_ADDRESS, _SLOW_PATH_ADDRESS, _FINISH_ADDRESS = (
 
 
 class VmvxExecutable(TabledExecutable):
-    """A nested bytecode module; see :class:`jitree.loaders.vmvx.VmvxLoader`."""
+    """A nested bytecode module; see :class:`jitree.loaders.vmvx.loader.VmvxLoader`."""
 
     def __init__(
         self,
