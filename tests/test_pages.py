@@ -25,7 +25,6 @@ RUN_ELSEWHERE = {
     "deadlines.md": "tests/api/test_deadlines.py",
     "diff.md": "tests/api/test_seeing_page.py",
     "migrate.md": "tests/compat/test_migration.py",
-    "programs.md": "tests/test_programs_page.py",
     "profiling.md": "tests/api/test_seeing_page.py",
     "sandbox.md": "tests/security/test_promises.py",
     "scale.md": "tests/api/test_scale_page.py",
