@@ -63,6 +63,9 @@ def open_session(name: str, device: str) -> jitree.Session:
     return jitree.Session(device, parameters=weights)
 
 
+_MISSING = "is not there: python examples/gallery/prepare.py "
+
+
 def error_of(results: Sequence[Array], expected: Sequence[Array]) -> float:
     return max(
         float(np.abs(kept_of(result).astype(np.float64) - one).max() / np.abs(one).max())
@@ -115,6 +118,8 @@ def printed(example: str, target: str, device: str) -> str:
     else:
         command += ["--target", target]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode and "NOT_FOUND; no such file" in ended.stderr:
+        return _MISSING + example
     lines = (ended.stdout or ended.stderr).splitlines()
     return (lines[0] if ended.stdout else lines[-1]).replace(f"{HERE}/", "")
 
@@ -125,7 +130,7 @@ def row(name: str, options: argparse.Namespace) -> bool:
     if target not in RECIPES[name].targets:
         return True
     if not module_path(name, target).exists():
-        print(f"{name:15} is not there: python examples/gallery/prepare.py {RECIPES[name].example}")
+        print(f"{name:15} {_MISSING}{RECIPES[name].example}")
         return True
     if name == "similar" and importlib.util.find_spec("wordllama") is None:
         print(f"{name:15} has its weights in a package: pip install --no-deps wordllama")
