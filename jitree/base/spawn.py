@@ -30,9 +30,15 @@ def spawn(arguments: Sequence[str], environment: Mapping[str, str], descriptors:
     library.sigfillset(signals)
     library.posix_spawnattr_setsigdefault(attributes, signals)
     try:
+        above = (
+            max(*descriptors, *descriptors.values()) + 1
+        )  # a program that has closed its own may have 0 to 2
+        for place, here in enumerate(descriptors.values(), above):
+            library.posix_spawn_file_actions_adddup2(actions, here, place)
         library.posix_spawn_file_actions_addopen(actions, 0, os.devnull.encode(), os.O_RDONLY, 0)
-        for there, here in descriptors.items():
-            library.posix_spawn_file_actions_adddup2(actions, here, there)
+        for place, there in enumerate(descriptors, above):
+            library.posix_spawn_file_actions_adddup2(actions, place, there)
+            library.posix_spawn_file_actions_addclose(actions, place)
         variables = [f"{name}={value}" for name, value in environment.items()]
         failure = library.posix_spawn(
             ctypes.byref(process),

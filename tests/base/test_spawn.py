@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -27,3 +28,26 @@ def test_signals_are_as_at_the_start_of_a_program(tmp_path: Path) -> None:
         signal.signal(signal.SIGUSR2, before)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     assert blocks == 0 and not ignores >> (signal.SIGUSR2 - 1) & 1
+
+
+_CLOSED = """
+import os, sys
+from jitree.base.spawn import spawn
+os.closerange(0, 3)
+files = [os.memfd_create(name) for name in ("a", "b", "c")]
+assert files == [0, 1, 2]
+names = "import os; os.write(1, repr([os.readlink(f'/proc/self/fd/{n}') for n in (0, 1, 2, 5, 7)]).encode())"
+process = spawn([sys.executable, "-I", "-S", "-c", names], os.environ, {1: 2, 2: 2, 5: 0, 7: 1})
+assert os.waitpid(process, 0)[1] == 0
+with open(sys.argv[1], "wb") as place:
+    place.write(os.pread(2, 1000, 0))
+"""
+
+
+def test_files_of_a_program_that_has_closed_its_own(tmp_path: Path) -> None:
+    """What it opens then has the numbers of standard input and output, which other files get there."""
+    place = tmp_path / "names"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    subprocess.run([sys.executable, "-c", _CLOSED, place], env=environment, check=True, timeout=60)
+    a, b, c = (f"/memfd:{name} (deleted)" for name in "abc")
+    assert place.read_text(encoding="ascii") == repr(["/dev/null", c, c, a, b])

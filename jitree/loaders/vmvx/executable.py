@@ -333,7 +333,8 @@ class VmvxExecutable(TabledExecutable):
         if self._compiled is not None and not self._compiled.ready:
             self._compiled.start()
             for number in range(self.function_count):
-                self._entries[number * _ENTRY_WORDS + _CODE] = _SLOW_PATH_ADDRESS
+                if not self._compiled.has_left(number):
+                    self._entries[number * _ENTRY_WORDS + _CODE] = _SLOW_PATH_ADDRESS
 
     def take_failure(self, result: int) -> BaseException | None:
         """The error of the call that returned ``result``, given once."""

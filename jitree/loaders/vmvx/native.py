@@ -300,17 +300,20 @@ class CompiledKernels(Ended):
         if not next(iter(self._contexts.values())).runs_parts:
             parts = 0
         (code,) = ready.addresses.values()
-        self._images[ordinal] = ready
         row = ordinal * _ENTRY_WORDS
         environment = KernelEnvironment(self._records[row + _ENVIRONMENT])
         environment.kernel, environment.stores = self._ordinals[ordinal], stores
         environment.frames, environment.values, environment.refs = room
         environment.workgroup = code
+        self._images[ordinal] = ready  # not before: other threads run the kernel from here on
         entry = KernelEntry(self._records.buffer_info()[0] + 8 * row)
         entry.flags &= ~ENTRY_INTERPRETED
-        entry.parts = parts
         self._records[row + _COST] = 0
         self._records[row + _CODE] = spans.addresses["run_span"]
+        with (
+            self._publishing
+        ):  # orders the stores: what is cut into parts is not for the VM, which knows none
+            entry.parts = parts
         if NAMES_CODE:
             name_code({self._names[ordinal]: code}, ready.end)
 
