@@ -310,9 +310,7 @@ class CompiledKernels(Ended):
         entry.flags &= ~ENTRY_INTERPRETED
         self._records[row + _COST] = 0
         self._records[row + _CODE] = spans.addresses["run_span"]
-        with (
-            self._publishing
-        ):  # orders the stores: what is cut into parts is not for the VM, which knows none
+        with self._publishing:  # orders the stores: the VM, which runs the kernel until then, knows no parts
             entry.parts = parts
         if NAMES_CODE:
             name_code({self._names[ordinal]: code}, ready.end)
