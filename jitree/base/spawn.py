@@ -30,9 +30,8 @@ def spawn(arguments: Sequence[str], environment: Mapping[str, str], descriptors:
     library.sigfillset(signals)
     library.posix_spawnattr_setsigdefault(attributes, signals)
     try:
-        above = (
-            max(*descriptors, *descriptors.values()) + 1
-        )  # a program that has closed its own may have 0 to 2
+        # Numbers of a program that has closed its own may be 0 to 2, which other files are to have.
+        above = max(*descriptors, *descriptors.values()) + 1
         for place, here in enumerate(descriptors.values(), above):
             library.posix_spawn_file_actions_adddup2(actions, here, place)
         library.posix_spawn_file_actions_addopen(actions, 0, os.devnull.encode(), os.O_RDONLY, 0)

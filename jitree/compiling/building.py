@@ -141,9 +141,8 @@ def compile_model(
 def _refuse_own_place(model: Any, output: str) -> None:
     """INVALID_ARGUMENT where the module would take the model's place."""
     is_same = False
-    if isinstance(model, (str, os.PathLike)):
-        with contextlib.suppress(OSError, ValueError):  # there is none
-            is_same = os.path.samefile(model, output)
+    with contextlib.suppress(OSError, ValueError, TypeError):  # there is none, or it is no path
+        is_same = os.path.samefile(model, output)
     if is_same:
         raise InvalidArgumentError(f"'{output}' is the model itself; name another file for the module")
 

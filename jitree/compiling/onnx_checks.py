@@ -99,16 +99,16 @@ def _check_order(graph: Any, outer: Sequence[set[str]]) -> None:
         if value.name in made:
             raise InvalidArgumentError(f"input '{value.name}' is there twice; each takes a name of its own")
         made.add(value.name)
-    made |= {weight.name for weight in graph.initializer}
-    made |= {weight.values.name for weight in graph.sparse_initializer}
+    sparse = (weight.values for weight in graph.sparse_initializer)
+    made |= {weight.name for weight in (*graph.initializer, *sparse)}
     scopes = (*outer, made)
     for index, node in enumerate(graph.node):
         place = f"node {index} ({operator_of(node)} '{node.name}')"
         for name in node.input:
             if name and not any(name in scope for scope in scopes):
-                later = any(name in other.output for other in graph.node[index:])
-                reason = "which is made later: nodes stand in the order in which they run" if later else ""
-                raise InvalidArgumentError(f"{place} takes '{name}', {reason or 'which nothing makes'}")
+                is_later = any(name in other.output for other in graph.node[index:])
+                what = "is made later: nodes stand in the order in which they run" if is_later else ""
+                raise InvalidArgumentError(f"{place} takes '{name}', which {what or 'nothing makes'}")
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
                 _check_order(inner, scopes)

@@ -102,10 +102,14 @@ class Timepoints:
         """The first of the lowest value, if that is at most this one."""
         heap = self._heap
         while heap and heap[0] <= value:
-            for timepoint in self._of_value.get(heap[0], ()):
+            due = heap[0]
+            for timepoint in self._of_value.get(due, ()):
                 return timepoint  # no end of a device comes between the two, as it could between calls
-            if heap and heap[0] not in self._of_value:
-                heappop(heap)
+            if due not in self._of_value:
+                if heap and heap[0] == due:
+                    heappop(heap)
+            elif not self._of_value[due]:  # a removal was interrupted
+                del self._of_value[due]
         return None
 
 

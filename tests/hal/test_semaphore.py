@@ -285,3 +285,16 @@ def test_a_signal_that_does_not_end_the_sleep(timeout: float | None) -> None:
         semaphore.wait(1, timeout)
     assert not semaphore.is_reached(1)
     late.cancel()
+
+
+def test_an_interrupted_removal_is_no_endless_search() -> None:
+    """It may leave a value that nothing waits for any more."""
+    semaphore, called = Semaphore(), list[int]()
+    for value in (1, 2):
+        semaphore.on_reached(value, lambda failure, value=value: called.append(value))  # type: ignore[misc]
+    assert semaphore._timepoints is not None
+    semaphore._timepoints._of_value[1].clear()
+    semaphore.advance(1)
+    semaphore.on_reached(2, lambda failure: called.append(3))
+    semaphore.advance(2)
+    assert called == [2, 3] and not semaphore._timepoints
