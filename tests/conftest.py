@@ -3,7 +3,7 @@
 import gc
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -42,6 +42,15 @@ def prepared_calls() -> None:
     from tests.api.direct import prepare_calls  # not before the environment is set
 
     prepare_calls()
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """What earlier tests have left does not end inside of what is interrupted: ends swallow interrupts."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture

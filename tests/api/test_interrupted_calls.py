@@ -6,11 +6,10 @@ Those places are the beginnings of functions and the ends of builtin ones, which
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import FrameType
@@ -189,15 +188,6 @@ def test_an_interrupt_anywhere_in_a_call(
                 sys.setprofile(before)
             same(other.submit(called, session).result(TIMEOUT), CALLED[called])
         assert interrupted > 3
-
-
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    """What earlier tests have left does not end inside of what is interrupted: ends swallow interrupts."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.mark.parametrize("tier", ["plain", "fast"])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -247,15 +245,6 @@ class _StrikeInside(_Strike):
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         if frame.f_code.co_filename != __file__:
             super().__call__(frame, event, argument)
-
-
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    """What earlier tests have left does not end inside of what is interrupted: ends swallow interrupts."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def test_an_interrupt_anywhere_in_a_submission_by_machine_code_ends_its_kernel(no_collector: None) -> None:
