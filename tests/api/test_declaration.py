@@ -60,10 +60,35 @@ def test_other_text_is_no_declaration(text: str) -> None:
     assert parse_declaration(text) is None
 
 
-@given(st.text(alphabet='sync func@f(%:<>[]{}"\\,x?4-> i3', max_size=60))
-def test_any_text_is_parsed_or_refused(text: str) -> None:
-    parse_declaration(text)
-    parse_declaration(f"sync func @f({text}) -> ({text})")
+ANY_TEXT = st.text(alphabet='sync func@f(%:<>[]{}"\\,x?4-> i3', max_size=60)
+
+
+def stated(arguments: list[tuple[str, str]], results: list[tuple[str, str]]) -> str:
+    """The declaration of names and types."""
+    sides = (", ".join(f"%{name}: {type}" for name, type in side) for side in (arguments, results))
+    return "sync func @f({}) -> ({})".format(*sides)
+
+
+@given(ANY_TEXT, ANY_TEXT)
+def test_any_text_is_parsed_or_refused(arguments: str, results: str) -> None:
+    """What is found stands there, or names what has no name."""
+    for text in (arguments, f"sync func @f({arguments}) -> ({results})"):
+        for kind, side in zip(("input", "output"), parse_declaration(text) or ((), ()), strict=True):
+            for index, item in enumerate(side):
+                assert item.type in text
+                assert f"%{item.name}" in text or item.name == f"{kind}{index}"
+
+
+NAMES = st.from_regex(r"[a-z]\w{0,5}", fullmatch=True)
+TYPES = st.sampled_from(
+    ["i32", "tensor<4x?xf32>", "!vm.list<tensor<2xf32>>", "tensor<4xf32, #e<f = (a) -> (b)>>"]
+)
+PARAMETERS = st.lists(st.tuples(NAMES, TYPES), max_size=4)
+
+
+@given(PARAMETERS, PARAMETERS)
+def test_what_is_declared_is_parsed(arguments: list[tuple[str, str]], results: list[tuple[str, str]]) -> None:
+    assert names_and_types(stated(arguments, results)) == (arguments, results)
 
 
 SHAPES = st.lists(st.one_of(st.none(), st.integers(0, 1 << 40)), max_size=6)
