@@ -195,8 +195,12 @@ class _Table:
                     failure = None
                 while True:
                     _call((yield))
-            except GeneratorExit:
-                return
+            except GeneratorExit as error:
+                if error.__traceback__.tb_next is None and not error.__dict__:  # type: ignore[union-attr]
+                    # Closed as it waits; another raises it in a function, or marks it to raise it later.
+                    # A call here would have Python look for signals.
+                    return
+                failure = error
             except KeyboardInterrupt as error:
                 failure = error
             except BaseException as error:  # nothing is called here: there may be no stack for it

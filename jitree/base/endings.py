@@ -253,8 +253,12 @@ def _steps(action: Callable[[], object], attempts: int) -> Iterator[None]:
     left = iter(range(attempts))  # Python looks for an interrupt after each call, also after this one
     try:
         yield
-    except GeneratorExit:
-        return
+    except GeneratorExit as error:
+        if error.__traceback__.tb_next is None and not error.__dict__:  # type: ignore[union-attr]
+            # Closed as it waits; another raises it in a function, or marks it to raise it later.
+            # A call here would have Python look for signals.
+            return
+        interruption = error
     except BaseException as error:
         interruption = error
     for _ in left:

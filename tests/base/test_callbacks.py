@@ -83,6 +83,19 @@ def test_an_interrupt_before_the_first_line_is_a_failure(capfd: pytest.CaptureFi
     assert capfd.readouterr().err == ""
 
 
+def test_closing_of_generators_that_a_callback_raises_is_a_failure(capfd: pytest.CaptureFixture[str]) -> None:
+    """It closes none of the package's own."""
+
+    def function(*_: int) -> int:
+        raise GeneratorExit
+
+    example = Example(function)
+    for _ in range(3):
+        assert example.call(1, 2, 3) == 106
+        assert isinstance(example.errors.pop(), GeneratorExit)
+    assert capfd.readouterr().err == ""
+
+
 def test_callbacks_inside_each_other() -> None:
     def function(depth: int, *_: int) -> int:
         if depth == 0:

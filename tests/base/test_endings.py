@@ -10,6 +10,7 @@ from _thread import interrupt_main
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -73,9 +74,9 @@ def test_cancelled() -> None:
     assert not seen
 
 
-def _drop_interrupted(holder: list[Any]) -> None:
+def _drop_interrupted(holder: list[Any], kind: type[BaseException] = KeyboardInterrupt) -> None:
     """Ctrl-C comes, and before Python looks for it the contents of a list die."""
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(kind):
         deque(map(operator.call, [interrupt_main, holder.clear]), maxlen=0)
     assert not holder
 
@@ -98,13 +99,33 @@ def test_interrupted_results() -> None:
             _drop_interrupted(holder)
 
 
-def test_an_interrupted_action_is_done() -> None:
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit])
+def test_an_interrupted_action_is_done(kind: type[BaseException]) -> None:
     seen: list[str] = []
 
     def act() -> None:
         seen.append("ended")
 
-    _drop_interrupted([Ending(carefully(act))])
+    def handle(number: int, frame: FrameType | None) -> None:
+        raise kind
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        _drop_interrupted([Ending(carefully(act))], kind)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert seen == ["ended"]
+
+
+def test_an_action_is_done_where_closing_of_generators_is_raised_later() -> None:
+    """Python forgets the frames that it came through before."""
+    seen: list[str] = []
+    interruption = GeneratorExit()
+    holder = [Ending(carefully(partial(seen.append, "ended")))]
+    later = raised_later(interruption)
+    with pytest.raises(GeneratorExit) as raised:
+        deque(chain(later, map(operator.call, [holder.clear])), maxlen=0)
+    assert raised.value is interruption
     assert seen == ["ended"]
 
 

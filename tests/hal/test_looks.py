@@ -112,19 +112,22 @@ class _Alarm(Exception):
     """What a handler raises."""
 
 
-def _ring(number: int, frame: object) -> None:
-    raise _Alarm
+_SEND: Final = partial(interrupt_main, signal.SIGUSR1)
 
 
 @pytest.mark.parametrize(("send", "kind"), [
-    (interrupt_main, KeyboardInterrupt), (partial(interrupt_main, signal.SIGUSR1), _Alarm)
+    (interrupt_main, KeyboardInterrupt), (_SEND, _Alarm), (_SEND, GeneratorExit), (_SEND, StopIteration)
 ])  # fmt: skip
 @pytest.mark.parametrize("place", ["as it begins", "in the middle"])
 def test_an_interrupt_when_a_thread_looks_for_the_first_time(
     place: str, send: Callable[[], None], kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next look, which is asked for at once, ends the job, whatever a handler raises."""
-    before = signal.signal(signal.SIGUSR1, _ring)
+
+    def ring(number: int, frame: object) -> None:
+        raise kind
+
+    before = signal.signal(signal.SIGUSR1, ring)
     try:
         _look_interrupted(place, send, kind, monkeypatch)
     finally:

@@ -83,8 +83,13 @@ def _steps(borrowed: Borrowed, kept: list[BaseException | None]) -> Generator[No
                 elif _execute(machine, machine.adopt()):
                     machine.state[_OUTCOME] = SLOW_DONE
                 del machine
-        except GeneratorExit:
-            return
+        except GeneratorExit as error:
+            if error.__traceback__.tb_next is None and not error.__dict__:  # type: ignore[union-attr]
+                # Closed as it waits; another raises it in a function, or marks it to raise it later.
+                # A call here would have Python look for signals.
+                return
+            kept[0] = error
+            machine = None  # type: ignore[assignment]
         except BaseException as error:
             kept[0] = error
             machine = None  # type: ignore[assignment]

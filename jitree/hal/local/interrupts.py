@@ -195,8 +195,12 @@ def _first_looks() -> Generator[None, int, None]:
             while True:
                 job = yield
                 _first_look(job)
-        except GeneratorExit:
-            return
+        except GeneratorExit as error:
+            if error.__traceback__.tb_next is None and not error.__dict__:  # type: ignore[union-attr]
+                # Closed as it waits; another raises it in a function, or marks it to raise it later.
+                # A call here would have Python look for signals.
+                return
+            interruption = error
         except RecursionError:  # there is no stack for anything: see `revive`
             raise
         except BaseException as error:
