@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from jitree.base import scopes
 from jitree.base.endings import Ending
 from jitree.cuda import nccl
-from jitree.cuda.communicator import ABANDONED, Communicator, join, release_abandoned
+from jitree.cuda.communicator import ABANDONED, Communicator, release_abandoned
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError
 from jitree.hal import checks
 from jitree.hal.groups.rendezvous import environment_provider
@@ -26,18 +27,25 @@ _UNSTATED: Final = -1
 class CudaChannel(Channel):
     """One member of a group."""
 
-    def __init__(
-        self, library: nccl.Nccl, context: CudaContext, watch: GroupWatch, communicator: Communicator
-    ) -> None:
-        """Takes over the communicator."""
+    def __init__(self, library: nccl.Nccl, context: CudaContext, watch: GroupWatch) -> None:
+        """Of no group before :meth:`join`."""
         self.library = library
         self.context = context
         self.watch = watch
-        self.joined = communicator
-        self._ending = Ending(partial(ABANDONED.append, communicator))
-        self._rank = library.query("ncclCommUserRank", communicator.handle)
-        self._count = library.query("ncclCommCount", communicator.handle)
-        watch.add(self.joined)
+        self.joined = Communicator(library, context)
+        self._ending = Ending(partial(ABANDONED.setdefault, self.joined))
+        self._rank = self._count = 0
+
+    def join(
+        self, connect: Callable[[ctypes.c_void_p], None], require_members: Callable[[], object] = bool
+    ) -> bool:
+        """As :meth:`Communicator.join`."""
+        if not self.joined.join(self.watch.stream, connect, self.watch.seconds, require_members):
+            return False
+        self._rank = self.library.query("ncclCommUserRank", self.joined.handle)
+        self._count = self.library.query("ncclCommCount", self.joined.handle)
+        self.watch.add(self.joined)
+        return True
 
     @property
     def rank(self) -> int:
@@ -58,16 +66,15 @@ class CudaChannel(Channel):
             self.library.split(part, self.joined.handle, color, key)
             made.value = part.value
 
+        part = CudaChannel(self.library, self.context, self.watch)
         self.joined.begin("ncclCommSplit")
-        seconds, require_members = self.watch.seconds, self.joined.require_members
         try:
-            part = join(self.library, self.watch.stream, split, seconds, require_members)
+            return part if part.join(split, self.joined.require_members) else None
         except StatusError as error:
             failure = self.joined.named(error)
             self.watch.fail(failure.with_context("other members of a channel have not come to split it"))
             self.watch.require_whole()
             raise
-        return None if part is None else CudaChannel(self.library, self.context, self.watch, part)
 
     def check(self) -> None:
         """Raises what happened to the group, such as another member's end."""
@@ -116,18 +123,13 @@ def create_channel(
             f"the id of a channel has {len(identifier)} bytes; ids of NCCL have {nccl.IDENTIFIER_SIZE}"
         )
     watch.require_whole()
+    channel = CudaChannel(library, context, watch)
     try:
-        joined = join(
-            library,
-            watch.stream,
-            lambda made: library.join(made, count, identifier, rank),
-            watch.seconds,
-        )
+        channel.join(lambda made: library.join(made, count, identifier, rank))
     except StatusError as error:
         error.with_context(f"member {rank} of {count} joins the group of a channel on {context.api.name}")
         raise
-    assert joined is not None
-    return CudaChannel(library, context, watch, joined)
+    return channel
 
 
 def check_channel(channel: Channel, context: CudaContext) -> CudaChannel:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import ctypes
 import time
 from _thread import get_ident
-from collections import deque
 from collections.abc import Callable
-from threading import Event
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from jitree.base.endings import guard
-from jitree.errors import CancelledError, StatusError
+from jitree.errors import CancelledError, StatusError, pass_interruption
 from jitree.hal.groups.presence import FAILED, LEFT, NOTE_BYTES, Presence
 from jitree.hal.groups.waiting import wait_looking
 
@@ -38,70 +37,6 @@ _PEER: Final = 3
 """The place of the other member among the arguments of these two."""
 
 
-def join(
-    library: Nccl,
-    stream: Stream,
-    connect: Callable[[ctypes.c_void_p], None],
-    seconds: float,
-    require_members: Callable[[], object] = bool,
-) -> Communicator | None:
-    """The communicator that ``connect`` makes, whose members know of each other; None if it makes none. Waits
-    for all of them, until the call is to end, ``require_members`` raises, or one is late.
-
-    What ``connect`` gives at once, another thread may abort.
-    """
-    made = ctypes.c_void_p()
-    presence: Presence | None = None
-    has_failed, is_given_up = False, Event()
-
-    def run() -> None:
-        nonlocal has_failed, presence
-        stream.context.enter()
-        try:
-            connect(made)
-        except StatusError:
-            has_failed = True
-            raise
-        if made.value:
-            presence = _meet(library, stream, made.value, is_given_up)
-
-    try:
-        wait_looking(run, seconds, require_members)
-        stream.context.enter()
-        return Communicator(library, stream.context, made.value, presence) if made.value else None
-    except BaseException:
-        is_given_up.set()
-        if made.value and not has_failed:  # the thread may still wait
-            library.attempt("ncclCommAbort", made.value)
-        raise
-
-
-def _meet(library: Nccl, stream: Stream, communicator: int, is_given_up: Event) -> Presence | None:
-    """Connects the members of a group that NCCL has just joined; None for a group of one. Waits for all, and
-    for nothing else that the GPU does."""
-    rank = library.query("ncclCommUserRank", communicator)
-    count = library.query("ncclCommCount", communicator)
-    if count == 1:
-        return None
-    presence = Presence(rank, count)
-    try:
-        buffer = stream.pinned(NOTE_BYTES)  # a piece of the GPU's memory may still be used by earlier work
-        note = buffer.host_array()
-        if rank == 0:
-            note[:] = np.frombuffer(presence.invite(), np.uint8)
-        _share(library, stream, communicator, buffer.address)
-        if is_given_up.is_set():  # an aborted broadcast looks like one that is done
-            raise CancelledError("the group was given up while its members joined")
-        if rank == 0:
-            presence.await_all()
-        else:
-            presence.answer(note.tobytes())
-    except BaseException as error:
-        presence.end(FAILED, str(error))
-        raise
-    return presence
-
-
 def _share(library: Nccl, stream: Stream, communicator: int, address: int) -> None:
     api = stream.api
     stream.context.enter()
@@ -114,20 +49,88 @@ def _share(library: Nccl, stream: Stream, communicator: int, address: int) -> No
 
 
 class Communicator:
-    """What NCCL has of one member of a group; it ends once."""
+    """What NCCL has of one member of a group; it ends once. It exists before NCCL makes anything: what has an
+    owner is not lost by an interrupt."""
 
-    def __init__(
-        self, library: Nccl, context: CudaContext, handle: int, presence: Presence | None = None
-    ) -> None:
-        """``presence``: of its members, where there are others."""
-        self.handle = handle
-        self._presence = presence
+    def __init__(self, library: Nccl, context: CudaContext) -> None:
+        self._made = ctypes.c_void_p()
+        self._owned = [self._made]
+        self._presence: Presence | None = None
+        """Of its members, where there are others."""
         self._library = library
         self._context = context
         self._lock = guard()
         self._has_ended = False
         self._asking = 0
         """The thread that asks for the failure."""
+
+    @property
+    def handle(self) -> int:
+        """0: NCCL has made none, or has given it back."""
+        return self._made.value or 0
+
+    def join(
+        self,
+        stream: Stream,
+        connect: Callable[[ctypes.c_void_p], None],
+        seconds: float,
+        require_members: Callable[[], object] = bool,
+    ) -> bool:
+        """Has ``connect`` make it, whose members know of each other; False if that makes none. Waits for all
+        of them, until the call is to end, ``require_members`` raises, or one is late.
+
+        What ``connect`` gives at once, another thread may abort.
+        """
+
+        def run() -> None:
+            self._context.enter()
+            try:
+                connect(self._made)
+            except StatusError:
+                self._made.value = None
+                raise
+            if self._has_ended:  # nobody has waited for it
+                self._give_back("ncclCommAbort")
+            elif self.handle:
+                self._meet(stream)
+
+        try:
+            wait_looking(run, seconds, require_members)
+            self._context.enter()
+        except BaseException as error:
+            self.abort(str(error))  # the thread may still wait
+            raise
+        return bool(self.handle)
+
+    def _meet(self, stream: Stream) -> None:
+        """Connects the members of a group that NCCL has just joined, where there are others. Waits for all,
+        and for nothing else that the GPU does."""
+        rank = self._library.query("ncclCommUserRank", self.handle)
+        count = self._library.query("ncclCommCount", self.handle)
+        if count == 1:
+            return
+        presence = Presence(rank, count)
+        try:
+            # A piece of the GPU's memory may still be used by earlier work.
+            buffer = stream.pinned(NOTE_BYTES)
+            note = buffer.host_array()
+            if rank == 0:
+                note[:] = np.frombuffer(presence.invite(), np.uint8)
+            _share(self._library, stream, self.handle, buffer.address)
+            self._require_wanted()  # an aborted broadcast looks like one that is done
+            if rank == 0:
+                presence.await_all()
+            else:
+                presence.answer(note.tobytes())
+            self._presence = presence
+            self._require_wanted()
+        except BaseException as error:
+            presence.end(FAILED, str(error))
+            raise
+
+    def _require_wanted(self) -> None:
+        if self._has_ended:
+            raise CancelledError("the group was given up while its members joined")
 
     def begin(self, name: str, arguments: tuple[int, ...] = ()) -> None:
         """This member takes part in an operation: a call of NCCL that comes next."""
@@ -180,27 +183,43 @@ class Communicator:
     def abort(self, reason: str) -> None:
         """What is in progress ends at once, on the GPU too; calls of NCCL on other threads fail. The other
         members hear why."""
-        if self._end():
-            if self._presence is not None:
+        try:
+            if self._end() and self._presence is not None:
                 self._presence.end(FAILED, reason)
-            self._context.enter()
-            self._library.attempt("ncclCommAbort", self.handle)
+        finally:
+            self._give_back("ncclCommAbort")
 
     def release(self) -> None:
         """Its work is done. Other members take part, which may have ended: it does not wait long for them."""
         if self._asking == get_ident():  # the garbage collector runs in `failure`
-            ABANDONED.append(self)
-        elif self._end():
-            self.leave()
-            is_whole = self._presence is None or self._presence.failure() is None
-            try:
-                is_final = is_whole and wait_looking(self._finalize, _FINAL_SECONDS)
-            except StatusError:
-                is_final = False
-            except RuntimeError:  # the interpreter exits, and starts no more threads
-                is_final = self._finalize()
+            return
+        try:
+            if self._end():
+                self.leave()
+                self._give_back("ncclCommDestroy" if self._is_finalized() else "ncclCommAbort")
+        except BaseException:
+            self._give_back("ncclCommAbort")
+            raise
+        finally:
+            ABANDONED.pop(self, None)
+
+    def _give_back(self, name: str) -> None:
+        """By a call of NCCL, once: functions in C, which nothing interrupts, take it from here to there."""
+        if self.handle:
             self._context.enter()
-            self._library.attempt("ncclCommDestroy" if is_final else "ncclCommAbort", self.handle)
+            with suppress(IndexError):
+                next(map(self._library.function(name), map(self._owned.pop, (-1,))))
+
+    def _is_finalized(self) -> bool:
+        is_whole = self._presence is None or self._presence.failure() is None
+        try:
+            return bool(self.handle) and is_whole and wait_looking(self._finalize, _FINAL_SECONDS)
+        except StatusError as error:
+            pass_interruption(error)
+            return False
+        except RuntimeError as error:  # the interpreter exits, and starts no more threads
+            pass_interruption(error)
+            return self._finalize()
 
     def _finalize(self) -> bool:
         self._context.enter()
@@ -213,15 +232,12 @@ class Communicator:
         return not ended
 
 
-ABANDONED: Final[deque[Communicator]] = deque()
-"""Those of channels that nothing refers to: finalizers run anywhere, so they only note them."""
+ABANDONED: Final[dict[Communicator, None]] = {}
+"""Those of channels that nothing refers to, until they are given back: finalizers run anywhere, so they only
+note them."""
 
 
 def release_abandoned() -> None:
     """Gives back the communicators of channels that are no longer used; their work must be done."""
-    for _ in range(len(ABANDONED)):  # one that this thread is in the middle of comes back
-        try:
-            communicator = ABANDONED.popleft()
-        except IndexError:  # another thread was quicker
-            return
+    for communicator in tuple(ABANDONED):
         communicator.release()

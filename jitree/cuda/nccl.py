@@ -10,7 +10,7 @@ import ctypes
 import importlib.util
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from jitree import errors
 
@@ -105,6 +105,10 @@ class Nccl:
         result = self._functions[name](*arguments)
         if result not in (0, _IN_PROGRESS):
             raise self._failure(name, result)
+
+    def function(self, name: str) -> Any:
+        """The function in C."""
+        return self._functions[name]
 
     def attempt(self, name: str, *arguments: object) -> bool:
         """A call about whose failure nothing can be done: giving back what is no longer used. Whether it

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,9 @@ class FakeNccl:
 
     def failure_of(self, communicator: int) -> StatusError | None:
         return self.failure
+
+    def function(self, name: str) -> Callable[[ctypes.c_void_p], object]:
+        return lambda made: self.attempt(name, made.value or 0)
 
     def attempt(self, name: str, communicator: int) -> bool:
         if name == "ncclCommAbort":

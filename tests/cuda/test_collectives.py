@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 
 from jitree.cuda import communicator, nccl
-from jitree.cuda.channel import CudaChannel
+from jitree.cuda.channel import CudaChannel, create_channel
 from jitree.cuda.device import CudaDevice
+from jitree.cuda.group_watch import GroupWatch
 from jitree.errors import (
     AbortedError,
     FailedPreconditionError,
@@ -26,6 +28,7 @@ from jitree.hal.fence import Fence
 from jitree.hal.groups.rendezvous import FixedProvider
 from tests.cuda.fake import FakeDriver, FakeKernel
 from tests.cuda.fake_nccl import FakeNccl
+from tests.cuda.test_handles import interruptions
 from tests.hal.test_observing import Recorder
 
 IDENTIFIER = bytes(range(128))
@@ -228,6 +231,51 @@ def test_members_and_parts(device: CudaDevice, library: FakeNccl) -> None:
     gc.collect()
     communicator.release_abandoned()
     assert library.destroyed == [2]
+
+
+def test_an_interrupt_loses_no_communicator(device: CudaDevice, library: FakeNccl) -> None:
+    """One that comes in this package, where channels are made, split and given back."""
+    watch = GroupWatch(device.stream)
+
+    def join() -> None:
+        channel = create_channel(device.context, watch, -1, IDENTIFIER, None, 0, 1, 0, None)
+        channel.split(0, 0)
+        del channel
+        gc.collect()
+        communicator.release_abandoned()
+
+    for interruption in interruptions():
+        interruption.during(join)
+        gc.collect()
+        communicator.release_abandoned()
+        assert sorted(library.destroyed + library.aborted) == list(library.members)
+        assert not communicator.ABANDONED
+    assert library.members
+
+
+def test_a_part_that_is_made_too_late_is_given_back(device: CudaDevice, library: FakeNccl) -> None:
+    """The call has been interrupted; nobody has it."""
+    channel = create_channel(device.context, GroupWatch(device.stream), -1, IDENTIFIER, None, 0, 1, 0, None)
+    go_on, split, looks = threading.Event(), library.split, iter((True, False))
+
+    def look() -> None:
+        if not next(looks):
+            raise KeyboardInterrupt
+
+    def wait(*arguments: Any) -> None:
+        assert go_on.wait(60)
+        split(*arguments)
+
+    library.split = wait  # type: ignore[method-assign, assignment]
+    channel.joined.require_members = look  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        channel.split(0, 0)
+    assert not library.aborted
+    go_on.set()
+    for thread in threading.enumerate():
+        if thread.name == "jitree waits for a group":
+            thread.join(60)
+    assert library.aborted == [2]
 
 
 def test_what_is_not_stated_comes_from_the_provider(device: CudaDevice, library: FakeNccl) -> None:

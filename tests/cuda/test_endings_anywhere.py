@@ -4,6 +4,7 @@ a lock which their end wants."""
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -82,7 +83,7 @@ def test_a_group_is_left_while_its_failure_is_asked_for(device: CudaDevice) -> N
 
     class Library:
         def failure_of(self, handle: int) -> None:
-            communicator.ABANDONED.append(member)
+            communicator.ABANDONED[member] = None
             release_abandoned()
             called.append("failure")
 
@@ -90,7 +91,11 @@ def test_a_group_is_left_while_its_failure_is_asked_for(device: CudaDevice) -> N
             called.append(name)
             return True
 
-    member = Communicator(Library(), device.context, 1)  # type: ignore[arg-type]
+        def function(self, name: str) -> Callable[[object], None]:
+            return lambda made: called.append(name)
+
+    member = Communicator(Library(), device.context)  # type: ignore[arg-type]
+    member._made.value = 1
     assert member.failure() is None
     release_abandoned()
     assert called == ["failure", "ncclCommFinalize", "ncclCommDestroy"]

@@ -7,6 +7,7 @@ import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from queue import SimpleQueue
 from types import FrameType
 from typing import Any
@@ -27,11 +28,14 @@ from jitree.cuda.profile import _Timer
 from jitree.cuda.regions import DeviceRegions, PinnedRegions
 from jitree.cuda.stream import Stream
 from jitree.cuda.stream_share import StreamShare
-from jitree.errors import StatusError
+from jitree.errors import FailedPreconditionError, StatusError
+from jitree.hal.groups.channel import GroupTransport
+from jitree.hal.groups.known import KnownChannels
 from jitree.hal.profiling import Profiler
 from tests.cuda.fake import FakeDriver
 from tests.cuda.fake_results import CUresult
 from tests.cuda.ordering import TIMEOUT
+from tests.hal.groups.processes import SocketTransport
 
 _ENDS = ("_unregister", "end", "close")
 """What is called by ends, which are begun again when they were interrupted."""
@@ -42,8 +46,9 @@ _LOOKS = ("RESUME", "CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD")
 class Interruption:
     """Raises KeyboardInterrupt once, in a function of the package, where Python may do so."""
 
-    def __init__(self, place: int) -> None:
+    def __init__(self, place: int, folder: str) -> None:
         self.left = place
+        self._folder = folder
         self.last: dict[FrameType, str] = {}
 
     @property
@@ -52,7 +57,7 @@ class Interruption:
 
     def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
         code = frame.f_code
-        if "/jitree/cuda/" not in code.co_filename or code.co_name in _ENDS:
+        if self._folder not in code.co_filename or code.co_name in _ENDS:
             return None
         frame.f_trace_opcodes = True
         return self._look
@@ -83,12 +88,12 @@ class Interruption:
             sys.settrace(before)
 
 
-def interruptions() -> Iterator[Interruption]:
+def interruptions(folder: str = "/jitree/cuda/") -> Iterator[Interruption]:
     """At each place, up to the first that does not come."""
     place = 0
     while True:
         place += 1
-        interruption = Interruption(place)
+        interruption = Interruption(place, folder)
         yield interruption
         if not interruption.came:
             assert place > 2, "the action is interrupted"
@@ -282,3 +287,27 @@ def test_collectives_are_watched_wherever_others_were_interrupted(
             if thread.name.endswith(" groups"):
                 thread.join(TIMEOUT)
         assert not watch._flights and not watch._is_watching and not refused
+
+
+def test_an_interrupt_leaves_no_lock_of_channels() -> None:
+    """Others make and use them."""
+    for interruption in interruptions("/jitree/hal/groups/"):
+        known, ended = KnownChannels[object](), list[object]()
+        transport = GroupTransport(SocketTransport(0, [None], TIMEOUT))
+
+        def use(
+            known: KnownChannels[object] = known, transport: GroupTransport = transport, name: str = "one"
+        ) -> None:
+            known.get(name, object)
+            with suppress(FailedPreconditionError):  # an earlier collective was ended
+                transport.exchange((0, 0, 0), [], [])
+
+        def use_others(use: Callable[..., None] = use, ended: list[object] = ended) -> None:
+            use(name="another")
+            ended.append("used")
+
+        interruption.during(use)
+        thread = threading.Thread(target=use_others, daemon=True)
+        thread.start()
+        thread.join(TIMEOUT)
+        assert ended

@@ -49,9 +49,12 @@ class GroupTransport:
             raise FailedPreconditionError(
                 "the process that joined this channel was forked; a child has to join another group"
             )
-        while not self._lock.acquire(timeout=LOOK_SECONDS):
-            require_going_on()
+        taken: list[bool] = []  # by functions in C: no interrupt comes before it is known
         try:
+            while True not in taken:
+                if taken:
+                    require_going_on()
+                taken.extend(map(self._lock.acquire, (True,), (LOOK_SECONDS,)))
             if self._failure is not None:
                 raise again(self._failure)
             self._failure = FailedPreconditionError("an earlier collective was ended here; join a new group")
@@ -64,7 +67,8 @@ class GroupTransport:
                 raise
             self._failure = None
         finally:
-            self._lock.release()
+            if True in taken:
+                self._lock.release()
 
     def _exchange(self, head: tuple[int, int, int], sent: Sequence[Part], received: Sequence[Part]) -> None:
         here = [data for peer, data in sent if peer == self.rank]

@@ -23,14 +23,18 @@ class KnownChannels(Generic[T]):
         found = self._channels.get(key)
         if found is not None:
             return found
-        while not self._lock.acquire(timeout=_LOOK_SECONDS):
-            require_going_on()
+        taken: list[bool] = []  # by functions in C: no interrupt comes before it is known
         try:
+            while True not in taken:
+                if taken:
+                    require_going_on()
+                taken.extend(map(self._lock.acquire, (True,), (_LOOK_SECONDS,)))
             found = self._channels.get(key)
             if found is None:
                 found = self._channels[key] = make()
         finally:
-            self._lock.release()
+            if True in taken:
+                self._lock.release()
         return found
 
     def clear(self) -> None:
