@@ -9,9 +9,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from jitree.codegen.image import worklist
 from jitree.codegen.image.generated import Generated, Unit, one_unit
 
 ENTRY = "twice"
+vars(worklist)["_PATIENCE"] = float(os.environ.get("JITREE_TEST_PATIENCE", worklist._PATIENCE))
 
 _MAIN = """
 @table = internal constant [2 x ptr] [ptr @even, ptr @odd]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import signal
 import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -17,6 +19,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from jitree import Session
+from jitree.base.weak_sets import SharedWeakValues
 from jitree.codegen import image
 from jitree.codegen.image import background, batch, cache, worklist
 from jitree.codegen.image.batch import ImageBatch
@@ -30,7 +33,10 @@ TIMEOUT = 120
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Builders that wait go on until their program ends; images are those of one test."""
     path = tmp_path / "cache"
+    monkeypatch.setattr(image, "_providers", SharedWeakValues())
+    monkeypatch.setenv("JITREE_TEST_PATIENCE", "inf")
     monkeypatch.setenv("JITREE_CACHE_DIR", str(path))
     monkeypatch.setenv("JITREE_TEST_BUILDS", str(tmp_path / "builds"))
     monkeypatch.setenv("JITREE_TEST_GO", str(tmp_path / "go"))
@@ -328,19 +334,66 @@ def test_a_builder_that_waits_ends_with_its_program(folder: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(_ROOT)}
     left = subprocess.check_output([sys.executable, "-c", _LEAVES], env=environment, timeout=TIMEOUT)
     until(lambda: not Path(f"/proc/{int(left)}/cmdline").exists())
-    assert begun(folder) == []
+    assert begun(folder) == [] and not list(folder.iterdir())
+
+
+@pytest.fixture
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JITREE_TEST_PATIENCE", "0")
+
+
+def test_a_builder_that_nobody_wanted_has_built_nothing(
+    folder: Path, two_processors: None, no_patience: None
+) -> None:
+    """It ends by itself, its end is no failure, and what is wanted later is built."""
+    images = batch_of("a", "b")
+    builder = prepared(images)
+    until(builder.has_ended)
+    assert not builder.has_built() and builder.failure() is None
+    assert begun(folder) == [] and not list(folder.iterdir())
+    images.wait()
+    assert sorted(begun(folder)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("what", ["end", "limit", "go_after"])
+def test_the_number_of_a_builder_is_its_own_while_it_is_used(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system gives it to another process once a thread has asked whether the builder has ended."""
+    process = os.posix_spawn("/bin/sleep", ["sleep", "600"], {})
+    builder, seen = background.Builder(process, tmp_path / "log"), []
+
+    def look(number: int, *more: int, **named: int) -> None:
+        assert number == process
+        os.kill(process, signal.SIGKILL)
+        os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+        with ThreadPoolExecutor(1) as others:
+            seen.append(others.submit(background._looking.acquire, False).result())
+
+    monkeypatch.setattr(os, "killpg", look)
+    monkeypatch.setattr(background, "go_after", look)
+    if what == "end":
+        builder.end()
+    elif what == "limit":
+        builder.limit(look)
+    else:
+        builder.go_after(1)
+    assert seen == [False] and builder.has_ended()
+    for again in (builder.end, lambda: builder.limit(look), lambda: builder.go_after(1)):
+        again()
+    assert seen == [False], "one that has ended has no number"
 
 
 @pytest.mark.parametrize("what", ["parents", "seconds"])
 def test_what_nobody_wants_is_not_waited_for(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    parents, seconds = count(1 if what == "parents" else 7, what == "parents"), count()
+    parents, seconds = count(7, what == "parents"), count()
     monkeypatch.setattr(os, "getppid", lambda: next(parents))
     clock = SimpleNamespace(monotonic=lambda: next(seconds), sleep=lambda seconds: None)
     if what == "parents":
         clock.monotonic = lambda: 0
     monkeypatch.setattr(worklist, "time", clock)
     work = WorkList.create(2)
-    assert not work.wait()
+    assert not work.wait(7)
     work.order([1])
-    assert work.wait() and list(work) == [1]
+    assert work.wait(7) and list(work) == [1]
     work.close()

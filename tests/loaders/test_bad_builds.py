@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "examples" / "digits" / "digits.vmvx.vmfb"
+TIMEOUT = 600
 REMEDY = "`jitree cache warm` with the program's file tries again"
 
 _PROGRAM = """
@@ -19,7 +20,9 @@ import os, signal, sys, time, warnings
 import numpy as np
 import jitree
 from jitree.codegen import image
-from jitree.codegen.image import background
+from jitree.codegen.image import background, batch
+
+batch._PATIENCE_SECONDS_MORE = float("inf")  # however busy the machine is
 
 def started(process):  # what happens to a builder that has just been started
     {happening}
@@ -38,11 +41,10 @@ with jitree.Session("local-sync", tier="fast") as session:
     expected = np.asarray(session.load({model!r}).classify(x))
 session = jitree.Session({device!r}, tier="auto")
 classify = session.load({model!r}).classify
-end = time.monotonic() + 60
 
 def call():
     np.testing.assert_array_equal(np.asarray(classify(x)), expected)
-    assert time.monotonic() < end, "it has not come"
+    time.sleep(0.01)  # a builder of low priority gets on, too
 
 def ready():
     programs = [item for item in list(image._providers.values()) if item.recipe.name == "vmvx_kernels"]
@@ -62,6 +64,7 @@ for process in processes:
 for item in caught:
     print(item.message)
 """
+IMPATIENT = "batch._PATIENCE_FACTOR, batch._PATIENCE_SECONDS_MORE = 0, 0.3"
 _UNTIL_WARNED = "while not caught: call()"
 _UNTIL_READY = "while not ready(): call()"
 
@@ -85,7 +88,7 @@ def warned(
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=TIMEOUT,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -121,17 +124,16 @@ def test_a_builder_that_is_killed_while_it_writes(tmp_path: Path) -> None:
 
 
 def test_a_builder_that_hangs(tmp_path: Path) -> None:
-    quick = "image._PATIENCE_FACTOR, image._PATIENCE_SECONDS_MORE = 0, 0.3"
-    (text,) = warned(tmp_path, "os.kill(process, signal.SIGSTOP)", quick)
+    (text,) = warned(tmp_path, "os.kill(process, signal.SIGSTOP)", IMPATIENT)
     assert "has not been built within" in text and REMEDY in text
     assert not images(tmp_path)
 
 
 def test_the_builder_of_another_process_hangs(tmp_path: Path) -> None:
     """It has the lock, so that this process starts none. Machine code is there when that one goes on."""
-    hang = """
-from jitree.codegen.image import batch
-batch._PATIENCE_FACTOR, batch._PATIENCE_SECONDS_MORE = 0, 0.3
+    hang = (
+        IMPATIENT
+        + """
 import fcntl
 from jitree.base import private_files
 held = []
@@ -147,6 +149,7 @@ def start_locked(recipes, keys, key, *others):
     return start_builder(recipes, keys, key, *others)
 background.start_builder = start_locked
 """
+    )
     (text,) = warned(tmp_path, setting=hang)
     assert "has not been built within" in text
     assert not warned(tmp_path, waiting=_UNTIL_READY)

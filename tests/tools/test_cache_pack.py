@@ -14,7 +14,7 @@ import pytest
 
 import jitree
 from jitree.codegen import image
-from jitree.codegen.image import pack, shipped
+from jitree.codegen.image import batch, pack, shipped
 from jitree.codegen.image.flat import Recipe, hashed
 from jitree.codegen.image.keys import processor_key
 from jitree.codegen.image.pack import Mismatch, Pack, packed
@@ -67,6 +67,7 @@ def no_builder(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
             start(provider, niceness)
 
     monkeypatch.setattr(image.Provider, "_start", _start)
+    monkeypatch.setattr(batch, "prepare_builder", lambda *arguments: None)
     yield wanted
 
 

@@ -157,7 +157,7 @@ class Provider:
 
     def find(self) -> Image | None:
         """The image if it has been built; never starts a builder."""
-        self._look(_not_now)
+        self._look(_nothing)
         return self.image
 
     def start(self) -> None:
@@ -349,18 +349,13 @@ def _full_priority() -> int:
     return 0
 
 
-def _not_now() -> None:
-    return None
-
-
 def _nothing() -> None:
-    """Stands for a batch of several images."""
+    """Stands for a batch of several images, and for the niceness of a builder that is not to start."""
 
 
 def builders_at_work() -> int:
     """Those of programs."""
-    items = list(_providers.values())
-    return len({item._builder for item in items if item.recipe.data and item.is_building})
+    return len({item._builder for item in list(_providers.values()) if item.recipe.data and item.is_building})
 
 
 _told: Final[set[str]] = set()

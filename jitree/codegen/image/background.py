@@ -21,7 +21,7 @@ from jitree.base.spawn import go_after, spawn
 from jitree.codegen.image import cache
 from jitree.codegen.image.flat import OUTPUT, Recipe, to_json
 from jitree.codegen.image.packages import folders_of
-from jitree.codegen.image.worklist import TAKEN
+from jitree.codegen.image.worklist import IDLE
 from jitree.errors import ignored
 
 if TYPE_CHECKING:
@@ -66,28 +66,33 @@ class Builder:
             self._code = os.waitstatus_to_exitcode(status)
             _running.discard(self)
 
+    def _change(self, change: Callable[[int], object]) -> None:
+        """Calls a function of the number of its process, which stands for no other one meanwhile: the system
+        gives it away once a thread has asked for the status."""
+        with _looking:
+            if not self.has_ended():
+                with ignored(ProcessLookupError):  # the program has taken its status
+                    change(self._process)
+
     def go_after(self, niceness: int) -> None:
         """Changes its priority, as far as the system lets: what is low need not rise again."""
-        if not self.has_ended():
-            with ignored(OSError):
-                go_after(self._process, niceness)
+        with ignored(OSError):
+            self._change(lambda process: go_after(process, niceness))
 
     def limit(self, limit: Callable[[int], None]) -> None:
         """Has its process limited by a function of the number of that."""
         self._is_limited = True
-        if not self.has_ended():
-            limit(self._process)
+        self._change(limit)
 
     def end(self) -> None:
         """Ends the process and those that it has made: it leads a session."""
         import signal
 
-        if not self.has_ended():
-            os.killpg(self._process, signal.SIGKILL)
+        self._change(lambda process: os.killpg(process, signal.SIGKILL))
 
-    def has_found_another(self) -> bool:
-        """Whether it has ended because another one was building the same."""
-        return self.has_ended() and self._code == TAKEN
+    def has_built_nothing(self) -> bool:
+        """Whether it has ended because another one was building the same, or nobody wanted an image."""
+        return self.has_ended() and self._code == IDLE
 
     def has_built(self) -> bool:
         """Whether it has left an image, as far as its end tells."""
@@ -175,7 +180,7 @@ def _start(
         for recipe in recipes:
             file.writelines(recipe.data)
     kept = max(lock, work.descriptor, log.fileno()) + 1
-    arguments = json.dumps(folders), str(len(recipes)), str(kept), key.hex()
+    arguments = json.dumps(folders), str(len(recipes)), str(kept), key.hex(), str(os.getpid())
     return spawn(
         [sys.executable, *_ISOLATED, str(_PROGRAM), *arguments],
         os.environ | {"JITREE_CACHE_DIR": folder},

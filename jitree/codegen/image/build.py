@@ -25,7 +25,7 @@ from jitree.codegen.image.flat import KEY_SIZE, FlatImage, Recipe, from_json
 from jitree.codegen.image.generated import Generated
 from jitree.codegen.image.keys import key_of
 from jitree.codegen.image.shipped import LEVELS
-from jitree.codegen.image.worklist import TAKEN, WorkList
+from jitree.codegen.image.worklist import IDLE, WorkList
 from jitree.errors import not_installed
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ def main() -> None:
 
 def _main() -> None:
     """Argument 1 is the number of images, 2 the descriptor of a file: a :class:`WorkList`, their keys, a line
-    of ``to_json``, the recipes' data; 3 the builder's own key, as hexadecimal number. The descriptor after
-    2 is of the lock. What does not depend on which images are wanted is done
+    of ``to_json``, the recipes' data; 3 the builder's own key, as hexadecimal number; 4 the program's
+    process. The descriptor after 2 is of the lock. What does not depend on which images are wanted is done
     before that is known."""
     from jitree.codegen.forks import spread
     from jitree.codegen.image.compile import target_machine
@@ -115,14 +115,13 @@ def _main() -> None:
     for recipe in recipes:
         importlib.import_module(_module(recipe))  # before there are copies, which would do so again
     target_machine(target)
-    if not images.wait():
-        return
+    is_wanted = images.wait(int(sys.argv[4]))
     try:
         fcntl.flock(descriptor + 1, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        sys.exit(TAKEN)
+    except BlockingIOError:  # the files are another builder's
+        sys.exit(IDLE)
     work = partial(_work, recipes, keys, target)
-    copies = [images] * min(count, len(os.sched_getaffinity(0)))
+    copies = [images] * min(count, len(os.sched_getaffinity(0))) if is_wanted else []
     outcomes = [outcome for done in spread(work, copies) for outcome in done]
     built = [recipes[outcome.number] for outcome in outcomes if not outcome.failure]
     if built:
@@ -136,6 +135,8 @@ def _main() -> None:
             sys.exit(outcome.failure)
     for suffix in (cache.LOCK_SUFFIX, cache.LOG_SUFFIX):
         own.with_suffix(suffix).unlink(missing_ok=True)
+    if not is_wanted:
+        sys.exit(IDLE)
 
 
 class _Outcome(NamedTuple):

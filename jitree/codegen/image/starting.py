@@ -99,9 +99,9 @@ class Starting(Thread):
         return self._builder is not None and self._builder.has_built()
 
     def failure(self) -> str | None:
-        """As :meth:`Builder.failure`; None if another process is building."""
+        """As :meth:`Builder.failure`; None if another process is building, or none was wanted in time."""
         if self._error is not None:
             return f"the builder process cannot be started: {self._error}"
-        if self._builder is None or self._builder.has_found_another():
+        if self._builder is None or self._builder.has_built_nothing():
             return None
         return self._builder.failure()

@@ -17,8 +17,9 @@ _WORD: Final = 4
 _NOT: Final = 0
 """Of an image that a process has taken, or that is not wanted yet."""
 _PUT_OFF, _ASIDE, _NEXT, _FIRST = range(1, 5)
-TAKEN: Final = 75
-"""The code that a builder ends with when another one builds the same (``EX_TEMPFAIL``)."""
+IDLE: Final = 75
+"""The code that a builder ends with that has built nothing, since another one builds the same or nobody wants
+any (``EX_TEMPFAIL``)."""
 _KINDS: Final = 1 << 24
 """A word is so many times the kind, and a number below that, larger for what comes before others."""
 _NICENESS_ASIDE: Final = 5
@@ -69,9 +70,10 @@ class WorkList:
         """Whether any is."""
         return any(self._words)
 
-    def wait(self) -> bool:
-        """Whether any is wanted, once it is; False if the program has ended, or wants none for long."""
-        program, end = os.getppid(), time.monotonic() + _PATIENCE
+    def wait(self, program: int) -> bool:
+        """Whether any is wanted, once it is; False if the program, a process, has ended, or wants none for
+        long."""
+        end = time.monotonic() + _PATIENCE
         while not self.is_wanted:
             if os.getppid() != program or time.monotonic() > end:
                 return False
