@@ -9,13 +9,11 @@ from itertools import repeat
 
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.computed import emit_part
-from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets, Places
 from jitree.dispatch.native.nests.operations import LIBRARY, condition, emit, fenced
-from jitree.dispatch.native.nests.plan import Plan
+from jitree.dispatch.native.nests.plan import PlannedNest
 from jitree.dispatch.native.nests.polynomials import Polynomial
-from jitree.dispatch.native.nests.reading import Level, PolynomialReader
-from jitree.dispatch.native.nests.recognise import ElementAccess, Predicate, Structure
+from jitree.dispatch.native.nests.structure import ElementAccess, Level, Predicate
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value, is_neutral, operand
 
@@ -24,47 +22,32 @@ class Body:
     """Computes values of one nest."""
 
     def __init__(
-        self,
-        writer: Writer,
-        structure: Structure,
-        reader: PolynomialReader,
-        plan: Plan,
-        dependence: Dependence,
-        places: Places,
-        invariants: dict[Value, str],
+        self, writer: Writer, nest: PlannedNest, places: Places, invariants: dict[Value, str]
     ) -> None:
         """``places`` and ``invariants`` are filled in front of the nest."""
+        self.nest = nest
         self._writer = writer
-        self._structure = structure
-        self._reader = reader
-        self._plan = plan
-        self._dependence = dependence
+        self._structure = nest.structure
+        self._reader = nest.reader
+        self._dependence = nest.dependence
+        plan = self._plan = nest.plan
         self._invariants = invariants
-        self._memory = Memory(writer, structure, plan, places)
+        self.memory = Memory(writer, nest.structure, plan, places)
         self.places = places
         self._same: dict[Value, NestOperand] = {}
         """Values that do not change in the nest."""
         self._levels_of: dict[Value, tuple[Level, ...]] = {}
         """The loops that other values change with, in their order."""
         self._tile = tuple(level for level in (plan.tiled, plan.vector) if level is not None)
-        self._levels = {level.counter: level for level in structure.levels}
+        self._levels = {level.counter: level for level in self._structure.levels}
         if plan.fold is not None:
             self._levels |= dict.fromkeys(
                 (plan.fold.rows.counter, plan.fold.columns.counter), plan.fold.level
             )
-        self._ahead: Body | None = None
-        if plan.ahead is not None:
-            self._ahead = Body(writer, structure, reader, plan.ahead, dependence, places, invariants)
-        self.folded: Body | None = None
-        """The body for lanes of the plan whose results become one element."""
-        if plan.folded is not None:
-            self.folded = Body(writer, structure, reader, plan.folded, dependence, places, invariants)
-        self.alternative: Body | None = None
-        """For the plan's alternative."""
-        if plan.alternative is not None:
-            self.alternative = Body(
-                writer, structure, reader, plan.alternative, dependence, places, invariants
-            )
+        self._ahead, self.folded, self.alternative = (
+            None if other is None else Body(writer, nest._replace(plan=other), places, invariants)
+            for other in (plan.ahead, plan.folded, plan.alternative)
+        )
 
     def invariant(self, value: Value) -> str:
         """A scalar that does not change in the nest. First asked for in front of it, constants aside."""
@@ -81,7 +64,7 @@ class Body:
             return self._writer.context.value(value)
         if value in self._reader.hoisted:
             place = self.invariant(value.operands[1])
-            return self._memory.load_in_front(self._structure.loads[value], place)
+            return self.memory.load_in_front(self._structure.loads[value], place)
         operands = [NestOperand(self.invariant(operand), 1) for operand in value.operands]
         return self._operation(value, operands).text
 
@@ -145,7 +128,7 @@ class Body:
         """What the next iteration would load if this were stored."""
         lanes = self._plan.lanes
         text = self.widened(operand, load.type, lanes)
-        return NestOperand(self._memory.stored_and_loaded(self._structure.loads[load], text), lanes)
+        return NestOperand(self.memory.stored_and_loaded(self._structure.loads[load], text), lanes)
 
     def _ordered(self, value: Value) -> tuple[Level, ...]:
         of = self._dependence.of(value)
@@ -236,7 +219,7 @@ class Body:
         return operand.text if operand.lanes == lanes else self._writer.splat(kind, operand.text, lanes)
 
     def _load(self, region: NestRegion, access: ElementAccess, value: Value, offsets: Offsets) -> NestOperand:
-        memory, predicate = self._memory, access.predicate
+        memory, predicate = self.memory, access.predicate
         if access.computed:
             distance = self._distance(region, access, offsets)
             pointer = memory.displaced(access, memory.pointer(region, access, offsets), distance)
@@ -277,7 +260,7 @@ class Body:
     def store(self, region: NestRegion, access: ElementAccess, value: NestOperand, offsets: Offsets) -> None:
         text = self.widened(value, access.stored.type, self._plan.lanes)
         mask = self._mask(region, access.predicate, offsets)
-        self._memory.store(region, access, text, offsets, mask)
+        self.memory.store(region, access, text, offsets, mask)
 
     def _predicate(self, region: NestRegion, predicate: Predicate, offsets: Offsets) -> NestOperand:
         """All of its conditions as i1."""

@@ -17,8 +17,7 @@ from jitree.base.records import NamedTuple
 from jitree.dispatch.native.nests.digits import Digit, Reading, elements, is_counted_alike, read_digit
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.polynomials import Polynomial
-from jitree.dispatch.native.nests.reading import Level
-from jitree.dispatch.native.nests.recognise import ElementAccess
+from jitree.dispatch.native.nests.structure import ElementAccess, Level
 from jitree.dispatch.native.ssa import Value
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Final
 
 from jitree.codegen.vector_math.ir import FUNCTIONS
 from jitree.dispatch.native.nests.operations import LIBRARY, is_pure
-from jitree.dispatch.native.nests.reading import NotANest, PolynomialReader
-from jitree.dispatch.native.nests.recognise import ElementAccess, Predicate, Structure
+from jitree.dispatch.native.nests.reading import PolynomialReader
+from jitree.dispatch.native.nests.structure import ElementAccess, NotANest, Predicate, Structure
 from jitree.dispatch.native.ssa import PHI, Value
 
 FUNCTION_WEIGHT: Final = 30

@@ -12,10 +12,8 @@ from math import gcd
 from typing import Final
 
 from jitree.base.records import NamedTuple
-from jitree.dispatch.native.nests.intervals import is_narrow
-from jitree.dispatch.native.nests.polynomials import Polynomial
-from jitree.dispatch.native.nests.reading import Level
-from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
+from jitree.dispatch.native.nests.polynomials import Polynomial, is_narrow
+from jitree.dispatch.native.nests.structure import ElementAccess, Level, Structure
 from jitree.dispatch.native.ssa import Value
 
 _ZERO: Final = Polynomial.constant(0)

@@ -12,7 +12,7 @@ from jitree.dispatch.native.nests.dots import LANES, DotProduct
 from jitree.dispatch.native.nests.memory import NestRegion, Panel
 from jitree.dispatch.native.nests.panels import DepthBlock
 from jitree.dispatch.native.nests.plan import Plan
-from jitree.dispatch.native.nests.reading import Level
+from jitree.dispatch.native.nests.structure import Level
 from jitree.dispatch.native.nests.writer import Writer
 
 PANEL_BYTES: Final = 16 << 10

@@ -9,9 +9,8 @@ from typing import Final
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests import registers
 from jitree.dispatch.native.nests.dots import BYTES, LANES, DotProduct
-from jitree.dispatch.native.nests.memory import ELEMENT_LLVM, Memory, NestOperand, NestRegion, Offsets, Panel
-from jitree.dispatch.native.nests.reading import Level
-from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
+from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets, Panel
+from jitree.dispatch.native.nests.structure import ELEMENT_LLVM, ElementAccess, Level, Structure
 from jitree.dispatch.native.nests.transpose import load_columns
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value

@@ -17,12 +17,11 @@ from jitree.dispatch.native.nests.dot_words import Dots
 from jitree.dispatch.native.nests.extremes import NestRow, RowExtreme
 from jitree.dispatch.native.nests.folding import is_zero
 from jitree.dispatch.native.nests.looks import Looks
-from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets
+from jitree.dispatch.native.nests.memory import NestOperand, NestRegion, Offsets
 from jitree.dispatch.native.nests.pair_ranges import PairRanges
 from jitree.dispatch.native.nests.panels import DepthBlock, Panels
-from jitree.dispatch.native.nests.plan import Plan
-from jitree.dispatch.native.nests.reading import Level
-from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
+from jitree.dispatch.native.nests.plan import PlannedNest
+from jitree.dispatch.native.nests.structure import ElementAccess, Level
 from jitree.dispatch.native.nests.tiles import Tile
 from jitree.dispatch.native.nests.windows import iterations
 from jitree.dispatch.native.nests.writer import Writer
@@ -48,12 +47,11 @@ class NestLoops:
     def __init__(
         self,
         writer: Writer,
-        structure: Structure,
-        plan: Plan,
+        nest: PlannedNest,
         body: Body,
-        weight: int,
         part: LoopRange | None = None,
     ) -> None:
+        structure, plan = nest.structure, nest.plan
         self._part = part
         if plan.fold is not None:
             body.places.fold(plan.fold)
@@ -68,13 +66,15 @@ class NestLoops:
         levels = (*plan.outer, plan.vector, plan.tiled, *plan.reductions)
         self._panels: Panels | DotPanels | None = None
         self._dots: Dots | None = None
-        memory = self._memory = Memory(writer, structure, plan, body.places)
+        memory = self._memory = body.memory
         if plan.dot is not None and plan.vector is not None:
             self._dots = Dots(writer, memory, structure, plan.dot, plan.vector)
             self._panels = DotPanels(writer, self._dots, plan, plan.dot) if plan.packed else None
         elif plan.packed:
             self._panels = Panels(writer, memory, plan, [structure.loads[value] for value in plan.packed])
-        self._looks = Looks(writer, [level for level in levels if level], self._extents, weight)
+        self._looks = Looks(
+            writer, [level for level in levels if level], self._extents, nest.dependence.weight
+        )
 
     def are_numbers_normal(self) -> str:
         """Whether the instruction for pairs of bfloat16 numbers gives the bits that the loops give."""

@@ -15,7 +15,7 @@ from jitree.dispatch.native.nests.folding import Extreme, is_zero
 from jitree.dispatch.native.nests.looks import Looks
 from jitree.dispatch.native.nests.memory import NestRegion, Offsets
 from jitree.dispatch.native.nests.plan import Plan
-from jitree.dispatch.native.nests.reading import Level
+from jitree.dispatch.native.nests.structure import Level
 from jitree.dispatch.native.nests.writer import Writer
 
 _NOWHERE: Final = (1 << 62) - 1

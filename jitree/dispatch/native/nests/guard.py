@@ -9,13 +9,11 @@ from collections.abc import Collection, Iterable, Sequence
 from jitree.base.records import NamedTuple
 from jitree.dispatch.native.nests.body import Body
 from jitree.dispatch.native.nests.computed import BoundWriter, Extremes, separated
-from jitree.dispatch.native.nests.intervals import NARROW_BITS, SYMBOL_BITS, is_narrow, is_wide
-from jitree.dispatch.native.nests.memory import ELEMENT_LLVM
-from jitree.dispatch.native.nests.narrowing import narrowed
-from jitree.dispatch.native.nests.plan import Order, Plan
-from jitree.dispatch.native.nests.polynomials import Polynomial
-from jitree.dispatch.native.nests.reading import Level, NotANest, PolynomialReader
-from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
+from jitree.dispatch.native.nests.plan import Order, PlannedNest
+from jitree.dispatch.native.nests.polynomials import NARROW_BITS, SYMBOL_BITS, Polynomial, is_narrow, is_wide
+from jitree.dispatch.native.nests.reading import PolynomialReader
+from jitree.dispatch.native.nests.rewrites import narrowed
+from jitree.dispatch.native.nests.structure import ELEMENT_LLVM, ElementAccess, Level, NotANest, Structure
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
 
@@ -58,18 +56,15 @@ def are_apart(writer: Writer, left: Range, right: Range) -> str:
 class Guard:
     """Writes the checks; :meth:`write` ends with a new block in which the nest may run."""
 
-    def __init__(
-        self, writer: Writer, structure: Structure, reader: PolynomialReader, plan: Plan, body: Body
-    ) -> None:
+    def __init__(self, writer: Writer, nest: PlannedNest, body: Body) -> None:
         self._writer = writer
-        self._structure = structure
-        self._reader = reader
-        self._plan = plan
+        self._structure = nest.structure
+        self._reader = nest.reader
+        self._plan = nest.plan
+        self._invariants = nest.dependence.invariants
         self._body = body
         self._conditions: list[str] = []
-        self._narrowed = {
-            access: narrowed(access, structure) for access in (*structure.loads.values(), *structure.stores)
-        }
+        self._narrowed = {access: narrowed(access, nest.structure) for access in nest.structure.accesses}
         self._bounds = BoundWriter(writer, body.invariant, self._linear, self._require)
         self.ranges: dict[ElementAccess, Range] = {}
         """What accesses touch, after :meth:`gather`."""
@@ -77,7 +72,7 @@ class Guard:
     def write(self) -> None:
         writer, context = self._writer, self._writer.context
         accesses = list(self._narrowed)
-        self._require_numbers(accesses)
+        self._begin()
         self._go_on_if_all(context.deopt)
         self._live_outs()
         for level in self._structure.levels:
@@ -94,7 +89,7 @@ class Guard:
 
     def gather(self) -> tuple[str, str]:
         """As :meth:`write`, in one block: whether the nest may run, and whether it has iterations."""
-        self._require_numbers(list(self._narrowed))
+        self._begin()
         fits = self._taken()
         self._live_outs()
         for level in self._structure.levels:
@@ -113,6 +108,11 @@ class Guard:
             empty = self._writer.let(f"xor i1 {runs}, true")
             inside = self._writer.let(f"or i1 {empty}, {inside}")
         return self._writer.let(f"and i1 {fits}, {inside}"), runs
+
+    def _begin(self) -> None:
+        for value in self._invariants:
+            self._body.invariant(value)
+        self._require_numbers(list(self._narrowed))
 
     def positive(self, polynomial: Polynomial) -> str:
         """Whether the value of a polynomial over values from outside is."""

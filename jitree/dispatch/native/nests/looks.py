@@ -8,7 +8,7 @@ from typing import Final
 
 from jitree.codegen.ir_text import Iteration
 from jitree.dispatch.native.checked_text import MUCH
-from jitree.dispatch.native.nests.reading import Level
+from jitree.dispatch.native.nests.structure import Level
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.prelude import OWN_MEMORY
 

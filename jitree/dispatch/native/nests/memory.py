@@ -8,14 +8,11 @@ from typing import Final
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.plan import Plan
-from jitree.dispatch.native.nests.reading import Level
-from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
 from jitree.dispatch.native.nests.row_folds import Fold
+from jitree.dispatch.native.nests.structure import ELEMENT_LLVM, ElementAccess, Level, Structure
 from jitree.dispatch.native.nests.transpose import load_columns
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
-
-ELEMENT_LLVM: Final = {"i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "f32": "float", "f64": "double"}
 
 LARGEST_STRIDE: Final = 4
 """Elements between lanes up to which whole rows are loaded."""

@@ -18,8 +18,7 @@ from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.dots import DotProduct
 from jitree.dispatch.native.nests.memory import Memory, NestRegion
 from jitree.dispatch.native.nests.pairs import line
-from jitree.dispatch.native.nests.reading import Level
-from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
+from jitree.dispatch.native.nests.structure import ElementAccess, Level, Structure
 from jitree.dispatch.native.nests.writer import Writer
 
 LEAST_OF_BOTH: Final = 142

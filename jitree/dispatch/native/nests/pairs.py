@@ -19,8 +19,7 @@ from typing import Final
 from jitree.dispatch.native.nests import registers
 from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.dots import DotProduct
-from jitree.dispatch.native.nests.reading import Level
-from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
+from jitree.dispatch.native.nests.structure import ElementAccess, Level, Structure
 from jitree.dispatch.native.ssa import Value
 
 PAIR: Final = 2

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from jitree.base.records import NamedTuple
-from jitree.dispatch.native.nests.memory import ELEMENT_LLVM, Memory, NestRegion, Panel
+from jitree.dispatch.native.nests.memory import Memory, NestRegion, Panel
 from jitree.dispatch.native.nests.plan import Plan
-from jitree.dispatch.native.nests.reading import Level
-from jitree.dispatch.native.nests.recognise import ElementAccess
+from jitree.dispatch.native.nests.structure import ELEMENT_LLVM, ElementAccess, Level
 from jitree.dispatch.native.nests.transpose import interleaved, part_columns
 from jitree.dispatch.native.nests.writer import Writer
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from jitree.base.records import NamedTuple
+from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.dots import DotProduct
 from jitree.dispatch.native.nests.folding import Extreme
 from jitree.dispatch.native.nests.polynomials import Polynomial
-from jitree.dispatch.native.nests.reading import Level
-from jitree.dispatch.native.nests.recognise import ElementAccess
+from jitree.dispatch.native.nests.reading import PolynomialReader
 from jitree.dispatch.native.nests.row_folds import Fold
-from jitree.dispatch.native.ssa import Value
+from jitree.dispatch.native.nests.structure import ElementAccess, Level, Structure
+from jitree.dispatch.native.ssa import SsaLoop, Value
 
 Order = tuple[tuple[Polynomial, Level], ...]
 """Parallel loops and their factors in an index, smallest first."""
@@ -66,3 +67,14 @@ class Plan(NamedTuple):
     def forwards(self) -> bool:
         """Loads may find the very element that the same iteration stores, through another reference."""
         return not self.reductions
+
+
+class PlannedNest(NamedTuple):
+    """Holds what is known of a nest."""
+
+    loop: SsaLoop
+    """The outermost loop of the nest."""
+    structure: Structure
+    reader: PolynomialReader
+    dependence: Dependence
+    plan: Plan

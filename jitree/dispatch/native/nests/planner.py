@@ -20,10 +20,9 @@ from jitree.dispatch.native.nests.pairs import find_pairs
 from jitree.dispatch.native.nests.plan import Order, Plan
 from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.nests.prepacked import is_packable
-from jitree.dispatch.native.nests.reading import Level, Split
-from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
 from jitree.dispatch.native.nests.registers import accumulators, copies
 from jitree.dispatch.native.nests.row_folds import find_fold
+from jitree.dispatch.native.nests.structure import ElementAccess, Level, Split, Structure
 from jitree.dispatch.native.ssa import Value
 from jitree.regs.layout import PACKED_ROWS
 

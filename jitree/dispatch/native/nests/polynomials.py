@@ -1,16 +1,22 @@
-"""Polynomials over loop counters and values from outside a nest: what indices and bounds are read as.
+"""Computes with polynomials over loop counters and values from outside a nest.
 
-The arithmetic of the instructions wraps modulo 2**64, and so does that of the coefficients: a polynomial is
-congruent to the program's number. ``intervals.py`` says when it is that number.
+The arithmetic of the instructions wraps modulo 2**64, and so does that of the coefficients. That a value and
+its polynomial are the same modulo 2**64 is enough for an address, and for equality. An order is another
+matter: ``i * 2**62`` is negative where ``i`` is 2. So nothing is concluded from a polynomial (no comparison
+settled, no division simplified, no range narrowed) unless its interval, in unbounded integers, lies within
+the signed range: only then is it the number that the program has. What is not known to lie there is left as
+it is, or proved by the guard.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
+
+from jitree.base.records import NamedTuple
 
 if TYPE_CHECKING:
     from jitree.dispatch.native.ssa import Value
@@ -22,6 +28,13 @@ Monomial = tuple["Value", ...]
 _NUMBER: Final = attrgetter("number")
 _HALF: Final = 1 << 63
 _ALL: Final = (1 << 64) - 1
+SYMBOL_BITS: Final = 31
+"""Magnitude that values from outside and numbers of iterations may have; one with more fails the guard."""
+NARROW_BITS: Final = 60
+"""What a sum of a few numbers may each have in i64 without overflow."""
+WIDE_BITS: Final = 124
+"""The same in i128."""
+GREATEST_SYMBOL: Final = (1 << SYMBOL_BITS) - 1
 
 
 def _wrap(number: int) -> int:
@@ -29,8 +42,10 @@ def _wrap(number: int) -> int:
 
 
 class Polynomial:
-    """A sum of monomials with integer coefficients, none of them 0; the empty monomial is the constant. It
-    never changes, so it keeps the answers that the terms alone decide: some are asked for in each loop."""
+    """Sums monomials with integer coefficients, none of them 0; the empty monomial is the constant.
+
+    It never changes, so it keeps the answers that the terms alone decide: some are asked for in each loop.
+    """
 
     __slots__ = ("_bits", "_coefficients", "_symbols", "number", "terms")
 
@@ -123,7 +138,7 @@ class Polynomial:
                 if counter in monomial:
                     at = monomial.index(counter)
                     found[monomial[:at] + monomial[at + 1 :]] = number
-            known = self._coefficients[counter] = Polynomial(found) if found else _ZERO
+            known = self._coefficients[counter] = Polynomial(found) if found else ZERO
         return known
 
     def divided(self, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
@@ -165,7 +180,8 @@ class Polynomial:
         return most
 
 
-_ZERO: Final = Polynomial({})
+ZERO: Final = Polynomial({})
+ONE: Final = Polynomial({(): 1})
 
 
 def _without(monomial: Monomial, factors: Monomial) -> Monomial | None:
@@ -183,3 +199,38 @@ def _polynomial(terms: Iterable[tuple[Monomial, int]]) -> Polynomial:
     for monomial, number in terms:
         sums[monomial] = _wrap(sums.get(monomial, 0) + number)
     return Polynomial({monomial: number for monomial, number in sums.items() if number})
+
+
+class Interval(NamedTuple):
+    """Holds the least and the greatest value, as unbounded integers."""
+
+    low: int
+    high: int
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether all of it are numbers of 64 bits: the polynomial is then the program's number."""
+        return self.low >= -(1 << 63) and self.high < 1 << 63
+
+
+def interval_of(polynomial: Polynomial, greatest: Callable[[Value], int]) -> Interval:
+    """The interval of a polynomial whose symbols lie between 0 and what ``greatest`` says of each."""
+    low = high = 0
+    for monomial, number in polynomial.terms.items():
+        reach = number
+        for symbol in monomial:
+            reach *= greatest(symbol)
+        low += min(reach, 0) if monomial else number
+        high += max(reach, 0) if monomial else number
+    return Interval(low, high)
+
+
+def is_narrow(polynomial: Polynomial) -> bool:
+    """Whether its value has at most 60 bits, whatever its symbols are, if the guard lets them pass. Such a
+    polynomial is the program's number, and so are sums of a few."""
+    return polynomial.bits(SYMBOL_BITS) <= NARROW_BITS
+
+
+def is_wide(polynomial: Polynomial) -> bool:
+    """Whether the guard can compute its value without overflow."""
+    return polynomial.bits(SYMBOL_BITS) <= WIDE_BITS

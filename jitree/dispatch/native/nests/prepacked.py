@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from jitree.dispatch.native.nests.reading import Level
-from jitree.dispatch.native.nests.recognise import ElementAccess
+from jitree.dispatch.native.nests.structure import ElementAccess, Level
 from jitree.dispatch.native.ssa import Value
 from jitree.regs.layout import PACKED_ROWS
 

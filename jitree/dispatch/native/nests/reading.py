@@ -1,9 +1,11 @@
-"""Reads indices and bounds as polynomials: sums, products with constants, and the ways in which the
-compiler writes divisions by constants and clamps, where the ranges of the counters decide them.
+"""Reads indices and bounds as polynomials over the counters of a nest.
+
+These are sums, products with constants, and the ways in which the compiler writes divisions by constants and
+clamps, where the ranges of the counters decide them.
 
 What is not known of values from outside is assumed where that helps: that they are not negative, as sizes and
 workgroup numbers are. The guard checks each assumption. Nothing is concluded from what may wrap
-(``intervals.py``).
+(``polynomials.py``).
 """
 
 from __future__ import annotations
@@ -11,52 +13,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from jitree.base.records import NamedTuple
 from jitree.dispatch.native.nests.computed import DIVISIONS, is_bounded, separated
-from jitree.dispatch.native.nests.intervals import GREATEST_SYMBOL, Interval, interval_of, is_wide
 from jitree.dispatch.native.nests.operations import is_pure
-from jitree.dispatch.native.nests.polynomials import Polynomial
+from jitree.dispatch.native.nests.polynomials import (
+    GREATEST_SYMBOL,
+    ZERO,
+    Interval,
+    Polynomial,
+    interval_of,
+    is_wide,
+)
+from jitree.dispatch.native.nests.structure import Level, NotANest, Split
 from jitree.dispatch.native.ssa import PHI, SsaLoop, Value
 
 _ARITHMETIC: Final = ("add.i64", "sub.i64", "mul.i64", "fma.i64", "shl.i64")
 
 
-class NotANest(Exception):
-    """Why a loop is not taken; the text is for people who read the tier report."""
-
-
-class Level:
-    """A loop of a nest. Its counter runs from 0 in steps of 1; the program's variable is
-    ``initial + step * counter``."""
-
-    __slots__ = ("bound", "counter", "distance", "extent", "initial", "step", "unsigned")
-
-    def __init__(
-        self, counter: Value, initial: Polynomial, bound: Polynomial, step: int, unsigned: bool
-    ) -> None:
-        self.counter = counter
-        """What stands for the counter in polynomials: the parameter of the loop's header, or a new value."""
-        self.initial = initial
-        self.bound = bound
-        self.distance = bound - initial
-        self.step = step
-        self.unsigned = unsigned
-        """Whether the counter is compared with the bound as an unsigned number."""
-        distance = self.distance.number
-        self.extent = None if distance is None else -(-distance // step)
-        """The number of iterations, if it is constant."""
-
-
-class Split(NamedTuple):
-    """A loop that became two, of which the inner one may be split again."""
-
-    whole: Level
-    outer: Level
-    inner: Level
-
-
 class PolynomialReader:
-    """Reads values as polynomials over the counters of a nest."""
+    """Reads values of one nest; each once."""
 
     def __init__(self, loop: SsaLoop) -> None:
         self._loop = loop
@@ -91,7 +65,7 @@ class PolynomialReader:
 
     def add_split(self, variable: Value, whole: Level, levels: Sequence[Level]) -> None:
         """The next loop inwards as several: their counters are the digits of its variable."""
-        position = zero = Polynomial.constant(0)
+        position = ZERO
         for level in levels:
             self.levels[level.counter] = level
             position = position * level.bound + Polynomial.symbol(level.counter)
@@ -99,7 +73,7 @@ class PolynomialReader:
         inner = levels[-1]
         splits: list[Split] = []
         for outer in reversed(levels[1:-1]):
-            both = Level(outer.counter, zero, outer.bound * inner.bound, 1, whole.unsigned)
+            both = Level(outer.counter, ZERO, outer.bound * inner.bound, 1, whole.unsigned)
             splits.append(Split(both, outer, inner))
             inner = both
         self.splits += (*splits, Split(whole, levels[0], inner))

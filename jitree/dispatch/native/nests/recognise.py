@@ -1,4 +1,4 @@
-"""Finds the loop nests of a function: perfectly nested counted loops around straight-line or predicated code.
+"""Finds perfectly nested counted loops around straight-line or predicated code.
 
 The compiler's loops have one shape: a header that only compares its counter with a bound, a counter that is
 stepped by a constant, one way out. Between the loops of a nest there is only arithmetic.
@@ -6,123 +6,25 @@ stepped by a constant, one way out. Between the loops of a nest there is only ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from jitree.dispatch.native.nests.computed import separated
 from jitree.dispatch.native.nests.operations import is_pure
 from jitree.dispatch.native.nests.polynomials import Polynomial
-from jitree.dispatch.native.nests.reading import Level, NotANest, PolynomialReader
-from jitree.dispatch.native.nests.splitting import add_level
+from jitree.dispatch.native.nests.reading import PolynomialReader
+from jitree.dispatch.native.nests.rewrites import add_level
+from jitree.dispatch.native.nests.structure import (
+    ElementAccess,
+    Level,
+    Literal,
+    NotANest,
+    Predicate,
+    Structure,
+)
 from jitree.dispatch.native.ssa import Block, SsaInstruction, SsaLoop, Value
 
 if TYPE_CHECKING:
     from jitree.dispatch.native.ssa import SsaFunction
-
-ELEMENT_BYTES: Final = {"i8": 1, "i16": 2, "i32": 4, "f32": 4, "i64": 8, "f64": 8}
-
-Literal = tuple[Value, bool]
-"""A condition and whether it has to hold."""
-Predicate = frozenset[Literal]
-"""All of them have to hold; empty where the code runs in each iteration."""
-
-
-class ElementAccess:
-    """A load or store."""
-
-    __slots__ = ("buffer", "bytes", "computed", "element", "index", "instruction", "position", "predicate")
-
-    def __init__(
-        self,
-        instruction: SsaInstruction,
-        element: str,
-        buffer: Value,
-        index: Polynomial,
-        predicate: Predicate,
-        position: int,
-        computed: tuple[tuple[Value, int], ...],
-    ) -> None:
-        self.instruction = instruction
-        self.element = element
-        """``i8 i16 i32 f32 i64 f64``"""
-        self.bytes = ELEMENT_BYTES[element]
-        self.buffer = buffer
-        self.index = index
-        """The index of the element, over counters and values from outside."""
-        self.predicate = predicate
-        self.position = position
-        """The position in the body."""
-        self.computed = computed
-        """What is added to the index for each element, and its factors (``computed.py``); of loads alone."""
-
-    @property
-    def stored(self) -> Value:
-        return self.instruction.operands[2]
-
-    def at(self, index: Polynomial) -> ElementAccess:
-        """The same one with another index."""
-        return ElementAccess(
-            self.instruction,
-            self.element,
-            self.buffer,
-            index,
-            self.predicate,
-            self.position,
-            self.computed,
-        )
-
-
-class Structure:
-    """A recognised nest."""
-
-    __slots__ = (
-        "choices", "conditions", "counters", "levels", "loads", "loop", "outermost", "stores",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        loop: SsaLoop,
-        outermost: Level,
-        levels: tuple[Level, ...],
-        loads: dict[Value, ElementAccess],
-        stores: tuple[ElementAccess, ...],
-        choices: dict[Value, tuple[Literal, Value, Value]],
-        conditions: dict[Value, Polynomial],
-    ) -> None:
-        self.loop = loop
-        self.outermost = outermost
-        """The whole outermost loop, also where it is split."""
-        self.levels = levels
-        """Levels from the outermost to the innermost."""
-        self.loads = loads
-        """What is read, by the value that it gives."""
-        self.stores = stores
-        self.choices = choices
-        """By parameter where two branches meet: the condition, its value if that holds, and if not."""
-        self.conditions = conditions
-        """What is compared in predicates, where it is a polynomial."""
-        self.counters = tuple(level.counter for level in levels)
-
-    def over(self, levels: tuple[Level, ...], index: Callable[[Polynomial], Polynomial]) -> Structure:
-        """The same nest over other levels; ``index`` says what becomes of indices."""
-        return Structure(
-            self.loop,
-            self.outermost,
-            levels,
-            {value: load.at(index(load.index)) for value, load in self.loads.items()},
-            tuple(store.at(index(store.index)) for store in self.stores),
-            self.choices,
-            self.conditions,
-        )
-
-    @property
-    def is_empty(self) -> bool:
-        """A loop is known to have no iterations."""
-        return any(level.extent is not None and level.extent < 1 for level in self.levels)
-
-    @property
-    def exit(self) -> Block:
-        return self.loop.exits[0][1]
 
 
 def recognise(loop: SsaLoop) -> tuple[Structure, PolynomialReader]:
@@ -147,8 +49,10 @@ def recognise(loop: SsaLoop) -> tuple[Structure, PolynomialReader]:
     if any(load.operands[0] in stored for load in reader.hoisted):
         raise NotANest("an index out of a buffer that is stored to")
     levels = tuple(reader.levels.values())
+    counters = tuple(reader.levels)
+    stores = tuple(body.stores)
     return Structure(
-        loop, outermost, levels, body.loads, tuple(body.stores), body.choices, body.conditions
+        loop, outermost, levels, body.loads, stores, body.choices, body.conditions, counters
     ), reader
 
 

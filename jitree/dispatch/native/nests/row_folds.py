@@ -20,8 +20,7 @@ from jitree.base.records import NamedTuple
 from jitree.dispatch.native.nests import registers
 from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.polynomials import Polynomial
-from jitree.dispatch.native.nests.reading import Level
-from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
+from jitree.dispatch.native.nests.structure import ElementAccess, Level, Structure
 from jitree.dispatch.native.ssa import PHI, Value
 
 _WIDTHS: Final = range(17, 32)

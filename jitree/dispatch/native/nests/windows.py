@@ -13,8 +13,7 @@ from operator import ge, mul
 
 from jitree.dispatch.native.nests.memory import Offsets
 from jitree.dispatch.native.nests.plan import Plan
-from jitree.dispatch.native.nests.reading import Level
-from jitree.dispatch.native.nests.recognise import ElementAccess, Structure
+from jitree.dispatch.native.nests.structure import ElementAccess, Level, Structure
 
 
 def iterations(structure: Structure, plan: Plan, copies: Sequence[Offsets]) -> list[tuple[Offsets, int]]:

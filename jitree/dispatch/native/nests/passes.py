@@ -1,0 +1,144 @@
+"""Lists the passes that turn loops into a planned nest, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from jitree.base.records import NamedTuple
+from jitree.dispatch.native.nests.dependence import Dependence
+from jitree.dispatch.native.nests.guard import require_sizes
+from jitree.dispatch.native.nests.guarded import BegunNest, emit_nest
+from jitree.dispatch.native.nests.plan import PlannedNest
+from jitree.dispatch.native.nests.planner import make_plan
+from jitree.dispatch.native.nests.recognise import Uses, recognise, uses, values_used_after
+from jitree.dispatch.native.nests.rewrites import collapsed, parted
+from jitree.dispatch.native.nests.structure import Level, NotANest
+
+if TYPE_CHECKING:
+    from jitree.dispatch.native.nest_context import NestContext
+    from jitree.dispatch.native.nests.plan import Plan
+    from jitree.dispatch.native.nests.polynomials import Polynomial
+    from jitree.dispatch.native.nests.reading import PolynomialReader
+    from jitree.dispatch.native.nests.structure import Structure
+    from jitree.dispatch.native.ssa import SsaFunction, SsaLoop
+
+
+class NestDraft:
+    """Holds what passes have found out about a nest so far."""
+
+    loop: SsaLoop
+    uses: Uses
+    structure: Structure
+    reader: PolynomialReader
+    dependence: Dependence
+    plan: Plan
+
+
+class Pass(NamedTuple):
+    """Describes a pass; it raises NotANest where the loop is none."""
+
+    run: Callable[[NestDraft], None]
+    needs: str
+    makes: str
+    purpose: str
+
+
+def _recognise(draft: NestDraft) -> None:
+    draft.structure, draft.reader = recognise(draft.loop)
+
+
+def _depend(draft: NestDraft) -> None:
+    draft.dependence = Dependence(draft.structure, draft.reader)
+
+
+def _collapse(draft: NestDraft) -> None:
+    draft.structure = collapsed(draft.structure, draft.reader, draft.dependence.counters_as_data())
+
+
+def _require_sizes(draft: NestDraft) -> None:
+    require_sizes(draft.structure, draft.reader)
+
+
+def _require_no_results(draft: NestDraft) -> None:
+    if values_used_after(draft.uses, draft.loop) - {draft.loop.header.parameters[0]}:
+        raise NotANest("a value is carried out of the nest")
+
+
+def _plan(draft: NestDraft) -> None:
+    draft.plan = make_plan(draft.structure, draft.reader.splits, draft.dependence)
+
+
+_REWRITTEN: Final = (
+    Pass(_depend, "structure reader", "dependence", "says on which counters values depend, and weighs them"),
+    Pass(_require_sizes, "structure reader", "", "has the guard compute bounds and ranges without overflow"),
+    Pass(_plan, "structure reader dependence", "plan", "decides on lanes, tiles, sums, instructions"),
+)
+"""What follows a rewrite."""
+PASSES: Final = (
+    Pass(_recognise, "loop", "structure reader", "reads loops, accesses, predicates; splits divided loops"),
+    Pass(_depend, "structure reader", "dependence", "finds the counters that are data, whose loops stay"),
+    Pass(_collapse, "structure reader dependence", "structure", "joins loops that are one in every index"),
+    *_REWRITTEN[:-1],
+    Pass(_require_no_results, "loop uses", "", "has nothing but the counter leave the nest"),
+    _REWRITTEN[-1],
+)
+"""In the order in which they run."""
+
+
+class NestRefusal(NamedTuple):
+    """Says why a loop is left to the scalar code."""
+
+    loop: SsaLoop
+    reason: str
+
+
+class Nest(PlannedNest):
+    """Writes loops that are taken."""
+
+    __slots__ = ()
+
+    def emit(self, context: NestContext) -> str:
+        """LLVM IR after the label of the nest's first block, up to the end of the block ``context.done``.
+
+        It branches to ``context.deopt`` with nothing done when a guard fails.
+        """
+        return emit_nest(context, self)
+
+    def begin(self, context: NestContext, rooms: Sequence[Polynomial]) -> BegunNest:
+        """The guard alone, in one block that ends nowhere; see :class:`BegunNest`."""
+        return BegunNest(context, self, rooms)
+
+    def parted(self, level: Level, counts: Sequence[int]) -> Nest | None:
+        """The nest with several loops that run so often in place of one; None if values depend on that."""
+        if level.counter in self.dependence.counters_as_data():
+            return None
+        draft = NestDraft()
+        draft.loop = self.loop
+        draft.structure, draft.reader = parted(self.structure, self.reader, level, counts)
+        try:
+            return _passed(draft, _REWRITTEN)
+        except NotANest:
+            return None
+
+
+def _passed(draft: NestDraft, passes: Iterable[Pass]) -> Nest:
+    for one in passes:
+        one.run(draft)
+    return Nest(draft.loop, draft.structure, draft.reader, draft.dependence, draft.plan)
+
+
+def find(function: SsaFunction) -> list[Nest | NestRefusal]:
+    """The nests of a function, none inside another. Where a loop is refused, the loops in it may be taken."""
+    found: list[Nest | NestRefusal] = []
+    waiting = list(function.loops)
+    used = uses(function) if waiting else {}
+    while waiting:
+        draft = NestDraft()
+        draft.loop, draft.uses = waiting.pop(0), used
+        try:
+            found.append(_passed(draft, PASSES))
+        except NotANest as refused:
+            found.append(NestRefusal(draft.loop, str(refused)))
+            waiting += draft.loop.children
+    return found
