@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from jitree.cuda import communicator, nccl
+from jitree.cuda import nccl
 from jitree.cuda.channel import CudaChannel
 from jitree.cuda.device import CudaDevice
 from jitree.errors import (
@@ -226,7 +226,7 @@ def test_members_and_parts(device: CudaDevice, library: FakeNccl) -> None:
     assert channel.split(-1, 0) is None
     del part
     gc.collect()
-    communicator.release_abandoned()
+    nccl.release_abandoned()
     assert library.destroyed == [2]
 
 
