@@ -72,10 +72,10 @@ def compile_kernels(file: Path, processors: int) -> None:
     from jitree.codegen.image.build import build, generate
     from jitree.codegen.image.compile import host_target
     from jitree.dispatch.bytecode_module import BytecodeModule
-    from jitree.loaders.vmvx import images as vmvx_images
+    from jitree.loaders.vmvx import kernels as vmvx_kernels
 
-    for executable in vmvx_images.executables(BytecodeModule.load(file).module):
-        for recipe in vmvx_images.recipes(executable):
+    for executable in vmvx_kernels.executables(BytecodeModule.load(file).module):
+        for recipe in vmvx_kernels.recipes(executable):
             build(generate(recipe), host_target())
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     print(time.perf_counter() - start, sum(usage.ru_utime + usage.ru_stime for usage in usages))

@@ -22,7 +22,7 @@ import pytest
 Item = TypeVar("Item")
 _FOLDER: Final = Path(__file__).parent
 _SLOW: Final = (
-    "loaders/test_vmvx_interrupt.py", "modules/test_cold_cache.py", "test_examples.py",
+    "loaders/vmvx/test_interrupt.py", "modules/test_cold_cache.py", "test_examples.py",
     "codegen/test_image_shipped.py", "codegen/test_image_place.py",
 )  # fmt: skip
 """Files that take ten seconds and more, most of it in processes that they start; the longest first."""

@@ -92,13 +92,13 @@ def kernels() -> None:
     """From the bytecode of VMVX kernels to LLVM IR, the second time: Numba's part is known by then."""
     from jitree.codegen.image import build
     from jitree.dispatch.bytecode_module import BytecodeModule
-    from jitree.loaders.vmvx import images as vmvx_images
+    from jitree.loaders.vmvx import kernels as vmvx_kernels
 
     module = BytecodeModule.load(f"{_DIGITS}.vmvx.vmfb")
     recipes = [
         recipe
-        for executable in vmvx_images.executables(module.module)
-        for recipe in vmvx_images.recipes(executable)
+        for executable in vmvx_kernels.executables(module.module)
+        for recipe in vmvx_kernels.recipes(executable)
     ]
     build.generate(recipes[0])
     CallCounter().count("VMVX kernels", lambda: [build.generate(recipe) for recipe in recipes])

@@ -36,7 +36,7 @@ def open_library_module(
     """
     from pathlib import Path
 
-    from jitree.loaders.shared_object import SharedObject
+    from jitree.loaders.system_library import SharedObject
     from jitree.modules.native_library.module import LibraryModule
 
     with error_context(f"loading C module '{os.fspath(path)}'"):

@@ -16,7 +16,7 @@ from jitree.codegen.image.flat import hashed
 from jitree.codegen.image.pack import Mismatch, Pack, warn
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError, UnavailableError
-from jitree.loaders.vmvx import images as vmvx_images
+from jitree.loaders.vmvx import kernels as vmvx_kernels
 
 if TYPE_CHECKING:
     from jitree.dispatch.context import ModuleLike
@@ -64,4 +64,4 @@ def open_pack(
 
 def identity(module: BytecodeModule, arithmetic: str) -> bytes:
     """Tells the code of a program apart, whatever its weights are."""
-    return hashed((arithmetic.encode(), module.module.bytecode, *vmvx_images.archives(module.module)))
+    return hashed((arithmetic.encode(), module.module.bytecode, *vmvx_kernels.archives(module.module)))

@@ -1,4 +1,4 @@
-"""The allocator of a GPU: device memory, and pinned host memory for all that the host is to see.
+"""Allocates device memory, and pinned host memory for what the host is to see.
 
 Device memory may be handed out again as soon as nothing refers to it: whatever still uses it was submitted to
 the stream before whatever will. Pinned memory, which the host touches out of that order, first waits until
@@ -20,11 +20,17 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from jitree.base.endings import Ending, carefully, guard
-from jitree.cuda.allocation import CudaAllocation, OrderedAllocation
-from jitree.cuda.handles import Owned
-from jitree.cuda.regions import DeviceRegions, PinnedRegions
+from jitree.cuda.api import Owned
 from jitree.cuda.stream import Stream
-from jitree.cuda.suballocator import ALIGNMENT, Piece, RegionSource, Suballocator
+from jitree.cuda.stream_share import CudaAllocation, OrderedAllocation
+from jitree.cuda.suballocator import (
+    ALIGNMENT,
+    DeviceRegions,
+    Piece,
+    PinnedRegions,
+    RegionSource,
+    Suballocator,
+)
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError
 from jitree.hal import recording
 from jitree.hal.allocator import Accounting, AllocatorStatistics, Block, LendingAllocator, check_request

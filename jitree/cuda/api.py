@@ -1,15 +1,27 @@
-"""Driver calls, every one checked: a failure is an exception that names the call and what CUDA says.
+"""Calls the CUDA driver, checks every result, and owns the handles it makes.
 
 All of the package's calls go through an :class:`Api`, one a device, which remembers the failure that lost the
-device. It calls ``cuda.bindings.driver``, or in tests a module that emulates that on host memory.
+device. A failure is an exception that names the call and what CUDA says. It calls ``cuda.bindings.driver``,
+or in tests a module that emulates that on host memory.
+
+Handles are made, owned and given back in one place, whatever interrupts the caller. Python looks for signals
+after each call, so that a handler's exception (Ctrl-C) may come when the driver has made something and
+nothing refers to it yet. Here an owner exists before what it will own: functions in C take the handle from
+the driver's result to the owner, and from there back to the driver, in a single step.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain, filterfalse, repeat, starmap
+from operator import add, call, itemgetter, methodcaller
 from typing import Any, Final
 
-from jitree.cuda.errors import LOST, NOT_INITIALIZED, NOT_READY, status_of
+from jitree.base.endings import Ending
 from jitree.errors import (
+    StatusCode,
     StatusError,
     UnavailableError,
     UnimplementedError,
@@ -17,6 +29,42 @@ from jitree.errors import (
     pass_interruption,
     status_error,
 )
+
+OUT_OF_MEMORY: Final = 2
+NOT_INITIALIZED: Final = 3
+NO_DEVICE: Final = 100
+NOT_READY: Final = 600
+PEER_ACCESS_ALREADY_ENABLED: Final = 704
+
+_STATUS: Final = {
+    1: StatusCode.INVALID_ARGUMENT,  # INVALID_VALUE
+    OUT_OF_MEMORY: StatusCode.RESOURCE_EXHAUSTED,
+    NOT_INITIALIZED: StatusCode.FAILED_PRECONDITION,
+    4: StatusCode.CANCELLED,  # DEINITIALIZED: the process ends
+    34: StatusCode.UNAVAILABLE,  # STUB_LIBRARY
+    36: StatusCode.UNAVAILABLE,  # CALL_REQUIRES_NEWER_DRIVER
+    46: StatusCode.UNAVAILABLE,  # DEVICE_UNAVAILABLE: in exclusive use
+    NO_DEVICE: StatusCode.UNAVAILABLE,
+    101: StatusCode.NOT_FOUND,  # INVALID_DEVICE
+    200: StatusCode.INVALID_ARGUMENT,  # INVALID_IMAGE
+    209: StatusCode.INCOMPATIBLE,  # NO_BINARY_FOR_GPU
+    217: StatusCode.UNIMPLEMENTED,  # PEER_ACCESS_UNSUPPORTED
+    218: StatusCode.INVALID_ARGUMENT,  # INVALID_PTX
+    221: StatusCode.UNAVAILABLE,  # JIT_COMPILER_NOT_FOUND
+    222: StatusCode.INCOMPATIBLE,  # UNSUPPORTED_PTX_VERSION
+    400: StatusCode.INVALID_ARGUMENT,  # INVALID_HANDLE
+    500: StatusCode.NOT_FOUND,
+    NOT_READY: StatusCode.DEFERRED,
+    701: StatusCode.RESOURCE_EXHAUSTED,  # LAUNCH_OUT_OF_RESOURCES
+    702: StatusCode.DEADLINE_EXCEEDED,  # LAUNCH_TIMEOUT
+    800: StatusCode.PERMISSION_DENIED,  # NOT_PERMITTED
+    801: StatusCode.UNIMPLEMENTED,  # NOT_SUPPORTED
+    803: StatusCode.UNAVAILABLE,  # SYSTEM_DRIVER_MISMATCH
+}
+
+LOST: Final = frozenset((214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 911))
+"""Failures after which a context answers nothing but the same failure: faults and asserts of kernels,
+uncorrectable memory and link errors, a destroyed context."""
 
 MINIMUM_DRIVER: Final = 12000
 """CUDA 12.0, driver 525: the first with all calls used here (graph parameters of kind v2)."""
@@ -29,6 +77,15 @@ _INSTALL: Final = "pip install 'jitree[cuda]'"
 
 Handle = Any
 """A CUstream, CUevent, CUfunction, … of the bindings; ``int(handle)`` is the pointer."""
+
+_RESULT: Final = itemgetter(0)
+_GIVEN_BACK: Final = itemgetter(-1)
+Action = Callable[[], object]
+
+
+def status_of(result: int) -> StatusCode:
+    """INTERNAL for what a correct program never meets."""
+    return _STATUS.get(result, StatusCode.INTERNAL)
 
 
 def load_bindings() -> Any:
@@ -214,3 +271,71 @@ _FILLS: Final = {1: "cuMemsetD8Async", 2: "cuMemsetD16Async", 4: "cuMemsetD32Asy
 
 def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
+
+
+class Owned:
+    """A handle, which is given back by :meth:`close`, or when nothing refers to the owner any more."""
+
+    __slots__ = ("_api", "_ending", "_give_back", "_made")
+
+    def __init__(self, api: Api, give_back: str, forget: Callable[[Iterator[Action]], Action]) -> None:
+        """``give_back``: a call of the driver. ``forget`` makes of these calls, of which there is one at the
+        most, what happens when the owner dies: a function in C, or what ``carefully`` makes."""
+        self._api = api
+        self._give_back = give_back
+        self._made: list[tuple[Any, ...]] = []
+        self._ending = Ending(forget(self._calls(filterfalse(_RESULT, self._made))))
+
+    def make(self, name: str, arguments: Iterable[Any], known: tuple[Handle, ...] = ()) -> None:
+        """Has the driver make the handle. ``known``: what is given back, where that is no result."""
+        made, api = self._made, self._api
+        made.extend(map(add, starmap(getattr(api.driver, name), (arguments,)), (known,)))
+        result = made[0][0]
+        if result:
+            made.clear()
+            raise api.failure(name, result)
+
+    @property
+    def handle(self) -> Handle:
+        """What the driver has made, or what was known of it."""
+        return self._made[0][1]
+
+    def __int__(self) -> int:
+        return int(self.handle)
+
+    def close(self) -> None:
+        """Gives it back now, which no failure of the driver changes. Twice is once."""
+        try:
+            next(map(call, self._calls(map(self._made.pop, (-1,)))))
+        except IndexError:
+            return
+
+    def _calls(self, made: Iterator[tuple[Any, ...]]) -> Iterator[Action]:
+        """That give back, in the driver as it is then."""
+        callers = map(methodcaller, repeat(self._give_back), map(_GIVEN_BACK, made))
+        return map(partial, callers, repeat(self._api.driver))
+
+
+class Discarded:
+    """What waits to be given back: things end anywhere, also in the middle of another device's calls, and
+    must not touch the driver there."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left: deque[Action] = deque()
+
+    def leave(self, after: Iterable[Action], calls: Iterator[Action]) -> Action:
+        """What leaves calls here, and ``after`` each of them what is to be called, and to live, until
+        then."""
+        steps = zip(calls, *map(repeat, after), strict=False)
+        return partial(self._left.extend, chain.from_iterable(steps))
+
+    def release(self) -> None:
+        """Makes all calls. For any thread."""
+        made = map(call, iter(self._left.popleft, None))
+        while self._left:
+            try:
+                next(made)
+            except IndexError:  # another thread was quicker
+                return

@@ -1,4 +1,4 @@
-"""DLPack capsules over device memory, made and taken without another library's help."""
+"""Makes and takes DLPack capsules over device memory without another library's help."""
 
 from __future__ import annotations
 

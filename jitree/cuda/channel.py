@@ -1,27 +1,52 @@
-"""Channels: groups of devices, here or on other machines, joined by NCCL for collective operations."""
+"""Joins groups of GPUs by NCCL, and ends collectives whose members are missing.
+
+On the GPU a collective waits for its members without end, and so do threads that wait for the GPU. So a
+thread of the device looks at the collectives in progress: at what its communicators know of the group, and at
+the time.
+When a member is missing, it aborts the device's communicators, which lets the GPU go on. What the GPU
+computes from there on is not what the program means: the device takes no more work, and all that was to come
+fails.
+"""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from jitree.base import scopes
-from jitree.base.endings import Ending
+from jitree.base.endings import Ending, guard
+from jitree.base.weak_sets import SharedWeakSet
 from jitree.cuda import nccl
-from jitree.cuda.communicator import ABANDONED, Communicator, release_abandoned
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError
+from jitree.cuda.nccl import ABANDONED, Communicator, release_abandoned
+from jitree.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    StatusError,
+    again,
+)
 from jitree.hal import checks
 from jitree.hal.groups.rendezvous import environment_provider
+from jitree.hal.local.queue_record import LOST
 from jitree.hal.objects import Channel, ChannelProvider
 
 if TYPE_CHECKING:
-    from jitree.cuda.context import CudaContext
-    from jitree.cuda.group_watch import GroupWatch
+    from jitree.cuda.context import CudaContext, PooledEvent
+    from jitree.cuda.stream import Stream
 
 _UNSTATED: Final = -1
 """As rank or count: what the provider says."""
+
+USUAL_SECONDS: Final = 25.0
+"""For which a member may be late."""
+LOOK_SECONDS: Final = 0.05
 
 
 class CudaChannel(Channel):
@@ -144,3 +169,171 @@ def check_channel(channel: Channel, context: CudaContext) -> CudaChannel:
             f"cuda://{context.ordinal}"
         )
     return channel
+
+
+class _Flight:
+    """Collectives that were submitted at one time."""
+
+    __slots__ = ("begin", "communicators", "end", "since")
+
+    def __init__(self, begin: PooledEvent, communicators: frozenset[Communicator]) -> None:
+        self.begin = begin
+        """An event that happens before the collectives begin."""
+        self.end: PooledEvent | None = None
+        """An event after them; None while they are being submitted."""
+        self.communicators = communicators
+        self.since: float | None = None
+        """When they were first seen to wait for others."""
+
+
+class GroupWatch:
+    """The groups that a device is in."""
+
+    def __init__(self, stream: Stream, seconds: float = USUAL_SECONDS) -> None:
+        """``seconds``: for which a member may be late."""
+        self.seconds = seconds
+        self.stream = stream
+        self._lock = guard()
+        self._communicators: SharedWeakSet[Communicator] = SharedWeakSet()
+        self._flights: deque[_Flight] = deque()
+        self._is_watching = False
+        self._failure: StatusError | None = None
+        self.has_joined = False
+        """Whether the members of a group have found each other."""
+
+    def add(self, communicator: Communicator) -> None:
+        """The device has joined a group."""
+        with self._lock:
+            self._communicators.add(communicator)
+            self.has_joined = True
+
+    def require_whole(self) -> None:
+        """Raises what happened to a group of the device."""
+        if self._failure is not None:
+            raise again(self._failure)
+
+    @contextmanager
+    def watched(self, communicators: frozenset[Communicator]) -> Iterator[None]:
+        """What is submitted in the block are collectives. The caller holds the stream's lock."""
+        if not communicators:  # a group of one waits for no member
+            yield
+            return
+        stream = self.stream
+        flight = _Flight(stream.events.acquire(), communicators)
+        stream.api.record_event(flight.begin.handle, stream.handle)
+        try:
+            self._begin(flight)
+        except BaseException:
+            self._take_back(flight)
+            raise
+        try:
+            yield
+            end = stream.events.acquire()
+            stream.api.record_event(end.handle, stream.handle)
+            flight.end = end
+        except StatusError as error:  # others may have begun what this member has not
+            self.fail(error)
+            self.require_whole()
+        except BaseException as error:
+            self.fail(CancelledError(f"a collective was ended by {type(error).__name__}"))
+            raise
+
+    def _begin(self, flight: _Flight) -> None:
+        """Collectives are about to be submitted."""
+        with self._lock:
+            self.require_whole()
+            self._flights.append(flight)
+            self.stream.share.refuse_waits()
+            if not self._is_watching:
+                name = f"{self.stream.api.name} groups"
+                threading.Thread(target=self._watch, name=name, daemon=True).start()
+
+    def _take_back(self, flight: _Flight) -> None:
+        """They are not submitted."""
+        with self._lock:
+            with suppress(ValueError):
+                self._flights.remove(flight)
+            if not self._flights and not self._is_watching and self._failure is None:
+                self.stream.share.allow_waits()
+
+    def leave(self) -> None:
+        """The device's work is done: the other members of its groups hear that it begins nothing more."""
+        with self._lock:
+            communicators = tuple(self._communicators)
+        for communicator in communicators:
+            communicator.leave()
+
+    def fail(self, error: StatusError) -> None:
+        """The device's groups do not go on, nor does the device. Only the first failure counts."""
+        api = self.stream.api
+        failure = again(error).with_context(
+            f"{api.name} takes no more work: open the device again, as in a new session, and join a new group"
+        )
+        with self._lock:
+            if self._failure is not None:
+                return
+            self._failure = failure
+            communicators = tuple(self._communicators)
+        if api.lost is None:
+            api.lost = failure  # before the GPU goes on: what it does then is no result
+        self.stream.share.record.hold(LOST)
+        for communicator in communicators:
+            communicator.abort(str(error))
+        self.stream.fail(failure)
+
+    def _watch(self) -> None:
+        """Runs on a thread, as long as collectives are in progress. What was interrupted when it started one
+        starts another: only the first of them watches."""
+        with self._lock:
+            if self._is_watching:
+                return
+            self._is_watching = True
+        while True:
+            with self._lock:
+                if not self._flights:
+                    if self._failure is None:
+                        self.stream.share.allow_waits()
+                    self._is_watching = False
+                    return
+            failure = self._look()
+            if failure is not None:
+                self.fail(failure)
+                self._flights.clear()
+            elif self._flights:
+                time.sleep(LOOK_SECONDS)
+
+    def _look(self) -> StatusError | None:
+        """Forgets what is done; what is wrong with the oldest collectives in progress."""
+        stream = self.stream
+        try:
+            stream.context.enter()
+            while self._flights:
+                flight = self._flights[0]
+                if flight.end is None or not stream.api.event_is_reached(flight.end.handle):
+                    return self._missing(flight)
+                self._flights.popleft()
+                flight.begin.release()
+                flight.end.release()
+        except StatusError as error:  # the device is lost
+            return error
+        return self._failure
+
+    def _missing(self, flight: _Flight) -> StatusError | None:
+        for communicator in flight.communicators:
+            failure = communicator.failure()
+            if failure is not None:
+                return failure
+        now = time.monotonic()
+        if flight.since is None:
+            if self.stream.api.event_is_reached(flight.begin.handle):
+                flight.since = now
+        elif now - flight.since >= self.seconds:
+            return self.late("other members of a group have not come to a collective")
+        return self._failure
+
+    def late(self, what: str) -> StatusError:
+        """The error for members that are late."""
+        return DeadlineExceededError(
+            f"{what} within {self.seconds:g} s (the device {self.stream.api.name} may state another "
+            "collective_timeout)"
+        )

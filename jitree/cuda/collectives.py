@@ -1,4 +1,4 @@
-"""Collective operations as calls of NCCL on a stream."""
+"""Submits collective operations as calls of NCCL on a stream."""
 
 from __future__ import annotations
 

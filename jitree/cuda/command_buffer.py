@@ -1,4 +1,4 @@
-"""Command buffers of the CUDA device: recorded into a flat list, run as graphs."""
+"""Records command buffers into flat lists and runs them as graphs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from jitree.cuda.channel import check_channel
-from jitree.cuda.commands import CudaCommandList, check_grid
+from jitree.cuda.commands import BoundSizes, CudaCommandList, check_grid
 from jitree.cuda.executable import CudaExecutable, CudaFunctionTable
+from jitree.cuda.graph import make_graphs
 from jitree.cuda.plan import LaunchPlan, describe, make_plan
-from jitree.cuda.profile import measures_dispatches, run_profiled
-from jitree.cuda.sizes import BoundSizes
-from jitree.cuda.steps import PlanRunner
-from jitree.cuda.stream_graphs import make_graphs
+from jitree.cuda.steps import PlanRunner, measures_dispatches, run_profiled
 from jitree.errors import InvalidArgumentError
 from jitree.hal import recording
 from jitree.hal.buffer import Allocation
@@ -25,8 +23,8 @@ from jitree.hal.executable import Executable
 from jitree.hal.list_command_buffer import ListCommandBuffer
 
 if TYPE_CHECKING:
+    from jitree.cuda.graph import LaunchBatch
     from jitree.cuda.kernels import Kernels
-    from jitree.cuda.launch_batch import LaunchBatch
     from jitree.cuda.stream import Stream
     from jitree.hal.stream_record import StreamGraphs
 

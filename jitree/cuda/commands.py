@@ -1,14 +1,19 @@
-"""Command lists of the CUDA device: the rows of the local drivers, with device addresses."""
+"""Records command lists with device addresses, and sizes of what dispatches bind.
+
+Their rows are those of the local drivers.
+"""
 
 from __future__ import annotations
 
 from array import array
+from itertools import repeat
 from typing import Final, cast
 
 from jitree.cuda.executable import CudaFunctionTable, CudaKernel
 from jitree.errors import OutOfRangeError
 from jitree.hal.command_layout import COMMAND
-from jitree.hal.command_list import CommandList
+from jitree.hal.command_list import DIRECT, CommandList
+from jitree.hal.enums import WHOLE_BUFFER
 
 _MAXIMUM_COUNT_Y: Final = 65535
 _MAXIMUM_COUNT_X: Final = 2**31 - 1
@@ -49,3 +54,36 @@ def check_grid(counts: tuple[int, int, int]) -> None:
             f"{_MAXIMUM_COUNT_Y} x "
             f"{_MAXIMUM_COUNT_Y}"
         )
+
+
+class BoundSizes:
+    """The sizes that the dispatches of one command list are bound to."""
+
+    def __init__(self, commands: CudaCommandList) -> None:
+        self._operands = list(zip(repeat(DIRECT), commands.addresses, commands.lengths, strict=False))
+        fields = iter(commands.patches)
+        for operand, slot, offset, length, _ in zip(fields, fields, fields, fields, fields, strict=True):
+            self._operands[operand] = slot, offset, length
+
+    def of(self, row: tuple[int, ...]) -> int:
+        """Bytes of the ranges of a row; of those that overlap the largest. 0 if the list does not say it."""
+        _, first, count = row[:3]
+        total, ranges = 0, self._operands[first : first + count]
+        if any(length == WHOLE_BUFFER for *_, length in ranges):
+            return 0
+        for number, (slot, begin, length) in enumerate(ranges):
+            overlaps = (
+                min(size, length)
+                for other, start, size in ranges[:number]
+                if other == slot and start < begin + length and begin < start + size
+            )
+            total += length - next(overlaps, 0)
+        return total
+
+
+class FixedSizes(BoundSizes):
+    """… that shares its plan with others, in which dispatches with constants may have other lengths."""
+
+    def of(self, row: tuple[int, ...]) -> int:
+        """As :meth:`BoundSizes.of`."""
+        return 0 if row[4] else super().of(row)

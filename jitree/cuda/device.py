@@ -1,4 +1,4 @@
-"""A GPU as a device of the HAL."""
+"""Presents a GPU as a device of the HAL."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from jitree.base.arguments import object_of
 from jitree.base.elements import Bytes
 from jitree.base.endings import Ended, guard
 from jitree.base.weak_sets import SharedWeakSet
-from jitree.cuda import submissions
+from jitree.cuda import transfers
 from jitree.cuda.allocator import CudaAllocator
-from jitree.cuda.channel import create_channel
+from jitree.cuda.channel import USUAL_SECONDS, GroupWatch, create_channel
 from jitree.cuda.command_buffer import Bound, CudaCommandBuffer
-from jitree.cuda.communicator import release_abandoned
 from jitree.cuda.completion import CompletionThread
 from jitree.cuda.context import CudaContext
 from jitree.cuda.executable import FORMAT, CudaExecutableLoader
-from jitree.cuda.group_watch import USUAL_SECONDS, GroupWatch
+from jitree.cuda.graph import LaunchBatch
 from jitree.cuda.interop import CudaExchange
-from jitree.cuda.launch_batch import LaunchBatch
+from jitree.cuda.nccl import release_abandoned
 from jitree.cuda.queue import CudaQueue, is_scheduled
-from jitree.cuda.replays import CudaReplays
+from jitree.cuda.replay import CudaReplays
 from jitree.cuda.semaphore import CudaSemaphore
 from jitree.cuda.stream import Stream
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError
@@ -214,15 +213,15 @@ class CudaDevice(Ended, Device):
             commands = self.create_command_buffer(
                 CommandBufferMode.ONE_SHOT, CommandCategory.TRANSFER, queue_affinity
             )
-            submissions.record(transfer, commands)
+            transfers.record(transfer, commands)
             commands.finalize()
             self.queue_execute(queue_affinity, wait, signal, commands)
             return
-        self._queue.submit(transfer.name, wait, signal, partial(submissions.submit, self.stream, transfer))
+        self._queue.submit(transfer.name, wait, signal, partial(transfers.submit, self.stream, transfer))
 
     def _is_repeated(self, transfer: Transfer) -> bool:
         """Whether a recording is made here that takes the transfer; one that cannot becomes useless."""
-        obstacle = submissions.obstacle(transfer)
+        obstacle = transfers.obstacle(transfer)
         if obstacle is not None:
             recording.unrepeatable(obstacle)
         return obstacle is None and recording.current(self.stream) is not None
@@ -282,7 +281,7 @@ class CudaDevice(Ended, Device):
         """As :meth:`Device.write_buffer`: submitted, not waited for."""
         object_of("target", target, Buffer).range(0, object_of("data", data, np.ndarray).nbytes)
         recording.unrepeatable("the host writes to a buffer")
-        self._queue.perform("upload", lambda: submissions.upload(self.stream, target, data))
+        self._queue.perform("upload", lambda: transfers.upload(self.stream, target, data))
 
     def read_buffer(self, source: Buffer, wait: Fence | None = None) -> Bytes:
         """As :meth:`Device.read_buffer`, with one synchronisation for the fence and the copy."""
@@ -295,7 +294,7 @@ class CudaDevice(Ended, Device):
             return source.host_array()
         if wait is not None and not self.stream.follows(wait):
             wait.wait()
-        data = self._queue.perform("download", lambda: submissions.download(self.stream, source))
+        data = self._queue.perform("download", lambda: transfers.download(self.stream, source))
         self.stream.synchronize()
         return data
 

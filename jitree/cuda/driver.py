@@ -1,4 +1,4 @@
-"""The driver ``cuda``: the GPUs of this process."""
+"""Finds the GPUs of this process: the driver ``cuda``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from typing import Any, Final
 
 from jitree.cuda.api import Api, load_bindings
+from jitree.cuda.channel import USUAL_SECONDS
 from jitree.cuda.context import DeviceDescription
 from jitree.cuda.device import CudaDevice
-from jitree.cuda.group_watch import USUAL_SECONDS
 from jitree.errors import InvalidArgumentError, NotFoundError
 from jitree.hal.device import Device
 from jitree.hal.driver import DEFAULT_OPTIONS, DeviceInfo, DeviceOptions, Driver

@@ -1,4 +1,4 @@
-"""Executables of the CUDA device: kernels of loaded modules, and the loader that makes them."""
+"""Loads executables of the CUDA device: modules and their kernels."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from jitree.hal.command_layout import ENTRY_POINT
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters
 
 if TYPE_CHECKING:
+    from jitree.cuda.api import Owned
     from jitree.cuda.context import CudaContext
-    from jitree.cuda.handles import Owned
     from jitree.hal.pipeline_layout import PipelineLayout
     from jitree.hal.source_location import SourceLocation
     from jitree.regs.handles import HandleTable

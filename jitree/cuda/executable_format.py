@@ -1,4 +1,4 @@
-"""The flatbuffers of CUDA executables, both generations, read into one description.
+"""Reads the flatbuffers of CUDA executables, both generations, into one description.
 
 ``CUDA`` (releases 20240129 to 20240724) holds one image and tables beside each other; ``CDA1`` (from
 20240828) holds exports that name their module, and from 3.9.0 a header in front of the flatbuffer.

@@ -1,16 +1,26 @@
-"""Executable graphs: the launches of one or more plans as one submission, changed in place for other
-addresses."""
+"""Makes executable graphs: launches of one or more plans as one submission.
+
+They are changed in place for other addresses. A program that records small command buffers in a loop would
+pay a launch for each. So one-shot command buffers are batched: the first one is launched at once, so that the
+GPU starts; those that come while it works are launched together, a few to a graph. Everything else that
+enters the stream, and every wait, flushes first. What machine code launches it finds by the shape of a
+command list (PROGRAM): graphs, and the same launches one by one.
+"""
 
 from __future__ import annotations
 
+import weakref
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.cuda.plan import Launch, LaunchPlan, PlanSegment
+from jitree.cuda.plan import Launch, LaunchPlan, PlanCache, PlanSegment
+from jitree.hal.stream_record import StreamGraphs
 
 if TYPE_CHECKING:
+    from jitree.cuda.api import Handle
+    from jitree.cuda.commands import CudaCommandList
     from jitree.cuda.context import CudaContext
     from jitree.cuda.stream import Stream
 
@@ -27,6 +37,16 @@ INSTANCES_KEPT: Final = 8
 """Executable graphs of one segment, each with the parameters of its last run."""
 
 Part = tuple[LaunchPlan, PlanSegment]
+
+_MOST_BATCHED: Final = 4
+"""Command buffers a graph; with more than 8 the GPU waits for the first of them."""
+_GRAPHS_KEPT: Final = 64
+"""Executable graphs; the ones used longest ago go."""
+
+_EARLY: Final = array("q", (6, 1, *[0] * 7))
+"""CUlaunchAttribute of cuda.h: CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION is allowed."""
+_INSTANCES: Final = 2
+"""Graphs of one shape: addresses of results that are fed back alternate between two."""
 
 
 class LaunchParameters:
@@ -206,3 +226,120 @@ def launch_one(stream: Stream, launch: Launch, parameters: LaunchParameters, blo
 def launches_of(plan: LaunchPlan, segment: PlanSegment) -> Iterator[Launch]:
     """Launches in an order that respects the groups."""
     return (plan.launches[number] for group in segment.groups for number in group)
+
+
+class LaunchBatch:
+    """Belongs to a stream, whose lock the caller holds."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = weakref.ref(stream)
+        self.pending = 0
+        self._waiting: list[tuple[LaunchPlan, PlanSegment, array[int]]] = []
+        self._plans = PlanCache()
+        self._graphs: OrderedDict[tuple[LaunchPlan, ...], Graph] = OrderedDict()
+        self._launched = 0
+        """The tick of the newest launch."""
+
+    def plan(self, commands: CudaCommandList) -> LaunchPlan:
+        """The plan of a finished one-shot list."""
+        kernels = self._owner().kernels
+        assert kernels is not None
+        return self._plans.plan(commands, kernels)
+
+    def add(self, plan: LaunchPlan, segment: PlanSegment, block: array[int]) -> None:
+        """Submits the only segment of a plan, now or with those that follow."""
+        stream = self._owner()
+        self._waiting.append((plan, segment, block))
+        self.pending += 1
+        is_shared = stream.share.record.is_open  # machine code has no launch batch and must not wait
+        if is_shared or stream.completed >= self._launched or self.pending >= _MOST_BATCHED:
+            stream.flush()
+
+    def flush(self) -> None:
+        """Launches the batch. When that fails, none of it will run."""
+        waiting, self._waiting = self._waiting, []
+        self.pending = 0
+        stream = self._owner()
+        self._launched = stream.tick
+        if len(waiting) == 1:
+            plan, segment, block = waiting[0]
+            if sum(map(len, segment.groups)) == 1:
+                (launch,) = launches_of(plan, segment)
+                launch_one(stream, launch, LaunchParameters(block), block)
+                return
+        blocks = [block for _, _, block in waiting]
+        key = tuple(plan for plan, _, _ in waiting)
+        graph = self._graphs.pop(key, None)
+        if graph is None:
+            graph = Graph(stream.context, [(plan, segment) for plan, segment, _ in waiting], blocks)
+        graph.launch(stream, blocks)
+        self._graphs[key] = graph
+        if len(self._graphs) > _GRAPHS_KEPT:
+            self._graphs.popitem(last=False)
+
+    def trim(self) -> None:
+        """Drops the plans and graphs that are kept for reuse."""
+        self._plans.clear()
+        self._graphs.clear()
+
+    def _owner(self) -> Stream:
+        stream = self._stream()
+        assert stream is not None
+        return stream
+
+
+def make_graphs(stream: Stream, plan: LaunchPlan, kept: object) -> StreamGraphs | None:
+    """None for a plan that is not launches alone. The context is current."""
+    if plan.segment is None or not plan.launches:
+        return None
+    launches, words, firsts = _laid_out(plan)
+    moved = LaunchPlan(launches, plan.steps, tuple, (), (), (), (), (), ())
+    chains = _Chains(stream.handle, launches, words)
+    graphs = []
+    if len(launches) > 1 or not stream.share.launches_kernels:
+        graphs = [Graph(stream.context, ((moved, plan.segment),), (words,)) for _ in range(_INSTANCES)]
+    rows = [graph.instance() for graph in graphs]
+    instances = array("q", [word for row, _ in rows for word in row])
+    return StreamGraphs(
+        len(launches), firsts.buffer_info()[0], instances.buffer_info()[0],
+        chains.address, (graphs, rows, instances, firsts, chains, kept),
+    )  # fmt: skip
+
+
+class _Chains:
+    """CHAIN records of one shape and what they refer to. Launches that could run side by side, too, come one
+    after the other."""
+
+    def __init__(self, stream: Handle, launches: tuple[Launch, ...], words: array[int]) -> None:
+        """``words``: as the launches lie in them."""
+        self._parameters = [LaunchParameters(words) for _ in range(_INSTANCES)]
+        self._launches = [_launch_records(stream, launches, each) for each in self._parameters]
+        self._records = array("q")
+        for parameters, records in zip(self._parameters, self._launches, strict=True):
+            self._records.extend((parameters.first_word, records.buffer_info()[0]))
+        self.address: int = self._records.buffer_info()[0]
+
+
+def _launch_records(stream: Handle, launches: tuple[Launch, ...], parameters: LaunchParameters) -> array[int]:
+    records = array("q")
+    for number, launch in enumerate(launches):
+        block_x, block_y, block_z = launch.block
+        waits = launch.waits and number > 0  # what comes before the first one need not be a kernel
+        records.extend((
+            0, block_x << 32, block_y | block_z << 32, launch.shared_memory, int(stream),
+            _EARLY.buffer_info()[0], int(waits), int(launch.function), parameters.pointers(launch),
+        ))  # fmt: skip
+    return records
+
+
+def _laid_out(plan: LaunchPlan) -> tuple[tuple[Launch, ...], array[int], array[int]]:
+    """The launches with their parameters where machine code writes them, those words, and the number of each
+    launch's first one."""
+    launches, words, firsts = [], array("q"), array("q")
+    for launch in plan.launches:
+        firsts.append(len(words))
+        x, y, z = launch.grid
+        launches.append(launch._replace(first=len(words), varying_grid=False))
+        words.extend((*[0] * launch.parameter_count, x | y << 32, z))
+    firsts.append(len(words))
+    return tuple(launches), words, firsts

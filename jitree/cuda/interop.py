@@ -1,4 +1,4 @@
-"""Arrays of other libraries (PyTorch, CuPy, Numba, JAX) as buffers of a CUDA device, and the other way round.
+"""Exchanges arrays with other libraries (PyTorch, CuPy, Numba, JAX) as buffers.
 
 Nothing is copied and the host waits for nothing: what one side has submitted is ordered before what the other
 side submits by events between the two streams. Memory that a consumer gives back is used again only after
@@ -23,7 +23,7 @@ from jitree.base.dlpack import (
 )
 from jitree.base.endings import Ending, carefully
 from jitree.base.weak_sets import SharedWeakSet
-from jitree.cuda import capsules, submissions
+from jitree.cuda import capsules, transfers
 from jitree.errors import InvalidArgumentError, has_attribute, pass_interruption
 from jitree.hal.buffer import BufferView
 from jitree.hal.command_layout import BINDING_ALIGNMENT
@@ -144,7 +144,7 @@ class CudaExchange:
     def _take_by_method(self, value: Any) -> capsules.Taken:
         require_elements(value)
         self._require_here(int(value.__dlpack_device__()[1]))
-        with self._stream.askers as may_ask:
+        with self._stream.users as may_ask:
             if not may_ask:
                 self._stream.check_open()
             stream = int(self._stream.handle)
@@ -191,7 +191,7 @@ class CudaExchange:
         target = self._allocator.allocate(_DEVICE_LOCAL, _DEFAULT_USAGE, source.byte_length)
         with stream.lock:
             stream.begin()
-            submissions.submit(stream, Copy(source, 0, target, 0, source.byte_length))
+            transfers.submit(stream, Copy(source, 0, target, 0, source.byte_length))
             stream.end()
         stream.finish()
         return target

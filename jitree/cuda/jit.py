@@ -1,4 +1,4 @@
-"""PTX to machine code by the driver's compiler: kernels side by side in threads, results kept on disk."""
+"""Compiles PTX by the driver in threads, and keeps the results on disk."""
 
 from __future__ import annotations
 

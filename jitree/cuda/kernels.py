@@ -1,5 +1,8 @@
-"""Our own kernels: fills and copies, which cost less than the copy engine's as long as ranges are small, and
-the conversions that reductions of 16-bit integers need."""
+"""Launches our own kernels: fills, copies, and conversions for reductions.
+
+Fills and copies cost less than the copy engine's as long as ranges are small; reductions of 16-bit integers
+need conversions.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from jitree.cuda import jit, ptx
 
 if TYPE_CHECKING:
-    from jitree.cuda.api import Api, Handle
+    from jitree.cuda.api import Api, Handle, Owned
     from jitree.cuda.context import CudaContext
-    from jitree.cuda.handles import Owned
 
     class LaunchStream(Protocol):
         """The stream that work is submitted to."""

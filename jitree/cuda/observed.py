@@ -1,4 +1,4 @@
-"""Doing what is submitted step by step, with observers of each: no graphs, no replays, no launch batches.
+"""Performs submissions step by step, with observers of each: no graphs or replays.
 
 The stream's lock is not held while observers look: they may call programs.
 """
@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from jitree.cuda import submissions, transfer
+from jitree.cuda import transfers
 from jitree.cuda.commands import CudaCommandList
-from jitree.cuda.deferred import Stepwise
 from jitree.cuda.graph import LaunchParameters, launch_one
 from jitree.cuda.plan import CollectiveStep, IndirectDispatch
+from jitree.cuda.queue import Stepwise
 from jitree.cuda.steps import run_collective_step, run_indirect
+from jitree.cuda.transfers import copy_to_host
 from jitree.hal.command_layout import KIND_BARRIER, KIND_DISPATCH, KIND_DISPATCH_INDIRECT
 from jitree.hal.command_list import KIND_COLLECTIVE
 from jitree.hal.local.observed import step_of, transfer_step
@@ -42,7 +43,7 @@ class _ObservedWork(Stepwise):
 
         def download() -> Bytes:
             stream.flush()
-            return transfer.download(stream, address, length)
+            return copy_to_host(stream, address, length)
 
         data = self._queue.perform("look", download)
         stream.synchronize()
@@ -77,9 +78,9 @@ class ObservedTransfer(_ObservedWork):
         step = transfer_step(transfer, self._look)
         if isinstance(transfer, Copy):
             sides = zip((transfer.source, transfer.target), step.operands, strict=True)
-            on_host = [extent for buffer, extent in sides if submissions.is_on_host(buffer)]
+            on_host = [extent for buffer, extent in sides if transfers.is_on_host(buffer)]
             step.look = lambda extent: memory(extent) if extent in on_host else self._look(extent)
-        self._perform([step], partial(submissions.submit, self._stream, transfer))
+        self._perform([step], partial(transfers.submit, self._stream, transfer))
 
 
 class ObservedCommands(_ObservedWork):

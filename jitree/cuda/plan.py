@@ -1,30 +1,43 @@
-"""What a recorded command list is on the GPU: kernel launches in groups, and the words that vary between
-runs.
+"""Plans the kernel launches of a recorded command list.
 
-A plan depends on the list's rows only, so lists that differ in addresses, lengths and constants share one.
-All that varies is one *block* of 64-bit words: every launch has its parameters there, one word each, and
-after those of a transfer the number of its thread blocks. Two blocks of one plan are compared to see what a
-graph must change.
+A plan depends on the list's rows only, so lists that differ in addresses, lengths and constants share one,
+and the next one-shot list of the same shape finds its plan made (:class:`PlanCache`). All that varies is one
+*block* of 64-bit words: every launch has its parameters there, one word each, and after those of a transfer
+the number of its thread blocks. Two blocks of one plan are compared to see what a graph must change.
+
+A profile wants to say what kernels move, and CUPTI tells a kernel's name and grid, not its arguments. What is
+launched with one name and grid is bound to as many bytes each time, except where dimensions are constants of
+the dispatch (:class:`KernelSizes`).
 """
 
 from __future__ import annotations
 
+import weakref
 from array import array
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from jitree.base.weak_sets import SharedWeakSet
+from jitree.cuda.commands import FixedSizes
 from jitree.cuda.kernels import THREADS, block_count
 from jitree.hal import command_layout
 
 if TYPE_CHECKING:
-    from jitree.cuda.commands import CudaCommandList
+    from jitree.cuda.commands import BoundSizes, CudaCommandList
+    from jitree.cuda.executable import CudaFunctionTable
     from jitree.cuda.kernels import Kernels
-    from jitree.cuda.sizes import BoundSizes
-
 
 _NAMES_SHOWN: Final = 8
+
+Kernel = tuple[str, tuple[int, int, int]]
+"""Name and grid."""
+
+_KEPT: Final = 256
+"""Plans; the ones used longest ago go."""
 
 
 class Launch(NamedTuple):
@@ -234,3 +247,73 @@ def describe(plan: LaunchPlan) -> str:
     """Names of the kernels, for the error of a lost device."""
     found = list(dict.fromkeys(launch.name for launch in plan.launches))
     return ", ".join(found[:_NAMES_SHOWN]) + (", …" if len(found) > _NAMES_SHOWN else "")
+
+
+class KernelSizes:
+    """Bytes of the kernels that a stream launches. The caller holds the stream's lock."""
+
+    def __init__(self) -> None:
+        self._plans: SharedWeakSet[LaunchPlan] = SharedWeakSet()
+        self._found: dict[Kernel, int] | None = None
+
+    def note(self, plan: LaunchPlan) -> None:
+        """A plan has been made."""
+        self._plans.add(plan)
+        if self._found is not None:
+            self._find(plan)
+
+    def begin(self) -> None:
+        """A profile begins; plans may be gone when it ends."""
+        self._found = {}
+        for plan in list(self._plans):
+            self._find(plan)
+
+    def end(self) -> dict[Kernel, int]:
+        """Bytes of the kernels of all plans since the beginning; 0 where that is not known."""
+        found, self._found = self._found, None
+        return found or {}
+
+    def _find(self, plan: LaunchPlan) -> None:
+        assert self._found is not None
+        for launch in plan.launches:
+            if self._found.setdefault((launch.name, launch.grid), launch.bytes) != launch.bytes:
+                self._found[launch.name, launch.grid] = 0
+
+
+class _CachedPlan(NamedTuple):
+    plan: LaunchPlan
+    tables: tuple[weakref.ref[CudaFunctionTable], ...]
+    """Tables of the executables in use; a shape has their addresses and means nothing without them."""
+
+
+class PlanCache:
+    """The caller holds the stream's lock."""
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[bytes, _CachedPlan] = OrderedDict()
+        self._gone: deque[bytes] = deque()
+
+    def plan(self, commands: CudaCommandList, kernels: Kernels) -> LaunchPlan:
+        """The plan of a finished list."""
+        gone, entries = self._gone, self._entries
+        while gone:
+            entries.pop(gone.popleft(), None)
+        shape = commands.shape()
+        entry = entries.get(shape)
+        if entry is not None:
+            entries.move_to_end(shape)
+            return entry.plan
+        plan = make_plan(commands, kernels, FixedSizes(commands))
+        # The callback may run anywhere, so it only notes the shape.
+        forget = partial(_note, gone, shape)
+        entries[shape] = _CachedPlan(plan, tuple(weakref.ref(table, forget) for table in commands.tables))
+        if len(entries) > _KEPT:
+            entries.popitem(last=False)
+        return plan
+
+    def clear(self) -> None:
+        self._entries.clear()
+
+
+def _note(gone: deque[bytes], shape: bytes, reference: weakref.ref[CudaFunctionTable]) -> None:
+    gone.append(shape)

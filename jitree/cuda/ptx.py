@@ -1,5 +1,4 @@
-"""PTX text as far as it matters here: its kernels' parameters, and its division into parts that the driver
-can compile at the same time."""
+"""Reads PTX text: kernels' parameters, and parts that compile at the same time."""
 
 from __future__ import annotations
 

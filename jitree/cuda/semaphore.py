@@ -1,4 +1,4 @@
-"""Timeline semaphores that know what the device is going to do.
+"""Makes timeline semaphores that know what the device is going to do.
 
 When an operation is submitted to a stream, its signals are *promised*: the stream will reach them without
 help. A wait for a promised value needs no event and no thread: on the same stream the order of
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from jitree.cuda.events import EventPool, PooledEvent
+from jitree.cuda.context import EventPool, PooledEvent
 from jitree.errors import StatusError
 from jitree.hal.semaphore import ReachedCallback, Semaphore, Timepoint
 

@@ -1,4 +1,4 @@
-"""The one stream of a device: what has been submitted, what of it is done, and what waits for that.
+"""Orders the work of a device in one stream, and knows what is done.
 
 Submissions are numbered by ``tick``. Nothing is recorded on the device for them: the host learns that they
 are done by synchronising or asking for the whole stream, which costs least, and only for callbacks and other
@@ -17,14 +17,13 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.base.endings import guard
-from jitree.cuda import forks
-from jitree.cuda.allocation import CudaAllocation, OrderedAllocation
+from jitree.cuda import stream_users
 from jitree.cuda.api import Handle
-from jitree.cuda.askers import Askers
-from jitree.cuda.events import EventPool, PooledEvent
-from jitree.cuda.plan_sizes import KernelSizes
+from jitree.cuda.context import EventPool, PooledEvent
+from jitree.cuda.plan import KernelSizes
 from jitree.cuda.semaphore import CudaSemaphore, call_all
-from jitree.cuda.stream_share import StreamShare
+from jitree.cuda.stream_share import CudaAllocation, OrderedAllocation, StreamShare
+from jitree.cuda.stream_users import StreamUsers
 from jitree.errors import FailedPreconditionError, InternalError, PermissionDeniedError, StatusError, again
 from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.hal.local.queue_record import LOST
@@ -104,7 +103,7 @@ class Stream:
         self.batch: HeldLaunches | None = None
         self._kernels: Kernels | None = None
         self.share = StreamShare(context, self.handle, self.events.permanent().handle)
-        self.askers = Askers(self.share, self._owned.close)
+        self.users = StreamUsers(self.share, self._owned.close)
         """Entered by who uses the stream without the lock."""
         self._failed = (0, 0, StatusError(""))
         """At the last failure: the newest submission that was done, the newest that failed, and why."""
@@ -119,7 +118,7 @@ class Stream:
         self._recent: deque[tuple[int, Callable[[], str]]] = deque(maxlen=_SUSPECTS)
         self._promises: deque[tuple[int, Semaphore, int]] = deque()
         self._kept: deque[tuple[int, Any]] = deque()
-        forks.watch(self)
+        stream_users.watch(self)
 
     @property
     def tick(self) -> int:
@@ -347,7 +346,7 @@ class Stream:
         the device goes on then.
         """
         tick = self._before_wait()
-        if tick == self.completed or self.askers.are_over:
+        if tick == self.completed or self.users.are_over:
             self.api.check_alive()
             self.retire(tick)  # machine code may have waited
             return
@@ -362,7 +361,7 @@ class Stream:
         what gives back memory that the device uses."""
         try:
             tick = self._before_wait()
-            with self.askers as may_ask:
+            with self.users as may_ask:
                 if may_ask and tick != self.completed:
                     self.api.synchronize_stream(self.handle)
             self.api.check_alive()
@@ -431,7 +430,7 @@ class Stream:
             self._kernels.close()
         self.context.release_discarded()
         self.events.close()
-        self.askers.end()
+        self.users.end()
 
     def _explained(self, error: StatusError) -> StatusError:
         """The failure with what the device may have been doing; the one that is kept says so too."""
@@ -488,7 +487,7 @@ class Stream:
             tick = self._before_wait()
         finally:
             self.lock.release()
-        with self.askers as may_ask:
+        with self.users as may_ask:
             is_done = may_ask and tick <= self.completed
             while may_ask and not is_done:
                 is_done = until > now and self.share.is_done_in_a_moment(tick)

@@ -1,4 +1,4 @@
-"""The part of a stream that machine code sees, and what it needs of the driver to submit to it."""
+"""Shares a stream with machine code: its record, functions of the driver, memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jitree.base.weak_sets import SharedWeakSet
 from jitree.cuda.kernels import BYTES_PER_BLOCK, MAXIMUM_BLOCKS
 from jitree.errors import InternalError, UnimplementedError
 from jitree.hal import watchdog
-from jitree.hal.buffer import UNTOLD
+from jitree.hal.buffer import UNTOLD, Allocation
 from jitree.hal.local.queue_record import CLOSED, UNSUPPORTED, WATCHED, QueueRecord
 from jitree.hal.stream_record import (
     EXPORTED_BY_CODE,
@@ -29,9 +29,18 @@ from jitree.hal.stream_record import (
 from jitree.regs.layout import PLACE_SHIFT
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from jitree.cuda.api import Handle
     from jitree.cuda.context import CudaContext
     from jitree.hal.stream_record import Programs, StreamCode
+
+    class MemoryStream(Protocol):
+        """The stream of the device that memory belongs to."""
+
+        context: CudaContext
+        share: StreamShare
+
 
 _FUNCTIONS: Final = {
     "set_current": "cuCtxSetCurrent",
@@ -233,3 +242,17 @@ class StreamShare:
         """All that has been counted has entered the stream: machine code may submit."""
         if self._code is not None:
             self._code.hand_over(self.address)
+
+
+class CudaAllocation(Allocation):
+    """``stream`` is set when it has been made."""
+
+    __slots__ = ("stream",)
+    stream: MemoryStream
+
+
+class OrderedAllocation(CudaAllocation):
+    """It is only used and used again in the order of its stream: no user needs to retain it, and no other
+    code writes to it."""
+
+    __slots__ = ()

@@ -1,4 +1,4 @@
-"""Pieces of memory out of large regions, without a driver call as long as a region has room.
+"""Cuts pieces of memory out of large regions, mostly without a driver call.
 
 A piece that comes back is the first to go out again for its size class, so a program that does the same
 again gets the same addresses again, and graphs made for them can be launched unchanged. Pieces of one region
@@ -11,10 +11,11 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from jitree.cuda.context import CudaContext
 from jitree.hal.heap import size_class
 
 if TYPE_CHECKING:
-    from jitree.cuda.handles import Owned
+    from jitree.cuda.api import Owned
 
 ALIGNMENT: Final = 256
 """Bytes; what the driver's own allocations have, and more than any kernel assumes."""
@@ -24,6 +25,10 @@ _GRANULE: Final = 2 << 20
 """The size of such a region is a multiple of this: the driver's pages."""
 _WASTE: Final = 4
 """A free region serves requests for which at most this part of it would be lost."""
+
+_PORTABLE: Final = 0x1
+"""Pinned for every context of the process."""
+_DEVICE_MAP: Final = 0x2
 
 
 class Region(NamedTuple):
@@ -177,3 +182,41 @@ def _piece(slab: _Slab, offset: int, capacity: int) -> Piece:
 
 def _capacity_of(entry: tuple[int, Piece]) -> int:
     return entry[0]
+
+
+def free(region: Region) -> None:
+    """Gives a region back to the driver."""
+    if region.owned is not None:
+        region.owned.close()
+
+
+class DeviceRegions:
+    """Memory of the device."""
+
+    def __init__(self, context: CudaContext) -> None:
+        self._context = context
+
+    def allocate(self, size: int) -> Region:
+        self._context.enter()
+        owned = self._context.make("cuMemAlloc", (size,), "cuMemFree")
+        return Region(int(owned), None, size, owned)
+
+    def free(self, region: Region) -> None:
+        free(region)
+
+
+class PinnedRegions:
+    """Host memory that does not move and that the device sees."""
+
+    def __init__(self, context: CudaContext) -> None:
+        self._context = context
+
+    def allocate(self, size: int) -> Region:
+        self._context.enter()
+        api = self._context.api
+        owned = self._context.make("cuMemHostAlloc", (size, _PORTABLE | _DEVICE_MAP), "cuMemFreeHost")
+        address = int(api.call("cuMemHostGetDevicePointer", int(owned), 0))
+        return Region(address, int(owned), size, owned)
+
+    def free(self, region: Region) -> None:
+        free(region)

@@ -1,24 +1,260 @@
-"""The times of a GPU in a profile: CUPTI's records, or events around single launches where it is missing."""
+"""Measures a GPU for a profile, from CUPTI's activity records or events.
+
+CUPTI says what the GPU did, and when, while graphs, recordings and machine code remain. It comes with the
+CUDA toolkit and with other packages (``nvidia-cuda-cupti``). Without it launches are measured by events
+around each (:mod:`jitree.cuda.steps`).
+"""
 
 from __future__ import annotations
 
+import ctypes
+import struct
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
 
-from jitree.cuda.cupti import OWN_KERNELS, Records, tracer
-from jitree.errors import StatusError
+from jitree.base.endings import guard
+from jitree.base.records import NamedTuple
+from jitree.errors import StatusError, pass_interruption
 from jitree.hal.local.queue_record import PROFILED
 from jitree.hal.observing import DISPATCH
 from jitree.hal.profiling import DISPATCHES, OPERATION, CostlyTimings, Measurement, ProfilingMode, now
 
 if TYPE_CHECKING:
-    from jitree.cuda.cupti import Tracer
-    from jitree.cuda.plan_sizes import Kernel
+    from jitree.cuda.plan import Kernel
     from jitree.cuda.stream import Stream
 
+MEMCPY: Final = 1
+MEMSET: Final = 2
+DRIVER: Final = 4
+KERNEL: Final = 10
+"""CUPTI_ACTIVITY_KIND_…"""
+_KINDS: Final = (KERNEL, MEMCPY, MEMSET, DRIVER)
+_NAMES: Final = {MEMCPY: "copy", MEMSET: "fill"}
+OWN_KERNELS: Final = {"jitree_copy": "copy", "jitree_fill": "fill"}
+_BUFFER: Final = 4 << 20
+"""Bytes that CUPTI gets at a time: 20,000 kernels."""
+_FORCED: Final = 1
+"""CUPTI_ACTIVITY_FLAG_FLUSH_FORCED"""
+_READINGS: Final = 5
+_DOUBT: Final = 20_000
+"""Nanoseconds by which two spans may differ because readings take time."""
+_KIND: Final = struct.Struct("<I")
+RECORDS: Final = {
+    KERNEL: struct.Struct("<16xQQ8xI4xIiii28xI8xQ"),
+    MEMCPY: struct.Struct("<8xQQQI4xII"),
+    MEMSET: struct.Struct("<8xQQQI4xII"),
+    DRIVER: struct.Struct("<8xQQ4xII"),
+}
+"""The same from CUDA 9 (CUpti_ActivityKernel4) to 13: of kernels beginning, end, device, stream, grid, launch
+and name; of transfers bytes, beginning, end, device, stream, launch; of calls of the driver beginning, end,
+thread, launch."""
+
 _LOWER_HALF: Final = 0xFFFFFFFF
+
+
+class Work(NamedTuple):
+    """A kernel or a transfer; times are CUPTI's."""
+
+    name: str
+    kind: str
+    begun: int
+    ended: int
+    device: int
+    stream: int
+    launch: int
+    """Number of the call of the driver: all kernels of a graph have one."""
+    bytes: int
+    """Bytes that a transfer moved."""
+    grid: tuple[int, int, int]
+    """Workgroups of a kernel."""
+
+
+class DriverCall(NamedTuple):
+    """A call of the driver."""
+
+    begun: int
+    thread: int
+    """The lower half of its number."""
+
+
+class Clock(NamedTuple):
+    """CUPTI's clock, by what it and ours show at two moments. It counts nanoseconds,
+    some less or more than ours, unless another tool of the process has given CUPTI a clock of another unit,
+    as torch.profiler does for good."""
+
+    begun: tuple[int, int]
+    """The moment of the beginning by CUPTI's clock, and by ours."""
+    ended: tuple[int, int]
+
+    @property
+    def unit(self) -> float:
+        """Nanoseconds of ours that are one of CUPTI's."""
+        (begun, own_begun), (ended, own_ended) = self
+        theirs, own = ended - begun, own_ended - own_begun
+        return 1 if abs(theirs - own) < _DOUBT else own / max(theirs, 1)
+
+    def own(self, time: int) -> int:
+        """The time of our clock for one of CUPTI's."""
+        theirs, own = self.ended
+        return own + round((time - theirs) * self.unit)
+
+
+class Records(NamedTuple):
+    """What CUPTI has told."""
+
+    work: list[Work]
+    launches: dict[int, DriverCall]
+    """Calls of the driver that started kernels, by the number that CUPTI gives them."""
+    clock: Clock
+    dropped: int
+
+
+@cache
+def tracer() -> Tracer | None:
+    """The tracer of this process; None without CUPTI."""
+    try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        path = load_nvidia_dynamic_lib("cupti").abs_path
+    except Exception as error:  # too old to know it, or none is installed: each version has another exception
+        pass_interruption(error)
+        path = "libcupti.so"
+    try:
+        return Tracer(ctypes.CDLL(path))
+    except OSError as error:
+        pass_interruption(error)
+        return None
+
+
+class Tracer:
+    """CUPTI's records. Full buffers wait until a profile asks for them, since reading takes time."""
+
+    def __init__(self, cupti: Any) -> None:
+        self._cupti = cupti
+        self._lock = guard()
+        """A session that is forgotten ends its profile where another begins or ends its own."""
+        self._users = 0
+        self._recording = 0
+        """How many users have not paused."""
+        self._begun = 0, 0
+        self._memory: dict[int, ctypes.Array[ctypes.c_uint64]] = {}
+        self._complete: list[tuple[int, int]] = []
+        """Address and length of each buffer that CUPTI has filled."""
+        self._request, self._completed = _REQUEST(self._give), _COMPLETED(self._take)
+
+    def start(self) -> bool:
+        """Whether it records from now on: not if another tool uses CUPTI."""
+        with self._lock:
+            cupti = self._cupti
+            self._users += 1  # first, so that nothing is disabled that another user ends meanwhile
+            self._recording += 1
+            is_first, begins = self._users == 1, self._recording == 1
+            if is_first and cupti.cuptiActivityRegisterCallbacks(self._request, self._completed):
+                self._take_back()
+                return False
+            if begins and any(cupti.cuptiActivityEnable(kind) for kind in _KINDS):
+                self._disable()
+                self._take_back()
+                return False
+            if is_first:
+                self._begun = self._times()
+            return True
+
+    def _take_back(self) -> None:
+        self._users -= 1
+        self._recording -= 1
+
+    def pause(self) -> None:
+        """One of its users needs no records until it resumes; the device of that user is idle."""
+        with self._lock:
+            self._recording -= 1
+            if not self._recording:
+                self._cupti.cuptiActivityFlushAll(0)  # else the ends of kernels are as late as the next flush
+                self._disable()
+
+    def resume(self) -> None:
+        with self._lock:
+            self._recording += 1
+            if self._recording == 1:
+                for kind in _KINDS:
+                    self._cupti.cuptiActivityEnable(kind)
+
+    def stop(self) -> Records:
+        """All records since the first of its present users began. The user that stops has paused, and the
+        device of that user is idle."""
+        with self._lock:
+            clock = Clock(self._begun, self._times())
+            self._cupti.cuptiActivityFlushAll(_FORCED)
+            work, launches = list[Work](), dict[int, DriverCall]()
+            for address, length in self._complete:
+                self._read(address, length, work, launches)
+            self._users -= 1
+            if not self._users:
+                for address, _ in self._complete:
+                    del self._memory[address]
+                self._complete = []
+            dropped = ctypes.c_size_t()
+            self._cupti.cuptiActivityGetNumDroppedRecords(None, 0, ctypes.byref(dropped))
+            return Records(work, launches, clock, dropped.value)
+
+    def _disable(self) -> None:
+        for kind in _KINDS:
+            self._cupti.cuptiActivityDisable(kind)
+
+    def _times(self) -> tuple[int, int]:
+        """The time of CUPTI's clock and of ours, from the closest of several readings."""
+        readings, stamp = [], ctypes.c_uint64()
+        for _ in range(_READINGS):
+            before = now()
+            self._cupti.cuptiGetTimestamp(ctypes.byref(stamp))
+            after = now()
+            readings.append((after - before, stamp.value, (before + after) // 2))
+        return min(readings)[1:]
+
+    # -- called by CUPTI, on any thread ------------------------------------------------------------------
+
+    def _give(self, buffer: Any, size: Any, most: Any) -> None:
+        memory = (ctypes.c_uint64 * (_BUFFER // 8))()
+        address = ctypes.addressof(memory)
+        self._memory[address] = memory
+        buffer[0], size[0], most[0] = address, _BUFFER, 0
+
+    def _take(self, context: int, stream: int, address: int, size: int, length: int) -> None:
+        self._complete.append((address, length))
+
+    # ------------------------------------------------------------------------------------------------------
+
+    def _read(self, address: int, length: int, work: list[Work], launches: dict[int, DriverCall]) -> None:
+        memory, record = self._memory[address], ctypes.c_void_p()
+        following = self._cupti.cuptiActivityGetNextRecord
+        while not following(ctypes.c_void_p(address), ctypes.c_size_t(length), ctypes.byref(record)):
+            place = (record.value or 0) - address
+            (kind,) = _KIND.unpack_from(memory, place)
+            if kind not in RECORDS:
+                continue
+            fields = RECORDS[kind].unpack_from(memory, place)
+            if kind == DRIVER:
+                begun, _, thread, number = fields
+                launches[number] = DriverCall(begun, thread)
+            elif kind == KERNEL:
+                *place_and_time, x, y, z, launch, name = fields
+                text = ctypes.string_at(name).decode(errors="backslashreplace")
+                what = text, OWN_KERNELS.get(text, DISPATCH)
+                work.append(Work._make((*what, *place_and_time, launch, 0, (x, y, z))))
+            else:
+                size, *rest = fields
+                work.append(Work._make((_NAMES[kind], _NAMES[kind], *rest, size, (0, 0, 0))))
+
+
+_REQUEST: Final = ctypes.CFUNCTYPE(
+    None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
+)
+_COMPLETED: Final = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t
+)
 
 
 class CudaTimings(CostlyTimings):

@@ -1,5 +1,4 @@
-"""The headers of an ELF library, checked: what may be mapped where, and where its tables lie; and the dynamic
-section of an embedded one: symbols, relocation tables and initialisers.
+"""Checks the headers and tables of an ELF library before they are used.
 
 The latter is read from the laid-out image, whose first byte is address ``file.low``, and only inside its
 segments; every table is bounds checked.

@@ -1,4 +1,4 @@
-"""Numbers of the ELF format: word sizes, architectures and their relocations, one row each."""
+"""Lists the numbers of the ELF format: word sizes, architectures, relocations."""
 
 from __future__ import annotations
 

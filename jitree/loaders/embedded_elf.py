@@ -1,5 +1,7 @@
-"""The loader of embedded ELF libraries, the form in which IREE's compiler puts CPU code into modules:
-segments are copied, relocated and protected, initialisers run."""
+"""Loads embedded ELF libraries, the form in which IREE's compiler writes CPU code.
+
+Segments are copied, relocated and protected; initialisers run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The environment that every call of an executable gets: constants, imports, processor data.
+"""Makes the environment of executables: constants, imports, processor data.
 
 Functions that a program declared external are imports: symbols that providers answer with a function address
 and a context. An import is called as ``i32 function(parameters, context, reserved)`` through a thunk.

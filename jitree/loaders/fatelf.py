@@ -1,4 +1,4 @@
-"""FatELF: libraries for several architectures in one file; the slice for the one that loads it is chosen."""
+"""Chooses this machine's slice of a FatELF file with libraries for several architectures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The executable library ABI, versions 3 to 6: what a loaded library says about itself.
+"""Reads what a library says about itself: executable library ABI, versions 3 to 6.
 
 The versions differ in where fields lie: one row of offsets each. Everything is read through a
 ``LibraryMemory``, which refuses addresses that are not the library's. ``NativeExecutable`` is

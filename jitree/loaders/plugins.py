@@ -1,4 +1,4 @@
-"""Where executables find functions that they import: plugin libraries, and functions of this process.
+"""Resolves functions that executables import: from plugin libraries and this process.
 
 A plugin library exports a query function; what that gives is a table of functions that load it, unload it and
 resolve symbols (interface 0.1).
@@ -26,7 +26,7 @@ from jitree.loaders.embedded_elf import load_image
 from jitree.loaders.environment import ImportProvider
 from jitree.loaders.fatelf import select_slice
 from jitree.loaders.library import LibraryMemory
-from jitree.loaders.shared_object import SharedObject
+from jitree.loaders.system_library import SharedObject
 
 QUERY_SYMBOL: Final = "iree_hal_executable_plugin_query"
 VERSION: Final = 1

@@ -41,24 +41,24 @@ def batches(paths: Sequence[str]) -> Iterator[Provider | ImageBatch]:
     from jitree.dispatch.bytecode_module import BytecodeModule
     from jitree.dispatch.native import tiering
     from jitree.hal.local import executor
-    from jitree.loaders.vmvx import images as vmvx_images
+    from jitree.loaders.vmvx import kernels as vmvx_kernels
 
     own = (item for item in own_recipes() if item != executor.RECIPE or executor.supported())
     yield from map(provider, own)
     for path in paths:
         module = BytecodeModule.load(path)
         yield provider(tiering.recipe(module.program, module.name))
-        yield from map(vmvx_images.batch, vmvx_images.executables(module.module))
+        yield from map(vmvx_kernels.batch, vmvx_kernels.executables(module.module))
 
 
 def recipes_of(module: BytecodeModule, arithmetic: str = FUSED) -> Iterator[Recipe]:
     """What a module and its executables run as, in sessions of an arithmetic."""
     from jitree.dispatch.native import tiering
-    from jitree.loaders.vmvx import images as vmvx_images
+    from jitree.loaders.vmvx import kernels as vmvx_kernels
 
     yield tiering.recipe(module.program, module.name)
-    for executable in vmvx_images.executables(module.module, arithmetic):
-        yield from vmvx_images.recipes(executable)
+    for executable in vmvx_kernels.executables(module.module, arithmetic):
+        yield from vmvx_kernels.recipes(executable)
 
 
 def own_recipes() -> tuple[Recipe, ...]:
@@ -67,7 +67,7 @@ def own_recipes() -> tuple[Recipe, ...]:
     from jitree.dispatch.fast import LOOP
     from jitree.dispatch.native.prelude import BASE
     from jitree.hal.local import executor
-    from jitree.loaders.vmvx.images import SPANS
+    from jitree.loaders.vmvx.kernels import SPANS
     from jitree.modules.hal import native as hal
     from jitree.modules.vmvx import native as vmvx
     from jitree.vmfb.native.code import RECIPE as LOAD

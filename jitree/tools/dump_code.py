@@ -14,9 +14,9 @@ from jitree.codegen.image.generated import Unit
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native import tiering
 from jitree.errors import NotFoundError
-from jitree.loaders.vmvx import images as vmvx_images
+from jitree.loaders.vmvx import kernels as vmvx_kernels
+from jitree.loaders.vmvx.build import WORKGROUP
 from jitree.loaders.vmvx.kernels import kernels
-from jitree.loaders.vmvx.text import WORKGROUP
 from jitree.observe.taps import near
 from jitree.tools.dump_executables import is_executable
 from jitree.vmfb.disassemble import function_symbol
@@ -141,8 +141,8 @@ def _functions(module: BytecodeModule, text: str, matches: Matches) -> list[_Pla
 
 
 def _kernels(module: BytecodeModule) -> Iterator[_Kernel]:
-    for number, executable in enumerate(vmvx_images.executables(module.module)):
-        recipes = vmvx_images.recipes(executable)
+    for number, executable in enumerate(vmvx_kernels.executables(module.module)):
+        recipes = vmvx_kernels.recipes(executable)
         for export, recipe in zip(kernels(executable.module), recipes, strict=True):
             place = _Place(f"kernel {export.ordinal} of executable {number}", "", recipe, _OF_KERNELS)
             function = executable.module.functions[export.ordinal]

@@ -14,7 +14,7 @@ from jitree.loaders import fatelf
 from jitree.loaders.embedded_elf import open_library
 from jitree.loaders.environment import Environment
 from jitree.loaders.library import NativeExecutable, query_library
-from jitree.loaders.vmvx import images as vmvx_images
+from jitree.loaders.vmvx import kernels as vmvx_kernels
 from jitree.loaders.vmvx.kernels import kernels
 from jitree.loaders.vmvx.loader import kernel_places
 from jitree.tools.dump_executables import ELF, is_executable
@@ -41,7 +41,7 @@ def location_lines(module: ModuleTables) -> Iterator[str]:
         except StatusError as error:
             yield f"  {error}"
             damage = damage or error
-    for executable in vmvx_images.executables(module):
+    for executable in vmvx_kernels.executables(module):
         names = [export.name for export in kernels(executable.module)]
         yield f"VMVX executable @{executable.name}:"
         yield from _lines((name, kernel_places(executable.module, row)) for row, name in enumerate(names))

@@ -16,7 +16,7 @@ from jitree.dispatch.native.build import build
 from jitree.dispatch.native.source import from_program
 from jitree.dispatch.native.ssa import Block, SsaLoop
 from jitree.errors import not_installed
-from jitree.loaders.vmvx import images as vmvx_images
+from jitree.loaders.vmvx import kernels as vmvx_kernels
 from jitree.loaders.vmvx.kernels import kernels
 
 
@@ -39,9 +39,9 @@ def tier_lines(module: BytecodeModule) -> Iterator[str]:
     notes = _notes(tiering.recipe(module.program, module.name))
     refusals = {int(ordinal): reason for ordinal, reason in notes["refusals"].items()}
     yield from _module_lines(f"module @{module.name}", module, refusals)
-    for number, executable in enumerate(vmvx_images.executables(module.module)):
+    for number, executable in enumerate(vmvx_kernels.executables(module.module)):
         yield ""
-        exports, recipes = kernels(executable.module), vmvx_images.recipes(executable)
+        exports, recipes = kernels(executable.module), vmvx_kernels.recipes(executable)
         refusals = {
             export.ordinal: reason
             for export, recipe in zip(exports, recipes, strict=True)

@@ -15,7 +15,7 @@ from jitree.codegen.image import Recipe
 from jitree.codegen.image.build import generate
 from jitree.codegen.image.compile import compile_unit, host_target, optimized_module
 from jitree.dispatch.bytecode_module import BytecodeModule
-from jitree.loaders.vmvx import images as vmvx_images
+from jitree.loaders.vmvx import kernels as vmvx_kernels
 from jitree.loaders.vmvx.kernels import kernels
 
 Result = TypeVar("Result")
@@ -39,12 +39,12 @@ class _Times(NamedTuple):
 
 def time_lines(module: BytecodeModule) -> Iterator[str]:
     """A line for each kernel of the module's VMVX executables, and the sum."""
-    for number, executable in enumerate(vmvx_images.executables(module.module)):
+    for number, executable in enumerate(vmvx_kernels.executables(module.module)):
         yield f"executable {number}, @{executable.name}:"
         exports = kernels(executable.module)
         width = max(len(export.name) for export in exports)
         total = _Times()
-        recipes = vmvx_images.recipes(executable)
+        recipes = vmvx_kernels.recipes(executable)
         _measured(recipes[0])
         for export, recipe in zip(exports, recipes, strict=True):
             times = _measured(recipe)

@@ -18,7 +18,7 @@ from jitree.hal.local.executor import require_native_executor
 from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
 from tests.assembler import Assembler
 from tests.hal.native_kernels import aligned, whole
-from tests.loaders.vmvx_programs import load
+from tests.loaders.vmvx.programs import load
 
 SECONDS = 0.5
 ENDLESS = """

@@ -23,7 +23,7 @@ from jitree.codegen.image.generated import Generated, Unit
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native import prelude
 from jitree.dispatch.native.prelude import BASE
-from jitree.loaders.vmvx import images as vmvx_images
+from jitree.loaders.vmvx import kernels as vmvx_kernels
 from jitree.tools import build_stamp, ship_images
 from jitree.tools.cache_warm import own_recipes
 from tests.loaders.samples import sample
@@ -243,7 +243,7 @@ def test_kernels_begin_with_what_is_shipped(monkeypatch: pytest.MonkeyPatch) -> 
     assert shipped_base is not None
     monkeypatch.setattr(prelude, "called", None)
     generated = generate(
-        vmvx_images.recipes(BytecodeModule.load(sample("vmvx_mm-3.13.0.fb"), "executable"))[0]
+        vmvx_kernels.recipes(BytecodeModule.load(sample("vmvx_mm-3.13.0.fb"), "executable"))[0]
     )
     made = build(generated, host_target())
     assert bytes(made.code[: len(shipped_base.code)]) == bytes(shipped_base.code)

@@ -6,7 +6,7 @@ import ctypes
 from time import perf_counter_ns
 from typing import Any
 
-from jitree.cuda.cupti import RECORDS
+from jitree.cuda.timings import RECORDS
 
 CLOCK = 5_000_000_000
 """Nanoseconds that it is before ``perf_counter_ns``."""

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from jitree import Session
-from jitree.cuda.askers import Askers
 from jitree.cuda.device import CudaDevice
+from jitree.cuda.stream_users import StreamUsers
 from jitree.errors import StatusCode
 from jitree.hal.fence import Fence
 from jitree.hal.semaphore import Semaphore
@@ -84,32 +84,32 @@ def test_a_stream_outlives_those_that_ask(
     assert handle not in fake.streams
 
 
-class Asked:
+class Queried:
     is_asked = False
 
 
 def test_the_thread_that_ends_it_may_ask() -> None:
     """As where the garbage collector ends a device."""
     ended = list[str]()
-    askers = Askers(Asked(), lambda: ended.append("ended"))
-    with askers as may_ask, askers:
+    users = StreamUsers(Queried(), lambda: ended.append("ended"))
+    with users as may_ask, users:
         assert may_ask
-        askers.end()
+        users.end()
         assert not ended
     assert ended == ["ended"]
-    with askers as may_ask:
+    with users as may_ask:
         assert not may_ask
-    askers.end()
+    users.end()
     assert ended == ["ended"]
 
 
 def test_what_machine_code_does_not_leave_is_not_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jitree.cuda.askers._PATIENCE", 0.01)
-    asked, ended = Asked(), list[str]()
+    monkeypatch.setattr("jitree.cuda.stream_users._PATIENCE", 0.01)
+    asked, ended = Queried(), list[str]()
     asked.is_asked = True
-    askers = Askers(asked, lambda: ended.append("ended"))
+    users = StreamUsers(asked, lambda: ended.append("ended"))
     begun = time.monotonic()
-    askers.end()
+    users.end()
     assert time.monotonic() - begun < TIMEOUT and not ended
 
 

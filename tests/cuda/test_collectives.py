@@ -10,10 +10,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from jitree.cuda import communicator, nccl
-from jitree.cuda.channel import CudaChannel, create_channel
+from jitree.cuda import nccl
+from jitree.cuda.channel import CudaChannel, GroupWatch, create_channel
 from jitree.cuda.device import CudaDevice
-from jitree.cuda.group_watch import GroupWatch
 from jitree.errors import (
     AbortedError,
     FailedPreconditionError,
@@ -229,7 +228,7 @@ def test_members_and_parts(device: CudaDevice, library: FakeNccl) -> None:
     assert channel.split(-1, 0) is None
     del part
     gc.collect()
-    communicator.release_abandoned()
+    nccl.release_abandoned()
     assert library.destroyed == [2]
 
 
@@ -242,14 +241,14 @@ def test_an_interrupt_loses_no_communicator(device: CudaDevice, library: FakeNcc
         channel.split(0, 0)
         del channel
         gc.collect()
-        communicator.release_abandoned()
+        nccl.release_abandoned()
 
     for interruption in interruptions():
         interruption.during(join)
         gc.collect()
-        communicator.release_abandoned()
+        nccl.release_abandoned()
         assert sorted(library.destroyed + library.aborted) == list(library.members)
-        assert not communicator.ABANDONED
+        assert not nccl.ABANDONED
     assert library.members
 
 

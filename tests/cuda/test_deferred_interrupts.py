@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jitree.cuda.deferred import DeferredOperation, DeferredWork
+from jitree.cuda.queue import DeferredOperation, DeferredWork
 from jitree.errors import CancelledError
 from jitree.hal.fence import Fence
 from jitree.hal.semaphore import Semaphore

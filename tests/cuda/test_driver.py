@@ -11,10 +11,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from jitree.cuda.api import load_bindings
+from jitree.cuda.api import LOST, load_bindings, status_of
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.driver import CudaDriver
-from jitree.cuda.errors import LOST, status_of
 from jitree.errors import (
     InternalError,
     InvalidArgumentError,

@@ -9,11 +9,11 @@ from functools import partial
 
 import pytest
 
-from jitree.cuda import communicator
-from jitree.cuda.communicator import Communicator, release_abandoned
+from jitree.cuda import nccl
 from jitree.cuda.completion import CompletionThread
-from jitree.cuda.cupti import Tracer
 from jitree.cuda.device import CudaDevice
+from jitree.cuda.nccl import Communicator, release_abandoned
+from jitree.cuda.timings import Tracer
 from jitree.errors import StatusError
 from jitree.hal.buffer import Buffer
 from jitree.hal.fence import Fence
@@ -83,7 +83,7 @@ def test_a_group_is_left_while_its_failure_is_asked_for(device: CudaDevice) -> N
 
     class Library:
         def failure_of(self, handle: int) -> None:
-            communicator.ABANDONED[member] = None
+            nccl.ABANDONED[member] = None
             release_abandoned()
             called.append("failure")
 

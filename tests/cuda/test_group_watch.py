@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from jitree import Module, Session
-from jitree.cuda import communicator, nccl
+from jitree.cuda import nccl
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.nccl import IDENTIFIER_SIZE
 from jitree.errors import CancelledError, DeadlineExceededError, StatusError, UnavailableError
@@ -311,13 +311,13 @@ def test_a_member_that_does_not_join_again(member: CudaDevice, library: FakeNccl
 def test_the_end_does_not_wait_for_members_that_have_ended(
     member: CudaDevice, library: FakeNccl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(communicator, "_FINAL_SECONDS", SECONDS)
+    monkeypatch.setattr(nccl, "_FINAL_SECONDS", SECONDS)
     channel = member.create_channel(-1, None, None, -1, -1)
     library.waits_in = "ncclCommFinalize"
     del channel
     member.replace_channel_provider(None)  # which forgets the channels that there are
     gc.collect()
-    communicator.release_abandoned()
+    nccl.release_abandoned()
     assert library.aborted == [1] and not library.destroyed
 
 
@@ -330,6 +330,6 @@ def test_the_end_of_the_interpreter_has_no_threads(
     member.create_channel(-1, None, None, -1, -1)
     member.replace_channel_provider(None)
     gc.collect()
-    monkeypatch.setattr(communicator, "wait_looking", start)
-    communicator.release_abandoned()
+    monkeypatch.setattr(nccl, "wait_looking", start)
+    nccl.release_abandoned()
     assert library.destroyed == [1]

@@ -15,19 +15,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jitree.cuda import askers, kernels, ptx
-from jitree.cuda.communicator import _share
-from jitree.cuda.completion import CompletionThread
+from jitree.cuda import kernels, ptx, stream_users
+from jitree.cuda.channel import GroupWatch
+from jitree.cuda.completion import CompletionThread, InboxThread
 from jitree.cuda.context import CudaContext
 from jitree.cuda.device import CudaDevice
-from jitree.cuda.group_watch import GroupWatch
-from jitree.cuda.inbox_thread import InboxThread
 from jitree.cuda.jit import _compile
 from jitree.cuda.kernels import Kernels
-from jitree.cuda.profile import _Timer
-from jitree.cuda.regions import DeviceRegions, PinnedRegions
+from jitree.cuda.nccl import _share
+from jitree.cuda.steps import _Timer
 from jitree.cuda.stream import Stream
 from jitree.cuda.stream_share import StreamShare
+from jitree.cuda.suballocator import DeviceRegions, PinnedRegions
 from jitree.errors import FailedPreconditionError, StatusError
 from jitree.hal.groups.channel import GroupTransport
 from jitree.hal.groups.known import KnownChannels
@@ -214,20 +213,20 @@ def test_what_is_called_after_something_was_given_back(fake: FakeDriver, device:
 def test_a_stream_that_machine_code_is_in_outlives_its_device(
     fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(askers, "_PATIENCE", 0.0)
+    monkeypatch.setattr(stream_users, "_PATIENCE", 0.0)
     stream = Stream(device.context, CompletionThread("test"), Profiler())
     asked, number = monkeypatch.context(), int(stream.handle)
     with asked as patch:
         patch.setattr(StreamShare, "is_asked", True)
         stream.close()
-        entered = stream.askers
+        entered = stream.users
         del stream
         gc.collect()
         device.context.release_discarded()
         assert number in fake.streams
     with entered:
         pass
-    assert number not in fake.streams and not askers._ended
+    assert number not in fake.streams and not stream_users._ended
 
 
 # -- threads -----------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ import pytest
 
 from jitree import Session
 from jitree.cuda import timings
-from jitree.cuda.cupti import DRIVER, KERNEL, MEMCPY, Tracer
 from jitree.cuda.device import CudaDevice
+from jitree.cuda.timings import DRIVER, KERNEL, MEMCPY, Tracer
 from jitree.errors import StatusError
 from tests.api.direct import CALLS
 from tests.cuda.fake import FakeDriver

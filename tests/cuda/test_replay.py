@@ -14,7 +14,7 @@ import pytest
 
 from jitree import Array, Module, Session, donate
 from jitree.api.replay import ReplayingFunction
-from jitree.cuda import replays as replays_module
+from jitree.cuda import replay as replays_module
 from jitree.cuda.allocator import CudaAllocator
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.stream_share import StreamShare

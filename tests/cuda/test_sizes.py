@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from jitree.cuda.commands import CudaCommandList
-from jitree.cuda.plan import Launch, LaunchPlan
-from jitree.cuda.plan_sizes import KernelSizes
-from jitree.cuda.sizes import BoundSizes, FixedSizes
+from jitree.cuda.commands import BoundSizes, CudaCommandList, FixedSizes
+from jitree.cuda.plan import KernelSizes, Launch, LaunchPlan
 from jitree.hal.command_list import DIRECT, Range
 from jitree.hal.enums import WHOLE_BUFFER
 

@@ -29,8 +29,8 @@ from tests.dispatch.native.nests.programs import LoopText
 from tests.fuzz.nests import KINDS, LENGTH, Outcome, disagreements, extreme, memory_of
 from tests.fuzz.numbered import Result, main
 from tests.hal.native_kernels import ALL
-from tests.loaders.cut_programs import FIRST_BINDING, KernelText, compiled, most_parts, run_parts
-from tests.loaders.vmvx_programs import load
+from tests.loaders.vmvx.cut_programs import FIRST_BINDING, KernelText, compiled, most_parts, run_parts
+from tests.loaders.vmvx.programs import load
 
 BINDINGS: Final = 3
 APART: Final = (LENGTH, 3 * LENGTH, 5 * LENGTH)

@@ -18,7 +18,7 @@ from jitree.dispatch.native.source import from_program
 from jitree.errors import OutOfRangeError
 from tests.dispatch.native.nests.programs import LoopText
 from tests.hal.native_kernels import aligned
-from tests.loaders.cut_programs import KernelText, compiled, most_parts, run_whole
+from tests.loaders.vmvx.cut_programs import KernelText, compiled, most_parts, run_whole
 
 COLUMNS = 64
 ELEMENTS = 64 * COLUMNS

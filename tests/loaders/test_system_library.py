@@ -14,11 +14,10 @@ from jitree.errors import FailedPreconditionError, NotFoundError, UnavailableErr
 from jitree.hal.command_list import CommandList
 from jitree.hal.executable import ExecutableParameters
 from jitree.hal.local import executor
-from jitree.loaders import shared_object
+from jitree.loaders import system_library
 from jitree.loaders.embedded_elf import EmbeddedElfLoader
 from jitree.loaders.library import NativeExecutable
-from jitree.loaders.shared_object import PRESERVE_VARIABLE, SharedObject
-from jitree.loaders.system_library import SystemLibraryLoader, library_bytes
+from jitree.loaders.system_library import PRESERVE_VARIABLE, SharedObject, SystemLibraryLoader, library_bytes
 from tests.hal.native_kernels import aligned, whole
 from tests.loaders.compiler import COMPILER, NEEDS_COMPILER, compile_library
 from tests.loaders.samples import NEEDS_X86_64, ON_X86_64, sample
@@ -80,9 +79,9 @@ def test_libraries_are_not_taken_for_each_other() -> None:
 
 def test_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is by way of a file, and without a list of what is mapped nothing is read of a library."""
-    monkeypatch.setattr(shared_object, "_DESCRIPTORS", "/nothing/fd")
+    monkeypatch.setattr(system_library, "_DESCRIPTORS", "/nothing/fd")
     assert product_is_right(load(sample(MUL)))
-    monkeypatch.setattr(shared_object, "_MAPS", "/nothing/maps")
+    monkeypatch.setattr(system_library, "_MAPS", "/nothing/maps")
     with pytest.raises(UnavailableError, match="'/nothing/maps'"):
         load(sample(MUL))
 

@@ -15,8 +15,8 @@ from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
 from jitree.loaders.vmvx.loader import FORMAT
 from tests.assembler import Assembler
 from tests.hal.native_kernels import aligned
-from tests.loaders.cut_programs import run_whole, with_code
-from tests.loaders.vmvx_programs import load
+from tests.loaders.vmvx.cut_programs import run_whole, with_code
+from tests.loaders.vmvx.programs import load
 
 KEEP, USE = 0, 1
 LOCAL, CONSTANTS, SECOND = "%r0", "%r1", "%r4"

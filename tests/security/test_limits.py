@@ -17,7 +17,7 @@ from jitree.errors import InvalidArgumentError, PermissionDeniedError, ResourceE
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor
 from tests.hal.native_kernels import aligned, whole
-from tests.loaders.vmvx_programs import COUNT, kernels, load
+from tests.loaders.vmvx.programs import COUNT, kernels, load
 from tests.security.programs import DIGITS, ENDLESS_INIT, GLOBALS, NATIVE, PROGRAM, VMVX
 
 TIERS = ("plain", "fast", "native", "auto")

@@ -26,7 +26,7 @@ TESTS = {
         "fuzz/test_fuzz.py::test_damaged_modules_are_called_in_a_process_of_their_own",
     ],
     "VMVX kernel reads or writes outside": [
-        "loaders/test_vmvx.py::test_bindings_end_where_they_say",
+        "loaders/vmvx/test_executables.py::test_bindings_end_where_they_say",
         "security/test_kept_memory.py::test_memory_goes_with_its_dispatch",
         "security/test_read_only_memory.py::test_what_is_bound_on_a_device",
         "security/test_read_only_memory.py::test_constants_without_a_device",
@@ -61,7 +61,7 @@ TESTS = {
     "than the limits of its sandbox say": [
         "security/test_limits.py::test_memory",
         "security/test_exact_memory.py::test_the_least_memory_is_the_same_in_every_call",
-        "loaders/test_vmvx_lease.py::test_the_least_memory",
+        "loaders/vmvx/test_lease.py::test_the_least_memory",
         "security/test_limits.py::test_instructions",
         "security/test_limits.py::test_instructions_of_kernels_count",
         "security/test_limits.py::test_recursion",
@@ -100,7 +100,7 @@ TESTS = {
     ],
     "wrong result, or one that depends": [
         "dispatch/test_random_programs.py",
-        "loaders/test_vmvx.py::test_product",
+        "loaders/vmvx/test_executables.py::test_product",
         "security/test_limits.py::test_programs_for_vmvx_run_as_they_do_elsewhere",
     ],
     "no `jitree.errors.StatusError`": ["api/test_odd_arguments.py::test_odd_arguments_give_a_status"],
@@ -124,12 +124,12 @@ TESTS = {
         "hal/groups/test_presence.py::test_strangers_take_neither_room_nor_the_place_of_members",
         "hal/groups/test_presence.py::test_the_token_never_goes_over_the_port_and_a_proof_serves_once",
     ],
-    "Time, and what kernels and programs need": ["loaders/test_vmvx_interrupt.py"],
+    "Time, and what kernels and programs need": ["loaders/vmvx/test_interrupt.py"],
     "how long something takes": [],
     "The file:": ["vmfb/test_flatbuffer.py", "vmfb/test_streams.py"],
     "The bytecode:": ["dispatch/test_buffers.py", "dispatch/test_lists.py", "dispatch/test_control.py"],
     "Machine code made of it:": ["dispatch/test_random_programs.py", "dispatch/test_native_random.py"],
-    "Kernels:": ["loaders/test_vmvx.py::test_bindings_end_where_they_say"],
+    "Kernels:": ["loaders/vmvx/test_executables.py::test_bindings_end_where_they_say"],
     "Commands:": [
         "hal/test_command_buffer.py::test_fill_errors",
         "hal/test_command_buffer.py::test_dispatch_errors",

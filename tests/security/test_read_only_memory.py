@@ -27,7 +27,7 @@ from jitree.regs.objects import VmBuffer
 from jitree.vmfb.archive import _MAPPED_SIZE
 from tests.assembler import Assembler
 from tests.hal.native_kernels import aligned
-from tests.loaders.cut_programs import (
+from tests.loaders.vmvx.cut_programs import (
     FIRST_BINDING,
     KernelText,
     compiled,

@@ -25,7 +25,7 @@ from jitree.errors import (
     PermissionDeniedError,
     UnavailableError,
 )
-from jitree.loaders.vmvx import images as vmvx_images
+from jitree.loaders.vmvx import kernels as vmvx_kernels
 from jitree.tools import cache_pack
 from tests.tools.command import ROOT
 from tests.tools.command import jitree as command
@@ -79,8 +79,8 @@ def classified(session: jitree.Session, **options: object) -> np.ndarray:
 def kernels_run(session: jitree.Session) -> bool:
     """Whether machine code of the digits' kernels is there, without looking into the cache."""
     module = BytecodeModule.load(DIGITS)
-    executables = vmvx_images.executables(module.module)
-    names = {recipe.title for executable in executables for recipe in vmvx_images.recipes(executable)}
+    executables = vmvx_kernels.executables(module.module)
+    names = {recipe.title for executable in executables for recipe in vmvx_kernels.recipes(executable)}
     found = [item for item in list(image._providers.values()) if item.recipe.title in names]
     return bool(found) and all(item.image is not None for item in found)
 

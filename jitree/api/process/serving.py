@@ -31,7 +31,7 @@ from jitree.errors import ResourceExhaustedError, StatusError, UnimplementedErro
 from jitree.hal.guarded import GUARD, GuardedAllocator
 from jitree.hal.local.executor import RECIPE as EXECUTOR
 from jitree.loaders.environment import host_cpu_data
-from jitree.loaders.vmvx.images import SPANS
+from jitree.loaders.vmvx.kernels import SPANS
 from jitree.modules.hal.native import RECIPE as HAL
 from jitree.modules.vmvx.native import RECIPE as VMVX
 from jitree.regs.machine import Machine

@@ -1,1 +1,1 @@
-"""The loader of VMVX executables: kernels that are bytecode modules inside a module."""
+"""Loads VMVX executables: kernels that are bytecode modules inside a module."""

@@ -1,4 +1,4 @@
-"""What kernels are called with when the VM runs them: memory that the command executor names, in objects.
+"""Wraps memory that the command executor names in objects for the VM's kernels.
 
 A dispatch comes with other memory than the one before it, and making objects and handles takes 0.2 ms of
 Python, for which threads wait: so they are made once, and show other memory each time.

@@ -1,19 +1,81 @@
-"""The generator of compiled VMVX kernels: what the builder process calls."""
+"""Generates compiled VMVX kernels, in the builder process.
+
+The native tier lowers a kernel; LLVM IR around it runs one workgroup. Nothing here takes numba.
+"""
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable, Iterator
+from typing import Final
 
+from jitree.base.layout import Record
 from jitree.codegen.image.generated import STRAIGHT, Generated, Unit
+from jitree.codegen.record import layout_of
 from jitree.dispatch.native.generate import PROGRAM, resumable
 from jitree.dispatch.native.lower import lower
 from jitree.dispatch.native.prelude import BASE
 from jitree.dispatch.native.source import decode, mnemonics
+from jitree.hal.command_layout import DISPATCH
 from jitree.loaders.vmvx.kernels import KernelNotes
-from jitree.loaders.vmvx.records import CHANGE_LISTS
+from jitree.loaders.vmvx.records import CHANGE_LISTS, WorkerContextRecord
 from jitree.loaders.vmvx.stores import stored_bindings
-from jitree.loaders.vmvx.text import WORKGROUP, workgroup_entry
-from jitree.regs.layout import FRAME
+from jitree.regs.layout import FRAME, SCRATCH, STATE
+
+WORKGROUP: Final = "workgroup"
+"""``i64 (dispatch, context, fuel, x, y, z)``: what is left of the fuel, 0 if the kernel has left machine
+code. The loop over workgroups (:mod:`jitree.loaders.vmvx.spans`) calls it."""
+_CONTEXT: Final = layout_of(WorkerContextRecord)
+_PLACES: Final = ("state", "frame", "values", "refs")
+_HANDLES: Final = ("local", "constants", "bindings")
+_IDS: Final = ("x", "y", "z")
+_SIZES: Final = ("size_x", "size_y", "size_z", "count_x", "count_y", "count_z")
+
+
+def workgroup_entry(symbol: str, has_parts: bool, borrows: bool) -> str:
+    """``symbol`` is the lowered function in the same LLVM module; ``has_parts``: whether it takes which part
+    of a workgroup it is to run; ``borrows``: whether it leaves the references that it is given to its
+    caller."""
+    numbers = [f"i32 %{name}.i32" for name in (*_IDS, *_SIZES)]
+    if has_parts:
+        numbers += ["i64 %part", "i64 %parts"]
+    places, handles = ([f"ptr %{name}" for name in names] for names in (_PLACES, _HANDLES))
+    arguments = ", ".join((*places, "i64 %fuel", *handles, *numbers))
+    return f"""
+define i64 @"{WORKGROUP}"(ptr %dispatch, ptr %context, i64 %fuel, i64 %x, i64 %y, i64 %z) #0 {{
+{_lines(_fields("context", (*_PLACES, *_HANDLES), "ptr", _CONTEXT))}
+{_lines(f"%{name}.i32 = trunc i64 %{name} to i32" for name in _IDS)}
+{_lines(_sizes())}
+{_lines(_parts()) if has_parts else ""}
+{"" if borrows else _lines(f"call void @retain({handle})" for handle in handles)}
+  %outcome = call fastcc {{ i64 }} @{symbol}({arguments}) alwaysinline
+  %left = extractvalue {{ i64 }} %outcome, 0
+  ret i64 %left
+}}
+"""
+
+
+def _fields(record: str, names: Iterable[str], kind: str, layout: Record) -> Iterator[str]:
+    for name in names:
+        yield f"%{name}.at = getelementptr i8, ptr %{record}, i64 {layout[name]}"
+        yield f"%{name} = load {kind}, ptr %{name}.at, align 1"
+
+
+def _sizes() -> Iterator[str]:
+    for name in _SIZES:
+        kind = f"i{DISPATCH.types[name][1:]}"
+        yield from _fields("dispatch", (name,), kind, DISPATCH)
+        yield f"%{name}.i32 = {'zext' if kind == 'i16' else 'bitcast'} {kind} %{name} to i32"
+
+
+def _parts() -> Iterator[str]:
+    yield from _fields("dispatch", ("parts",), "i64", DISPATCH)
+    yield from _fields("state", ("scratch",), "ptr", STATE)
+    yield from _fields("scratch", ("part",), "i64", SCRATCH)
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return "\n".join(f"  {line}" for line in lines)
 
 
 def generate(data: bytes, numbers: bytes) -> Generated:

@@ -1,5 +1,4 @@
-"""What a workgroup of a kernel costs, before it has run: its instructions, each as often as the loops around
-it go round.
+"""Estimates what a workgroup costs before its kernel has run.
 
 A reading goes through the bytecode once, from its beginning to its end, with what registers hold where that
 is known: constants, the number of the workgroup, what is computed from them, and the first values of

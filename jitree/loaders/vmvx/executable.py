@@ -1,4 +1,4 @@
-"""VMVX executables as the local drivers run them: one C function that runs spans of workgroups on the VM."""
+"""Runs VMVX executables for the local drivers: one C function runs spans of workgroups."""
 
 from __future__ import annotations
 

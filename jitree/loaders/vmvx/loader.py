@@ -1,4 +1,4 @@
-"""The loader of VMVX executables: bytecode modules inside a module, whose functions are kernels."""
+"""Loads VMVX executables: reads the modules, finds their kernels, makes executables."""
 
 from __future__ import annotations
 
@@ -153,14 +153,14 @@ def _compiled(
     if tier not in _COMPILING or not ordinals:
         return None
     from jitree.codegen import image
-    from jitree.loaders.vmvx import images as vmvx_images
+    from jitree.loaders.vmvx import kernels as vmvx_kernels
     from jitree.loaders.vmvx.context import WorkerContext
     from jitree.loaders.vmvx.native import CompiledKernels
     from jitree.loaders.vmvx.packed import PackedConstants, copies_for
     from jitree.loaders.vmvx.records import MAXIMUM_BINDINGS
 
     def hot(ordinal: int) -> image.Provider:
-        return image.provider(vmvx_images.hot_recipe(executable, ordinal), bounds.builds)
+        return image.provider(vmvx_kernels.hot_recipe(executable, ordinal), bounds.builds)
 
     def context(packed: PackedConstants | None) -> WorkerContext:
         return WorkerContext(create(), binding_count, packed)
@@ -176,7 +176,7 @@ def _compiled(
 
     counts = (row.binding_count for row in rows)
     binding_count = max((MAXIMUM_BINDINGS if count is None else count for count in counts), default=0)
-    batch = vmvx_images.batch(executable, bounds.builds)
+    batch = vmvx_kernels.batch(executable, bounds.builds)
     names = [f"{executable.name}.{export.name}" for export in exports]
     copies = None if file is None else copies_for(file, bounds.lender)
     return CompiledKernels(batch, hot, ordinals, names, context, sizes, copies)

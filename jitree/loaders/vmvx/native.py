@@ -1,4 +1,4 @@
-"""Compiled kernels of a VMVX executable: from asking for them to the threads that run them."""
+"""Compiles the kernels of a VMVX executable and gives threads contexts to run them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from jitree.hal.local import interrupts
 from jitree.hal.local.executor.records import KernelDispatch, KernelEntry
 from jitree.loaders.vmvx.arguments import make_writable, private_bindings
 from jitree.loaders.vmvx.context import WorkerContext
-from jitree.loaders.vmvx.images import SPANS
-from jitree.loaders.vmvx.kernels import numbers_of
+from jitree.loaders.vmvx.kernels import SPANS, numbers_of
 from jitree.loaders.vmvx.packed import Copies, PackedConstants
 from jitree.loaders.vmvx.policy import (
     ALL,

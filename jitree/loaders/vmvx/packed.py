@@ -1,5 +1,4 @@
-"""Where compiled kernels keep copies of a program's constants (`dispatch/native/packed.py`), and when
-these are given up.
+"""Keeps copies of a program's constants for compiled kernels, and gives them up.
 
 A worker context keeps the copies that its kernels read, as long as it may. Those of an executable are given
 up where memory is short: kernels find none from then on, and the contexts let go of them one by one, each at

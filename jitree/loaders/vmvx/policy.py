@@ -1,4 +1,4 @@
-"""Interpreting kernels or waiting for their machine code: whichever gives the result of the call sooner.
+"""Decides whether to interpret kernels or to wait for their machine code.
 
 What the rest of a command list costs is known after a few workgroups: those that are left, times what each
 has taken; for a kernel that has not run its loops say how many instructions those are

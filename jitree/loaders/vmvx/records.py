@@ -1,4 +1,4 @@
-"""Records that compiled VMVX kernels share with Python."""
+"""Declares the records that compiled VMVX kernels share with Python."""
 
 from __future__ import annotations
 

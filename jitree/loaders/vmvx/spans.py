@@ -1,16 +1,15 @@
-"""What runs the spans of compiled kernels (ENTRY_SPAN). Machine code."""
+"""Runs spans of compiled VMVX kernels (ENTRY_SPAN). Machine code.
+
+One loop over the workgroups of a span serves all kernels: it calls theirs by address. Only the builder of the
+image and tests import this module.
+"""
 
 from __future__ import annotations
 
+from jitree.codegen import functions
 from jitree.codegen.atomics import atomic_add, atomic_load, atomic_replace, atomic_store
-from jitree.codegen.primitives import (
-    below,
-    call_int,
-    load64,
-    quotient,
-    remainder,
-    stack_address,
-)
+from jitree.codegen.image.generated import Generated, one_unit
+from jitree.codegen.primitives import below, call, call_int, load64, quotient, remainder, stack_address
 from jitree.codegen.processor import ticks
 from jitree.codegen.record import layout_of, place_of
 from jitree.hal.local.executor.records import KernelDispatch, Workgroup
@@ -19,6 +18,7 @@ from jitree.loaders.vmvx.records import (
     MOST_FINISHED,
     SCRATCH_MARK,
     STACK_SIZE,
+    WORKGROUP_DONE,
     WORKGROUP_LEFT,
     WORKGROUP_LITTERED,
     WORKGROUP_REFUSED,
@@ -28,11 +28,82 @@ from jitree.loaders.vmvx.records import (
     KernelScratch,
     WorkerContextRecord,
 )
-from jitree.loaders.vmvx.workgroups import workgroups
+from jitree.regs.fuel import FuelState, refuel_function
 from jitree.regs.layout import ACCESS_PRIVATE, ACCESS_READ, ACCESS_WRITE
 
 FIRST_CONTEXT = layout_of(Contexts)["first"]
 FIRST_BINDING = layout_of(WorkerContextRecord)["binding"]
+
+
+def has_room(environment: KernelEnvironment, context: WorkerContextRecord) -> bool:
+    """Whether the frames, value slots and ref registers of the kernel fit."""
+    state = context.state
+    return (
+        context.frame + environment.frames <= state.frames_limit
+        and context.values + environment.values <= state.values_limit
+        and context.refs + environment.refs <= state.refs_limit
+    )
+
+
+def workgroups(
+    environment: KernelEnvironment,
+    dispatch: KernelDispatch,
+    context: WorkerContextRecord,
+    first: int,
+    last: int,
+) -> int:
+    """Runs parts of workgroups (``DISPATCH.parts`` each, often one) from one number up to another in a worker
+    context that is aimed at their memory. It stops after one that has released something, and at one that has
+    left: ``reached`` is then the number of the first that is not complete. WORKGROUP_*."""
+    context.reached = first
+    if not has_room(environment, context):
+        return WORKGROUP_REFUSED
+    state = context.state
+    scratch = state.scratch
+    code = environment.workgroup
+    count_x = dispatch.count_x
+    count_y = dispatch.count_y
+    parts = dispatch.parts
+    part = 0
+    number = first
+    if parts > 1:
+        part = remainder(first, parts)
+        number = quotient(first, parts)
+    line = quotient(number, count_x)
+    x = remainder(number, count_x)
+    y = remainder(line, count_y)
+    z = quotient(line, count_y)
+    fuel = state.fuel
+    while True:
+        scratch.part = part
+        if fuel <= 1:
+            fuel = refuel_function(FuelState(place_of(state))) + 1
+        if fuel > 1:
+            fuel = call(code, place_of(dispatch), place_of(context), fuel - 1, x, y, z)
+        else:  # it is not to begin
+            fuel = 0
+        if fuel == 0:
+            context.reached = first
+            return WORKGROUP_LEFT
+        first += 1
+        if state.released:
+            context.reached = first
+            return WORKGROUP_LITTERED
+        if first >= last:
+            context.reached = first
+            state.fuel = fuel
+            return WORKGROUP_DONE
+        part += 1
+        if part < parts:
+            continue
+        part = 0
+        x += 1
+        if x == count_x:
+            x = 0
+            y += 1
+            if y == count_y:
+                y = 0
+                z += 1
 
 
 def run_span(environment: KernelEnvironment, dispatch: KernelDispatch, group: Workgroup) -> int:
@@ -193,3 +264,11 @@ def withdraw(scratch: KernelScratch) -> None:
     while not atomic_replace(scratch.room, room, 0):
         room = atomic_load(scratch.room)
     scratch.held -= room
+
+
+_ENTRIES = (run_span, withdraw, let_go)
+
+
+def generate() -> Generated:
+    """The code that runs spans."""
+    return one_unit(functions.texts(_ENTRIES), [entry.__name__ for entry in _ENTRIES])

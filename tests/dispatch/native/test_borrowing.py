@@ -13,7 +13,7 @@ from jitree.dispatch.native.lower import lower
 from jitree.dispatch.native.source import ModuleSource, from_program
 from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
 from tests.assembler import Assembler
-from tests.loaders.vmvx_programs import COUNT, NUMBER
+from tests.loaders.vmvx.programs import COUNT, NUMBER
 
 SCRATCH = """
     %i16 = const.i64 8

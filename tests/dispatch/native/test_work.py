@@ -13,7 +13,7 @@ import pytest
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.lower import Lowered, lower
 from jitree.dispatch.native.source import ModuleSource, from_program
-from jitree.loaders.vmvx import images as vmvx_images
+from jitree.loaders.vmvx import kernels as vmvx_kernels
 from jitree.loaders.vmvx.kernels import kernels
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "digits" / "digits.vmvx.vmfb"
@@ -23,7 +23,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "digits" / "digits.vmvx.vmfb"
 def write() -> Callable[[], Lowered]:
     """Writes all kernels of the example, without what is done once in a process."""
     module = BytecodeModule.load(EXAMPLE.read_bytes(), "module")
-    (executable,) = vmvx_images.executables(module.module)
+    (executable,) = vmvx_kernels.executables(module.module)
     source: ModuleSource = from_program(executable.program)
     ordinals = [export.ordinal for export in kernels(executable.module)]
 

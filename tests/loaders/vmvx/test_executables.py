@@ -24,7 +24,7 @@ from tests.assembler import Assembler
 from tests.dispatch.harness import HostFunctions
 from tests.hal.executors import EXECUTORS, Execute, executing
 from tests.hal.native_kernels import aligned, whole
-from tests.loaders.vmvx_programs import COUNT, NUMBER, kernels, load, load_sample
+from tests.loaders.vmvx.programs import COUNT, NUMBER, kernels, load, load_sample
 
 pytestmark = pytest.mark.usefixtures("images_are_built_here")
 

@@ -14,10 +14,9 @@ from jitree.hal.command_list import CommandList
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local import executor
 from jitree.loaders.vmvx.arguments import KernelArguments
-from jitree.loaders.vmvx.context import WorkerContext
+from jitree.loaders.vmvx.context import Lease, WorkerContext
 from jitree.loaders.vmvx.executable import VmvxExecutable
 from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
-from jitree.loaders.vmvx.lease import Lease
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.handles import HandleTable
 from jitree.regs.memory import MAXIMUM_FRAMES, Bounds
@@ -25,10 +24,10 @@ from jitree.regs.ref_types import RefTypes
 from tests.assembler import Assembler
 from tests.base.interruption import interruptions
 from tests.hal.native_kernels import aligned, whole
-from tests.loaders.cut_programs import compile_here, compiled, most_parts, run_parts
-from tests.loaders.test_vmvx_native import KEEPS, LEAVES, SCRATCH
-from tests.loaders.test_vmvx_parts import Product
-from tests.loaders.vmvx_programs import NUMBER, load
+from tests.loaders.vmvx.cut_programs import compile_here, compiled, most_parts, run_parts
+from tests.loaders.vmvx.programs import NUMBER, load
+from tests.loaders.vmvx.test_native import KEEPS, LEAVES, SCRATCH
+from tests.loaders.vmvx.test_parts import Product
 
 TIERS: Final = ("plain", "fast", "native")
 IN_TURN = f"""{NUMBER}

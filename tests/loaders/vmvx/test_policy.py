@@ -23,15 +23,14 @@ from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor, interrupts
 from jitree.loaders.vmvx import native as vmvx_native
 from jitree.loaders.vmvx import policy as vmvx_policy
-from jitree.loaders.vmvx import promotion as vmvx_promotion
+from jitree.loaders.vmvx import worker as vmvx_worker
 from jitree.loaders.vmvx.executable import VmvxExecutable
-from jitree.loaders.vmvx.images import SPANS
-from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION, SPANS
 from jitree.loaders.vmvx.policy import ALL, LATER, NOTHING, LeftToDo, ListedDispatch, Running, WaitingPolicy
 from tests.assembler import Assembler
 from tests.codegen.images import built
 from tests.hal.native_kernels import aligned, whole
-from tests.loaders.vmvx_programs import COUNT, load
+from tests.loaders.vmvx.programs import COUNT, load
 
 GROUPS = 60
 
@@ -185,7 +184,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[VmvxExecutable]:
         monkeypatch.setattr(waited_for, "estimate", 0.0)
     monkeypatch.setattr(batch, "_PATIENCE_SECONDS_MORE", 1e6)
     monkeypatch.setattr(vmvx_native, "PATIENCE", 0)
-    for module in (grid_call, vmvx_promotion):
+    for module in (grid_call, vmvx_worker):
         monkeypatch.setattr(module, "FIRST_TIME", 0)
     yield load(Assembler("waiting").function("f", ENTRY_CONVENTION, COUNT), "auto")
 

@@ -24,7 +24,7 @@ from jitree.loaders.vmvx.loader import FORMAT, VmvxLoader
 from jitree.loaders.vmvx.packed import Copies, PackedConstants
 from jitree.loaders.vmvx.records import Contexts, WorkerContextRecord
 from jitree.regs.memory import Bounds
-from tests.loaders.test_vmvx_packed import SIZE, executable, matrix_in, program, results
+from tests.loaders.vmvx.test_packed import SIZE, executable, matrix_in, program, results
 
 HOST = 0
 _DUE = layout_of(Contexts).word("due")

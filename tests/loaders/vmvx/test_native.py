@@ -28,7 +28,7 @@ from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
 from jitree.loaders.vmvx.records import MOST_FINISHED
 from tests.assembler import Assembler
 from tests.hal.native_kernels import aligned, whole
-from tests.loaders.vmvx_programs import COUNT, NUMBER, kernels, load
+from tests.loaders.vmvx.programs import COUNT, NUMBER, kernels, load
 
 STORE_NUMBER = "buffer.store.i32 %r3, %i12:13, %i10\n"
 LEAVES = f"""{NUMBER}
@@ -370,12 +370,12 @@ def test_kernels_for_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     from jitree.codegen.image.build import build
     from jitree.codegen.image.compile import Target
     from jitree.dispatch.bytecode_module import BytecodeModule
-    from jitree.loaders.vmvx import images
     from jitree.loaders.vmvx.build import generate
+    from jitree.loaders.vmvx.kernels import recipes
     from tests.loaders.samples import sample
 
     monkeypatch.setattr(processor, "words", lambda name: frozenset())
-    recipe = images.recipes(BytecodeModule.load(sample("vmvx_mm-3.13.0.fb"), "executable"))[0]
+    recipe = recipes(BytecodeModule.load(sample("vmvx_mm-3.13.0.fb"), "executable"))[0]
     generated = generate(*recipe.data)
     flat = build(generated, Target("aarch64-linux-gnu", "generic", ""))
     assert set(flat.entries) == set(generated.entries) != set()
@@ -384,21 +384,20 @@ def test_kernels_for_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_kernel_is_an_image_that_has_nothing_of_others() -> None:
     from jitree.codegen.image.keys import key_of
     from jitree.dispatch.bytecode_module import BytecodeModule
-    from jitree.loaders.vmvx import build, images
+    from jitree.loaders.vmvx.build import generate
+    from jitree.loaders.vmvx.kernels import recipes as recipes_of
 
     def recipes(*texts: str) -> list[image.Recipe]:
         module = Assembler("some")
         for number, text in enumerate(texts):
             module.function(f"f{number}", ENTRY_CONVENTION, text)
-        return images.recipes(BytecodeModule.load(module.build(), "executable"))
+        return recipes_of(BytecodeModule.load(module.build(), "executable"))
 
     first, second = recipes(COUNT, SCRATCH)
-    made = [build.generate(*recipe.data) for recipe in (first, second)]
+    made = [generate(*recipe.data) for recipe in (first, second)]
     assert [generated.entries for generated in made] == [("workgroup",)] * 2
-    assert [generated.units[0].texts[0].count("define internal fastcc { i64 } @f") for generated in made] == [
-        1,
-        1,
-    ]
+    texts = [generated.units[0].texts[0] for generated in made]
+    assert [text.count("define internal fastcc { i64 } @f") for text in texts] == [1, 1]
     (alone,) = recipes(SCRATCH)
     assert key_of(alone) == key_of(second) != key_of(first), "wherever it lies in its module"
 

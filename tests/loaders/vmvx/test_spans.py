@@ -14,8 +14,8 @@ from jitree.hal.command_layout import DISPATCH, WORKGROUP
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.local.executor.records import KernelDispatch, Workgroup
 from jitree.loaders.vmvx import spans as vmvx_spans
-from jitree.loaders.vmvx import workgroups as vmvx_workgroups
-from jitree.loaders.vmvx.images import SPANS
+from jitree.loaders.vmvx import spans as vmvx_workgroups
+from jitree.loaders.vmvx.kernels import SPANS
 from jitree.loaders.vmvx.records import (
     MAXIMUM_BINDINGS,
     SCRATCH_MARK,
@@ -30,8 +30,7 @@ from jitree.loaders.vmvx.records import (
     KernelState,
     WorkerContextRecord,
 )
-from jitree.loaders.vmvx.spans import run_span
-from jitree.loaders.vmvx.workgroups import workgroups
+from jitree.loaders.vmvx.spans import run_span, workgroups
 from jitree.regs.layout import ENTRY, SCRATCH, STATE
 
 Steps = list[tuple[int, int]]
@@ -300,7 +299,7 @@ def test_contexts_let_go_of_copies_where_no_thread_has_them() -> None:
 
 
 def test_the_image_does_not_depend_on_what_was_compiled_before() -> None:
-    from jitree.loaders.vmvx.span_texts import generate
+    from jitree.loaders.vmvx.spans import generate
 
     first, second = generate(), generate()
     assert [unit.texts for unit in first.units] == [unit.texts for unit in second.units]

@@ -12,8 +12,8 @@ from jitree.loaders.vmvx import native
 from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
 from jitree.loaders.vmvx.records import KernelEnvironment
 from tests.assembler import Assembler
-from tests.loaders.test_vmvx_native import LEAVES, run
-from tests.loaders.vmvx_programs import COUNT, kernels, load
+from tests.loaders.vmvx.programs import COUNT, kernels, load
+from tests.loaders.vmvx.test_native import LEAVES, run
 
 
 def test_threads_find_a_kernel_when_it_can_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ import pytest
 from jitree.errors import StatusError
 from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
 from tests.assembler import Assembler
-from tests.loaders.test_vmvx_native import STORE_NUMBER, run
-from tests.loaders.vmvx_programs import NUMBER, load
+from tests.loaders.vmvx.programs import NUMBER, load
+from tests.loaders.vmvx.test_native import STORE_NUMBER, run
 
 READS = f"""{NUMBER}
     %i14 = const.i32 {{index}}

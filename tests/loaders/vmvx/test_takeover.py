@@ -16,13 +16,13 @@ from jitree.dispatch.native.engine import AutoEngine, go_up
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor
 from jitree.loaders.vmvx import native as vmvx_native
-from jitree.loaders.vmvx import promotion as vmvx_promotion
+from jitree.loaders.vmvx import worker as vmvx_worker
 from jitree.loaders.vmvx.executable import VmvxExecutable
 from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
 from tests.assembler import Assembler
 from tests.codegen.images import built
 from tests.hal.native_kernels import aligned, whole
-from tests.loaders.vmvx_programs import COUNT, NUMBER, load
+from tests.loaders.vmvx.programs import COUNT, NUMBER, load
 
 TURNS = 8000
 COUNTING = f"""{NUMBER}
@@ -52,7 +52,7 @@ def executable(monkeypatch: pytest.MonkeyPatch) -> VmvxExecutable:
     """Its images are never built; tests put them where they are looked for."""
     monkeypatch.setattr(image.Provider, "_look", lambda provider, niceness: None)
     monkeypatch.setattr(grid_call, "FIRST_TIME", 0)
-    monkeypatch.setattr(vmvx_promotion, "FIRST_TIME", 0)
+    monkeypatch.setattr(vmvx_worker, "FIRST_TIME", 0)
     return load(Assembler("counting").function("f", ENTRY_CONVENTION, COUNTING), "auto")
 
 
@@ -103,7 +103,7 @@ def test_a_long_workgroup_goes_on_in_machine_code(
         go_up(machine, *arguments)
         entered.append(machine.sought == 0)
 
-    monkeypatch.setattr(vmvx_promotion, "go_up", note)
+    monkeypatch.setattr(vmvx_worker, "go_up", note)
     _build(_compiled(executable).hot(0).provider)
     assert _run(executable).tolist() == [TURNS]
     assert any(entered) and len(entered) < 10
@@ -122,7 +122,7 @@ def test_the_rest_of_a_span_is_taken_over_at_the_next_workgroup(
     """The one in progress ends where it is: each of them runs once."""
     compiled = _compiled(executable)
     monkeypatch.setattr(vmvx_native, "PATIENCE", 0)
-    monkeypatch.setattr(vmvx_promotion, "_LONG", 1000)
+    monkeypatch.setattr(vmvx_worker, "_LONG", 1000)
     asked: list[int] = []
 
     def get(provider: image.Provider) -> image.Image | None:

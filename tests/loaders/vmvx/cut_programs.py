@@ -23,14 +23,13 @@ from jitree.hal.enums import MemoryAccess
 from jitree.hal.local import executor
 from jitree.hal.local.executor.records import KernelDispatch, KernelEntry, Workgroup
 from jitree.loaders.vmvx.executable import VmvxExecutable
-from jitree.loaders.vmvx.images import SPANS
-from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION, SPANS
 from jitree.loaders.vmvx.native import CompiledKernels
 from jitree.regs.memory import UNBOUNDED, Bounds, address_of
 from tests.assembler import Assembler
 from tests.dispatch.native.nests.programs import LoopText, Text
 from tests.hal.native_kernels import whole
-from tests.loaders.vmvx_programs import load
+from tests.loaders.vmvx.programs import load
 
 FIRST_BINDING: Final = 3
 _SPAN: Final = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)

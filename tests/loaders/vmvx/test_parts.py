@@ -21,8 +21,8 @@ from jitree.loaders.vmvx.context import WorkerContext
 from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
 from tests.dispatch.native.nests.test_along_rows import further
 from tests.hal.native_kernels import aligned, whole
-from tests.loaders.cut_programs import KernelText, compiled, most_parts, run_parts, run_whole
-from tests.loaders.vmvx_programs import load
+from tests.loaders.vmvx.cut_programs import KernelText, compiled, most_parts, run_parts, run_whole
+from tests.loaders.vmvx.programs import load
 
 LEFT, RIGHT, OUT = 3, 4, 5
 PARTS = (1, 2, 3, 7)

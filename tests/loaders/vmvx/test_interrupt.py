@@ -17,7 +17,7 @@ from jitree.errors import CancelledError
 from jitree.hal.local.queue import LocalQueue
 from jitree.hal.local.task import TaskDevice
 
-_PROGRAMS = Path(__file__).parents[1] / "data" / "programs"
+_PROGRAMS = Path(__file__).parents[2] / "data" / "programs"
 _SCRIPT = """
 import os, signal, sys, threading
 import numpy as np

@@ -29,8 +29,8 @@ from jitree.regs.memory import Bounds, address_of
 from jitree.vmfb.archive import _MAPPED_SIZE
 from tests.assembler import Assembler
 from tests.hal.native_kernels import ALL, aligned
-from tests.loaders.cut_programs import KernelText, run_parts, run_whole, with_code
-from tests.loaders.vmvx_programs import load
+from tests.loaders.vmvx.cut_programs import KernelText, run_parts, run_whole, with_code
+from tests.loaders.vmvx.programs import load
 
 CONSTANT = ACCESS_READ | ACCESS_PRIVATE
 VECTOR, MATRIX, OUT = 3, 4, 5
@@ -350,7 +350,7 @@ def test_stores_that_a_handler_ends_before_copies_are_given_up(
     assert after == results(load(product().module(), "plain"), aligned(matrix))
 
 
-BOTH = Path(__file__).parent.parent / "security" / "both_formats.vmfb"
+BOTH = Path(__file__).parents[2] / "security" / "both_formats.vmfb"
 """A product of a matrix that is constant; then another kernel adds ones to its first row."""
 
 
