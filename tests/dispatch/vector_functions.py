@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from jitree.codegen.image.compile import Target, host_target, target_machine
 from jitree.codegen.vector_math.ir import function_texts
-from jitree.dispatch.native.nests.registers import vector_functions
+from jitree.dispatch.native.nests.operations import vector_functions
 from jitree.dispatch.semantics import SEMANTICS
 
 Array = npt.NDArray[np.float32]

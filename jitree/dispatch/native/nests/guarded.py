@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jitree.dispatch.native.nests.body import Body
-from jitree.dispatch.native.nests.emit import LoopRange, NestLoops
 from jitree.dispatch.native.nests.guard import Guard
+from jitree.dispatch.native.nests.loops import LoopRange, NestLoops
 from jitree.dispatch.native.nests.memory import Places
 from jitree.dispatch.native.nests.plan import PlannedNest
 from jitree.dispatch.native.nests.polynomials import Polynomial
@@ -30,7 +30,7 @@ def emit_nest(context: NestContext, nest: PlannedNest) -> str:
         guard.write_empty()
     else:
         guard.write()
-        _write_loops(writer, nest, body, None)
+        _write_loops(writer, body, None)
     writer.jump(context.done)
     writer.label(context.done)
     writer.jump(context.exit)
@@ -43,7 +43,6 @@ class BegunNest:
     def __init__(self, context: NestContext, nest: PlannedNest, rooms: Sequence[Polynomial]) -> None:
         """``rooms`` are to be positive for it to run in parts."""
         self.writer = Writer(context)
-        self._nest = nest
         self._body = Body(self.writer, nest, Places(), {})
         guard = Guard(self.writer, nest, self._body)
         self.fits, self.runs = guard.gather()
@@ -57,19 +56,19 @@ class BegunNest:
 
     def loops(self, part: LoopRange | None) -> None:
         """The loops; ``part`` is what they run, None: all."""
-        _write_loops(self.writer, self._nest, self._body, part)
+        _write_loops(self.writer, self._body, part)
 
 
-def _write_loops(writer: Writer, nest: PlannedNest, body: Body, part: LoopRange | None) -> None:
+def _write_loops(writer: Writer, body: Body, part: LoopRange | None) -> None:
     """The loops of a nest that has passed its guard, by the alternative plan where that is possible."""
     if body.alternative is None:
-        NestLoops(writer, nest, body, part).write()
+        NestLoops(writer, body, part).write()
         return
     other, plain, over = map(writer.fresh, ("other", "plain", "over"))
-    alternative = NestLoops(writer, body.alternative.nest, body.alternative, part)
+    alternative = NestLoops(writer, body.alternative, part)
     is_possible = (
         alternative.are_numbers_normal()
-        if body.alternative.nest.plan.dot
+        if body.alternative.nest.plan.product
         else _has_copies(writer, body.alternative)
     )
     writer.branch(is_possible, other, plain)
@@ -77,7 +76,7 @@ def _write_loops(writer: Writer, nest: PlannedNest, body: Body, part: LoopRange 
     alternative.write()
     writer.jump(over)
     writer.label(plain)
-    NestLoops(writer, nest, body, part).write()
+    NestLoops(writer, body, part).write()
     writer.jump(over)
     writer.label(over)
 

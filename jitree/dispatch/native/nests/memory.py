@@ -1,4 +1,4 @@
-"""Loads and stores of a nest: rows, single elements, elements apart, squares transposed in registers."""
+"""Writes loads and stores of a nest: rows, elements, gathers, transposed squares."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.plan import Plan
-from jitree.dispatch.native.nests.row_folds import Fold
+from jitree.dispatch.native.nests.reductions import Fold
 from jitree.dispatch.native.nests.structure import ELEMENT_LLVM, ElementAccess, Level, Structure
 from jitree.dispatch.native.nests.transpose import load_columns
 from jitree.dispatch.native.nests.writer import Writer
@@ -146,9 +146,9 @@ class Memory:
                     counter = writer.let(f"add i64 {counter}, {distances[level]}")
                 if counter != "0":
                     product = counter if number == "1" else writer.let(f"mul i64 {counter}, {number}")
-                    base = writer.let(f"getelementptr {kind}, ptr {base}, i64 {product}")
+                    base = writer.at(kind, base, product)
             region.pointers[key] = base
-        return writer.let(f"getelementptr {kind}, ptr {base}, i64 {fixed}") if fixed else base
+        return writer.at(kind, base, fixed) if fixed else base
 
     def _factors_of(self, access: ElementAccess) -> _Factors:
         coefficients = self.places.coefficients
@@ -172,14 +172,13 @@ class Memory:
 
     def load_element(self, access: ElementAccess, pointer: str, bit: str | None) -> NestOperand:
         """One element for all lanes, only if the bit is set."""
-        writer = self._writer
+        writer, kind = self._writer, ELEMENT_LLVM[access.element]
         if bit is None:
-            kind = ELEMENT_LLVM[access.element]
-            text = writer.let(f"load {kind}, ptr {pointer}, align 1{writer.context.access}")
+            text = writer.load(kind, pointer)
         else:
             mask = writer.let(f"insertelement <1 x i1> poison, i1 {bit}, i64 0")
-            one = self.masked_load(pointer, access, mask, 1)
-            text = writer.let(f"extractelement <1 x {ELEMENT_LLVM[access.element]}> {one}, i64 0")
+            one = writer.masked_load(kind, access.element, 1, pointer, mask)
+            text = writer.let(f"extractelement <1 x {kind}> {one}, i64 0")
         return NestOperand(self.extended(access, text, 1), 1)
 
     def load_in_front(self, access: ElementAccess, index: str) -> str:
@@ -189,94 +188,82 @@ class Memory:
         elements = writer.let(f"lshr i64 {buffer.length}, {access.bytes.bit_length() - 1}")
         inside = writer.let(f"icmp ugt i64 {elements}, {index}")
         mask = writer.let(f"insertelement <1 x i1> poison, i1 {inside}, i64 0")
-        pointer = writer.let(f"getelementptr {kind}, ptr {buffer.address}, i64 {index}")
-        one = self.masked_load(pointer, access, mask, 1)
-        text = writer.let(f"extractelement <1 x {kind}> {one}, i64 0")
-        return self.extended(access, text, 1)
+        one = writer.masked_load(kind, access.element, 1, writer.at(kind, buffer.address, index), mask)
+        return self.extended(access, writer.let(f"extractelement <1 x {kind}> {one}, i64 0"), 1)
 
     def load_lanes(self, access: ElementAccess, pointer: str, mask: str | None) -> NestOperand:
         """An element for each lane, from that of the first one on."""
-        lanes, writer = self._plan.lanes, self._writer
-        stride = self._stride(access)
+        lanes, stride = self._plan.lanes, self._stride(access)
         if 1 < stride <= LARGEST_STRIDE:
             text = self._load_spread(access, pointer, stride, mask)
         elif stride != 1:
             return self.gather(access, self.pointers(access, pointer), mask)
-        elif mask is None:
-            vector = self._vector(access, lanes)
-            text = writer.let(f"load {vector}, ptr {pointer}, align 1{writer.context.access}")
         else:
-            text = self.masked_load(pointer, access, mask, lanes)
+            text = self._load_row(access, pointer, mask)
         return NestOperand(self.extended(access, text, lanes), lanes)
 
     def load_column(
         self, region: NestRegion, access: ElementAccess, along: Level, offsets: Offsets
     ) -> NestOperand:
-        """A column of a square of rows: its rows lie along the other loop, one for each lane."""
-        writer, lanes = self._writer, self._plan.lanes
-        vector = self._plan.vector
+        text = self.column(region, access, along, offsets, ELEMENT_LLVM[access.element], 1)
+        return NestOperand(self.extended(access, text, self._plan.lanes), self._plan.lanes)
+
+    def column(
+        self, region: NestRegion, access: ElementAccess, along: Level, offsets: Offsets, kind: str, group: int
+    ) -> str:
+        """A column of a square of rows, which lie along the other loop, one for each lane; ``kind`` holds the
+        elements of a group of iterations."""
+        writer, lanes, vector = self._writer, self._plan.lanes, self._plan.vector
         assert vector is not None
         at = {**offsets, along: 0}
-        key = (access, *(at.get(level, 0) for level in self._structure.levels))
+        key = (access, *map(at.get, self._structure.levels, repeat(0)))
         columns = region.rows.get(key)
         if columns is None:
-            kind, first = ELEMENT_LLVM[access.element], at.get(vector, 0)
+            first = at.get(vector, 0)
 
             def load(row: int, start: int, count: int) -> str:
-                place = {**at, vector: first + row, along: start}
-                pointer = self.pointer(region, access, place)
-                return writer.let(f"load <{count} x {kind}>, ptr {pointer}, align 1{writer.context.access}")
+                place = {**at, vector: first + row, along: group * start}
+                return writer.load(f"<{count} x {kind}>", self.pointer(region, access, place))
 
             columns = region.rows[key] = load_columns(writer, kind, lanes, load)
-        return NestOperand(self.extended(access, columns[offsets.get(along, 0)], lanes), lanes)
+        return columns[offsets.get(along, 0) // group]
 
     def load_folded(
         self, region: NestRegion, access: ElementAccess, fold: Fold, offsets: Offsets, mask: str | None
     ) -> NestOperand:
         """A vector out of two rows."""
-        writer, lanes = self._writer, self._plan.lanes
-        kind, vector, gap = ELEMENT_LLVM[access.element], self._vector(access, lanes), fold.gaps[access]
+        writer, lanes, kind = self._writer, self._plan.lanes, ELEMENT_LLVM[access.element]
         row, after = self._row_of(region, fold, offsets.get(fold.level, 0))
-        start = self.pointer(region, access, offsets)
-        place = writer.let(f"getelementptr {kind}, ptr {start}, i64 {writer.let(f'mul i64 {row}, {gap}')}")
-        if mask is None:
-            first = writer.let(f"load {vector}, ptr {place}, align 1{writer.context.access}")
-        else:
-            first = self.masked_load(place, access, mask, lanes)
-        below = writer.let(f"getelementptr {kind}, ptr {place}, i64 {gap}")
+        start, gap = self.pointer(region, access, offsets), fold.gaps[access]
+        place = writer.at(kind, start, writer.let(f"mul i64 {row}, {gap}"))
+        first = self._load_row(access, place, mask)
+        below = writer.at(kind, place, gap)
         if mask is not None:
             after = writer.let(f"and <{lanes} x i1> {after}, {mask}")
-        name = f"@llvm.masked.load.v{lanes}{access.element}.p0"
-        writer.context.declare(f"declare {vector} {name}(ptr, i32, <{lanes} x i1>, {vector})")
-        arguments = f"ptr {below}, i32 1, <{lanes} x i1> {after}, {vector} {first}"
-        text = writer.let(f"call {vector} {name}({arguments})")
+        text = writer.masked_load(kind, access.element, lanes, below, after, first)
         return NestOperand(self.extended(access, text, lanes), lanes)
 
     def _row_of(self, region: NestRegion, fold: Fold, first: int) -> tuple[str, str]:
         """The row of a vector's first lane, and the lanes that lie in the next one."""
-        writer, lanes = self._writer, self._plan.lanes
+        writer = self._writer
         known = region.rows.get((fold.level, first))
         if known is None:
             number = writer.let(f"add i64 {region.counters[fold.level]}, {first}")
             row = writer.let(f"udiv i64 {number}, {fold.width}")
             end = writer.let(f"mul i64 {writer.let(f'add i64 {row}, 1')}, {fold.width}")
-            left = writer.let(f"trunc i64 {writer.let(f'sub i64 {end}, {number}')} to i32")
-            numbers = ", ".join(f"i32 {lane}" for lane in range(lanes))
-            bound = writer.splat("i32", left, lanes)
-            known = [row, writer.let(f"icmp sge <{lanes} x i32> <{numbers}>, {bound}")]
+            left = writer.let(f"sub i64 {end}, {number}")
+            known = [row, writer.lanes_before(left, self._plan.lanes, relation="sge")]
             region.rows[fold.level, first] = known
         return known[0], known[1]
 
     def load_panel(self, region: NestRegion, access: ElementAccess, offsets: Offsets) -> NestOperand:
         """A row of a panel."""
-        writer, plan = self._writer, self._plan
-        level, vector = plan.reductions[-1], plan.vector
+        writer, plan, panel = self._writer, self._plan, region.panels[access]
+        level, vector, kind = plan.reductions[-1], plan.vector, ELEMENT_LLVM[access.element]
         assert vector is not None
-        kind, panel = ELEMENT_LLVM[access.element], region.panels[access]
         first = writer.let(f"mul i64 {region.counters[level]}, {panel.lanes}")
-        base = writer.let(f"getelementptr {kind}, ptr {panel.origin}, i64 {first}")
         number = offsets.get(level, 0) * panel.lanes + offsets.get(vector, 0)
-        pointer = writer.let(f"getelementptr {kind}, ptr {base}, i64 {number}")
+        pointer = writer.at(kind, writer.at(kind, panel.origin, first), number)
         text = writer.let(f"load {self._vector(access, plan.lanes)}, ptr {pointer}, align 1")
         return NestOperand(self.extended(access, text, plan.lanes), plan.lanes)
 
@@ -287,14 +274,17 @@ class Memory:
         writer, lanes, along = self._writer, self._plan.lanes, self._plan.reductions[-1]
         block = NestRegion({**region.counters, along: "0"}, None, squares=False)
         first = self.pointer(block, access, {**offsets, along: 0})
-        copy = writer.let(f"getelementptr i8, ptr {first}, i64 {self.places.distance}")
+        copy = writer.at("i8", first, self.places.distance)
         column = writer.let(f"add i64 {region.counters[along]}, {offsets.get(along, 0)}")
-        kind, number = ELEMENT_LLVM[access.element], writer.let(f"mul i64 {column}, {lanes}")
-        pointer = writer.let(f"getelementptr {kind}, ptr {copy}, i64 {number}")
-        if mask is not None:
-            return NestOperand(self.masked_load(pointer, access, mask, lanes), lanes)
-        vector = self._vector(access, lanes)
-        return NestOperand(writer.let(f"load {vector}, ptr {pointer}, align 1{writer.context.access}"), lanes)
+        place = writer.at(ELEMENT_LLVM[access.element], copy, writer.let(f"mul i64 {column}, {lanes}"))
+        return NestOperand(self._load_row(access, place, mask), lanes)
+
+    def _load_row(self, access: ElementAccess, pointer: str, mask: str | None) -> str:
+        """Elements that lie side by side."""
+        lanes, kind = self._plan.lanes, ELEMENT_LLVM[access.element]
+        if mask is None:
+            return self._writer.load(f"<{lanes} x {kind}>", pointer)
+        return self._writer.masked_load(kind, access.element, lanes, pointer, mask)
 
     def store(
         self, region: NestRegion, access: ElementAccess, text: str, offsets: Offsets, mask: str | None
@@ -335,15 +325,6 @@ class Memory:
             return text
         return self._writer.let(f"trunc {llvm_type('i32', lanes)} {text} to {self._vector(access, lanes)}")
 
-    def masked_load(self, pointer: str, access: ElementAccess, mask: str, lanes: int) -> str:
-        writer, element = self._writer, access.element
-        vector = f"<{lanes} x {ELEMENT_LLVM[element]}>"
-        name = f"@llvm.masked.load.v{lanes}{element}.p0"
-        writer.context.declare(f"declare {vector} {name}(ptr, i32, <{lanes} x i1>, {vector})")
-        return writer.let(
-            f"call {vector} {name}(ptr {pointer}, i32 1, <{lanes} x i1> {mask}, {vector} zeroinitializer)"
-        )
-
     def _load_spread(self, access: ElementAccess, pointer: str, stride: int, mask: str | None) -> str:
         """Lanes a few elements apart out of whole rows, the last of which ends with the last lane. Of masked
         rows only what lanes need is read."""
@@ -352,12 +333,9 @@ class Memory:
         starts = [*range(0, (stride - 1) * lanes, lanes), (stride - 1) * (lanes - 1)]
         rows = []
         for start in starts:
-            place = writer.let(f"getelementptr {kind}, ptr {pointer}, i64 {start}") if start else pointer
-            if mask is None:
-                rows.append(writer.let(f"load {vector}, ptr {place}, align 1{writer.context.access}"))
-            else:
-                needed = self._spread_mask(mask, stride, start)
-                rows.append(self.masked_load(place, access, needed, lanes))
+            place = writer.at(kind, pointer, start) if start else pointer
+            needed = None if mask is None else self._spread_mask(mask, stride, start)
+            rows.append(self._load_row(access, place, needed))
         result = rows[0]
         for number, row in enumerate(rows[1:], 1):
             first = number * lanes
@@ -368,9 +346,7 @@ class Memory:
                 # Lanes of earlier rows have been put in their places by the shuffle before.
                 at = lane if number > 1 else min(element, lanes - 1)
                 order.append(lanes + element - starts[number] if own else at)
-            numbers = ", ".join(f"i32 {lane}" for lane in order)
-            operands = f"{vector} {result}, {vector} {row}"
-            result = writer.let(f"shufflevector {operands}, <{lanes} x i32> <{numbers}>")
+            result = writer.shuffled(vector, order, result, row)
         return result
 
     def _spread_mask(self, mask: str, stride: int, start: int) -> str:
@@ -378,9 +354,7 @@ class Memory:
         lanes = self._plan.lanes
         elements = range(start, start + lanes)
         order = [lanes if element % stride else element // stride for element in elements]
-        numbers = ", ".join(f"i32 {lane}" for lane in order)
-        operands = f"<{lanes} x i1> {mask}, <{lanes} x i1> zeroinitializer"
-        return self._writer.let(f"shufflevector {operands}, <{lanes} x i32> <{numbers}>")
+        return self._writer.shuffled(f"<{lanes} x i1>", order, mask, "zeroinitializer")
 
     def pointers(self, access: ElementAccess, pointer: str) -> str:
         """Of each lane's element, from that of the first one on."""
@@ -392,21 +366,14 @@ class Memory:
         """How far lanes are from the first one, with its type."""
         writer, lanes = self._writer, self._plan.lanes
         assert self._plan.vector is not None
-        numbers = "<" + ", ".join(f"i64 {lane}" for lane in range(lanes)) + ">"
         factor = writer.splat("i64", self.places.coefficients[access, self._plan.vector], lanes)
-        distances = writer.let(f"mul <{lanes} x i64> {factor}, {numbers}")
+        distances = writer.let(f"mul <{lanes} x i64> {factor}, {writer.numbers('i64', lanes)}")
         return f"<{lanes} x i64> {distances}"
 
     def gather(self, access: ElementAccess, places: str, mask: str | None) -> NestOperand:
         """The elements at so many pointers."""
-        writer, lanes, element = self._writer, self._plan.lanes, access.element
-        vector = self._vector(access, lanes)
-        name = f"@llvm.masked.gather.v{lanes}{element}.v{lanes}p0"
-        writer.context.declare(f"declare {vector} {name}(<{lanes} x ptr>, i32, <{lanes} x i1>, {vector})")
-        text = writer.let(
-            f"call {vector} {name}(<{lanes} x ptr> {places}, i32 1, "
-            f"<{lanes} x i1> {mask or 'splat (i1 true)'}, {vector} zeroinitializer)"
-        )
+        lanes, kind = self._plan.lanes, ELEMENT_LLVM[access.element]
+        text = self._writer.gathered(kind, access.element, lanes, places, mask)
         return NestOperand(self.extended(access, text, lanes), lanes)
 
     def _scatter(
@@ -414,10 +381,8 @@ class Memory:
     ) -> None:
         writer, lanes, element = self._writer, self._plan.lanes, access.element
         places = self.pointers(access, self.pointer(region, access, offsets))
-        vector = self._vector(access, lanes)
+        vector, pointers, bits = self._vector(access, lanes), f"<{lanes} x ptr>", f"<{lanes} x i1>"
         name = f"@llvm.masked.scatter.v{lanes}{element}.v{lanes}p0"
-        writer.context.declare(f"declare void {name}({vector}, <{lanes} x ptr>, i32, <{lanes} x i1>)")
-        writer.do(
-            f"call void {name}({vector} {text}, <{lanes} x ptr> {places}, i32 1, "
-            f"<{lanes} x i1> {mask or 'splat (i1 true)'})"
-        )
+        writer.context.declare(f"declare void {name}({vector}, {pointers}, i32, {bits})")
+        arguments = f"{vector} {text}, {pointers} {places}, i32 1, {bits} {mask or 'splat (i1 true)'}"
+        writer.do(f"call void {name}({arguments})")

@@ -1,4 +1,4 @@
-"""Arithmetic instructions as LLVM IR over scalars or vectors.
+"""Writes arithmetic instructions as LLVM IR over scalars or vectors.
 
 They are the rows of the semantics functions (:mod:`jitree.dispatch.native.rows`), but for a few that are
 faster in vectors when they are written otherwise; a test compares those on edge values. Operations that
@@ -7,15 +7,16 @@ can fail are in only with divisors that cannot make them fail.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from jitree.base import processor
 from jitree.codegen.ir_text import llvm_type
+from jitree.codegen.vector_math import registers
 from jitree.codegen.vector_math.ir import FUNCTIONS, function_texts
 from jitree.dispatch import semantics_rows
 from jitree.dispatch.native import rows
-from jitree.dispatch.native.nests.registers import vector_functions
 from jitree.dispatch.semantics import SEMANTICS
 
 if TYPE_CHECKING:
@@ -133,6 +134,12 @@ def _integer_power(kind: str) -> Emitter:
         return binary(w, n, "fdiv", one, power) if exponent < 0 else power
 
     return emit
+
+
+def vector_functions(lanes: int) -> Mapping[str, Callable[..., float]]:
+    """The functions of vector mathematics that are written otherwise for vectors of so many lanes."""
+    tables = lanes == registers.LANES and "avx512f" in processor.words("flags")
+    return registers.FUNCTIONS if tables else {}
 
 
 def _own_function(mnemonic: str) -> Emitter:

@@ -1,46 +1,50 @@
-"""How a nest runs: what the planner (:mod:`planner`) decides and the emitter writes."""
+"""Describes how a nest runs: what the planner decides and the emitter writes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
 from jitree.base.records import NamedTuple
+from jitree.dispatch.native.nests.contractions import Product
 from jitree.dispatch.native.nests.dependence import Dependence
-from jitree.dispatch.native.nests.dots import DotProduct
-from jitree.dispatch.native.nests.folding import Extreme
 from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.nests.reading import PolynomialReader
-from jitree.dispatch.native.nests.row_folds import Fold
+from jitree.dispatch.native.nests.reductions import Extreme, Fold
 from jitree.dispatch.native.nests.structure import ElementAccess, Level, Structure
 from jitree.dispatch.native.ssa import SsaLoop, Value
 
 Order = tuple[tuple[Polynomial, Level], ...]
 """Parallel loops and their factors in an index, smallest first."""
+_NONE: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
 class Plan(NamedTuple):
-    """How a nest runs."""
+    """Says how a nest runs."""
 
     outer: tuple[Level, ...]
     """Loops around everything else, in their order."""
-    vector: Level | None
+    reductions: tuple[Level, ...] = ()
+    vector: Level | None = None
     """Its iterations are lanes; None: one element at a time."""
-    tiled: Level | None
+    tiled: Level | None = None
     """A parallel loop of which ``copies`` iterations run together."""
-    reductions: tuple[Level, ...]
-    lanes: int
-    vectors: int
-    copies: int
-    steps: int
+    lanes: int = 1
+    vectors: int = 1
+    copies: int = 1
+    steps: int = 1
     """Iterations of the last reduction that are written out."""
-    accumulators: dict[Value, ElementAccess]
+    accumulators: Mapping[Value, ElementAccess] = _NONE
     """Loads that find what the iteration before has stored, and its store: kept in registers."""
-    transposed: dict[Value, Level]
-    """Loads of rows along this loop that become columns in registers."""
-    packed: tuple[Value, ...]
-    """Loads along the last reduction that become rows of panels in memory (``panels.py``)."""
-    prepacked: tuple[Value, ...]
-    """Loads of constants that are read from copies (``../packed.py``)."""
-    injective: dict[ElementAccess, Order]
+    injective: Mapping[ElementAccess, Order] = _NONE
     """Stores for which a guard has to check that each factor exceeds what the smaller ones reach."""
+    transposed: Mapping[Value, Level] = _NONE
+    """Loads of rows along this loop that become columns in registers."""
+    packed: tuple[Value, ...] = ()
+    """Loads along the last reduction that become rows of panels in memory (``panels.py``)."""
+    prepacked: tuple[Value, ...] = ()
+    """Loads of constants that are read from copies (``../packed.py``)."""
     block: int = 0
     """Iterations of the last reduction that run for all tiles along the tiled loop before the next ones do,
     while what they share is in the first-level cache; 0: all, or as many as panels have room for."""
@@ -49,16 +53,16 @@ class Plan(NamedTuple):
     iterations of the last reduction."""
     folded: Plan | None = None
     """Of a nest without lanes that looks for the ``extreme`` of each row: how elements are computed, with the
-    iterations of the last reduction as lanes (``extremes.py``)."""
+    iterations of the last reduction as lanes."""
     extreme: Extreme | None = None
     is_window: bool = False
-    """The reductions have few iterations, which are all written out (``windows.py``)."""
+    """The reductions have few iterations, which are all written out (``tiles.py``)."""
     alternative: Plan | None = None
     """How it runs where loads that this one transposes are constants with copies, or where all numbers are
-    such that an instruction for pairs gives the same bits (``pairs.py``)."""
+    such that an instruction for pairs gives the same bits."""
     fold: Fold | None = None
     """Two loops that the vector loop stands for."""
-    dot: DotProduct | None = None
+    product: Product | None = None
     """The sum of products that it is, if there is an instruction for that."""
     in_order: bool = False
     """Each access happens as the program has it, so nothing need be known about overlaps."""

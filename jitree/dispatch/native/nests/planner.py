@@ -1,5 +1,4 @@
-"""Decides how a nest runs: which loops are parallel, which one becomes the lanes of vectors, what is kept in
-registers.
+"""Decides how a nest runs: parallel loops, lanes, tiles, registers.
 
 A loop is *parallel* if the stored element depends on its counter, a *reduction* if not. When the stored index
 is injective over the parallel loops and nothing else touches what is stored, any order of iterations is legal
@@ -9,19 +8,17 @@ the same bit for bit. Other nests run as they stand, one element at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from math import prod
 from typing import Final
 
+from jitree.base import processor
+from jitree.dispatch.native.nests.contractions import Product, find_product
 from jitree.dispatch.native.nests.dependence import FUNCTION_WEIGHT, Dependence
-from jitree.dispatch.native.nests.dots import DotProduct, find_dot
-from jitree.dispatch.native.nests.folding import extreme_of
-from jitree.dispatch.native.nests.pairs import find_pairs
 from jitree.dispatch.native.nests.plan import Order, Plan
 from jitree.dispatch.native.nests.polynomials import Polynomial
-from jitree.dispatch.native.nests.prepacked import is_packable
-from jitree.dispatch.native.nests.registers import accumulators, copies
-from jitree.dispatch.native.nests.row_folds import find_fold
+from jitree.dispatch.native.nests.reductions import extreme_of, find_fold
 from jitree.dispatch.native.nests.structure import ElementAccess, Level, Split, Structure
 from jitree.dispatch.native.ssa import Value
 from jitree.regs.layout import PACKED_ROWS
@@ -49,58 +46,100 @@ FULL_LANES: Final = 0.75
 NARROW: Final = 2
 """Iterations of a vector loop that is given up for one of at least WIDE."""
 WIDE: Final = 16
+_NO_LOADS: Final[tuple[Value, ...]] = ()
+PACKED_DEPTH: Final = range(64, 1 << 20 | 1, PACKED_ROWS)
+"""Iterations of a reduction along constants that are worth a copy (``../packed.py``)."""
+
+
+@cache
+def accumulators() -> int:
+    """Vectors of 16 binary32 numbers that a tile may carry through its loops, beside what it loads.
+
+    16 of 32 registers with AVX-512. Elsewhere a vector takes two registers or four, and 6 of them do: 16
+    made matrix products twice and convolutions four times as slow on AVX2.
+    """
+    return 16 if "avx512f" in processor.words("flags") else 6
+
+
+@cache
+def copies() -> int:
+    """Iterations of a tile that share the vectors which they load; the rest of the tile lies along the lanes.
+
+    A square of 4 by 4 loads least. Where 12 of 16 registers are accumulators, one vector (two registers) and
+    one element for all lanes are what is left beside them: 6 by 1. With 2 or 3 vectors some were spilled.
+    """
+    return 4 if "avx512f" in processor.words("flags") else 6
 
 
 def make_plan(structure: Structure, splits: Sequence[Split], dependence: Dependence) -> Plan:
     """The best plan known for a nest; there always is one. Of one that never runs it says nothing."""
-    if structure.is_empty:
-        return _in_order(structure)
-    return _Planner(structure, splits, dependence).parallel() or _in_order(structure)
-
-
-def _in_order(structure: Structure) -> Plan:
-    return Plan(structure.levels, None, None, (), 1, 1, 1, 1, {}, {}, (), (), {}, in_order=True)
+    plan = None if structure.is_empty else _Planner(structure, splits, dependence).parallel()
+    return plan or Plan(structure.levels, in_order=True)
 
 
 class _Planner:
+    """Plans one nest."""
+
     def __init__(self, structure: Structure, splits: Sequence[Split], dependence: Dependence) -> None:
         self._structure = structure
         self._splits = splits
         self._dependence = dependence
-        index = structure.stores[0].index
-        self._parallel = [level for level in structure.levels if index.coefficient(level.counter).terms]
+        store = structure.stores[0]
+        self._parallel = [level for level in structure.levels if store.step(level).terms]
         self._reductions = [level for level in structure.levels if level not in self._parallel]
+        self._lanes = 8 if any(access.bytes == 8 for access in structure.accesses) else 16
 
     def parallel(self) -> Plan | None:
         """None if the iterations have to stay in order."""
         accumulators = self._accumulators()
         if accumulators is None or not self._stores_agree():
             return None
-        injective: dict[ElementAccess, Order] = {}
-        for store in self._structure.stores:
-            order = self._injective(store)
-            if order is None:
-                return None
-            if order:
-                injective[store] = order
+        orders = {store: self._injective(store) for store in self._structure.stores}
+        if None in orders.values():
+            return None
+        injective = {store: order for store, order in orders.items() if order}
+        plan = Plan((), tuple(self._reductions), accumulators=accumulators, injective=injective)
         vector = self._vector()
-        dot = find_dot(self._structure, self._dependence, vector, self._reductions) if vector else None
-        if dot is not None and vector is not None:
-            return self._dot_plan(dot, vector, accumulators, injective)
-        lanes = self._lanes() if vector is not None else 1
-        transposed, along = self._transposed(vector) if vector is not None else ({}, None)
-        if self._reductions and (vector is None or along in self._reductions):
-            rows = self._along_rows(vector, accumulators, injective)
+        if vector is None:
+            return self._along_rows(plan, None) or self._without_lanes(plan)
+        product = find_product(self._structure, self._dependence, vector, self._reductions)
+        if product is not None and not product.contraction.has_look:
+            return self._of_products(plan, product, vector)
+        transposed, along = self._transposed(vector)
+        if along in self._reductions:
+            rows = self._along_rows(plan, vector)
             if rows is not None:
                 return rows
+        made = self._in_lanes(plan, vector, transposed, along)
+        if product is not None:
+            return made._replace(alternative=self._of_products(plan, product, vector))
+        if made.steps > 1 and len(made.transposed) == 1:
+            return made._replace(alternative=self._prepacked(made, vector))
+        if self._reductions and not (made.transposed or made.packed or made.block or made.is_window):
+            return self._folded(made, vector)
+        return made
+
+    def _outer(self, *others: Level | None) -> tuple[Level, ...]:
+        return tuple(level for level in self._parallel if level not in others)
+
+    def _without_lanes(self, plan: Plan) -> Plan:
+        plan = plan._replace(outer=self._outer())
+        if not self._reductions or self._dependence.weight < FUNCTION_WEIGHT:
+            return plan
+        ahead = plan._replace(vector=self._reductions[-1], lanes=self._lanes, accumulators={})
+        return plan._replace(steps=self._lanes, ahead=ahead)
+
+    def _in_lanes(
+        self, plan: Plan, vector: Level, transposed: Mapping[Value, Level], along: Level | None
+    ) -> Plan:
+        """Lanes are iterations of a parallel loop."""
+        lanes, packed = self._lanes, _NO_LOADS
         tiled = along if along in self._parallel else self._tiled(vector)
-        packed: tuple[Value, ...] = ()
-        if along in self._reductions and vector is not None and self._are_reused(transposed, vector, tiled):
+        if along in self._reductions and self._are_reused(transposed, vector, tiled):
             packed, transposed, along = tuple(transposed), {}, None
-        steps = lanes if along in self._reductions else 1
-        vectors = 1
-        if vector is not None and not transposed:
-            count = _count(vector) // lanes
+        steps, vectors = lanes if along in self._reductions else 1, 1
+        if not transposed:
+            count = vector.count // lanes
             if self._reductions and not packed and vector.extent is not None and count > 1:
                 # A tile takes the rest as one of its vectors; there is no second tile for it.
                 count = -(-vector.extent // lanes)
@@ -108,91 +147,52 @@ class _Planner:
         together = self._copies(tiled, vectors, steps)
         if along is not None and along is tiled:
             together = lanes
-        elif steps > 1 and tiled is not None and vector is not None and not self._shared(tiled, vector):
+        elif steps > 1 and tiled is not None and not self._shared(tiled, vector):
             together = 1
-        rest = tuple(level for level in self._parallel if level is not vector and level is not tiled)
-        plan = Plan(
-            outer=rest,
+        return plan._replace(
+            outer=self._outer(vector, tiled),
             vector=vector,
             tiled=tiled,
-            reductions=tuple(self._reductions),
             lanes=lanes,
             vectors=vectors,
             copies=together,
             steps=steps,
-            accumulators=accumulators,
             transposed=transposed,
             packed=packed,
-            prepacked=(),
             block=0 if packed or steps > 1 else self._block(vector, tiled, vectors * lanes, together),
-            is_window=not (packed or transposed) and self._is_window(vector, vectors * together),
-            injective=injective,
+            is_window=not (packed or transposed) and self._is_window(vectors * together),
         )
-        pairs = find_pairs(self._structure, self._dependence, vector, self._reductions) if vector else None
-        if vector is not None and pairs is not None:
-            return plan._replace(alternative=self._dot_plan(pairs, vector, accumulators, injective))
-        if vector is not None and along in self._reductions and len(transposed) == 1:
-            plan = plan._replace(alternative=self._prepacked(plan, vector))
-        if (
-            vector is not None
-            and self._reductions
-            and not (transposed or packed or plan.block or plan.is_window)
-        ):
-            plan = self._folded(plan, vector)
-        if vector is not None or not self._reductions or self._dependence.weight < FUNCTION_WEIGHT:
-            return plan
-        lanes = self._lanes()
-        ahead = plan._replace(vector=self._reductions[-1], lanes=lanes, accumulators={})
-        return plan._replace(steps=lanes, ahead=ahead)
 
-    def _along_rows(
-        self,
-        rows: Level | None,
-        accumulators: dict[Value, ElementAccess],
-        injective: dict[ElementAccess, Order],
-    ) -> Plan | None:
+    def _along_rows(self, plan: Plan, rows: Level | None) -> Plan | None:
         """The plan of a reduction along rows that takes some at a time, not as lanes; None: it should not."""
-        extreme = extreme_of(self._structure, self._reductions[-1], accumulators)
+        if not self._reductions:
+            return None
+        extreme = extreme_of(self._structure, self._reductions[-1], plan.accumulators)
         if extreme is not None and self._dependence.reads_stored(extreme.element):
             extreme = None
         if extreme is None and (rows is None or not self._leaves_lanes(rows)):
             return None
         tiled = None if extreme is not None else rows
-        plan = Plan(
-            outer=tuple(level for level in self._parallel if level is not tiled),
-            vector=None,
-            tiled=tiled,
-            reductions=tuple(self._reductions),
-            lanes=1,
-            vectors=1,
-            copies=1 if tiled is None else ROWS,
-            steps=1,
-            accumulators=accumulators,
-            transposed={},
-            packed=(),
-            prepacked=(),
-            extreme=extreme,
-            injective=injective,
+        plan = plan._replace(
+            outer=self._outer(tiled), tiled=tiled, copies=1 if tiled is None else ROWS, extreme=extreme
         )
-        lanes = self._lanes()
-        wide = plan._replace(vector=self._reductions[-1], lanes=lanes, accumulators={})
+        wide = plan._replace(vector=self._reductions[-1], lanes=self._lanes, accumulators={})
         if extreme is not None:
             return plan._replace(folded=wide._replace(vectors=MAXIMUM_VECTORS))
-        return plan._replace(steps=lanes, ahead=wide)
+        return plan._replace(steps=self._lanes, ahead=wide)
 
     def _leaves_lanes(self, rows: Level) -> bool:
         """Whether functions would be computed for many lanes that are no rows."""
         if self._dependence.weight < FUNCTION_WEIGHT or rows.extent is None:
             return False
-        lanes = self._lanes()
-        return rows.extent <= FULL_LANES * lanes * -(-rows.extent // lanes)
+        return rows.extent <= FULL_LANES * self._lanes * -(-rows.extent // self._lanes)
 
     def _folded(self, plan: Plan, vector: Level) -> Plan:
         """The plan with lanes that run over rows, where that is better."""
         fold = find_fold(self._structure, self._dependence, vector, plan.outer)
         if fold is None:
             return plan
-        vectors = self._vectors(vector, plan.tiled, -(-_count(fold.level) // plan.lanes))
+        vectors = self._vectors(vector, plan.tiled, -(-fold.level.count // plan.lanes))
         return plan._replace(
             outer=tuple(level for level in plan.outer if level is not fold.rows),
             vector=fold.level,
@@ -201,33 +201,22 @@ class _Planner:
             fold=fold,
         )
 
-    def _dot_plan(
-        self,
-        dot: DotProduct,
-        vector: Level,
-        accumulators: dict[Value, ElementAccess],
-        injective: dict[ElementAccess, Order],
-    ) -> Plan:
+    def _of_products(self, plan: Plan, product: Product, vector: Level) -> Plan:
         """The reduction that has groups is the innermost: sums of integers are the same in any order."""
-        lanes = self._lanes()
         tiled = self._tiled(vector)
-        vectors = self._vectors(vector, tiled, -(-_count(vector) // lanes))
-        lies_along = self._structure.loads[dot.row].index.coefficient(vector.counter).number != 1
-        return Plan(
-            outer=tuple(level for level in self._parallel if level is not vector and level is not tiled),
+        vectors = self._vectors(vector, tiled, -(-vector.count // self._lanes))
+        lies_along = self._structure.loads[product.row].step(vector).number != 1
+        return plan._replace(
+            outer=self._outer(vector, tiled),
             vector=vector,
             tiled=tiled,
-            reductions=(*(level for level in self._reductions if level is not dot.along), dot.along),
-            lanes=lanes,
+            reductions=(*(level for level in self._reductions if level is not product.along), product.along),
+            lanes=self._lanes,
             vectors=vectors,
             copies=self._copies(tiled, vectors, 1),
-            steps=dot.square if lies_along else dot.group,
-            accumulators=accumulators,
-            transposed={},
-            packed=(dot.row,) if self._are_reused((dot.row,), vector, tiled) else (),
-            prepacked=(),
-            dot=dot,
-            injective=injective,
+            steps=product.square if lies_along else product.group,
+            packed=(product.row,) if self._are_reused((product.row,), vector, tiled) else (),
+            product=product,
         )
 
     def _injective(self, store: ElementAccess) -> Order | None:
@@ -304,15 +293,11 @@ class _Planner:
             number = index.coefficient(level.counter).number
             return -abs(number) if number is not None else float("-inf")
 
-        widest = max(self._parallel, key=lambda level: (_count(level), nearness(level)))
+        widest = max(self._parallel, key=lambda level: (level.count, nearness(level)))
         for level in self._parallel:
             if index.coefficient(level.counter).number == 1:
-                return widest if _count(level) <= NARROW and _count(widest) >= WIDE else level
+                return widest if level.count <= NARROW and widest.count >= WIDE else level
         return widest
-
-    def _lanes(self) -> int:
-        accesses = [*self._structure.loads.values(), *self._structure.stores]
-        return 8 if any(access.bytes == 8 for access in accesses) else 16
 
     def _strided(self, vector: Level) -> Iterator[tuple[Value, ElementAccess]]:
         """Loads whose lanes lie apart."""
@@ -324,7 +309,7 @@ class _Planner:
     def _transposed(self, vector: Level) -> tuple[dict[Value, Level], Level | None]:
         """The loads that lie along one other loop, and that loop: the last reduction, or a parallel one."""
         candidates = self._reductions[-1:] or [level for level in self._parallel if level is not vector]
-        candidates = [level for level in candidates if _count(level) >= self._lanes()]
+        candidates = [level for level in candidates if level.count >= self._lanes]
         best: tuple[dict[Value, Level], Level | None] = ({}, None)
         for level in reversed(candidates):
             found = {
@@ -336,18 +321,18 @@ class _Planner:
                 best = found, level
         return best
 
-    def _tiled(self, vector: Level | None) -> Level | None:
+    def _tiled(self, vector: Level) -> Level | None:
         """Where there are reductions, the parallel loop over which most vectors can be shared; or else most
         single elements, as of a filter that is laid over all rows of an image."""
         others = [level for level in self._parallel if level is not vector]
-        if vector is None or not self._reductions or not others:
+        if not self._reductions or not others:
             return None
 
         loads = self._structure.loads.values()
         shares = any(self._shared(level, vector) for level in others)
 
         def worth(level: Level) -> tuple[int, ...]:
-            together = min(_count(level), MAXIMUM_VECTORS)
+            together = min(level.count, MAXIMUM_VECTORS)
             common = sum(level.counter not in self._dependence.place(load) for load in loads)
             if shares:
                 return together, self._shared(level, vector), common
@@ -367,18 +352,26 @@ class _Planner:
         places = [self._dependence.place(self._structure.loads[value]) for value in loads]
         if tiled is None or any(tiled.counter in place for place in places):
             return False
-        vectors = self._vectors(vector, tiled, _count(vector) // self._lanes())
-        return _count(tiled) > self._copies(tiled, vectors, 1)
+        vectors = self._vectors(vector, tiled, vector.count // self._lanes)
+        return tiled.count > self._copies(tiled, vectors, 1)
 
     def _prepacked(self, plan: Plan, vector: Level) -> Plan | None:
-        """The plan where the transposed load is a constant with a copy."""
+        """The plan where the transposed load is a constant with a copy: whole blocks of sixteen rows, one
+        after the other."""
         (value,) = plan.transposed
-        load = self._structure.loads[value]
-        if plan.lanes != PACKED_ROWS or not is_packable(
-            load, self._dependence.place(load), vector, plan.reductions
+        load, depth, rows = self._structure.loads[value], self._reductions[-1], vector.extent or 0
+        if (
+            plan.lanes != PACKED_ROWS
+            or len(self._reductions) != 1
+            or load.element != "f32"
+            or depth.count not in PACKED_DEPTH
+            or self._dependence.place(load) != {vector.counter, depth.counter}
+            or load.step(vector).number != depth.count
+            or rows < PACKED_ROWS
+            or rows % PACKED_ROWS
         ):
             return None
-        vectors = self._vectors(vector, plan.tiled, _count(vector) // plan.lanes)
+        vectors = self._vectors(vector, plan.tiled, vector.count // plan.lanes)
         return plan._replace(
             transposed={},
             prepacked=(value,),
@@ -387,30 +380,29 @@ class _Planner:
             copies=self._copies(plan.tiled, vectors, 1),
         )
 
-    def _block(self, vector: Level | None, tiled: Level | None, width: int, together: int) -> int:
+    def _block(self, vector: Level, tiled: Level | None, width: int, together: int) -> int:
         """As many iterations of the one reduction as the cache has room for what tiles share in them; 0 where
         all are no more, or nothing is shared."""
-        counts = [_count(level) for level in self._reductions]
-        if vector is None or tiled is None or not counts or max(counts[:-1], default=1) > 1:
+        counts = [level.count for level in self._reductions]
+        if tiled is None or not counts or max(counts[:-1], default=1) > 1:
             return 0
         last = self._reductions[-1]
+        places = {load: self._dependence.place(load) for load in self._structure.loads.values()}
         row = sum(
             width * load.bytes
-            for load, place in (
-                (load, self._dependence.place(load)) for load in self._structure.loads.values()
-            )
+            for load, place in places.items()
             if vector.counter in place and last.counter in place and tiled.counter not in place
         )
         blocks = -(-(last.extent or 0) * row // SHARED_BYTES)
-        if blocks < 2 or _count(tiled) <= together or self._is_window(vector, width * together):
+        if blocks < 2 or tiled.count <= together or self._is_window(width * together):
             return 0
         return -(-counts[-1] // blocks)
 
-    def _is_window(self, vector: Level | None, size: int) -> bool:
+    def _is_window(self, size: int) -> bool:
         """Whether a tile of so many vectors, of elements that lie together, is small enough to be written for
         all iterations of several reductions."""
-        counts = [_count(level) for level in self._reductions]
-        if vector is None or sum(count > 1 for count in counts) < 2:
+        counts = [level.count for level in self._reductions]
+        if sum(count > 1 for count in counts) < 2:
             return False
         return prod(counts) * size * self._dependence.weight <= LARGEST_WINDOW
 
@@ -419,7 +411,7 @@ class _Planner:
         if self._reductions:
             sharing = tiled is not None and self._shared(tiled, vector) > 0
             registers = accumulators() // len(self._structure.stores)
-            beside = min(copies() if sharing else NOT_SHARED, _count(tiled)) if tiled is not None else 1
+            beside = min(copies() if sharing else NOT_SHARED, tiled.count) if tiled is not None else 1
             most = min(registers // beside, LARGEST_TILE // self._dependence.weight)
         else:
             weight = self._dependence.weight
@@ -431,13 +423,7 @@ class _Planner:
             return 1
         registers = accumulators() // len(self._structure.stores) // vectors
         most = min(registers, LARGEST_TILE // (self._dependence.weight * steps * vectors))
-        return max(1, min(most, MAXIMUM_COPIES if vectors == 1 else MAXIMUM_VECTORS, _count(tiled)))
-
-
-def _count(level: Level) -> int:
-    """The number of iterations, a large one where it is not known."""
-    count = level.extent
-    return 1 << 30 if count is None else count
+        return max(1, min(most, MAXIMUM_COPIES if vectors == 1 else MAXIMUM_VECTORS, tiled.count))
 
 
 def _same_element(load: ElementAccess, store: ElementAccess) -> bool:

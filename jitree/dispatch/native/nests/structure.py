@@ -63,27 +63,32 @@ class Split(NamedTuple):
     inner: Level
 
 
-class ElementAccess(NamedTuple):
+class ElementAccess:
     """Describes a load or store."""
 
-    instruction: SsaInstruction
-    element: str
-    """``i8 i16 i32 f32 i64 f64``"""
-    buffer: Value
-    index: Polynomial
-    """The index of the element, over counters and values from outside."""
-    predicate: Predicate
-    position: int
-    """The position in the body."""
-    computed: tuple[tuple[Value, int], ...]
-    """What is added to the index for each element, and its factors (``computed.py``); of loads alone."""
+    __slots__ = ("buffer", "bytes", "computed", "element", "index", "instruction", "position", "predicate")
 
-    __hash__ = object.__hash__
-    __eq__ = object.__eq__
+    def __init__(
+        self, instruction: SsaInstruction, element: str, buffer: Value, index: Polynomial,
+        predicate: Predicate, position: int, computed: tuple[tuple[Value, int], ...],
+    ) -> None:  # fmt: skip
+        self.instruction = instruction
+        self.element = element
+        """``i8 i16 i32 f32 i64 f64``"""
+        self.bytes = _BYTES[element]
+        self.buffer = buffer
+        self.index = index
+        """The index of the element, over counters and values from outside."""
+        self.predicate = predicate
+        self.position = position
+        """The position in the body."""
+        self.computed = computed
+        """What is added to the index for each element, and its factors (``computed.py``); of loads alone."""
 
-    @property
-    def bytes(self) -> int:
-        return _BYTES[self.element]
+    def at(self, index: Polynomial) -> ElementAccess:
+        """The same one with another index."""
+        place = self.buffer, index, self.predicate, self.position, self.computed
+        return ElementAccess(self.instruction, self.element, *place)
 
     @property
     def stored(self) -> Value:
@@ -119,8 +124,8 @@ class Structure(NamedTuple):
         """Puts the nest over other levels; ``index`` says what becomes of indices."""
         return self._replace(
             levels=levels,
-            loads={value: load._replace(index=index(load.index)) for value, load in self.loads.items()},
-            stores=tuple(store._replace(index=index(store.index)) for store in self.stores),
+            loads={value: load.at(index(load.index)) for value, load in self.loads.items()},
+            stores=tuple(store.at(index(store.index)) for store in self.stores),
             counters=tuple(level.counter for level in levels),
         )
 

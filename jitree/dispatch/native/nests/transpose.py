@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 
 from jitree.dispatch.native.nests.writer import Writer
 
@@ -35,14 +34,7 @@ def load_columns(writer: Writer, element: str, lanes: int, load: Callable[[int, 
 
 
 def _join(writer: Writer, element: str, count: int, left: str, right: str) -> str:
-    vector = f"<{count} x {element}>"
-    mask = _numbers(tuple(range(2 * count)))
-    return writer.let(f"shufflevector {vector} {left}, {vector} {right}, <{2 * count} x i32> <{mask}>")
-
-
-@cache
-def _numbers(lanes: tuple[int, ...]) -> str:
-    return ", ".join(f"i32 {lane}" for lane in lanes)
+    return writer.shuffled(f"<{count} x {element}>", range(2 * count), left, right)
 
 
 def interleaved(writer: Writer, element: str, parts: int, rows: list[str]) -> list[str]:
@@ -72,6 +64,4 @@ def _alternate(
         for lane in range(start, start + width // 2)
         for source in (0, 1)
     ]
-    mask = _numbers(tuple(order))
-    vector = f"<{lanes} x {element}>"
-    return writer.let(f"shufflevector {vector} {left}, {vector} {right}, <{lanes} x i32> <{mask}>")
+    return writer.shuffled(f"<{lanes} x {element}>", order, left, right)

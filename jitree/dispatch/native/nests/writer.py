@@ -1,4 +1,4 @@
-"""Writing the LLVM IR of a nest: vectors, loops, and what runs under a condition.
+"""Writes the LLVM IR of a nest: vectors, loops, accesses, conditions.
 
 What does not change in a loop is written in front of it, and what a block has already is not written again:
 LLVM's passes would find both, in many times the time that this takes.
@@ -7,8 +7,9 @@ LLVM's passes would find both, in many times the time that this takes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from jitree.codegen.ir_text import FunctionText, Iteration, is_pure, llvm_type
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from jitree.dispatch.native.nest_context import NestContext
 
 _NAME: Final = re.compile(r"%[-\w.]+")
+
+
+@cache
+def _order(lanes: tuple[int, ...]) -> str:
+    return f"<{len(lanes)} x i32> <{', '.join(f'i32 {lane}' for lane in lanes)}>"
 
 
 class _Front:
@@ -116,3 +122,82 @@ class Writer(FunctionText):
         self.context.declare(f"declare {vector} @llvm.{name}.{suffix}({', '.join(parameters)})")
         arguments = ", ".join(f"{vector} {operand}" for operand in operands)
         return self.let(f"call {vector} @llvm.{name}.{suffix}({arguments}{extra})")
+
+    def shuffled(self, kind: str, order: Iterable[int], left: str, right: str = "poison") -> str:
+        """Lanes of two vectors in another order."""
+        return self.let(f"shufflevector {kind} {left}, {kind} {right}, {_order(tuple(order))}")
+
+    def at(self, kind: str, pointer: str, index: int | str) -> str:
+        """A pointer so many elements further on."""
+        return self.let(f"getelementptr {kind}, ptr {pointer}, i64 {index}")
+
+    def load(self, kind: str, pointer: str) -> str:
+        """What buffers hold at a place."""
+        return self.let(f"load {kind}, ptr {pointer}, align 1{self.context.access}")
+
+    def masked_load(
+        self, kind: str, element: str, lanes: int, pointer: str, mask: str, otherwise: str = "zeroinitializer"
+    ) -> str:
+        """The same under a mask."""
+        vector, bits = f"<{lanes} x {kind}>", f"<{lanes} x i1>"
+        name = f"@llvm.masked.load.v{lanes}{element}.p0"
+        self.context.declare(f"declare {vector} {name}(ptr, i32, {bits}, {vector})")
+        arguments = f"ptr {pointer}, i32 1, {bits} {mask}, {vector} {otherwise}"
+        return self.let(f"call {vector} {name}({arguments})")
+
+    def gathered(self, kind: str, element: str, lanes: int, places: str, mask: str | None) -> str:
+        """An element for each lane; without a mask for all."""
+        vector, bits, pointers = f"<{lanes} x {kind}>", f"<{lanes} x i1>", f"<{lanes} x ptr>"
+        name = f"@llvm.masked.gather.v{lanes}{element}.v{lanes}p0"
+        self.context.declare(f"declare {vector} {name}({pointers}, i32, {bits}, {vector})")
+        arguments = (
+            f"{pointers} {places}, i32 1, {bits} {mask or 'splat (i1 true)'}, {vector} zeroinitializer"
+        )
+        return self.let(f"call {vector} {name}({arguments})")
+
+    def reduced(self, name: str, kind: str, lanes: int, text: str) -> str:
+        """What an operation makes of all lanes."""
+        vector, function = f"<{lanes} x {kind}>", f"@llvm.vector.reduce.{name}.v{lanes}{kind}"
+        self.context.declare(f"declare {kind} {function}({vector})")
+        return self.let(f"call {kind} {function}({vector} {text})")
+
+    def numbers(self, kind: str, lanes: int, first: int = 0) -> str:
+        """The number of each lane."""
+        return "<" + ", ".join(f"{kind} {lane}" for lane in range(first, first + lanes)) + ">"
+
+    def lanes_before(self, end: str, lanes: int, first: int = 0, relation: str = "slt") -> str:
+        """A mask of the lanes, the first of which has a number, that come before an end."""
+        bound = self.splat("i32", self.let(f"trunc i64 {end} to i32"), lanes)
+        return self.let(f"icmp {relation} <{lanes} x i32> {self.numbers('i32', lanes, first)}, {bound}")
+
+    @staticmethod
+    def first_lanes(count: int, lanes: int) -> str:
+        """A constant mask."""
+        return "<" + ", ".join(f"i1 {'true' if lane < count else 'false'}" for lane in range(lanes)) + ">"
+
+    def whole(self, start: str, end: str, size: int) -> tuple[str, str]:
+        """The end of the last whole part of so many iterations, and what is left after it."""
+        rest = self.let(f"urem i64 {self.let(f'sub i64 {end}, {start}')}, {size}")
+        return self.let(f"sub i64 {end}, {rest}"), rest
+
+    @contextmanager
+    def loop_if_any(
+        self, start: str, end: str, step: int, carried: list[tuple[str, str]]
+    ) -> Iterator[Iteration]:
+        """As :meth:`loop`, from start to end, which may be the same. What is left of it is the result."""
+        with (
+            self.maybe(self.let(f"icmp slt i64 {start}, {end}"), carried) as branch,
+            self.loop(start, end, step, carried) as iteration,
+        ):
+            yield iteration
+            branch.next = iteration.next
+        iteration.result = branch.result
+
+    @contextmanager
+    def stack(self) -> Iterator[None]:
+        """Gives what is taken of the stack inside back at the end."""
+        self.context.declare("declare ptr @llvm.stacksave.p0()")
+        saved = self.let("call ptr @llvm.stacksave.p0()")
+        yield
+        self.context.declare("declare void @llvm.stackrestore.p0(ptr)")
+        self.do(f"call void @llvm.stackrestore.p0(ptr {saved})")

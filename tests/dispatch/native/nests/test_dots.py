@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jitree.base import processor
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.lower import lower
-from jitree.dispatch.native.nests import dot_panels, planner, registers
+from jitree.dispatch.native.nests import contractions, panels, planner
 from jitree.dispatch.native.source import from_program
 from jitree.dispatch.native.ssa import SsaFunction
 from tests.dispatch.native.nests import programs
@@ -31,7 +31,7 @@ from tests.dispatch.native.nests.programs import (
     program,
 )
 
-lanes_of_processor = registers.dot_lanes.__wrapped__
+lanes_of_processor = contractions.dot_lanes.__wrapped__
 SIGNS = [(left, right) for left in "su" for right in "su"]
 PROCESSORS = {
     "AVX512-VNNI": (16, 16, 4, "avx512_vnni"),
@@ -47,17 +47,17 @@ def _processor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     lanes, accumulators, copies, flag = PROCESSORS[request.param]
     if flag and flag not in processor.words("flags"):
         pytest.skip(f"no {flag}")
-    monkeypatch.setattr(registers, "dot_lanes", lambda: lanes)
+    monkeypatch.setattr(contractions, "dot_lanes", lambda: lanes)
     monkeypatch.setattr(planner, "accumulators", lambda: accumulators)
     monkeypatch.setattr(planner, "copies", lambda: copies)
-    monkeypatch.setattr(dot_panels, "PANEL_BYTES", 64 * 64)
+    monkeypatch.setattr(panels, "WORD_PANEL_BYTES", 64 * 64)
 
 
 def takes_dots(function: SsaFunction) -> bool:
     """Whether a nest is written with the instruction; never where there is none."""
-    found = only_nest(function).plan.dot is not None
-    assert found <= bool(registers.dot_lanes())
-    return found or not registers.dot_lanes()
+    found = only_nest(function).plan.product is not None
+    assert found <= bool(contractions.dot_lanes())
+    return found or not contractions.dot_lanes()
 
 
 def product(sizes: tuple[int, int, int], signs: tuple[str, str], transposed: bool) -> Body:
@@ -104,7 +104,7 @@ def test_the_last_extension_decides(loaded: str, extended: str, signed: bool) ->
 
     function = program([Level(6), Level(20), Level(9)], body)
     assert takes_dots(function)
-    dot = only_nest(function).plan.dot
+    dot = only_nest(function).plan.product
     assert dot is None or (dot.element_signed, dot.row_signed) == (signed, True)
     check(function)
 
@@ -238,7 +238,7 @@ def test_others_stay_as_they_are(what: str) -> None:
         text.store(kind, 0, out, text.op("fma.i32", left, right, before))
 
     function = program([Level(6), Level(20), Level(depth)], body)
-    assert only_nest(function).plan.dot is None
+    assert only_nest(function).plan.product is None
     check(function)
 
 
@@ -258,7 +258,7 @@ def test_the_whole_function_is_valid() -> None:
         module([Level(size) for size in sizes], product(sizes, ("s", "s"), False)).build()
     )
     lowered = lower(from_program(built.program), ())
-    assert ("vpdpbusd" in lowered.text) == bool(registers.dot_lanes())
+    assert ("vpdpbusd" in lowered.text) == bool(contractions.dot_lanes())
     llvm.parse_assembly(lowered.text).verify()
 
 

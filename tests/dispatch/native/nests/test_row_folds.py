@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 
 from jitree.base import processor
-from jitree.dispatch.native.nests import planner, registers
+from jitree.dispatch.native.nests import planner, reductions
 from jitree.dispatch.native.nests.cutting import best_cut
 from tests.dispatch.native.nests.checking import check, some_memory
 from tests.dispatch.native.nests.harness import Compiled
 from tests.dispatch.native.nests.programs import Body, Level, Text, only_nest, program
 
-masks_of_processor = registers.has_masks.__wrapped__
+masks_of_processor = reductions.has_masks.__wrapped__
 
 
 @pytest.fixture(autouse=True)
 def _processor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Code for masks runs on others, too, where it is not made."""
-    monkeypatch.setattr(registers, "has_masks", lambda: True)
+    monkeypatch.setattr(reductions, "has_masks", lambda: True)
     monkeypatch.setattr(planner, "accumulators", lambda: 16)
     monkeypatch.setattr(planner, "copies", lambda: 4)
 
@@ -108,7 +108,7 @@ def test_no_element_after_the_last_one(rows: int, columns: int) -> None:
 )
 def test_others_stay_as_they_are(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     columns = {"rows that fill vectors": 32, "short rows": 13}.get(what, 20)
-    monkeypatch.setattr(registers, "has_masks", lambda: what != "no masks")
+    monkeypatch.setattr(reductions, "has_masks", lambda: what != "no masks")
 
     def body(text: Text, at: list[str]) -> None:
         feature, row, column, k, high = at

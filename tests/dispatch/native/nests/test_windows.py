@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from jitree.dispatch.native.nests import planner, windows
+from jitree.dispatch.native.nests import planner, tiles
 from tests.dispatch.native.nests.checking import check
 from tests.dispatch.native.nests.programs import Body, Level, Text, argument, only_nest, program
 
@@ -95,7 +95,7 @@ def test_each_element_keeps_its_order() -> None:
     tiled, reductions = nest.plan.tiled, nest.plan.reductions
     assert tiled is not None
     copies = [{tiled: number} for number in range(nest.plan.copies)]
-    order = list(windows.iterations(nest.structure, nest.plan, copies))
+    order = list(tiles.iterations(nest.structure, nest.plan, copies))
     assert len(order) == 15 * len(copies)
     assert [copy for _, copy in order] != sorted(copy for _, copy in order)
     for number in range(len(copies)):

@@ -6,24 +6,19 @@ Every loop is written with its condition at the end: the guard has found that it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Final
 
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.body import Body
-from jitree.dispatch.native.nests.dot_panels import DotPanels
-from jitree.dispatch.native.nests.dot_words import Dots
-from jitree.dispatch.native.nests.extremes import NestRow, RowExtreme
-from jitree.dispatch.native.nests.folding import is_zero
 from jitree.dispatch.native.nests.looks import Looks
 from jitree.dispatch.native.nests.memory import NestOperand, NestRegion, Offsets
-from jitree.dispatch.native.nests.pair_ranges import PairRanges
-from jitree.dispatch.native.nests.panels import DepthBlock, Panels
-from jitree.dispatch.native.nests.plan import PlannedNest
+from jitree.dispatch.native.nests.panels import DepthBlock, Panels, WordPanels
+from jitree.dispatch.native.nests.products import PairRanges, Products
+from jitree.dispatch.native.nests.reductions import RowExtreme, is_zero
 from jitree.dispatch.native.nests.structure import ElementAccess, Level
-from jitree.dispatch.native.nests.tiles import Tile
-from jitree.dispatch.native.nests.windows import iterations
+from jitree.dispatch.native.nests.tiles import Tile, iterations
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
 
@@ -33,25 +28,38 @@ _PAIR: Final = 2
 
 
 class LoopRange(NamedTuple):
-    """Iterations of one loop of a nest, from a multiple of what its plan takes together to such a multiple or
-    the end; at least one."""
+    """Names iterations of one loop of a nest; at least one.
+
+    They go from a multiple of what its plan takes together to such a multiple or the end.
+    """
 
     level: Level
     start: str
     end: str
 
 
-class NestLoops:
-    """The loops of a nest that has passed its guard: all iterations, or a range of one loop."""
+class TileSums(NamedTuple):
+    """Names the sums of a tile, in order, and the block around its reductions."""
 
-    def __init__(
-        self,
-        writer: Writer,
-        nest: PlannedNest,
-        body: Body,
-        part: LoopRange | None = None,
-    ) -> None:
-        structure, plan = nest.structure, nest.plan
+    outer: NestRegion
+    keys: list[tuple[ElementAccess, Offsets]]
+
+    @property
+    def copies(self) -> list[Offsets]:
+        return [offsets for _, offsets in self.keys]
+
+    def inside(self, level: Level, counter: str, squares: bool = False) -> TileSums:
+        """The same in a loop."""
+        counters = {**self.outer.counters, level: counter}
+        return self._replace(outer=NestRegion(counters, self.outer.mask, squares))
+
+
+class NestLoops:
+    """Writes the loops of a nest that has passed its guard, or a range of one loop."""
+
+    def __init__(self, writer: Writer, body: Body, part: LoopRange | None) -> None:
+        nest = body.nest
+        structure, plan = self._structure, self._plan = nest.structure, nest.plan
         self._part = part
         if plan.fold is not None:
             body.places.fold(plan.fold)
@@ -59,35 +67,34 @@ class NestLoops:
                 ends = [writer.let(f"mul i64 {end}, {plan.fold.width}") for end in (part.start, part.end)]
                 self._part = LoopRange(plan.fold.level, *ends)
         self._writer = writer
-        self._structure = structure
-        self._plan = plan
         self._body = body
         self._extents = body.places.extents
-        levels = (*plan.outer, plan.vector, plan.tiled, *plan.reductions)
-        self._panels: Panels | DotPanels | None = None
-        self._dots: Dots | None = None
-        memory = self._memory = body.memory
-        if plan.dot is not None and plan.vector is not None:
-            self._dots = Dots(writer, memory, structure, plan.dot, plan.vector)
-            self._panels = DotPanels(writer, self._dots, plan, plan.dot) if plan.packed else None
+        self._owners: dict[ElementAccess, Value] = {store: load for load, store in plan.accumulators.items()}
+        self._panels: Panels | WordPanels | None = None
+        self._products: Products | None = None
+        if plan.product is not None and plan.vector is not None:
+            self._products = Products(writer, body.memory, structure, plan.product, plan.vector)
+            self._panels = WordPanels(writer, self._products, plan, plan.product) if plan.packed else None
         elif plan.packed:
-            self._panels = Panels(writer, memory, plan, [structure.loads[value] for value in plan.packed])
-        self._looks = Looks(
-            writer, [level for level in levels if level], self._extents, nest.dependence.weight
-        )
+            accesses = [structure.loads[value] for value in plan.packed]
+            self._panels = Panels(writer, body.memory, plan, accesses)
+        levels = (*plan.outer, plan.vector, plan.tiled, *plan.reductions)
+        written = [level for level in levels if level is not None]
+        self._looks = Looks(writer, written, self._extents, nest.dependence.weight)
 
     def are_numbers_normal(self) -> str:
         """Whether the instruction for pairs of bfloat16 numbers gives the bits that the loops give."""
-        assert self._plan.dot is not None
-        ranges = PairRanges(self._writer, self._structure, self._memory, self._plan.dot, self._bounds)
-        return ranges.are_normal()
+        product = self._plan.product
+        assert product is not None
+        return PairRanges(
+            self._writer, self._structure, self._body.memory, product, self._bounds
+        ).are_normal()
 
     def write(self) -> None:
-        if self._panels is not None:
-            self._panels.begin()
-        self._outer(list(self._plan.outer), {})
-        if self._panels is not None:
-            self._panels.end()
+        with nullcontext() if self._panels is None else self._writer.stack():
+            if self._panels is not None:
+                self._panels.begin()
+            self._outer(list(self._plan.outer), {})
         self._looks.end()
 
     def _bounds(self, level: Level) -> tuple[str, str]:
@@ -137,10 +144,8 @@ class NestLoops:
         if level is None:
             self._along_tiled(counters, Tile(1, None))
             return
-        lanes, tile = plan.lanes, plan.lanes * plan.vectors
-        count = self._extents[level]
-        tiles_end = self._multiple(count, tile)
-        vectors_end = self._multiple(count, lanes)
+        lanes, tile, count = plan.lanes, plan.lanes * plan.vectors, self._extents[level]
+        tiles_end, vectors_end = self._multiple(count, tile), self._multiple(count, lanes)
 
         def write(tile: Tile) -> Callable[[str], None]:
             along = self._in_blocks if plan.packed or plan.block else self._along_tiled
@@ -165,9 +170,8 @@ class NestLoops:
         if not count.startswith("%"):
             left = int(count) % lanes
             if left:
-                bits = ", ".join(f"i1 {'true' if lane < left else 'false'}" for lane in range(lanes))
                 with self._if_within(level, vectors_end):
-                    write(Tile(1, (f"<{bits}>",), left=str(left)))(vectors_end)
+                    write(Tile(1, (writer.first_lanes(left, lanes),), left=str(left)))(vectors_end)
             return
         with (
             self._if_within(level, vectors_end),
@@ -178,13 +182,9 @@ class NestLoops:
 
     def _masks(self, vectors: int, left: str) -> tuple[str, ...]:
         """The lanes of so many vectors before the end, to which ``left`` are left."""
-        writer, lanes = self._writer, self._plan.lanes
-        bound = writer.splat("i32", writer.let(f"trunc i64 {left} to i32"), lanes)
-        masks = []
-        for vector in range(vectors):
-            numbers = ", ".join(f"i32 {vector * lanes + lane}" for lane in range(lanes))
-            masks.append(writer.let(f"icmp slt <{lanes} x i32> <{numbers}>, {bound}"))
-        return tuple(masks)
+        lanes = self._plan.lanes
+        firsts = range(0, vectors * lanes, lanes)
+        return tuple(self._writer.lanes_before(left, lanes, first) for first in firsts)
 
     def _ends_with_pairs(self, level: Level) -> bool:
         """Whether it is unknown how many vectors are left of the vector loop: one vector of sums at a time
@@ -199,9 +199,7 @@ class NestLoops:
         plan, writer = self._plan, self._writer
         start, end = self._bounds(level)
         tile, pair = plan.lanes * plan.vectors, plan.lanes * _PAIR
-        distance = writer.let(f"sub i64 {end}, {start}")
-        rest = writer.let(f"urem i64 {distance}, {tile}")
-        tiles_end = writer.let(f"sub i64 {end}, {rest}")
+        tiles_end, rest = writer.whole(start, end, tile)
         self._span(level, start, tiles_end, tile, write(Tile(plan.vectors, None)))
 
         def write_some(vectors: int) -> Callable[[str], None]:
@@ -222,7 +220,7 @@ class NestLoops:
         plan, count = self._plan, self._extents[level]
         if not plan.reductions or count.startswith("%"):
             return False
-        if plan.dot is None and (plan.packed or plan.steps > 1):
+        if plan.product is None and (plan.packed or plan.steps > 1):
             return False
         if self._part is not None and self._part.level is level:
             return False
@@ -277,9 +275,14 @@ class NestLoops:
         rest = self._writer.let(f"urem i64 {count}, {factor}")
         return self._writer.let(f"sub i64 {count}, {rest}")
 
+    def _is_before(self, start: str, end: str) -> str:
+        """Whether one number, of which at most one is constant, is less than another."""
+        left, right = (start, end) if start.startswith("%") else (end, start)
+        relation = "slt" if left is start else "sgt"
+        return self._writer.let(f"icmp {relation} i64 {left}, {right}")
+
     def _span(self, level: Level, start: str, end: str, step: int, write: Callable[[str], None]) -> None:
         """A loop from start to end, which may be the same."""
-        writer = self._writer
         if not start.startswith("%") and not end.startswith("%"):
             distance = int(end) - int(start)
             if distance == step:
@@ -288,190 +291,149 @@ class NestLoops:
                 with self._looks.loop(level, start, end, step, []) as iteration:
                     write(iteration.counter)
             return
-        left, right = (start, end) if start.startswith("%") else (end, start)
-        relation = "slt" if left is start else "sgt"
-        more = writer.let(f"icmp {relation} i64 {left}, {right}")
-        with writer.maybe(more, []), self._looks.loop(level, start, end, step, []) as iteration:
+        more = self._is_before(start, end)
+        with self._writer.maybe(more, []), self._looks.loop(level, start, end, step, []) as iteration:
             write(iteration.counter)
 
     def _tile(self, counters: Counters, tile: Tile) -> None:
         region = NestRegion(counters, tile.mask, squares=tile.copies == self._plan.lanes)
-        copies = tile.places(self._plan)
-        body, stores = self._body, self._structure.stores
-        results: list[tuple[ElementAccess, Offsets, NestOperand]] = []
-        if self._plan.reductions:
-            owners = self._owners()
-            first = [body.first(region, owners[store], offsets) for offsets in copies for store in stores]
-            keys = [(store, offsets) for offsets in copies for store in stores]
-            values = [operand.text for operand in first]
-            if self._dots is not None:
-                last = self._add_products(self._dots, tile.block, region, keys, values)
-            elif tile.block is not None:
-                last = self._over_block(tile.block, region, keys, values)
-            elif self._plan.is_window and tile.copies == self._plan.copies:
-                last = self._over_window(region, keys, values)
-            else:
-                last = self._reduce(list(self._plan.reductions), region, keys, values)
-            results = [
-                (store, offsets, NestOperand(text, self._plan.lanes))
-                for (store, offsets), text in zip(keys, last, strict=True)
-            ]
+        body, reductions = self._body, list(self._plan.reductions)
+        keys = [(store, offsets) for offsets in tile.places(self._plan) for store in self._structure.stores]
+        if not reductions:
+            results = [body.value(region, store.stored, offsets) for store, offsets in keys]
         else:
-            results = [
-                (store, offsets, body.value(region, store.stored, offsets))
-                for offsets in copies
-                for store in stores
-            ]
-        after = NestRegion(counters, tile.mask, squares=False) if self._plan.reductions else region
-        for store, offsets, operand in results:
-            body.store(after, store, operand, offsets)
+            sums = TileSums(region, keys)
+            values = [body.first(region, self._owners[store], offsets).text for store, offsets in keys]
+            if self._products is not None:
+                values = self._add_products(self._products, tile.block, sums, values)
+            elif tile.block is not None:
+                values = self._over_block(tile.block, sums, values)
+            elif self._plan.is_window and tile.copies == self._plan.copies:
+                values = self._over_window(sums, values)
+            else:
+                values = self._reduce(reductions, sums, values)
+            results = [NestOperand(text, self._plan.lanes) for text in values]
+            region = NestRegion(counters, tile.mask, squares=False)
+        for (store, offsets), operand in zip(keys, results, strict=True):
+            body.store(region, store, operand, offsets)
 
-    def _owners(self) -> dict[ElementAccess, Value]:
-        return {store: load for load, store in self._plan.accumulators.items()}
-
-    def _reduce(
-        self,
-        levels: list[Level],
-        outer: NestRegion,
-        keys: list[tuple[ElementAccess, Offsets]],
-        values: list[str],
-    ) -> list[str]:
+    def _reduce(self, levels: list[Level], sums: TileSums, values: list[str]) -> list[str]:
         """The accumulators after the loops."""
-        level, steps = levels[0], self._plan.steps
+        level, steps, products = levels[0], self._plan.steps, self._products
         count = self._extents[level]
         if len(levels) > 1:
-            with self._looks.loop(level, "0", count, 1, self._carried(keys, values)) as iteration:
-                inner = NestRegion({**outer.counters, level: iteration.counter}, outer.mask, squares=False)
-                iteration.next = self._reduce(levels[1:], inner, keys, iteration.values)
+            with self._looks.loop(level, "0", count, 1, self._carried(sums, values)) as iteration:
+                inner = sums.inside(level, iteration.counter)
+                iteration.next = self._reduce(levels[1:], inner, iteration.values)
             return iteration.next
         if self._plan.folded is not None:
-            return self._in_any_order(level, outer, keys, values)
+            return self._in_any_order(level, sums, values)
         end = self._multiple(count, steps)
-        values = self._steps(level, "0", end, steps, outer, keys, values)
-        if self._dots is not None and steps > self._dots.group:
-            start, end = end, self._multiple(count, self._dots.group)
-            values = self._steps(level, start, end, self._dots.group, outer, keys, values)
-        return self._steps(level, end, count, 1, outer, keys, values) if steps > 1 else values
+        values = self._steps(level, "0", end, steps, sums, values)
+        if products is not None and steps > products.group:
+            start, end = end, self._multiple(count, products.group)
+            values = self._steps(level, start, end, products.group, sums, values)
+        return self._steps(level, end, count, 1, sums, values) if steps > 1 else values
 
-    def _in_any_order(
-        self,
-        level: Level,
-        outer: NestRegion,
-        keys: list[tuple[ElementAccess, Offsets]],
-        values: list[str],
-    ) -> list[str]:
+    def _in_any_order(self, level: Level, sums: TileSums, values: list[str]) -> list[str]:
         """The accumulator after the last reduction; a zero is the first of its row."""
-        wide, body, extreme = self._plan.folded, self._body.folded, self._plan.extreme
-        assert wide is not None and body is not None and extreme is not None
-        ((_, offsets),), (first,) = keys, values
-        place = NestRow(level, outer.counters, offsets)
-        row = RowExtreme(self._writer, self._looks, wide, body, extreme, place)
-        found = row.of(first)
-        with self._writer.maybe(is_zero(self._writer, 1, found), self._carried(keys, [found])) as branch:
-            region = NestRegion({**outer.counters, level: row.first_zero()}, None, squares=False)
-            branch.next = self._step(region, keys, values, {})
+        body, extreme = self._body.folded, self._plan.extreme
+        assert body is not None and extreme is not None
+        lanes, _ = shape = body.nest.plan.lanes, body.nest.plan.vectors
+        ((_, offsets),) = sums.keys
+
+        def load(first: str, vectors: int, mask: str | None) -> list[str]:
+            masks = None if mask is None else (mask,)
+            region = NestRegion({**sums.outer.counters, level: first}, masks, squares=False)
+            found = []
+            for number in range(vectors):
+                operand = body.value(region, extreme.element, {**offsets, level: number * lanes})
+                found.append(body.widened(operand, extreme.element.type, lanes))
+            return found
+
+        row = RowExtreme(self._writer, self._looks, extreme, level, shape, load)
+        found = row.of(values[0])
+        with self._writer.maybe(is_zero(self._writer, 1, found), self._carried(sums, [found])) as branch:
+            region = NestRegion({**sums.outer.counters, level: row.first_zero()}, None, squares=False)
+            branch.next = self._step(region, sums.keys, values, {})
         return branch.result
 
-    def _carried(self, keys: list[tuple[ElementAccess, Offsets]], values: list[str]) -> list[tuple[str, str]]:
-        kinds = [llvm_type(store.stored.type, self._plan.lanes) for store, _ in keys]
-        kinds += kinds[:1] * (len(values) - len(keys))  # beside accumulators of products of bytes
+    def _carried(self, sums: TileSums, values: list[str]) -> list[tuple[str, str]]:
+        kinds = [llvm_type(store.stored.type, self._plan.lanes) for store, _ in sums.keys]
+        kinds += kinds[:1] * (len(values) - len(kinds))  # beside accumulators of products of bytes
         return list(zip(kinds, values, strict=True))
 
     def _steps(
-        self, level: Level, start: str, end: str, steps: int, outer: NestRegion,
-        keys: list[tuple[ElementAccess, Offsets]], values: list[str],
-    ) -> list[str]:  # fmt: skip
+        self, level: Level, start: str, end: str, steps: int, sums: TileSums, values: list[str]
+    ) -> list[str]:
         """The last reduction from start to end, so many iterations written out."""
-        writer = self._writer
         if start == end:
             return values
         if (start == "0" and (steps == 1 or not end.startswith("%"))) or not f"{start}{end}".count("%"):
-            return self._iterations(level, start, end, steps, outer, keys, values)
-        left, right = (start, end) if start.startswith("%") else (end, start)
-        relation = "slt" if left is start else "sgt"
-        condition = writer.let(f"icmp {relation} i64 {left}, {right}")
-        with writer.maybe(condition, self._carried(keys, values)) as branch:
-            branch.next = self._iterations(level, start, end, steps, outer, keys, values)
+            return self._iterations(level, start, end, steps, sums, values)
+        with self._writer.maybe(self._is_before(start, end), self._carried(sums, values)) as branch:
+            branch.next = self._iterations(level, start, end, steps, sums, values)
         return branch.result
 
     def _iterations(
-        self, level: Level, start: str, end: str, steps: int, outer: NestRegion,
-        keys: list[tuple[ElementAccess, Offsets]], values: list[str],
-    ) -> list[str]:  # fmt: skip
-        with self._looks.loop(level, start, end, steps, self._carried(keys, values)) as iteration:
-            squares = steps == (self._plan.lanes if self._dots is None else self._dots.square)
-            region = NestRegion({**outer.counters, level: iteration.counter}, outer.mask, squares)
+        self, level: Level, start: str, end: str, steps: int, sums: TileSums, values: list[str]
+    ) -> list[str]:
+        products = self._products
+        with self._looks.loop(level, start, end, steps, self._carried(sums, values)) as iteration:
+            squares = steps == (self._plan.lanes if products is None else products.square)
+            region = sums.inside(level, iteration.counter, squares).outer
             if self._plan.ahead is not None and steps > 1:
                 region.ahead = NestRegion(region.counters, None, squares=False)
-            current = iteration.values
-            if self._dots is not None and steps > 1:
-                copies = [offsets for _, offsets in keys]
-                for step in range(0, steps, self._dots.group):
-                    current = self._dots.step(region, copies, current, step)
+            iteration.next = iteration.values
+            if products is not None and steps > 1:
+                for step in range(0, steps, products.group):
+                    iteration.next = products.step(region, sums.copies, iteration.next, step)
             else:
                 for step in range(steps):
-                    current = self._step(region, keys, current, {level: step})
-            iteration.next = current
+                    iteration.next = self._step(region, sums.keys, iteration.next, {level: step})
         return iteration.next
 
-    def _over_block(
-        self,
-        block: DepthBlock,
-        outer: NestRegion,
-        keys: list[tuple[ElementAccess, Offsets]],
-        values: list[str],
-    ) -> list[str]:
+    def _over_block(self, block: DepthBlock, sums: TileSums, values: list[str]) -> list[str]:
         """The last reduction over a block, too little work for a look."""
         level = self._plan.reductions[-1]
-        with self._writer.loop(block.start, block.end, 1, self._carried(keys, values)) as iteration:
-            counters = {**outer.counters, level: iteration.counter}
-            region = NestRegion(counters, outer.mask, squares=False, panels=block.panels)
-            iteration.next = self._step(region, keys, iteration.values, {})
+        with self._writer.loop(block.start, block.end, 1, self._carried(sums, values)) as iteration:
+            region = sums.inside(level, iteration.counter).outer
+            region.panels = block.panels
+            iteration.next = self._step(region, sums.keys, iteration.values, {})
         return iteration.next
 
     def _add_products(
-        self, dots: Dots, block: DepthBlock | None, outer: NestRegion,
-        keys: list[tuple[ElementAccess, Offsets]], values: list[str],
-    ) -> list[str]:  # fmt: skip
+        self, products: Products, block: DepthBlock | None, sums: TileSums, values: list[str]
+    ) -> list[str]:
         """Products, so many iterations at a time as an instruction takes, and those that are left."""
-        group = dots.group
-        copies = [offsets for _, offsets in keys]
+        group, copies = products.group, sums.copies
         if block is None:
-            values = self._reduce(list(self._plan.reductions), outer, keys, dots.begun(copies, values))
-            return dots.ended(copies, values)
-        level, writer = self._plan.reductions[-1], self._writer
+            begun = products.begun(copies, values)
+            return products.ended(copies, self._reduce(list(self._plan.reductions), sums, begun))
+        level = self._plan.reductions[-1]
         (panel,) = block.panels.values()
-        values = dots.begun_in_panel(copies, values, panel)
-        rest = writer.let(f"urem i64 {writer.let(f'sub i64 {block.end}, {block.start}')}, {group}")
-        whole = writer.let(f"sub i64 {block.end}, {rest}")
+        values = products.begun_in_panel(copies, values, panel)
+        whole, _ = self._writer.whole(block.start, block.end, group)
 
         def add(start: str, end: str, step: int, values: list[str]) -> list[str]:
-            carried = self._carried(keys, values)
-            with (
-                writer.maybe(writer.let(f"icmp slt i64 {start}, {end}"), carried) as branch,
-                writer.loop(start, end, step, carried) as iteration,
-            ):
-                region = NestRegion({**outer.counters, level: iteration.counter}, outer.mask, squares=False)
+            with self._writer.loop_if_any(start, end, step, self._carried(sums, values)) as iteration:
+                region = sums.inside(level, iteration.counter).outer
                 if step == group:
-                    region.panels.update(block.panels)
-                    iteration.next = dots.step(region, copies, iteration.values, 0)
+                    region.panels = block.panels
+                    iteration.next = products.step(region, copies, iteration.values, 0)
                 else:
-                    iteration.next = self._step(region, keys, iteration.values, {})
-                branch.next = iteration.next
-            return branch.result
+                    iteration.next = self._step(region, sums.keys, iteration.values, {})
+            return iteration.result
 
         values = add(block.start, whole, group, values)
         return values if (level.extent or 1) % group == 0 else add(whole, block.end, 1, values)
 
-    def _over_window(
-        self, outer: NestRegion, keys: list[tuple[ElementAccess, Offsets]], values: list[str]
-    ) -> list[str]:
+    def _over_window(self, sums: TileSums, values: list[str]) -> list[str]:
         """All iterations of the reductions, written out."""
-        counters = {**outer.counters, **dict.fromkeys(self._plan.reductions, "0")}
-        region = NestRegion(counters, outer.mask, squares=False)
-        values = list(values)
-        copies = [offsets for _, offsets in keys]
-        for step, at in iterations(self._structure, self._plan, copies):
+        counters = {**sums.outer.counters, **dict.fromkeys(self._plan.reductions, "0")}
+        region = NestRegion(counters, sums.outer.mask, squares=False)
+        values, keys = list(values), sums.keys
+        for step, at in iterations(self._structure, self._plan, sums.copies):
             values[at : at + 1] = self._step(region, keys[at : at + 1], values[at : at + 1], step)
         return values
 
@@ -479,7 +441,7 @@ class NestLoops:
         self, region: NestRegion, keys: list[tuple[ElementAccess, Offsets]], values: list[str], step: Offsets
     ) -> list[str]:
         """The accumulators after one iteration of the reductions."""
-        body, owners = self._body, self._owners()
+        body, owners = self._body, self._owners
         for (store, offsets), value in zip(keys, values[: len(keys)], strict=True):
             region.accumulators[body.copy(store, offsets)] = NestOperand(value, self._plan.lanes)
         return [
