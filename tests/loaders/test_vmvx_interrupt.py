@@ -17,9 +17,11 @@ import pytest
 
 from jitree import Session
 from jitree.errors import CancelledError, DeadlineExceededError
+from jitree.hal.command_layout import DISPATCH
 from jitree.hal.local import interrupts
 from jitree.hal.local.queue import LocalQueue
 from jitree.hal.local.task import TaskDevice
+from jitree.loaders.vmvx import arguments
 from tests.api.direct import prepare_calls
 
 _PROGRAMS = Path(__file__).parents[1] / "data" / "programs"
@@ -245,6 +247,8 @@ def test_an_interrupt_anywhere_in_a_call_ends_its_kernel() -> None:
 
 
 _LAST = 0x7FFFFFFF
+_BINDING_COUNT = 8
+"""The place of that field in DISPATCH."""
 
 
 class _StrikeInside(_Strike):
@@ -376,3 +380,16 @@ def test_what_machine_code_has_submitted_is_not_the_next_call_s() -> None:
                     np.asarray(await pending)
 
         asyncio.run(call())
+
+
+def test_stop_of_iteration_that_a_handler_raises_leaves_no_binding_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python takes it for the end of what is iterated on where a function in C calls what it interrupts."""
+    fields = [0] * len(DISPATCH.packer().unpack(bytes(DISPATCH.size)))
+    fields[_BINDING_COUNT] = 2
+    steps = iter((bytes, bytes, iter(()).__next__, bytes))
+    monkeypatch.setattr(arguments, "_memory", lambda *_: next(steps)())
+    state = (DISPATCH.packer().pack(*fields), bytes(16), bytes(16), bytes(16), 0, 0)
+    with pytest.raises(StopIteration):
+        arguments.read_grid(state)
