@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from operator import attrgetter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.base import scopes
@@ -35,8 +36,9 @@ if TYPE_CHECKING:
         """What the thread's call in progress has submitted to devices. Calls that are awaited take turns on
         a thread."""
 
-        def exchange(self, submitted: dict[Any, None], /) -> dict[Any, None]:
-            """The thread is in the call that has submitted that. What the one before has submitted."""
+        this_thread: Any
+        """Has ``submitted``: the thread is in the call that has submitted that. No call sets it: Ctrl-C comes
+        where one begins or ends."""
 
         def give_up(self, submitted: dict[Any, None], error: BaseException | None, /) -> None:
             """The call that has submitted that has ended so."""
@@ -111,8 +113,7 @@ class Entrance:
 class NoSubmissions:
     """Of a context without devices."""
 
-    def exchange(self, submitted: dict[Any, None], /) -> dict[Any, None]:
-        return submitted
+    this_thread: Any = SimpleNamespace(submitted={})
 
     def give_up(self, submitted: dict[Any, None], error: BaseException | None, /) -> None:
         return

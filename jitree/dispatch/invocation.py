@@ -285,8 +285,10 @@ class Invoker(ContextGate):
         been submitted."""
         with self.entrance():
             nesting, others = self.gate[NESTING], self.shortcomings
-            outer = self.submissions.exchange(submitted)
+            here = self.submissions.this_thread
+            outer = here.submitted
             try:
+                here.submitted = submitted
                 self._nest(begun)
                 self.shortcomings = shortcomings
                 return step()
@@ -294,7 +296,7 @@ class Invoker(ContextGate):
                 call.close()
                 raise
             finally:
-                self.submissions.exchange(outer)
+                here.submitted = outer
                 self.shortcomings = others
                 self.gate[NESTING] = nesting  # no call: Ctrl-C comes where one begins
                 self.settle()

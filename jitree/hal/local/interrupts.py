@@ -95,13 +95,6 @@ def give_up(submitted: dict[Interruptible, None], error: BaseException | None) -
         _interrupt(operations, CancelledError("the call was interrupted"))
 
 
-def exchange(submitted: dict[Interruptible, None]) -> dict[Interruptible, None]:
-    """From now on this thread is in the call that has submitted that: calls that are awaited take turns on
-    it. What the call has submitted that it was in."""
-    outer, this_thread.submitted = this_thread.submitted, submitted
-    return outer
-
-
 def _interrupt(operations: Iterable[Interruptible], failure: StatusError) -> None:
     for operation in operations:
         operation.interrupt(failure)

@@ -114,7 +114,7 @@ def read_grid(state: GridState) -> Grid:
         (size_x, size_y, size_z),
         (count_x, count_y, count_z),
         _memory(constants, 4 * constant_count),
-        tuple(map(_memory, table.unpack(addresses), table.unpack(lengths))),
+        tuple([_memory(*at) for at in zip(table.unpack(addresses), table.unpack(lengths), strict=True)]),
         table.unpack(accesses),
         _memory(local_memory, local_size),
     )

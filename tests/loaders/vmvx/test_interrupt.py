@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -13,9 +16,13 @@ import numpy as np
 import pytest
 
 from jitree import Session
-from jitree.errors import CancelledError
+from jitree.errors import CancelledError, DeadlineExceededError
+from jitree.hal.command_layout import DISPATCH
+from jitree.hal.local import interrupts
 from jitree.hal.local.queue import LocalQueue
 from jitree.hal.local.task import TaskDevice
+from jitree.loaders.vmvx import arguments
+from tests.api.direct import prepare_calls
 
 _PROGRAMS = Path(__file__).parents[2] / "data" / "programs"
 _SCRIPT = """
@@ -240,6 +247,8 @@ def test_an_interrupt_anywhere_in_a_call_ends_its_kernel() -> None:
 
 
 _LAST = 0x7FFFFFFF
+_BINDING_COUNT = 8
+"""The place of that field in DISPATCH."""
 
 
 class _StrikeInside(_Strike):
@@ -289,3 +298,98 @@ def test_an_interrupt_anywhere_in_a_submission_by_machine_code_ends_its_kernel(n
 def _is_busy(device: TaskDevice) -> bool:
     shared = device._pools[0]._shared
     return bool(shared.tasks) or len(shared.parked) < len(shared.threads)
+
+
+def test_an_interrupt_anywhere_in_an_awaited_call_by_machine_code_ends_its_kernel(no_collector: None) -> None:
+    """Until the event loop has had two turns: what comes then is the loop's."""
+    with Session("local-task://?threads=2", tier="fast") as session:
+        found, never, last = map(
+            session.to_device, (np.ones(4096, np.int32), np.full(4096, -1, np.int32), np.int32(_LAST))
+        )
+        device, search = session.device, session.load(_PROGRAMS / "asynchronous_endless.vmfb").f
+        assert isinstance(device, TaskDevice)
+        for _ in range(3):
+            assert (np.asarray(asyncio.run(search.async_(found, last))) == _LAST).all()
+        prepare_calls()
+        assert search.is_direct
+        queue, place, strike = device._queue(-1), 0, None
+
+        async def call(strike: _Strike) -> None:
+            def end() -> None:
+                sys.setprofile(None)
+                if strike.left > 0:
+                    session.cancel()
+
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, end)
+            sys.setprofile(strike)
+            with suppress(CancelledError):
+                await search.async_(never, last)
+
+        while strike is None or strike.left <= 0:
+            place += 1
+            strike = _StrikeInPackage(place, queue)
+            try:
+                asyncio.run(call(strike))
+            except KeyboardInterrupt:
+                assert strike.left <= 0
+            finally:
+                sys.setprofile(None)
+            until = time.monotonic() + 20
+            while (queue.announced or _is_busy(device)) and time.monotonic() < until:
+                time.sleep(0.0001)
+            if queue.announced or _is_busy(device):
+                session.cancel()
+                pytest.fail(f"it goes on after place {place}")
+        assert place > 5
+        assert (np.asarray(search(found, last)) == _LAST).all()
+
+
+class _StrikeInPackage(_Strike):
+    """Not in the event loop."""
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+        if f"{os.sep}jitree{os.sep}" in frame.f_code.co_filename:
+            super().__call__(frame, event, argument)
+
+
+def test_what_machine_code_has_submitted_is_not_the_next_call_s() -> None:
+    """Which ends by its deadline: what its thread has submitted or awaits elsewhere goes on."""
+    with Session("local-task://?threads=2", tier="fast") as session:
+        found, never, last = map(
+            session.to_device, (np.ones(4096, np.int32), np.full(4096, -1, np.int32), np.int32(_LAST))
+        )
+        search = session.load(_PROGRAMS / "asynchronous_endless.vmfb").f
+        for _ in range(3):
+            np.asarray(search(found, last))
+        prepare_calls()
+        assert search.is_direct
+
+        async def call() -> None:
+            awaited = asyncio.create_task(search.async_(never, last))
+            await asyncio.sleep(0)  # it has begun
+            submitted = search.submit(never, last)
+            assert not interrupts.this_thread.submitted
+            with pytest.raises(DeadlineExceededError):
+                search(never, last, timeout=0.01)
+            await asyncio.sleep(0)
+            assert not awaited.done() and not submitted._is_there()
+            session.cancel()
+            for pending in (awaited, submitted):
+                with pytest.raises(CancelledError):
+                    np.asarray(await pending)
+
+        asyncio.run(call())
+
+
+def test_stop_of_iteration_that_a_handler_raises_leaves_no_binding_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python takes it for the end of what is iterated on where a function in C calls what it interrupts."""
+    fields = [0] * len(DISPATCH.packer().unpack(bytes(DISPATCH.size)))
+    fields[_BINDING_COUNT] = 2
+    steps = iter((bytes, bytes, iter(()).__next__, bytes))
+    monkeypatch.setattr(arguments, "_memory", lambda *_: next(steps)())
+    state = (DISPATCH.packer().pack(*fields), bytes(16), bytes(16), bytes(16), 0, 0)
+    with pytest.raises(StopIteration):
+        arguments.read_grid(state)

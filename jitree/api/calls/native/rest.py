@@ -90,7 +90,8 @@ class Rest:
             uses = self._uses()
             use = begun = AwaitedUse(lambda: uses, fence)
             begun.begin()
-        submitted = invoker.submissions.exchange({})
+        here = invoker.submissions.this_thread
+        submitted, here.submitted = here.submitted, {}
         return Begun(self._finish(call, fence, invoker.gate[BEGUN], use, submitted))
 
     def _finish(
