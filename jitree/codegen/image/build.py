@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import functools
-import gc
 import importlib
 import os
 import sys
@@ -99,7 +98,6 @@ def _main() -> None:
     from jitree.codegen.forks import spread
     from jitree.codegen.image.compile import target_machine
 
-    gc.disable()  # it would look at all that was written again and again, a sixth of the time of that
     count, descriptor = map(int, sys.argv[1:3])
     images = WorkList(descriptor, count)
     with open(descriptor, "rb", closefd=False) as file:
