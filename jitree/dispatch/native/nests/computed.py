@@ -131,7 +131,7 @@ class BoundWriter:
         linear: Callable[[Value], Extremes],
         require: Callable[[str], None],
     ) -> None:
-        """``linear`` bounds integers that are polynomials; ``require`` adds a condition of the guard."""
+        """``linear`` bounds integers that are polynomials; ``require`` adds a comparison of the guard."""
         self._writer = writer
         self._constant = constant
         self._linear = linear
@@ -153,7 +153,7 @@ class BoundWriter:
     def _require_within(self, bounds: Extremes, least: int) -> None:
         for bound in bounds:
             shifted = self._writer.let(f"sub i64 {bound}, {least}")
-            self._require(self._writer.let(f"icmp ult i64 {shifted}, {(1 << BITS) - least}"))
+            self._require(f"icmp ult i64 {shifted}, {(1 << BITS) - least}")
 
     def _of(self, value: Value) -> Extremes:
         operation, operands = value.operation, value.operands

@@ -12,14 +12,12 @@ from typing import Final
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.body import Body
-from jitree.dispatch.native.nests.looks import Looks
 from jitree.dispatch.native.nests.memory import NestOperand, NestRegion, Offsets
-from jitree.dispatch.native.nests.panels import DepthBlock, Panels, WordPanels
 from jitree.dispatch.native.nests.products import PairRanges, Products
 from jitree.dispatch.native.nests.reductions import RowExtreme, is_zero
 from jitree.dispatch.native.nests.structure import ElementAccess, Level
-from jitree.dispatch.native.nests.tiles import Tile, iterations
-from jitree.dispatch.native.nests.writer import Writer
+from jitree.dispatch.native.nests.tiles import DepthBlock, Panels, Tile, WordPanels, iterations
+from jitree.dispatch.native.nests.writer import Looks, Writer
 from jitree.dispatch.native.ssa import Value
 
 Counters = dict[Level, str]
