@@ -1,6 +1,7 @@
-"""Parts of indices that are computed for each element in another way than by sums and products: quotients and
-remainders where no loop can be split by the divisor, and positions in floating-point numbers, as those of
-images that are made larger.
+"""Bounds parts of indices that are computed for each element.
+
+They are quotients and remainders where no loop can be split by the divisor, and positions in floating-point
+numbers, as those of images that are made larger.
 
 Such a part is a remainder, or falls nowhere: rounding, too, leaves numbers in their order. So what it is
 where the counters are least and greatest bounds it, and the guard computes both, by the instructions
@@ -115,7 +116,7 @@ def emit_part(w: Writer, mnemonic: str, n: int, operands: list[str]) -> str:
 
 
 class Extremes(NamedTuple):
-    """Least and greatest value: LLVM operands."""
+    """Holds the least and the greatest value: LLVM operands."""
 
     low: str
     high: str

@@ -1,4 +1,4 @@
-"""Cuts a workgroup into parts that run at the same time: ranges of one loop.
+"""Cuts a workgroup into parts that run at once: ranges of one loop.
 
 The loop is one of the last nest, which alone decides what others see. A nest in front of it that fills a
 scratch buffer, of which every part has its own, runs over the same range where the buffer's index has the

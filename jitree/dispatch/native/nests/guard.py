@@ -50,7 +50,7 @@ def _parts(access: ElementAccess) -> Polynomial:
 
 
 class Range(NamedTuple):
-    """Holds the address of the first element of an access, and the end of the last."""
+    """Holds the addresses at which an access begins and ends."""
 
     start: str
     end: str
@@ -63,7 +63,10 @@ def are_apart(writer: Writer, left: Range, right: Range) -> str:
 
 
 class Guard:
-    """Writes the checks; :meth:`write` ends with a new block in which the nest may run."""
+    """Writes the checks of one nest.
+
+    :meth:`write` ends with a new block in which it may run.
+    """
 
     def __init__(self, writer: Writer, nest: PlannedNest, body: Body) -> None:
         self._writer = writer

@@ -24,14 +24,14 @@ Offsets = dict[Level, int]
 
 
 class NestOperand(NamedTuple):
-    """A computed value: a scalar for all lanes, or a vector."""
+    """Holds a computed value: a scalar for all lanes, or a vector."""
 
     text: str
     lanes: int
 
 
 class Places:
-    """What the emitted loops use: names and constants."""
+    """Holds names and constants that the emitted loops use."""
 
     def __init__(self) -> None:
         self.extents: dict[Level, str] = {}
@@ -54,7 +54,7 @@ class Places:
 
 
 class Panel(NamedTuple):
-    """Elements in the order in which tiles need them."""
+    """Names elements in the order in which tiles need them."""
 
     origin: str
     """Where the row of iteration 0 of the last reduction would be."""
@@ -65,14 +65,10 @@ class Panel(NamedTuple):
 
 
 class NestRegion:
-    """A block that is being written: what the counters are in it, and what has been computed in it."""
+    """Holds the counters of a block that is being written, and what it computes."""
 
     def __init__(
-        self,
-        counters: dict[Level, str],
-        mask: tuple[str, ...] | None,
-        squares: bool,
-        panels: dict[ElementAccess, Panel] | None = None,
+        self, counters: dict[Level, str], mask: tuple[str, ...] | None = None, squares: bool = False
     ) -> None:
         self.counters = counters
         self.mask = mask
@@ -84,13 +80,13 @@ class NestRegion:
         self.known: dict[tuple[object, ...], NestOperand] = {}
         self.rows: dict[tuple[object, ...], list[str]] = {}
         self.pointers: dict[tuple[object, ...], str] = {}
-        self.panels: dict[ElementAccess, Panel] = {} if panels is None else panels
+        self.panels: dict[ElementAccess, Panel] = {}
         self.ahead: NestRegion | None = None
         """The same block for values that are computed for several of its iterations at once."""
 
 
 class _Factors(NamedTuple):
-    """What an index moves by with each loop: a number, or the name of one."""
+    """Holds what an index moves by with each loop: numbers or names."""
 
     all: list[tuple[Level, str]]
     fixed: list[tuple[Level, int]]
@@ -99,7 +95,10 @@ class _Factors(NamedTuple):
 
 
 class Memory:
-    """Writes the accesses of one nest. Masks are vectors of i1 over the plan's lanes; None: all lanes."""
+    """Writes the accesses of one nest.
+
+    Masks are vectors of i1 over the plan's lanes; None: all lanes.
+    """
 
     def __init__(self, writer: Writer, structure: Structure, plan: Plan, places: Places) -> None:
         self._writer = writer
@@ -274,7 +273,7 @@ class Memory:
     ) -> NestOperand:
         """A column of a block of rows, out of the block's copy."""
         writer, lanes, along = self._writer, self._plan.lanes, self._plan.reductions[-1]
-        block = NestRegion({**region.counters, along: "0"}, None, squares=False)
+        block = NestRegion({**region.counters, along: "0"})
         first = self.pointer(block, access, {**offsets, along: 0})
         copy = writer.at("i8", first, self.places.distance)
         column = writer.let(f"add i64 {region.counters[along]}, {offsets.get(along, 0)}")

@@ -136,7 +136,7 @@ def _is_settled_division(reader: PolynomialReader, instruction: SsaInstruction) 
 
 
 class _Body:
-    """The innermost loop's blocks in order: loads, stores, and branches as predicates."""
+    """Reads the innermost loop's blocks in order; branches become predicates."""
 
     def __init__(self, reader: PolynomialReader, loop: SsaLoop) -> None:
         self._reader = reader
@@ -249,7 +249,10 @@ def values_used_after(uses: Uses, loop: SsaLoop) -> set[Value]:
 
 
 class Dependence:
-    """Answers for one nest; NotANest if the body holds what cannot be computed in it."""
+    """Says on which counters values depend, and weighs them.
+
+    NotANest if the body holds what cannot be computed in it.
+    """
 
     def __init__(self, structure: Structure, reader: PolynomialReader) -> None:
         self._structure = structure

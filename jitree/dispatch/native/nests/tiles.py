@@ -184,7 +184,7 @@ class Panels:
         if left is not None:
             lane = writer.intrinsic("smin", "i64", 1, [lane, writer.let(f"sub i64 {left}, 1")])
         place = writer.let(f"add i64 {counters[vector]}, {lane}")
-        region = NestRegion({**counters, vector: place, self._plan.reductions[-1]: "0"}, None, squares=False)
+        region = NestRegion({**counters, vector: place, self._plan.reductions[-1]: "0"})
         return self._memory.pointer(region, access, {})
 
 

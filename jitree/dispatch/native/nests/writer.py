@@ -33,7 +33,7 @@ def _order(lanes: tuple[int, ...]) -> str:
 
 
 class _Front:
-    """The place in front of a loop."""
+    """Keeps what is written in front of a loop."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -42,7 +42,7 @@ class _Front:
 
 
 class Writer(FunctionText):
-    """The text of one nest. Names and labels begin with the context's prefix."""
+    """Writes the text of one nest; names begin with the context's prefix."""
 
     def __init__(self, context: NestContext) -> None:
         super().__init__(context.prefix)
