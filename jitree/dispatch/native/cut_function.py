@@ -21,9 +21,9 @@ from jitree.dispatch.native.nest_context import nest_context, nest_label
 from jitree.dispatch.native.nests import Nest
 from jitree.dispatch.native.nests.cutting import Cut, best_cut
 from jitree.dispatch.native.nests.guard import are_apart
-from jitree.dispatch.native.nests.guarded import BegunNest
 from jitree.dispatch.native.nests.loops import LoopRange
 from jitree.dispatch.native.nests.operations import is_pure
+from jitree.dispatch.native.nests.passes import BegunNest
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Block, SsaFunction, SsaInstruction, Value
 

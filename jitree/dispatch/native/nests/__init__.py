@@ -1,4 +1,4 @@
-"""Writes loop nests anew in vectors, after one guard in front; README.md says how."""
+"""Writes loop nests anew in vectors; README.md says how."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""The values of a nest's body as LLVM IR: each one on demand, for given counters, once per block.
+"""Computes the values of a nest's body as LLVM IR, on demand.
 
-A value that is the same for all lanes is computed as a scalar.
+Each one is written for given counters, once per block. A value that is the same for all lanes is computed as
+a scalar.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from itertools import repeat
 
 from jitree.codegen.ir_text import llvm_type
@@ -12,7 +14,7 @@ from jitree.dispatch.native.nests.computed import emit_part
 from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets, Places
 from jitree.dispatch.native.nests.operations import LIBRARY, condition, emit, fenced
 from jitree.dispatch.native.nests.plan import PlannedNest
-from jitree.dispatch.native.nests.polynomials import Polynomial
+from jitree.dispatch.native.nests.polynomials import ZERO, Polynomial
 from jitree.dispatch.native.nests.structure import ElementAccess, Level, Predicate
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value, is_neutral, operand
@@ -137,33 +139,31 @@ class Body:
     def _variable(self, region: NestRegion, polynomial: Polynomial, offsets: Offsets) -> NestOperand:
         """A variable of the program, from the counters."""
         writer, vector, lanes = self._writer, self._plan.vector, self._plan.lanes
-        total = "0"
-        for monomial, number in polynomial.terms.items():
-            product = str(number)
-            for symbol in monomial:
-                level = self._levels.get(symbol)
-                factor = self.invariant(symbol) if level is None else region.counters[level]
-                if level is not None and offsets.get(level, 0):
-                    factor = writer.let(f"add i64 {factor}, {offsets[level]}")
-                product = writer.let(f"mul i64 {factor}, {product}")
-            total = writer.let(f"add i64 {total}, {product}")
-        step = polynomial.coefficient(vector.counter) if vector is not None else Polynomial({})
+
+        def factor(symbol: Value) -> str:
+            level = self._levels.get(symbol)
+            if level is None:
+                return self.invariant(symbol)
+            counter, offset = region.counters[level], offsets.get(level, 0)
+            return writer.let(f"add i64 {counter}, {offset}") if offset else counter
+
+        total = self._sum_of(polynomial, factor)
+        step = polynomial.coefficient(vector.counter) if vector is not None else ZERO
         if not step.terms:
             return NestOperand(total, 1)
-        numbers = "<" + ", ".join(f"i64 {lane}" for lane in range(lanes)) + ">"
-        factor = self._of_invariants(step)
-        distances = writer.let(f"mul <{lanes} x i64> {writer.splat('i64', factor, lanes)}, {numbers}")
-        return NestOperand(
-            writer.let(f"add <{lanes} x i64> {writer.splat('i64', total, lanes)}, {distances}"), lanes
+        kind, first = llvm_type("i64", lanes), self._sum_of(step, self.invariant)
+        distances = writer.let(
+            f"mul {kind} {writer.splat('i64', first, lanes)}, {writer.numbers('i64', lanes)}"
         )
+        return NestOperand(writer.let(f"add {kind} {writer.splat('i64', total, lanes)}, {distances}"), lanes)
 
-    def _of_invariants(self, polynomial: Polynomial) -> str:
-        """The value of a polynomial over values from outside."""
+    def _sum_of(self, polynomial: Polynomial, factor: Callable[[Value], str]) -> str:
+        """The value of a polynomial whose symbols have these names."""
         total = "0"
         for monomial, number in polynomial.terms.items():
             product = str(number)
             for symbol in monomial:
-                product = self._writer.let(f"mul i64 {self.invariant(symbol)}, {product}")
+                product = self._writer.let(f"mul i64 {factor(symbol)}, {product}")
             total = self._writer.let(f"add i64 {total}, {product}")
         return total
 
@@ -199,18 +199,19 @@ class Body:
         kinds = [operand.type for operand in value.operands]
         writer, function = self._writer, self._writer.context.math(value.operation)
         scalar, vector = llvm_type(value.type, 1), llvm_type(value.type, lanes)
-        types = [llvm_type(kind, 1) for kind in kinds]
+
+        def call(texts: Iterable[str]) -> str:
+            arguments = (f"{llvm_type(kind, 1)} {text}" for kind, text in zip(kinds, texts, strict=True))
+            return writer.let(f"call {scalar} {function}({', '.join(arguments)})")
+
         if lanes == 1:
-            arguments = ", ".join(f"{t} {text}" for t, text in zip(types, texts, strict=True))
-            return writer.let(f"call {scalar} {function}({arguments})")
+            return call(texts)
         result = "poison"
         for lane in range(lanes):
-            elements = [
+            one = call(
                 writer.let(f"extractelement {llvm_type(kind, lanes)} {text}, i64 {lane}")
                 for kind, text in zip(kinds, texts, strict=True)
-            ]
-            arguments = ", ".join(f"{t} {text}" for t, text in zip(types, elements, strict=True))
-            one = writer.let(f"call {scalar} {function}({arguments})")
+            )
             result = writer.let(f"insertelement {vector} {result}, {scalar} {one}, i64 {lane}")
         return result
 
@@ -230,16 +231,16 @@ class Body:
         if memory.is_uniform(access):
             bit = self._any(self._predicate(region, predicate, offsets)) if predicate else None
             return memory.load_element(access, pointer, bit)
-        if self._plan.fold is not None and access in self._plan.fold.gaps:
-            mask = self._mask(region, predicate, offsets)
-            return memory.load_folded(region, access, self._plan.fold, offsets, mask)
         if access in region.panels:
             return memory.load_panel(region, access, offsets)
         if value in self._plan.transposed and region.squares and region.mask is None:
             return memory.load_column(region, access, self._plan.transposed[value], offsets)
+        mask = self._mask(region, predicate, offsets)
+        if self._plan.fold is not None and access in self._plan.fold.gaps:
+            return memory.load_folded(region, access, self._plan.fold, offsets, mask)
         if value in self._plan.prepacked:
-            return memory.load_prepacked(region, access, offsets, self._mask(region, predicate, offsets))
-        return memory.load_lanes(access, pointer, self._mask(region, predicate, offsets))
+            return memory.load_prepacked(region, access, offsets, mask)
+        return memory.load_lanes(access, pointer, mask)
 
     def _distance(self, region: NestRegion, access: ElementAccess, offsets: Offsets) -> NestOperand:
         """The computed parts of an index together, which the guard has found to be small."""
@@ -283,9 +284,7 @@ class Body:
         """Whether a bit is set in any lane."""
         if bits.lanes == 1:
             return bits.text
-        vector, name = f"<{bits.lanes} x i1>", f"@llvm.vector.reduce.or.v{bits.lanes}i1"
-        self._writer.context.declare(f"declare i1 {name}({vector})")
-        return self._writer.let(f"call i1 {name}({vector} {bits.text})")
+        return self._writer.reduced("or", "i1", bits.lanes, bits.text)
 
     def _mask(self, region: NestRegion, predicate: Predicate, offsets: Offsets) -> str | None:
         """The lanes in which an access happens, as a vector; None: all."""

@@ -1,6 +1,7 @@
-"""Parts of indices that are computed for each element in another way than by sums and products: quotients and
-remainders where no loop can be split by the divisor, and positions in floating-point numbers, as those of
-images that are made larger.
+"""Bounds parts of indices that are computed for each element.
+
+They are quotients and remainders where no loop can be split by the divisor, and positions in floating-point
+numbers, as those of images that are made larger.
 
 Such a part is a remainder, or falls nowhere: rounding, too, leaves numbers in their order. So what it is
 where the counters are least and greatest bounds it, and the guard computes both, by the instructions
@@ -115,7 +116,7 @@ def emit_part(w: Writer, mnemonic: str, n: int, operands: list[str]) -> str:
 
 
 class Extremes(NamedTuple):
-    """Least and greatest value: LLVM operands."""
+    """Holds the least and the greatest value: LLVM operands."""
 
     low: str
     high: str
@@ -131,7 +132,7 @@ class BoundWriter:
         linear: Callable[[Value], Extremes],
         require: Callable[[str], None],
     ) -> None:
-        """``linear`` bounds integers that are polynomials; ``require`` adds a condition of the guard."""
+        """``linear`` bounds integers that are polynomials; ``require`` adds a comparison of the guard."""
         self._writer = writer
         self._constant = constant
         self._linear = linear
@@ -153,7 +154,7 @@ class BoundWriter:
     def _require_within(self, bounds: Extremes, least: int) -> None:
         for bound in bounds:
             shifted = self._writer.let(f"sub i64 {bound}, {least}")
-            self._require(self._writer.let(f"icmp ult i64 {shifted}, {(1 << BITS) - least}"))
+            self._require(f"icmp ult i64 {shifted}, {(1 << BITS) - least}")
 
     def _of(self, value: Value) -> Extremes:
         operation, operands = value.operation, value.operands

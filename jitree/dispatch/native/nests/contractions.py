@@ -26,7 +26,7 @@ from typing import Final
 from jitree.base import processor
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
-from jitree.dispatch.native.nests.dependence import Dependence
+from jitree.dispatch.native.nests.recognise import Dependence
 from jitree.dispatch.native.nests.structure import ElementAccess, Level, Structure
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value

@@ -1,27 +1,29 @@
-"""How a workgroup is cut into parts that run at the same time: every nest of the kernel over a range of one
-of its loops.
+"""Cuts a workgroup into parts that run at once: ranges of one loop.
 
 The loop is one of the last nest, which alone decides what others see. A nest in front of it that fills a
 scratch buffer, of which every part has its own, runs over the same range where the buffer's index has the
-same digit (:mod:`digits`) in both, and else as a whole in each part. Nests that store to one buffer of the
-program need the same digit, or there are no parts.
+same digit in both, and else as a whole in each part. Nests that store to one buffer of the program need the
+same digit, or there are no parts.
+
+An index ``base + upper + factor * counter + lower`` with ``0 <= lower < factor``, whose upper part is a
+multiple of a period that is at least ``factor * extent``, has the counter as a *digit*: every element belongs
+to one iteration of that loop, in each nest whose index has the same digit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import lcm, prod
+from math import gcd, lcm, prod
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
-from jitree.dispatch.native.nests.digits import Digit, Reading, elements, is_counted_alike, read_digit
 from jitree.dispatch.native.nests.plan import Plan
-from jitree.dispatch.native.nests.polynomials import Polynomial
-from jitree.dispatch.native.nests.structure import ElementAccess, Level
+from jitree.dispatch.native.nests.polynomials import ONE, ZERO, Polynomial, is_narrow
+from jitree.dispatch.native.nests.structure import ElementAccess, Level, Structure
 from jitree.dispatch.native.ssa import Value
 
 if TYPE_CHECKING:
-    from jitree.dispatch.native.nests import Nest
+    from jitree.dispatch.native.nests.passes import Nest
 
 MOST_PARTS: Final = 255
 _UNKNOWN: Final = 256
@@ -35,10 +37,136 @@ _REPEATED: Final = 16
 
 Place = tuple[int, ElementAccess]
 """A nest's number in the kernel, and an access of it."""
+Stride = tuple[Polynomial, Polynomial]
+"""By how many elements a loop goes on, and how often it runs."""
+
+
+# -- digits --------------------------------------------------------------------------------------------------
+
+
+class Digit(NamedTuple):
+    """Describes a loop's counter as a digit of the indices of a buffer."""
+
+    buffer: Value
+    element: str
+    base: Polynomial
+    factor: Polynomial
+    extent: Polynomial
+
+
+class Reading(NamedTuple):
+    """Describes an access that has a digit if the numbers allow it."""
+
+    level: Level
+    digit: Digit
+    rooms: tuple[Polynomial, ...]
+    """What has to be positive for that: what is left between lower part and factor, and up to the period."""
+
+
+def _extent(level: Level) -> Polynomial | None:
+    """The number of iterations; None if it is no polynomial."""
+    if level.extent is not None:
+        return Polynomial.constant(level.extent)
+    return level.distance if level.step == 1 else None
+
+
+def _read_digit(structure: Structure, access: ElementAccess, level: Level) -> Reading | None:
+    """None if the counter of a loop is no digit of the access's index."""
+    factor, extent = access.step(level), _extent(level)
+    if extent is None or (factor.number or 1) <= 0 or not factor.terms or not _is_exact(structure, access):
+        return None
+    others = [
+        (part, other)
+        for other in structure.levels
+        if other is not level and other.extent != 1 and (part := access.step(other)).terms
+    ]
+    period, lower = _period(factor, extent, [part for part, _ in others]), ZERO
+    for part, other in others:
+        quotient, rest = part.divided(period)
+        if quotient.terms and not rest.terms:
+            continue
+        times = _extent(other)
+        if times is None or (part.number or 1) <= 0:
+            return None
+        lower = lower + part * (times - ONE)
+    rooms = (factor - lower, period - factor * extent + ONE)
+    if any(room.number is not None and room.number <= 0 for room in rooms):
+        return None
+    if not all(map(is_narrow, (*rooms, period))):
+        return None
+    base = access.index.without(structure.counters)
+    return Reading(level, Digit(access.buffer, access.element, base, factor, extent), rooms)
+
+
+def _is_exact(structure: Structure, access: ElementAccess) -> bool:
+    """Whether factors times numbers of iterations do not wrap."""
+    return not access.computed and is_narrow(access.index - access.index.without(structure.counters))
+
+
+def _period(factor: Polynomial, extent: Polynomial, others: Sequence[Polynomial]) -> Polynomial:
+    """Where rows have room for more iterations than there are, what all larger factors are multiples of."""
+    numbers = [part.number for part in others]
+    if factor.number is not None and None not in numbers:
+        upper = gcd(*(number for number in numbers if number is not None and number > factor.number))
+        if upper and upper % factor.number == 0:
+            return Polynomial.constant(upper)
+    return factor * extent
+
+
+def _elements(structure: Structure, access: ElementAccess) -> tuple[Polynomial, list[Stride]] | None:
+    """Which elements an access touches in all iterations: the first one, and the strides from there, constant
+    loops that go on where others end as one. Equal ones are the same elements, also on the interpreter, after
+    a guard has failed: whatever the numbers from outside are, if loops are counted alike. None if they are
+    not known."""
+    found: list[Stride] = []
+    if not _is_exact(structure, access):
+        return None
+    for level in structure.levels:
+        factor, extent = access.step(level), _extent(level)
+        if extent is None:
+            return None
+        if factor.terms and level.extent != 1:
+            found.append((factor, extent))
+    while (pair := _in_a_row(found)) is not None:
+        outer, inner = pair
+        found.remove(outer)
+        found[found.index(inner)] = (inner[0], inner[1] * outer[1])
+    return access.index.without(structure.counters), sorted(found, key=_order)
+
+
+def _order(stride: Stride) -> list[tuple[tuple[int, ...], int]]:
+    terms = (item for polynomial in stride for item in polynomial.terms.items())
+    return [(tuple(value.number for value in monomial), number) for monomial, number in terms]
+
+
+def _in_a_row(found: Sequence[Stride]) -> tuple[Stride, Stride] | None:
+    pairs = ((outer, inner) for outer in found for inner in found)
+    return next(
+        (
+            (outer, inner)
+            for outer, inner in pairs
+            if None not in (outer[1].number, inner[1].number) and outer[0] == inner[0] * inner[1]
+        ),
+        None,
+    )
+
+
+def _is_counted_alike(nest: Nest) -> bool:
+    """Whether each loop of the same numbers runs as often, also those that have become one, where a guard
+    fails too: a number of iterations may be negative, a bound from outside and some more may wrap, and so may
+    the product of digits."""
+    return all(product.number is not None for product in nest.reader.products) and all(
+        level.initial.number is not None
+        and (level.extent is not None or (level.initial.number == 0 and not level.unsigned))
+        for level in nest.reader.levels.values()
+    )
+
+
+# -- cuts ----------------------------------------------------------------------------------------------------
 
 
 class NestPart(NamedTuple):
-    """What a part runs of one nest."""
+    """Says what a part runs of one nest."""
 
     nest: Nest
     level: Level | None
@@ -46,7 +174,7 @@ class NestPart(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """How the nests of a kernel are cut."""
+    """Says how the nests of a kernel are cut."""
 
     nests: tuple[NestPart, ...]
     unit: int
@@ -83,32 +211,28 @@ def _candidates(nests: Sequence[Nest]) -> Iterator[tuple[Nest, Level]]:
         yield last, level
     seen: list[Digit] = []
     for nest in nests[:-1]:
-        for access in _accesses(nest):
-            own = [item for item in _accesses(last) if item.buffer is access.buffer]
+        for access in nest.structure.accesses:
+            own = [item for item in last.structure.accesses if item.buffer is access.buffer]
             for level in nest.structure.levels if own else ():
-                reading = read_digit(nest.structure, access, level)
+                reading = _read_digit(nest.structure, access, level)
                 if reading is None or reading.digit in seen:
                     continue
                 seen.append(reading.digit)
                 parted = _with_digit(last, own[0], reading.digit)
                 if parted is not None and parted[0] is not last:
-                    yield parted[:2]
+                    yield parted[0], parted[1].level
 
 
-def _accesses(nest: Nest) -> tuple[ElementAccess, ...]:
-    return (*nest.structure.loads.values(), *nest.structure.stores)
-
-
-def _with_digit(nest: Nest, access: ElementAccess, digit: Digit) -> tuple[Nest, Level, Reading] | None:
+def _with_digit(nest: Nest, access: ElementAccess, digit: Digit) -> tuple[Nest, Reading] | None:
     """The nest's loop whose counter is that digit of an access, if need be after a loop has been parted."""
     found = _loop_of(nest, access, digit)
     if found is not None:
-        return nest, *found
+        return nest, found
     factor, count = digit.factor.number, digit.extent.number
     if factor is None or count is None:
         return None
     for level in nest.structure.levels:
-        own, extent = access.index.coefficient(level.counter).number, level.extent
+        own, extent = access.step(level).number, level.extent
         if own is None or own <= 0 or extent is None or factor % own or extent % (count * (factor // own)):
             continue
         inner = factor // own
@@ -116,19 +240,16 @@ def _with_digit(nest: Nest, access: ElementAccess, digit: Digit) -> tuple[Nest, 
         parted = nest.parted(level, counts)
         if parted is None:
             continue
-        same = next(item for item in _accesses(parted) if item.instruction is access.instruction)
-        found = _loop_of(parted, same, digit)
+        same = (item for item in parted.structure.accesses if item.instruction is access.instruction)
+        found = _loop_of(parted, next(same), digit)
         if found is not None:
-            return parted, *found
+            return parted, found
     return None
 
 
-def _loop_of(nest: Nest, access: ElementAccess, digit: Digit) -> tuple[Level, Reading] | None:
-    for level in nest.structure.levels:
-        reading = read_digit(nest.structure, access, level)
-        if reading is not None and reading.digit == digit:
-            return level, reading
-    return None
+def _loop_of(nest: Nest, access: ElementAccess, digit: Digit) -> Reading | None:
+    readings = (_read_digit(nest.structure, access, level) for level in nest.structure.levels)
+    return next((reading for reading in readings if reading is not None and reading.digit == digit), None)
 
 
 class _Cutter:
@@ -146,77 +267,75 @@ class _Cutter:
 
     def cut(self) -> Cut | None:
         last = self._nests[-1]
-        if self._unit(last, self._level) is None:
+        if _unit(last, self._level) is None:
             return None
         for store in last.structure.stores:
-            reading = read_digit(last.structure, store, self._level)
-            self._own[store.buffer] = None if reading is None else reading.digit
+            self._own[store.buffer] = self._digit(NestPart(last, self._level), store)
         parts: list[NestPart] = []
         for number in reversed(range(len(self._nests))):
             level = self._level if number == len(self._nests) - 1 else self._level_of(number)
             nest = self._nests[number]  # which may have been parted
             if level is not None and self._is_repeated(number, nest, level):
                 level = None
-            if level is None and any(store.buffer not in self._scratch for store in nest.structure.stores):
+            if level is None and not self._is_scratch(nest):
                 return None
-            if level is not None and self._unit(nest, level) is None:
+            if level is not None and _unit(nest, level) is None:
                 return None
-            self._need(number, nest, level)
+            self._need(number, NestPart(nest, level))
             parts.insert(0, NestPart(nest, level))
         apart = self._apart(parts)
-        units = [self._unit(nest, level) or 1 for nest, level in parts if level is not None]
-        unit = lcm(*units)
+        unit = lcm(*(_unit(nest, level) or 1 for nest, level in parts if level is not None))
         most = min(-(-_greatest(self._level) // unit), MOST_PARTS)
         if apart is None or most < 2 or not _is_worth_it(parts):
             return None
         filled = frozenset(buffer for buffer in self._scratch if self._is_filled(parts, buffer))
         return Cut(tuple(parts), unit, most, tuple(_distinct(self._rooms)), apart, filled)
 
+    def _digit(self, part: NestPart, access: ElementAccess, number: int | None = None) -> Digit | None:
+        """That of a part's loop in an access. With the nest's number, what has to be positive is noted."""
+        reading = None if part.level is None else _read_digit(part.nest.structure, access, part.level)
+        if reading is None:
+            return None
+        if number is not None:
+            self._rooms += [(number, room) for room in reading.rooms]
+        return reading.digit
+
+    def _is_scratch(self, nest: Nest) -> bool:
+        return all(store.buffer in self._scratch for store in nest.structure.stores)
+
     def _is_filled(self, parts: Sequence[NestPart], buffer: Value) -> bool:
         """Whether the first nest that touches a buffer writes all elements that others touch, unread."""
         touching = [
-            (number, part.nest.structure, access)
+            (number, part.nest, access)
             for number, part in enumerate(parts)
-            for access in _accesses(part.nest)
+            for access in part.nest.structure.accesses
             if access.buffer is buffer
         ]
         if not touching:
             return True
-        nests = {number: parts[number].nest for number, *_ in touching}.values()
-        if not all(map(_is_counted_alike, nests)):
+        if not all(_is_counted_alike(nest) for _, nest, _ in touching):
             return False
-        first, structure, fill = touching[0]
+        first, nest, fill = touching[0]
         if fill.instruction.results or fill.predicate or [number for number, *_ in touching].count(first) > 1:
             return False
-        if any(not fill.index.coefficient(level.counter).terms for level in structure.levels):
+        if any(not fill.step(level).terms for level in nest.structure.levels):
             return False  # perhaps it runs no iteration of that loop
-        known = elements(structure, fill)
+        known = _elements(nest.structure, fill)
         return known is not None and all(
-            elements(structure, access) == known and access.element == fill.element
-            for _, structure, access in touching[1:]
+            _elements(other.structure, access) == known and access.element == fill.element
+            for _, other, access in touching[1:]
         )
-
-    def _unit(self, nest: Nest, level: Level) -> int | None:
-        """Iterations of a loop that the plan takes together; None if they are not parallel."""
-        plan = nest.plan
-        if plan.in_order or level in plan.reductions:
-            return None
-        if plan.fold is not None and level is plan.fold.columns:
-            return None
-        return lcm(*(_together(one, level) for one in (plan, plan.alternative) if one is not None))
 
     def _is_repeated(self, number: int, nest: Nest, level: Level) -> bool:
         """Whether each part runs all of a nest, so little work that it is not to decide how large parts are:
         sums that are cleared, many at once."""
-        if number == len(self._nests) - 1 or self._unit(nest, level) in (None, 1):
+        if number == len(self._nests) - 1 or _unit(nest, level) in (None, 1):
             return False
-        is_own = all(store.buffer in self._scratch for store in nest.structure.stores)
-        return is_own and _work(nest) * MOST_PARTS <= sum(map(_work, self._nests))
+        return self._is_scratch(nest) and _work(nest) * MOST_PARTS <= sum(map(_work, self._nests))
 
     def _level_of(self, number: int) -> Level | None:
         """The loop by which an earlier nest is cut; None: it is not."""
-        nest = self._nests[number]
-        found: list[tuple[Level, Reading]] = []
+        nest, found = self._nests[number], list[Reading]()
         for store in nest.structure.stores:
             digits = self._needs if store.buffer in self._scratch else self._own
             digit = digits.get(store.buffer)
@@ -226,23 +345,19 @@ class _Cutter:
             if known is None or (found and known[0] is not nest):
                 return None
             nest = self._nests[number] = known[0]
-            found.append((known[1], known[2]))
-        if len({level.counter for level, _ in found}) != 1 or self._unit(nest, found[0][0]) is None:
+            found.append(known[1])
+        if len({reading.level.counter for reading in found}) != 1 or _unit(nest, found[0].level) is None:
             return None
-        self._rooms += [(number, room) for _, reading in found for room in reading.rooms]
-        return found[0][0]
+        self._rooms += [(number, room) for reading in found for room in reading.rooms]
+        return found[0].level
 
-    def _need(self, number: int, nest: Nest, level: Level | None) -> None:
+    def _need(self, number: int, part: NestPart) -> None:
         """Notes which elements of scratch buffers the nest's part reads."""
-        for load in nest.structure.loads.values():
-            if load.buffer not in self._scratch:
-                continue
-            reading = None if level is None else read_digit(nest.structure, load, level)
-            digit = None if reading is None else reading.digit
-            if reading is not None:
-                self._rooms += [(number, room) for room in reading.rooms]
-            if self._needs.setdefault(load.buffer, digit) != digit:
-                self._needs[load.buffer] = None
+        for load in part.nest.structure.loads.values():
+            if load.buffer in self._scratch:
+                digit = self._digit(part, load, number)
+                if self._needs.setdefault(load.buffer, digit) != digit:
+                    self._needs[load.buffer] = None
 
     def _apart(self, parts: Sequence[NestPart]) -> tuple[tuple[Place, Place], ...] | None:
         """What other nests touch of what is stored to the program's buffers; None if it is the same."""
@@ -250,7 +365,7 @@ class _Cutter:
         places = [
             (number, access)
             for number, part in enumerate(parts)
-            for access in _accesses(part.nest)
+            for access in part.nest.structure.accesses
             if access.buffer not in self._scratch
         ]
         for number, store in places:
@@ -263,31 +378,25 @@ class _Cutter:
                     continue
                 if store.buffer is not access.buffer:
                     found.append(((number, store), (other, access)))
-                elif not (self._is_own(parts[number], store) and self._is_own(parts[other], access)):
+                elif not all(self._is_own(parts, place) for place in ((number, store), (other, access))):
                     return None
-                else:
-                    self._check(number, parts[number], store)
-                    self._check(other, parts[other], access)
         return tuple(found)
 
-    def _is_own(self, part: NestPart, access: ElementAccess) -> bool:
+    def _is_own(self, parts: Sequence[NestPart], place: Place) -> bool:
         """Whether a part touches nothing but its own elements."""
-        digit = self._own.get(access.buffer)
-        reading = None if part.level is None else read_digit(part.nest.structure, access, part.level)
-        return reading is not None and reading.digit == digit
-
-    def _check(self, number: int, part: NestPart, access: ElementAccess) -> None:
-        assert part.level is not None
-        reading = read_digit(part.nest.structure, access, part.level)
-        assert reading is not None
-        self._rooms += [(number, room) for room in reading.rooms]
+        number, access = place
+        digit = self._digit(parts[number], access, number)
+        return digit is not None and digit == self._own.get(access.buffer)
 
 
-def _is_counted_alike(nest: Nest) -> bool:
-    """Whether its loops, also those that have become one, run as often as others of the same numbers, where a
-    guard fails too: the product of digits may wrap there."""
-    levels, products = nest.reader.levels.values(), nest.reader.products
-    return all(map(is_counted_alike, levels)) and all(product.number is not None for product in products)
+def _unit(nest: Nest, level: Level) -> int | None:
+    """Iterations of a loop that the plan takes together; None if they are not parallel."""
+    plan = nest.plan
+    if plan.in_order or level in plan.reductions:
+        return None
+    if plan.fold is not None and level is plan.fold.columns:
+        return None
+    return lcm(*(_together(one, level) for one in (plan, plan.alternative) if one is not None))
 
 
 def _together(plan: Plan, level: Level) -> int:
@@ -332,10 +441,10 @@ def _greatest(level: Level) -> int:
 
 def _is_worth_it(parts: Sequence[NestPart]) -> bool:
     """There is enough to share, and what all parts do once more is little."""
-    whole = sum(_work(nest) for nest, level in parts if level is None)
-    return max(whole * _REPEATED, LEAST_WORK) <= sum(
-        _work(nest) for nest, level in parts if level is not None
+    whole, shared = (
+        sum(_work(nest) for nest, level in parts if (level is None) == is_whole) for is_whole in (True, False)
     )
+    return max(whole * _REPEATED, LEAST_WORK) <= shared
 
 
 def _work(nest: Nest) -> int:

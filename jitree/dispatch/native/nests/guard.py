@@ -1,16 +1,25 @@
-"""What is checked once in front of a nest: that each access stays in its buffer, and that nothing which is
-stored overlaps what other accesses touch. Also computes what the nest needs of values from outside.
+"""Checks buffers and overlaps once in front of a nest.
+
+Each access stays in its buffer, and nothing which is stored overlaps what other accesses touch. It also
+computes what the nest needs of values from outside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from jitree.base.records import NamedTuple
 from jitree.dispatch.native.nests.body import Body
 from jitree.dispatch.native.nests.computed import BoundWriter, Extremes, separated
 from jitree.dispatch.native.nests.plan import Order, PlannedNest
-from jitree.dispatch.native.nests.polynomials import NARROW_BITS, SYMBOL_BITS, Polynomial, is_narrow, is_wide
+from jitree.dispatch.native.nests.polynomials import (
+    NARROW_BITS,
+    SYMBOL_BITS,
+    ZERO,
+    Polynomial,
+    is_narrow,
+    is_wide,
+)
 from jitree.dispatch.native.nests.reading import PolynomialReader
 from jitree.dispatch.native.nests.rewrites import narrowed
 from jitree.dispatch.native.nests.structure import ELEMENT_LLVM, ElementAccess, Level, NotANest, Structure
@@ -30,7 +39,7 @@ def require_sizes(structure: Structure, reader: PolynomialReader) -> None:
             raise NotANest("a bound with large factors")
         if (level.extent or 0) > 1 << SYMBOL_BITS:
             raise NotANest("more than 2**31 iterations")
-    for access in (*structure.loads.values(), *structure.stores):
+    for access in structure.accesses:
         if not all(map(is_wide, (access.index, *narrowed(access, structure).polynomials))):
             raise NotANest("an index with large factors")
 
@@ -41,7 +50,7 @@ def _parts(access: ElementAccess) -> Polynomial:
 
 
 class Range(NamedTuple):
-    """First and last element of an access, and their addresses (the last one's end)."""
+    """Holds the addresses at which an access begins and ends."""
 
     start: str
     end: str
@@ -54,7 +63,10 @@ def are_apart(writer: Writer, left: Range, right: Range) -> str:
 
 
 class Guard:
-    """Writes the checks; :meth:`write` ends with a new block in which the nest may run."""
+    """Writes the checks of one nest.
+
+    :meth:`write` ends with a new block in which it may run.
+    """
 
     def __init__(self, writer: Writer, nest: PlannedNest, body: Body) -> None:
         self._writer = writer
@@ -67,47 +79,37 @@ class Guard:
         self._narrowed = {access: narrowed(access, nest.structure) for access in nest.structure.accesses}
         self._bounds = BoundWriter(writer, body.invariant, self._linear, self._require)
         self.ranges: dict[ElementAccess, Range] = {}
-        """What accesses touch, after :meth:`gather`."""
+        """What accesses touch, when the guard is written."""
 
     def write(self) -> None:
-        writer, context = self._writer, self._writer.context
-        accesses = list(self._narrowed)
-        self._begin()
-        self._go_on_if_all(context.deopt)
-        self._live_outs()
-        for level in self._structure.levels:
-            if level.extent is None:
-                self._conditions.append(writer.let(f"icmp sgt i64 {self._body.places.extents[level]}, 0"))
-        self._go_on_if_all(context.done)
-        ranges = {access: self._range(access) for access in accesses}
-        self._require_apart(ranges)
-        for store, order in self._plan.injective.items():
-            self._require_injective(store, order)
-        self._go_on_if_all(context.deopt)
-        for access in accesses:
-            self._pointer(access)
+        context = self._writer.context
+        for _, otherwise in zip(self._stages(), (context.deopt, context.done, context.deopt), strict=True):
+            self._go_on_if_all(otherwise)
 
     def gather(self) -> tuple[str, str]:
         """As :meth:`write`, in one block: whether the nest may run, and whether it has iterations."""
-        self._begin()
-        fits = self._taken()
-        self._live_outs()
-        for level in self._structure.levels:
-            if level.extent is None:
-                extent = self._body.places.extents[level]
-                self._conditions.append(self._writer.let(f"icmp sgt i64 {extent}, 0"))
-        runs = self._taken()
-        ranges = self.ranges = {access: self._range(access) for access in self._narrowed}
-        self._require_apart(ranges)
-        for store, order in self._plan.injective.items():
-            self._require_injective(store, order)
-        inside = self._taken()
-        for access in ranges:
-            self._pointer(access)
+        fits, runs, inside = [self._taken() for _ in self._stages()]
         if runs != "true":
             empty = self._writer.let(f"xor i1 {runs}, true")
             inside = self._writer.let(f"or i1 {empty}, {inside}")
         return self._writer.let(f"and i1 {fits}, {inside}"), runs
+
+    def _stages(self) -> Iterator[None]:
+        """Writes the conditions of a program's numbers, of iterations, and of ranges; then pointers."""
+        self._begin()
+        yield
+        self._live_outs()
+        for level in self._structure.levels:
+            if level.extent is None:
+                self._require(f"icmp sgt i64 {self._body.places.extents[level]}, 0")
+        yield
+        self.ranges = {access: self._range(access) for access in self._narrowed}
+        self._require_apart(self.ranges)
+        for store, order in self._plan.injective.items():
+            self._require_injective(store, order)
+        yield
+        for access in self.ranges:
+            self._pointer(access)
 
     def _begin(self) -> None:
         for value in self._invariants:
@@ -132,89 +134,69 @@ class Guard:
             distance = writer.let(f"mul i64 {count}, {outermost.step}")
             writer.do(f"{value.name} = add i64 {distance}, {self._polynomial(outermost.initial, 'i64')}")
 
-    def _require(self, condition: str) -> None:
-        self._conditions.append(condition)
+    def _require(self, comparison: str) -> None:
+        self._conditions.append(self._writer.let(comparison))
 
     def _taken(self) -> str:
         """All conditions so far, which are done with."""
-        result = self._all() if self._conditions else "true"
+        result, *others = self._conditions or ["true"]
         self._conditions = []
+        for condition in others:
+            result = self._writer.let(f"and i1 {result}, {condition}")
         return result
 
     def _go_on_if_all(self, otherwise: str) -> None:
         if self._conditions:
             label = self._writer.fresh("fits")
-            self._writer.branch(self._all(), label, otherwise)
+            self._writer.branch(self._taken(), label, otherwise)
             self._writer.go_on(label)
-            self._conditions = []
-
-    def _all(self) -> str:
-        result = self._conditions[0]
-        for condition in self._conditions[1:]:
-            result = self._writer.let(f"and i1 {result}, {condition}")
-        return result
 
     def _require_numbers(self, accesses: Collection[ElementAccess]) -> None:
         """That polynomials are the program's numbers wherever something has been concluded from them."""
         self._require_small(accesses)
-        self._require_limits(accesses)
-        self._require_products()
-        self._extents()
-        self._require_proved()
-
-    def _require_small(self, accesses: Iterable[ElementAccess]) -> None:
-        polynomials = [access.index for access in accesses]
-        polynomials += [item for access in accesses for item in self._narrowed[access].polynomials]
-        levels = (self._structure.outermost, *self._reader.levels.values())
-        polynomials += [polynomial for level in levels for polynomial in (level.initial, level.bound)]
-        polynomials += self._reader.inner
-        polynomials += self._reader.products
-        symbols = {symbol for item in polynomials for symbol in item.symbols()}
-        symbols -= self._reader.computed.union(self._structure.counters)
-        symbols |= self._reader.not_negative
-        for symbol in sorted(symbols, key=lambda value: value.number):
-            name, limit = self._symbol(symbol), 1 << SYMBOL_BITS
-            if symbol not in self._reader.not_negative:
-                name, limit = self._writer.let(f"add i64 {name}, {limit}"), 2 * limit
-            self._conditions.append(self._writer.let(f"icmp ult i64 {name}, {limit}"))
-
-    def _require_limits(self, accesses: Iterable[ElementAccess]) -> None:
-        """What predicates compare with is not negative: then what passes them lies between 0 and that."""
         for limit in (limit for access in accesses for limit in self._narrowed[access].limits):
-            if limit.number is None:
-                self._conditions.append(self._writer.let(f"icmp sge i64 {self._polynomial(limit, 'i64')}, 0"))
-
-    def _require_products(self) -> None:
-        """Extremes of split loops are the products of what they are split into."""
-        for product in self._reader.products:
+            if limit.number is None:  # then what passes the predicate lies between 0 and that
+                self._require(f"icmp sge i64 {self._polynomial(limit, 'i64')}, 0")
+        for product in self._reader.products:  # of what loops are split into: their extremes
             if not is_narrow(product):
                 value = self._polynomial(product, "i128")
                 self._require_narrow(Extremes(value, value))
+        self._extents()
+        levels = tuple(self._reader.levels.values())
+        for polynomial in self._reader.proved:  # does not wrap in any iteration
+            self._require_narrow(self._reach(polynomial, ZERO, "i128", levels))
 
-    def _require_proved(self) -> None:
-        """What orders have been concluded from does not wrap in any iteration."""
-        for polynomial in self._reader.proved:
-            levels = self._reader.levels.values()
-            self._require_narrow(self._reach_of(polynomial, Polynomial.constant(0), "i128", levels))
+    def _require_small(self, accesses: Collection[ElementAccess]) -> None:
+        """That values from outside are."""
+        reader, structure = self._reader, self._structure
+        polynomials = [access.index for access in accesses]
+        polynomials += [item for access in accesses for item in self._narrowed[access].polynomials]
+        levels = (structure.outermost, *reader.levels.values())
+        polynomials += [polynomial for level in levels for polynomial in (level.initial, level.bound)]
+        polynomials += reader.inner + reader.products
+        symbols = {symbol for item in polynomials for symbol in item.symbols()}
+        symbols -= reader.computed.union(structure.counters)
+        for symbol in sorted(symbols | reader.not_negative, key=lambda value: value.number):
+            name, limit = self._body.invariant(symbol), 1 << SYMBOL_BITS
+            if symbol not in reader.not_negative:
+                name, limit = self._writer.let(f"add i64 {name}, {limit}"), 2 * limit
+            self._require(f"icmp ult i64 {name}, {limit}")
 
     def _require_narrow(self, bounds: Extremes) -> None:
         """That numbers of 128 bits between these have few."""
-        self._require(self._writer.let(f"icmp sgt i128 {bounds.low}, {-1 << NARROW_BITS}"))
-        self._require(self._writer.let(f"icmp slt i128 {bounds.high}, {1 << NARROW_BITS}"))
-
-    def _symbol(self, value: Value) -> str:
-        return self._body.invariant(value)
+        self._require(f"icmp sgt i128 {bounds.low}, {-1 << NARROW_BITS}")
+        self._require(f"icmp slt i128 {bounds.high}, {1 << NARROW_BITS}")
 
     def _extents(self) -> None:
         for level in self._structure.levels:
             extent = self._body.places.extents[level] = self._extent(level)
             if level.extent is None:
-                self._conditions.append(self._writer.let(f"icmp sle i64 {extent}, {1 << SYMBOL_BITS}"))
+                self._require(f"icmp sle i64 {extent}, {1 << SYMBOL_BITS}")
         for level in self._reader.levels.values():  # also of those that have become one
             for polynomial in (level.initial, level.bound) if level.unsigned else ():
                 if polynomial.number is None:  # else an unsigned comparison means another one
                     value = self._polynomial(polynomial, "i64")
-                    self._conditions.append(self._writer.let(f"icmp sge i64 {value}, 0"))
+                    self._require(f"icmp sge i64 {value}, 0")
 
     def _extent(self, level: Level) -> str:
         writer, number = self._writer, level.extent
@@ -232,7 +214,7 @@ class Guard:
         for monomial, number in polynomial.terms.items():
             term = str(number)
             for symbol in monomial:
-                name = self._symbol(symbol)
+                name = self._body.invariant(symbol)
                 if kind == "i128":
                     name = self._writer.let(f"sext i64 {name} to i128")
                 term = name if term == "1" else self._writer.let(f"mul {kind} {name}, {term}")
@@ -244,7 +226,7 @@ class Guard:
         writer = self._writer
         without = self._narrowed[access]
         kind = self._kind(access)
-        low, high = self._reach(without.rest, without.highest, kind)
+        low, high = self._reach(without.rest, without.highest, kind, self._structure.levels)
         if access.computed:
             parts = self._sum_of_parts(access.computed)
             self._bounds.require_small(parts)
@@ -255,22 +237,18 @@ class Guard:
         buffer = writer.context.buffer(access.buffer)
         room = buffer.length if access.instruction.results else buffer.room
         elements = writer.let(f"lshr i64 {room}, {access.bytes.bit_length() - 1}")
-        self._conditions.append(writer.let(f"icmp sge {kind} {low}, 0"))
-        self._conditions.append(writer.let(f"icmp slt {kind} {high}, {self._widened(elements, kind)}"))
+        self._require(f"icmp sge {kind} {low}, 0")
+        self._require(f"icmp slt {kind} {high}, {self._widened(elements, kind)}")
         address = writer.let(f"ptrtoint ptr {buffer.address} to i64")
         return Range(
             self._address(address, low, kind, access, 0),
             self._address(address, high, kind, access, access.bytes),
         )
 
-    def _reach(self, polynomial: Polynomial, highest: Polynomial, kind: str) -> Extremes:
-        """Least and greatest value over all iterations, where ``highest`` may be added or not."""
-        return self._reach_of(polynomial, highest, kind, self._structure.levels)
-
-    def _reach_of(
-        self, polynomial: Polynomial, highest: Polynomial, kind: str, levels: Collection[Level]
+    def _reach(
+        self, polynomial: Polynomial, highest: Polynomial, kind: str, levels: tuple[Level, ...]
     ) -> Extremes:
-        writer = self._writer
+        """Least and greatest value over all iterations, where ``highest`` may be added or not."""
         base = polynomial.without(level.counter for level in levels)
         low, high = self._polynomial(base, kind), self._polynomial(base.sum(highest), kind)
         for level in levels:
@@ -281,7 +259,7 @@ class Guard:
             value = self._polynomial(coefficient, kind)
             span = self._product(value, last, kind)
             if coefficient.number is None:
-                self._conditions.append(writer.let(f"icmp sge {kind} {value}, 0"))
+                self._require(f"icmp sge {kind} {value}, 0")
             if (coefficient.number or 1) > 0:
                 high = self._sum(high, span, kind)
             else:
@@ -292,7 +270,7 @@ class Guard:
         """Of a polynomial in a computed part of an index."""
         found = separated(self._reader.read(value), self._reader.computed)
         assert found is not None
-        bounds = self._reach(found[0], Polynomial.constant(0), "i64")
+        bounds = self._reach(found[0], ZERO, "i64", self._structure.levels)
         if not found[1]:
             return bounds
         parts = self._sum_of_parts(found[1])
@@ -315,11 +293,9 @@ class Guard:
         return "i64" if all(map(is_narrow, polynomials)) else "i128"
 
     def _widened(self, name: str, kind: str) -> str:
-        return (
-            name
-            if kind == "i64" or not name.startswith("%")
-            else self._writer.let(f"sext i64 {name} to i128")
-        )
+        if kind == "i64" or not name.startswith("%"):
+            return name
+        return self._writer.let(f"sext i64 {name} to i128")
 
     def _last(self, level: Level, kind: str) -> str:
         number = level.extent
@@ -327,21 +303,17 @@ class Guard:
             return str(number - 1)
         return self._writer.let(f"sub {kind} {self._widened(self._extent(level), kind)}, 1")
 
-    def _product(self, value: str, last: str, kind: str) -> str:
-        if value.startswith("%"):
-            return self._writer.let(f"mul {kind} {value}, {last}")
-        if last.startswith("%"):
-            return self._writer.let(f"mul {kind} {last}, {value}")
-        return str(int(value) * int(last))
+    def _product(self, left: str, right: str, kind: str) -> str:
+        return self._folded("mul", left, right, kind) or str(int(left) * int(right))
 
     def _sum(self, left: str, right: str, kind: str) -> str:
-        if left.startswith("%"):
-            return self._writer.let(f"add {kind} {left}, {right}")
-        return (
-            self._writer.let(f"add {kind} {right}, {left}")
-            if right.startswith("%")
-            else str(int(left) + int(right))
-        )
+        return self._folded("add", left, right, kind) or str(int(left) + int(right))
+
+    def _folded(self, operation: str, left: str, right: str, kind: str) -> str:
+        """The result of an instruction; empty where both operands are constants."""
+        if not left.startswith("%"):
+            left, right = right, left
+        return self._writer.let(f"{operation} {kind} {left}, {right}") if left.startswith("%") else ""
 
     def _address(self, address: str, element: str, kind: str, access: ElementAccess, extra: int) -> str:
         writer = self._writer
@@ -394,13 +366,11 @@ class Guard:
             reach = self._sum(self._product(value, self._last(level, kind), kind), reach, kind)
 
     def _pointer(self, access: ElementAccess) -> None:
-        writer = self._writer
-        counters = self._structure.counters
-        base = self._polynomial(access.index.without(counters), "i64")
+        base = self._polynomial(access.index.without(self._structure.counters), "i64")
         for level in self._structure.levels:
-            coefficient = access.index.coefficient(level.counter)
+            coefficient = access.step(level)
             if coefficient.terms:
                 self._body.places.coefficients[access, level] = self._polynomial(coefficient, "i64")
-        address = writer.context.buffer(access.buffer).address
-        kind = ELEMENT_LLVM[access.element]
-        self._body.places.pointers[access] = writer.let(f"getelementptr {kind}, ptr {address}, i64 {base}")
+        address = self._writer.context.buffer(access.buffer).address
+        pointer = self._writer.at(ELEMENT_LLVM[access.element], address, base)
+        self._body.places.pointers[access] = pointer

@@ -12,14 +12,12 @@ from typing import Final
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.body import Body
-from jitree.dispatch.native.nests.looks import Looks
 from jitree.dispatch.native.nests.memory import NestOperand, NestRegion, Offsets
-from jitree.dispatch.native.nests.panels import DepthBlock, Panels, WordPanels
 from jitree.dispatch.native.nests.products import PairRanges, Products
 from jitree.dispatch.native.nests.reductions import RowExtreme, is_zero
 from jitree.dispatch.native.nests.structure import ElementAccess, Level
-from jitree.dispatch.native.nests.tiles import Tile, iterations
-from jitree.dispatch.native.nests.writer import Writer
+from jitree.dispatch.native.nests.tiles import DepthBlock, Panels, Tile, WordPanels, iterations
+from jitree.dispatch.native.nests.writer import Looks, Writer
 from jitree.dispatch.native.ssa import Value
 
 Counters = dict[Level, str]
@@ -55,7 +53,7 @@ class TileSums(NamedTuple):
 
 
 class NestLoops:
-    """Writes the loops of a nest that has passed its guard, or a range of one loop."""
+    """Writes the loops of a nest; of one, perhaps a range."""
 
     def __init__(self, writer: Writer, body: Body, part: LoopRange | None) -> None:
         nest = body.nest
@@ -130,7 +128,7 @@ class NestLoops:
             self._along_vector(counters)
 
     def _in_order(self, counters: Counters) -> None:
-        region = NestRegion(counters, None, squares=False)
+        region = NestRegion(counters)
         loads = {access: value for value, access in self._structure.loads.items()}
         for access in sorted((*loads, *self._structure.stores), key=lambda access: access.position):
             if access in loads:
@@ -313,7 +311,7 @@ class NestLoops:
             else:
                 values = self._reduce(reductions, sums, values)
             results = [NestOperand(text, self._plan.lanes) for text in values]
-            region = NestRegion(counters, tile.mask, squares=False)
+            region = NestRegion(counters, tile.mask)
         for (store, offsets), operand in zip(keys, results, strict=True):
             body.store(region, store, operand, offsets)
 
@@ -344,7 +342,7 @@ class NestLoops:
 
         def load(first: str, vectors: int, mask: str | None) -> list[str]:
             masks = None if mask is None else (mask,)
-            region = NestRegion({**sums.outer.counters, level: first}, masks, squares=False)
+            region = NestRegion({**sums.outer.counters, level: first}, masks)
             found = []
             for number in range(vectors):
                 operand = body.value(region, extreme.element, {**offsets, level: number * lanes})
@@ -354,7 +352,7 @@ class NestLoops:
         row = RowExtreme(self._writer, self._looks, extreme, level, shape, load)
         found = row.of(values[0])
         with self._writer.maybe(is_zero(self._writer, 1, found), self._carried(sums, [found])) as branch:
-            region = NestRegion({**sums.outer.counters, level: row.first_zero()}, None, squares=False)
+            region = NestRegion({**sums.outer.counters, level: row.first_zero()})
             branch.next = self._step(region, sums.keys, values, {})
         return branch.result
 
@@ -383,7 +381,7 @@ class NestLoops:
             squares = steps == (self._plan.lanes if products is None else products.square)
             region = sums.inside(level, iteration.counter, squares).outer
             if self._plan.ahead is not None and steps > 1:
-                region.ahead = NestRegion(region.counters, None, squares=False)
+                region.ahead = NestRegion(region.counters)
             iteration.next = iteration.values
             if products is not None and steps > 1:
                 for step in range(0, steps, products.group):
@@ -431,7 +429,7 @@ class NestLoops:
     def _over_window(self, sums: TileSums, values: list[str]) -> list[str]:
         """All iterations of the reductions, written out."""
         counters = {**sums.outer.counters, **dict.fromkeys(self._plan.reductions, "0")}
-        region = NestRegion(counters, sums.outer.mask, squares=False)
+        region = NestRegion(counters, sums.outer.mask)
         values, keys = list(values), sums.keys
         for step, at in iterations(self._structure, self._plan, sums.copies):
             values[at : at + 1] = self._step(region, keys[at : at + 1], values[at : at + 1], step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import repeat
 from typing import Final
 
@@ -10,10 +11,11 @@ from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.reductions import Fold
 from jitree.dispatch.native.nests.structure import ELEMENT_LLVM, ElementAccess, Level, Structure
-from jitree.dispatch.native.nests.transpose import load_columns
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
 
+PARTS: Final = 4
+"""128-bit parts of a vector of 512 bits: instructions that work inside them are the cheap ones."""
 LARGEST_STRIDE: Final = 4
 """Elements between lanes up to which whole rows are loaded."""
 
@@ -22,14 +24,14 @@ Offsets = dict[Level, int]
 
 
 class NestOperand(NamedTuple):
-    """A computed value: a scalar for all lanes, or a vector."""
+    """Holds a computed value: a scalar for all lanes, or a vector."""
 
     text: str
     lanes: int
 
 
 class Places:
-    """What the emitted loops use: names and constants."""
+    """Holds names and constants that the emitted loops use."""
 
     def __init__(self) -> None:
         self.extents: dict[Level, str] = {}
@@ -52,25 +54,21 @@ class Places:
 
 
 class Panel(NamedTuple):
-    """Elements in the order in which tiles need them."""
+    """Names elements in the order in which tiles need them."""
 
     origin: str
     """Where the row of iteration 0 of the last reduction would be."""
     lanes: int
     """Elements of a row."""
     sums: str = ""
-    """The row of sums after a panel of words (``dots.py``)."""
+    """The row of sums after a panel of words (``products.py``)."""
 
 
 class NestRegion:
-    """A block that is being written: what the counters are in it, and what has been computed in it."""
+    """Holds the counters of a block that is being written, and what it computes."""
 
     def __init__(
-        self,
-        counters: dict[Level, str],
-        mask: tuple[str, ...] | None,
-        squares: bool,
-        panels: dict[ElementAccess, Panel] | None = None,
+        self, counters: dict[Level, str], mask: tuple[str, ...] | None = None, squares: bool = False
     ) -> None:
         self.counters = counters
         self.mask = mask
@@ -82,13 +80,13 @@ class NestRegion:
         self.known: dict[tuple[object, ...], NestOperand] = {}
         self.rows: dict[tuple[object, ...], list[str]] = {}
         self.pointers: dict[tuple[object, ...], str] = {}
-        self.panels: dict[ElementAccess, Panel] = {} if panels is None else panels
+        self.panels: dict[ElementAccess, Panel] = {}
         self.ahead: NestRegion | None = None
         """The same block for values that are computed for several of its iterations at once."""
 
 
 class _Factors(NamedTuple):
-    """What an index moves by with each loop: a number, or the name of one."""
+    """Holds what an index moves by with each loop: numbers or names."""
 
     all: list[tuple[Level, str]]
     fixed: list[tuple[Level, int]]
@@ -97,7 +95,10 @@ class _Factors(NamedTuple):
 
 
 class Memory:
-    """Writes the accesses of one nest. Masks are vectors of i1 over the plan's lanes; None: all lanes."""
+    """Writes the accesses of one nest.
+
+    Masks are vectors of i1 over the plan's lanes; None: all lanes.
+    """
 
     def __init__(self, writer: Writer, structure: Structure, plan: Plan, places: Places) -> None:
         self._writer = writer
@@ -272,7 +273,7 @@ class Memory:
     ) -> NestOperand:
         """A column of a block of rows, out of the block's copy."""
         writer, lanes, along = self._writer, self._plan.lanes, self._plan.reductions[-1]
-        block = NestRegion({**region.counters, along: "0"}, None, squares=False)
+        block = NestRegion({**region.counters, along: "0"})
         first = self.pointer(block, access, {**offsets, along: 0})
         copy = writer.at("i8", first, self.places.distance)
         column = writer.let(f"add i64 {region.counters[along]}, {offsets.get(along, 0)}")
@@ -386,3 +387,60 @@ class Memory:
         writer.context.declare(f"declare void {name}({vector}, {pointers}, i32, {bits})")
         arguments = f"{vector} {text}, {pointers} {places}, i32 1, {bits} {mask or 'splat (i1 true)'}"
         writer.do(f"call void {name}({arguments})")
+
+
+def part_columns(lanes: int) -> int:
+    """How many columns a part has."""
+    return lanes // PARTS
+
+
+def load_columns(writer: Writer, element: str, lanes: int, load: Callable[[int, int, int], str]) -> list[str]:
+    """The columns of a square of ``lanes`` rows; ``load(row, first, count)`` loads a piece of a row.
+
+    The squares of parts change places by being loaded where they belong, the elements of each square by
+    interleaving: half the shuffles of a transposition in registers.
+    """
+    width = part_columns(lanes)
+    columns: list[str] = []
+    for part in range(PARTS):
+        rows = []
+        for row in range(width):
+            pieces = [load(row + width * other, width * part, width) for other in range(PARTS)]
+            halves = [_join(writer, element, width, *pieces[at : at + 2]) for at in (0, 2)]
+            rows.append(_join(writer, element, 2 * width, *halves))
+        columns += interleaved(writer, element, PARTS, rows)
+    return columns
+
+
+def _join(writer: Writer, element: str, count: int, left: str, right: str) -> str:
+    return writer.shuffled(f"<{count} x {element}>", range(2 * count), left, right)
+
+
+def interleaved(writer: Writer, element: str, parts: int, rows: list[str]) -> list[str]:
+    """Transposes the squares of the parts of as many rows as a part has elements."""
+    size, count = 1, len(rows)
+    while size < count:
+        # Runs of `size` elements of two rows alternate: the lower halves of the parts, then the upper ones.
+        half = count // 2
+        merged: list[str] = []
+        for first in range(half):
+            for start in (0, half):
+                merged.append(
+                    _alternate(writer, element, parts, rows[first], rows[first + half], start, count)
+                )
+        rows = merged
+        size *= 2
+    return rows
+
+
+def _alternate(
+    writer: Writer, element: str, parts: int, left: str, right: str, start: int, width: int
+) -> str:
+    lanes = parts * width
+    order = [
+        lane + part * width + source * lanes
+        for part in range(parts)
+        for lane in range(start, start + width // 2)
+        for source in (0, 1)
+    ]
+    return writer.shuffled(f"<{lanes} x {element}>", order, left, right)

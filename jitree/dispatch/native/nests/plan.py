@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from jitree.base.records import NamedTuple
 from jitree.dispatch.native.nests.contractions import Product
-from jitree.dispatch.native.nests.dependence import Dependence
 from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.nests.reading import PolynomialReader
+from jitree.dispatch.native.nests.recognise import Dependence
 from jitree.dispatch.native.nests.reductions import Extreme, Fold
 from jitree.dispatch.native.nests.structure import ElementAccess, Level, Structure
 from jitree.dispatch.native.ssa import SsaLoop, Value
@@ -42,7 +42,7 @@ class Plan(NamedTuple):
     transposed: Mapping[Value, Level] = _NONE
     """Loads of rows along this loop that become columns in registers."""
     packed: tuple[Value, ...] = ()
-    """Loads along the last reduction that become rows of panels in memory (``panels.py``)."""
+    """Loads along the last reduction that become rows of panels in memory (``tiles.py``)."""
     prepacked: tuple[Value, ...] = ()
     """Loads of constants that are read from copies (``../packed.py``)."""
     block: int = 0

@@ -42,9 +42,10 @@ def _wrap(number: int) -> int:
 
 
 class Polynomial:
-    """Sums monomials with integer coefficients, none of them 0; the empty monomial is the constant.
+    """Sums monomials with integer coefficients, none of them 0.
 
-    It never changes, so it keeps the answers that the terms alone decide: some are asked for in each loop.
+    The empty monomial is the constant. It never changes, so it keeps the answers that the terms alone decide:
+    some are asked for in each loop.
     """
 
     __slots__ = ("_bits", "_coefficients", "_symbols", "number", "terms")

@@ -208,7 +208,7 @@ class Products:
 
 
 class Magnitudes(NamedTuple):
-    """Holds the least and the greatest exponent of some numbers that are not zero, as i32."""
+    """Holds the least and the greatest exponent of numbers that are not zero."""
 
     least: str
     greatest: str
@@ -286,7 +286,7 @@ class PairRanges:
         whole, rest = writer.whole(start, end, lanes)
 
         def place(counter: str) -> str:
-            region = NestRegion({**counters, row: counter}, None, squares=False)
+            region = NestRegion({**counters, row: counter})
             return self._memory.pointer(region, access, {})
 
         with writer.loop_if_any(start, whole, lanes, [(kind, text) for text in found]) as iteration:

@@ -25,12 +25,11 @@ from typing import Final
 from jitree.base import processor
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
-from jitree.dispatch.native.nests.dependence import Dependence
-from jitree.dispatch.native.nests.looks import Looks
 from jitree.dispatch.native.nests.operations import emit
 from jitree.dispatch.native.nests.polynomials import Polynomial
+from jitree.dispatch.native.nests.recognise import Dependence
 from jitree.dispatch.native.nests.structure import ElementAccess, Level, Structure, new_level
-from jitree.dispatch.native.nests.writer import Writer
+from jitree.dispatch.native.nests.writer import Looks, Writer
 from jitree.dispatch.native.ssa import Value
 
 LEAST_ROW: Final = 96

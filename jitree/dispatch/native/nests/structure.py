@@ -56,7 +56,7 @@ def new_level(number: int, like: Value, bound: Polynomial, step: int = 1, unsign
 
 
 class Split(NamedTuple):
-    """Names a loop that became two, of which the inner one may be split again."""
+    """Names a loop that became two; the inner one may be split again."""
 
     whole: Level
     outer: Level

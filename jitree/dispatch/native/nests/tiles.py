@@ -1,8 +1,14 @@
-"""Describes what the loops of a nest write together: tiles and windows.
+"""Describes tiles, orders windows, writes panels: what loops compute together.
 
-Windows are reductions of so few iterations that they are written out, as those of depthwise convolutions
+*Windows* are reductions of so few iterations that they are written out, as those of depthwise convolutions
 and pooling. Rows of such a window are rows of its neighbours' windows, too. Written in the order in which
 rows lie in memory, a tile reads each of them once; each element still has its own iterations in their order.
+
+*Panels*: a matrix product with a transposed matrix reads its rows in squares that are transposed in registers
+(``memory.py``). Where many rows of the other matrix meet the same square, it is put into memory instead, a
+block of the reduction at a time, side by side as lanes need it, and read from there. Four rows are read at
+once: where rows are a power of two apart, more of them would drive each other out of the cache. Words of
+several iterations (``contractions.py``) are put there too, followed by their sums where elements are moved.
 """
 
 from __future__ import annotations
@@ -10,12 +16,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise, product, repeat
 from operator import mul
+from typing import Final
 
 from jitree.base.records import NamedTuple
-from jitree.dispatch.native.nests.memory import Offsets
-from jitree.dispatch.native.nests.panels import DepthBlock
+from jitree.codegen.ir_text import llvm_type
+from jitree.dispatch.native.nests.contractions import LANES, Product
+from jitree.dispatch.native.nests.memory import Memory, NestRegion, Offsets, Panel, interleaved, part_columns
 from jitree.dispatch.native.nests.plan import Plan
-from jitree.dispatch.native.nests.structure import Level, Structure
+from jitree.dispatch.native.nests.products import Products
+from jitree.dispatch.native.nests.structure import ELEMENT_LLVM, ElementAccess, Level, Structure
+from jitree.dispatch.native.nests.writer import Writer
+
+PANEL_BYTES: Final = 8 << 10
+"""Bytes of all panels of a nest. As many are asked for ahead: more at a time wait for each other."""
+WORD_PANEL_BYTES: Final = 16 << 10
+"""… of a panel of words."""
+LINE_BYTES: Final = 64
+"""Bytes of a line of the cache."""
+_WORDS: Final = llvm_type("i32", LANES)
+
+
+class DepthBlock(NamedTuple):
+    """Names iterations of the last reduction, and their panels."""
+
+    start: str
+    end: str
+    panels: dict[ElementAccess, Panel]
 
 
 class Tile(NamedTuple):
@@ -78,3 +104,146 @@ def _factors(structure: Structure, plan: Plan) -> dict[Level, int] | None:
 def _distance(factors: dict[Level, int], offsets: Offsets) -> int:
     """Iterations of reductions and copies of a tile are of different loops: distances add up."""
     return sum(map(mul, factors.values(), map(offsets.get, factors, repeat(0))))
+
+
+class Panels:
+    """Writes the panels of one nest."""
+
+    def __init__(self, writer: Writer, memory: Memory, plan: Plan, accesses: Sequence[ElementAccess]) -> None:
+        self._writer = writer
+        self._memory = memory
+        self._plan = plan
+        self._accesses = accesses
+        self._memories: dict[ElementAccess, str] = {}
+        row = sum(access.bytes for access in accesses) * plan.lanes * plan.vectors
+        width = part_columns(plan.lanes)
+        self.block = max(PANEL_BYTES // row // width, 1) * width
+        """Iterations of the last reduction that panels have room for."""
+
+    def begin(self) -> None:
+        """Takes memory from the stack."""
+        for access in self._accesses:
+            size = self.block * self._plan.lanes * self._plan.vectors
+            kind = ELEMENT_LLVM[access.element]
+            self._memories[access] = self._writer.let(f"alloca [{size} x {kind}], align 64")
+
+    def write(
+        self, counters: dict[Level, str], start: str, end: str, firsts: Sequence[int], left: str | None
+    ) -> DepthBlock:
+        """Fills them for some iterations and vectors, which begin at these lanes. Of ``left`` lanes, if that
+        is given, the last one stands in those that do not exist."""
+        lanes = len(firsts) * self._plan.lanes
+        panels = {access: self._fill(access, counters, start, end, lanes, left) for access in self._accesses}
+        return DepthBlock(start, end, panels)
+
+    def _fill(
+        self, access: ElementAccess, counters: dict[Level, str], start: str, end: str, lanes: int,
+        left: str | None,
+    ) -> Panel:  # fmt: skip
+        writer, kind = self._writer, ELEMENT_LLVM[access.element]
+        width = part_columns(self._plan.lanes)
+        panel = writer.at(kind, self._memories[access], writer.let(f"mul i64 {start}, {-lanes}"))
+        whole, _ = writer.whole(start, end, width)
+        with writer.loop("0", str(lanes), width, []) as group:
+            rows = [self._row(access, counters, group.counter, row, left) for row in range(width)]
+            self._ask_ahead(access, rows, end)
+            lane, vector = writer.at(kind, panel, group.counter), f"<{width} x {kind}>"
+            with writer.loop_if_any(start, whole, width, []) as iteration:
+                places = [writer.at(kind, row, iteration.counter) for row in rows]
+                pieces = [writer.let(f"load {vector}, ptr {place}, align 1") for place in places]
+                for column, text in enumerate(interleaved(writer, kind, 1, pieces)):
+                    number = writer.let(f"add i64 {iteration.counter}, {column}")
+                    place = writer.at(kind, lane, writer.let(f"mul i64 {number}, {lanes}"))
+                    writer.do(f"store {vector} {text}, ptr {place}, align 1")
+            with writer.loop_if_any(whole, end, 1, []) as iteration:
+                place = writer.at(kind, lane, writer.let(f"mul i64 {iteration.counter}, {lanes}"))
+                for offset, row in enumerate(rows):
+                    element = writer.at(kind, row, iteration.counter)
+                    one = writer.let(f"load {kind}, ptr {element}, align 1")
+                    writer.do(f"store {kind} {one}, ptr {writer.at(kind, place, offset)}, align 1")
+        return Panel(panel, lanes)
+
+    def _ask_ahead(self, access: ElementAccess, rows: Sequence[str], end: str) -> None:
+        """Has the rows' part of the next block fetched while this one is computed with: so many rows are no
+        stream to a processor, and each line would be waited for."""
+        writer = self._writer
+        writer.context.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        for row in rows:
+            following = writer.at(ELEMENT_LLVM[access.element], row, end)
+            for offset in range(0, self.block * access.bytes, LINE_BYTES):
+                line = writer.at("i8", following, offset)
+                writer.do(f"call void @llvm.prefetch.p0(ptr {line}, i32 0, i32 2, i32 1)")
+
+    def _row(
+        self, access: ElementAccess, counters: dict[Level, str], group: str, row: int, left: str | None
+    ) -> str:
+        """The element of a lane in iteration 0."""
+        writer, vector = self._writer, self._plan.vector
+        assert vector is not None
+        lane = writer.let(f"add i64 {group}, {row}")
+        if left is not None:
+            lane = writer.intrinsic("smin", "i64", 1, [lane, writer.let(f"sub i64 {left}, 1")])
+        place = writer.let(f"add i64 {counters[vector]}, {lane}")
+        region = NestRegion({**counters, vector: place, self._plan.reductions[-1]: "0"})
+        return self._memory.pointer(region, access, {})
+
+
+class WordPanels:
+    """Writes the panel of words of one nest."""
+
+    def __init__(self, writer: Writer, products: Products, plan: Plan, product: Product) -> None:
+        self._writer = writer
+        self._products = products
+        self._product = product
+        self._plan = plan
+        self._memory = ""
+        square, iteration = product.square, 4 * plan.lanes * plan.vectors
+        self.block = max(WORD_PANEL_BYTES * product.group // iteration // square, 1) * square
+        """Iterations of the last reduction that the panel has room for."""
+
+    def begin(self) -> None:
+        """Takes memory from the stack: words, and a row of sums."""
+        words = (self.block // self._product.group + 1) * self._plan.lanes * self._plan.vectors
+        self._memory = self._writer.let(f"alloca [{words} x i32], align 64")
+
+    def write(
+        self, counters: dict[Level, str], start: str, end: str, firsts: Sequence[int], left: str | None
+    ) -> DepthBlock:
+        """Fills it for some iterations, as far as they are whole groups, and vectors that begin at these
+        lanes. Of ``left`` lanes, if that is given, those that do not exist are 0."""
+        writer, products, product = self._writer, self._products, self._product
+        group, square, lanes = product.group, product.square, len(firsts) * LANES
+        mask = None if left is None else (writer.lanes_before(left, LANES),)
+        origin = writer.at("i32", self._memory, writer.let(f"mul i64 {start}, {-lanes // group}"))
+        sums, done = ["zeroinitializer"] * len(firsts) if product.turned else [], start
+        for size in (square, group) if products.lies_along and mask is None else (group,):
+            whole, _ = writer.whole(done, end, size)
+            with writer.loop_if_any(done, whole, size, [(_WORDS, text) for text in sums]) as iteration:
+                at = {**counters, product.along: iteration.counter}
+                region = NestRegion(at, mask, squares=size == square)
+                iteration.next = self._groups(region, origin, firsts, size, iteration.values)
+            sums, done = iteration.result, whole
+        row = writer.at("i32", origin, writer.let(f"mul i64 {done}, {lanes // group}"))
+        for first, text in zip(firsts, sums, strict=False):
+            self._store(text, row, first)
+        return DepthBlock(start, end, {products.access: Panel(origin, lanes, row)})
+
+    def _groups(
+        self, region: NestRegion, origin: str, firsts: Sequence[int], size: int, sums: list[str]
+    ) -> list[str]:
+        """Writes the words of some iterations, and adds them up."""
+        vector, along, group = self._plan.vector, self._product.along, self._product.group
+        assert vector is not None
+        lanes, sums = len(firsts) * LANES, list(sums)
+        row = self._writer.let(f"mul i64 {region.counters[along]}, {lanes // group}")
+        base = self._writer.at("i32", origin, row)
+        for step in range(0, size, group):
+            for number, first in enumerate(firsts):
+                words = self._products.words(region, {vector: first, along: step})
+                self._store(words, base, step // group * lanes + first)
+                if sums:
+                    sums[number] = self._products.moved(sums[number], words)
+        return sums
+
+    def _store(self, text: str, base: str, place: int) -> None:
+        self._writer.do(f"store {_WORDS} {text}, ptr {self._writer.at('i32', base, place)}, align 4")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jitree.dispatch.native.nests import looks
+from jitree.dispatch.native.nests import writer
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.ssa import SsaFunction
 from tests.dispatch.native.nests.checking import check
@@ -48,7 +48,7 @@ def plan_of(function: SsaFunction) -> Plan:
     return only_nest(function).plan
 
 
-@pytest.mark.parametrize("work", [looks.WORK, 500], ids=["in one", "in parts"])
+@pytest.mark.parametrize("work", [writer.WORK, 500], ids=["in one", "in parts"])
 @pytest.mark.parametrize("is_greatest", [True, False])
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
@@ -63,7 +63,7 @@ def test_extremes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Few kinds of numbers in a row: often all of them are zeros, or none is a number."""
-    monkeypatch.setattr(looks, "WORK", work)
+    monkeypatch.setattr(writer, "WORK", work)
     function = extremes(rows, length, is_greatest)
     assert plan_of(function).folded is not None
     values = np.random.default_rng(seed).choice(np.array(kinds, np.float32), rows * length + 3)

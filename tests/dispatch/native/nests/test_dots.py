@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jitree.base import processor
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.lower import lower
-from jitree.dispatch.native.nests import contractions, panels, planner
+from jitree.dispatch.native.nests import contractions, planner, tiles
 from jitree.dispatch.native.source import from_program
 from jitree.dispatch.native.ssa import SsaFunction
 from tests.dispatch.native.nests import programs
@@ -50,7 +50,7 @@ def _processor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(contractions, "dot_lanes", lambda: lanes)
     monkeypatch.setattr(planner, "accumulators", lambda: accumulators)
     monkeypatch.setattr(planner, "copies", lambda: copies)
-    monkeypatch.setattr(panels, "WORD_PANEL_BYTES", 64 * 64)
+    monkeypatch.setattr(tiles, "WORD_PANEL_BYTES", 64 * 64)
 
 
 def takes_dots(function: SsaFunction) -> bool:

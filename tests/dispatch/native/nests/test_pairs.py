@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jitree.base import processor
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.lower import lower
-from jitree.dispatch.native.nests import contractions, panels
+from jitree.dispatch.native.nests import contractions, tiles
 from jitree.dispatch.native.nests.products import PairRanges
 from jitree.dispatch.native.source import from_program
 from jitree.dispatch.native.ssa import SsaFunction
@@ -44,7 +44,7 @@ EXPONENTS = (100, 140)
 def _processor(monkeypatch: pytest.MonkeyPatch) -> None:
     if "avx512_bf16" not in processor.words("flags"):
         pytest.skip("no avx512_bf16")
-    monkeypatch.setattr(panels, "WORD_PANEL_BYTES", 64 * 64)
+    monkeypatch.setattr(tiles, "WORD_PANEL_BYTES", 64 * 64)
     monkeypatch.setattr(contractions, "LEAST_USES", 1)
 
 

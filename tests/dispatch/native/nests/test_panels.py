@@ -7,7 +7,7 @@ import pytest
 
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.lower import lower
-from jitree.dispatch.native.nests import panels, planner
+from jitree.dispatch.native.nests import planner, tiles
 from jitree.dispatch.native.source import from_program
 from tests.dispatch.native.nests.checking import check
 from tests.dispatch.native.nests.programs import (
@@ -25,7 +25,7 @@ from tests.dispatch.native.nests.programs import (
 @pytest.fixture(autouse=True, params=[8, 64], ids=["blocks of 8", "one block"])
 def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Iterations of a block, of elements with 4 bytes."""
-    monkeypatch.setattr(panels, "PANEL_BYTES", 4 * 16 * request.param)
+    monkeypatch.setattr(tiles, "PANEL_BYTES", 4 * 16 * request.param)
 
 
 @pytest.fixture(autouse=True, params=[(16, 4), (6, 6)], ids=["32 registers", "16 registers"])
@@ -148,5 +148,5 @@ def test_the_whole_function_is_valid() -> None:
     lowered = lower(from_program(built.program), ())
     assert "@llvm.stackrestore" in lowered.text
     asked = lowered.text.count("call void @llvm.prefetch.p0")
-    assert asked == 4 * -(-panels.PANEL_BYTES // 16 // panels.LINE_BYTES)  # 4 rows, of 16 lanes in a panel
+    assert asked == 4 * -(-tiles.PANEL_BYTES // 16 // tiles.LINE_BYTES)  # 4 rows, of 16 lanes in a panel
     llvm.parse_assembly(lowered.text).verify()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from jitree.dispatch.native.nests import looks
+from jitree.dispatch.native.nests import writer
 from jitree.dispatch.native.ssa import SsaFunction, Value
 from tests.dispatch.native.nests.harness import Bytes, Compiled
 from tests.dispatch.native.nests.interpreter import TooLong, interpret
@@ -138,13 +138,13 @@ def _buffers(case: Case) -> list[Bytes]:
     return [memory[: 4 * ROOM], first[: max(used - case.shortened, 0)], memory[8 * ROOM :]]
 
 
-@pytest.mark.parametrize("work", [looks.WORK, 7], ids=["in one", "in parts"])
+@pytest.mark.parametrize("work", [writer.WORK, 7], ids=["in one", "in parts"])
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(case=ROWS_THAT_TILES_DO_NOT_SHARE)
 @given(case=cases())
 def test_random_nests(work: int, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """With looks after signals in between, or without."""
-    monkeypatch.setattr(looks, "WORK", work)
+    monkeypatch.setattr(writer, "WORK", work)
     function = _function(case)
     nest = only_nest(function)
     refs = [value for value in function.arguments if value.type == "ref"]
