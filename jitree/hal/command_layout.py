@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from jitree.base.layout import Record
+from jitree.hal.enums import MAXIMUM_CONSTANTS, MAXIMUM_SET_BINDINGS
 
 ENTRY_POINT: Final = Record(
     "entry point",
@@ -373,3 +374,13 @@ FOREVER: Final = 1 << 52
 """Ticks, the most that an estimate is."""
 FILL_BLOCK: Final = 1024
 """Bytes of a fill that are written word by word; the rest is copies of them. A multiple of 8."""
+
+PUSHED_BINDINGS: Final = 2 * MAXIMUM_SET_BINDINGS
+"""Bindings of two sets have registers; programs of ABI 0.2 to 0.4 use one. Others are Python's."""
+PUSHED_VALUES: Final = MAXIMUM_CONSTANTS + 6 * PUSHED_BINDINGS
+"""Value registers of what is pushed: constants, then six for each binding (:func:`pushed_slot`)."""
+
+
+def pushed_slot(number: int) -> int:
+    """The first of a binding's value registers: slot, a gap, offset, length. Its reference has its number."""
+    return MAXIMUM_CONSTANTS + 6 * number

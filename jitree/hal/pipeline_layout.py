@@ -6,7 +6,9 @@ from array import array
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.layout import Record
+from jitree.hal.command_layout import PUSHED_BINDINGS, pushed_slot
 from jitree.hal.enums import MAXIMUM_CONSTANTS, MAXIMUM_SET_BINDINGS
+from jitree.vmfb.words import TAG_REF_COPY, TAG_VALUE32, TAG_VALUE64, signed
 
 if TYPE_CHECKING:
     from jitree.hal.allocator import HostMemory
@@ -17,14 +19,22 @@ PIPELINE: Final = Record(
     """
     i64 constant_count    # 32-bit words
     i64 binding_count
+    i64 bindings          # a bit for each, by its number
     """,
 )
-"""A pipeline layout as machine code reads it. After it, an i64 for each binding in the order of the function:
-its number among the bindings of all sets (:func:`binding_number`)."""
+"""A pipeline layout as machine code reads it. After it, the words that name the function's constants and
+bindings among the registers of what is pushed, as the words of a call name its arguments."""
 
 
 def binding_number(set_index: int, binding: int) -> int:
     return set_index * MAXIMUM_SET_BINDINGS + binding
+
+
+def _words(number: int) -> tuple[int, ...]:
+    """The words of a binding's five registers, of which the first is reserved."""
+    slot = pushed_slot(number)
+    values = TAG_VALUE32, slot, TAG_VALUE32, slot
+    return *values, TAG_REF_COPY, number, TAG_VALUE64, slot + 2, TAG_VALUE64, slot + 4
 
 
 def set_and_binding(number: int) -> tuple[int, int]:
@@ -48,7 +58,7 @@ class PipelineLayout:
     """What one function of an executable takes."""
 
     VM_TYPE: Final = "hal.pipeline_layout"
-    __slots__ = ("_memory", "_record", "bindings", "constant_count")
+    __slots__ = ("_has_registers", "_memory", "_record", "bindings", "constant_count")
 
     def __init__(
         self, constant_count: int, bindings: tuple[tuple[int, int], ...], memory: object = None
@@ -59,13 +69,18 @@ class PipelineLayout:
         """32-bit words."""
         self.bindings = bindings
         """(set, binding) in the order in which the function gets them."""
-        numbers = (binding_number(*binding) for binding in bindings)
-        self._record = array("q", (constant_count, len(bindings), *numbers))
+        numbers = [binding_number(*binding) for binding in bindings]
+        self._has_registers = max(numbers, default=0) < PUSHED_BINDINGS
+        bits = signed(sum(1 << number for number in numbers), 64)
+        self._record = array("q", (constant_count, len(bindings), bits if self._has_registers else 0))
+        words = [word for index in range(constant_count) for word in (TAG_VALUE32, index)]
+        words += [word for number in numbers for word in _words(number)]
+        self._record.frombytes(array("i", words).tobytes())
 
     @property
     def record(self) -> int:
-        """Address of a PIPELINE record, valid as long as the layout."""
-        return self._record.buffer_info()[0]
+        """Address of a PIPELINE record, valid as long as the layout; 0 where a binding has no registers."""
+        return self._record.buffer_info()[0] if self._has_registers else 0
 
 
 class Pushed:

@@ -197,3 +197,13 @@ def test_a_row_that_contradicts_its_convention_is_refused() -> None:
 def test_all_exports_are_bound_once() -> None:
     exports = list(HalModule([]).exports())
     assert [(export.name, export.cconv) for export in exports] == [row[1:3] for row in rows("hal")]
+
+
+def test_all_signatures_of_a_name_have_one_function_in_machine_code() -> None:
+    """A list of command buffers is what no newer signature has."""
+    found: dict[str, set[str]] = {}
+    for row in rows("hal"):
+        if row.fast_path:
+            found.setdefault(row.name.replace("dispatch2", "dispatch"), set()).add(row.fast_path.split()[0])
+    several = {name for name, functions in found.items() if len(functions) > 1}
+    assert len(found) > 30 and several == {"device.queue.execute"}

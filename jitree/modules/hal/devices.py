@@ -1,8 +1,8 @@
-"""``hal.devices.*``, ``hal.device.*`` without queue operations; making channels, fences, files."""
+"""Answer ``hal.devices.*`` and ``hal.device.*``; make channels, fences and files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from jitree.hal.enums import MemoryAccess, names
 from jitree.modules.import_rows import text
 
 if TYPE_CHECKING:
+    from jitree.hal.command_buffer import CommandBuffer
     from jitree.hal.device import Device
     from jitree.hal.fence import Fence
     from jitree.hal.objects import Channel, File
@@ -52,6 +53,29 @@ def channel_create(
     recording.unrepeatable("a channel is made")
     joining = Joining(make)
     return Pending(joining.wait, joining.resume, joining.awaitable)
+
+
+def queue_execute(
+    state: HalState,
+    device: Device,
+    queue_affinity: int,
+    wait: Fence | None,
+    signal: Fence | None,
+    command_buffers: Sequence[CommandBuffer],
+) -> None:
+    """Runs the command buffers of a list, as ABI 0.2 to 0.5 have it, in order; none is a barrier. Errors in
+    any of them are raised before the first is submitted."""
+    if not command_buffers:
+        device.queue_barrier(queue_affinity, wait, signal)
+        return
+    *earlier, last = command_buffers
+    for index, commands in enumerate(command_buffers):
+        commands.check_submission(index > 0 or wait is not None)
+    for commands in earlier:
+        done = fence_class().create(device)
+        device.queue_execute(queue_affinity, wait, done, commands)
+        wait = done
+    device.queue_execute(queue_affinity, wait, signal, last)
 
 
 class Joining:

@@ -27,6 +27,7 @@ from jitree.modules.hal.native.registers import (
     give,
     is_kind,
     number,
+    optional,
     queue_of,
     reference,
 )
@@ -39,22 +40,19 @@ _SOURCE = int(BufferUsage.TRANSFER_SOURCE)
 _TARGET = int(BufferUsage.TRANSFER_TARGET)
 _READ = int(MemoryAccess.READ)
 _WRITE = int(MemoryAccess.WRITE)
+NO_SLOT = -1
+"""Refused where a buffer is null."""
 
 
-def commands_create(state: State, values: int, refs: int, words: int) -> int:
-    return create_recording(state, values, refs, words, number(values, words, 3), number(values, words, 4))
-
-
-def commands_create_for_any(state: State, values: int, refs: int, words: int) -> int:
-    """As ABI 0.2 has it, for any queue."""
-    return create_recording(state, values, refs, words, QUEUE_AFFINITY_ANY, number(values, words, 3))
-
-
-def create_recording(state: State, values: int, refs: int, words: int, affinity: int, capacity: int) -> int:
+def commands_create(
+    state: State, values: int, refs: int, words: int, affinity_at: int, capacity_at: int
+) -> int:
+    """``affinity_at`` is the number of an argument that older signatures do not have, -1: any queue."""
     handle_pool = state.handle_pool
     queue = queue_of(handle_pool, reference(refs, words, 0))
     modes = number(values, words, 1)
     categories = number(values, words, 2)
+    capacity = number(values, words, capacity_at)
     if not queue or modes & _NESTED or categories & _ANY == 0 or not 0 <= capacity <= SLOTS:
         return REFUSED
     recording = take_recording(state, handle_pool)
@@ -67,7 +65,7 @@ def create_recording(state: State, values: int, refs: int, words: int, affinity:
     recording.place = place_number(queue)
     recording.modes = modes
     recording.categories = categories
-    recording.affinity = affinity
+    recording.affinity = optional(values, words, affinity_at, QUEUE_AFFINITY_ANY)
     recording.capacity = capacity
     commands.address = place_of(recording)
     return give(state, refs, words, commands)
@@ -151,21 +149,12 @@ def record(
         keep(recording, keeper(buffer))
 
 
-def commands_fill(state: State, values: int, refs: int, words: int) -> int:
+def commands_fill(state: State, values: int, refs: int, words: int, slot_at: int, pattern_at: int) -> int:
+    """The numbers of arguments: of the slot, -1 where a signature has none, and of the pattern, whose size
+    comes after it."""
     if argument_count(words) > 7 and number(values, words, 7) != 0:
         return REFUSED
-    return record_fill(state, values, refs, words, number(values, words, 4), 5)
-
-
-def commands_fill_without_slots(state: State, values: int, refs: int, words: int) -> int:
-    """As ABI 0.2 has it."""
-    if not reference(refs, words, 1):
-        return REFUSED
-    return record_fill(state, values, refs, words, 0, 4)
-
-
-def record_fill(state: State, values: int, refs: int, words: int, slot: int, first: int) -> int:
-    """``first``: the number of the argument that is the pattern; its size comes after it."""
+    slot = optional(values, words, slot_at, NO_SLOT)
     handle_pool = state.handle_pool
     recording = recording_of(handle_pool, reference(refs, words, 0), _TRANSFER)
     if not recording or not has_room(recording, 1, 1, 1):
@@ -173,8 +162,8 @@ def record_fill(state: State, values: int, refs: int, words: int, slot: int, fir
     target = reference(refs, words, 1)
     offset = number(values, words, 2)
     length = usable(handle_pool, recording, target, slot, offset, number(values, words, 3), _TARGET, _WRITE)
-    pattern = number(values, words, first)
-    size = number(values, words, first + 1)
+    pattern = number(values, words, pattern_at)
+    size = number(values, words, pattern_at + 1)
     if length < 0 or (size != 1 and size != 2 and size != 4):
         return REFUSED
     address = 0 if not target else target.address + offset
@@ -232,24 +221,15 @@ def commands_update(state: State, values: int, refs: int, words: int) -> int:
     return finish(state, refs, words)
 
 
-def commands_copy(state: State, values: int, refs: int, words: int) -> int:
+def commands_copy(
+    state: State, values: int, refs: int, words: int, from_slot_at: int, to_slot_at: int, first: int
+) -> int:
+    """The numbers of arguments: of the slots, -1 where a signature has none, and of the source; its offset,
+    the target and its offset and the length come after it."""
     if argument_count(words) > 8 and number(values, words, 8) != 0:
         return REFUSED
-    return record_copy(state, values, refs, words, number(values, words, 1), number(values, words, 2), 3)
-
-
-def commands_copy_without_slots(state: State, values: int, refs: int, words: int) -> int:
-    """As ABI 0.2 has it."""
-    if not reference(refs, words, 1) or not reference(refs, words, 3):
-        return REFUSED
-    return record_copy(state, values, refs, words, 0, 0, 1)
-
-
-def record_copy(
-    state: State, values: int, refs: int, words: int, from_slot: int, to_slot: int, first: int
-) -> int:
-    """``first``: the number of the argument that is the source; its offset, the target and its offset and the
-    length come after it."""
+    from_slot = optional(values, words, from_slot_at, NO_SLOT)
+    to_slot = optional(values, words, to_slot_at, NO_SLOT)
     handle_pool = state.handle_pool
     recording = recording_of(handle_pool, reference(refs, words, 0), _TRANSFER)
     if not recording or not has_room(recording, 1, 2, 2):

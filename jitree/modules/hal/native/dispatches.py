@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import below, load8, load32, load64, store32
+from jitree.codegen.primitives import below, load8, load32, load64, store32, store64
 from jitree.codegen.record import place_of
 from jitree.hal.command_enums import CommandCategory, DispatchFlags
 from jitree.hal.command_layout import (
@@ -12,14 +12,17 @@ from jitree.hal.command_layout import (
     KIND_DISPATCH,
     MAXIMUM_COUNT_Z,
     MAXIMUM_WORKGROUPS,
+    PUSHED_BINDINGS,
+    pushed_slot,
 )
-from jitree.hal.enums import MAXIMUM_BINDINGS
+from jitree.hal.enums import MAXIMUM_BINDINGS, MAXIMUM_CONSTANTS, MAXIMUM_SET_BINDINGS
 from jitree.hal.local.executor.records import KernelEntry, row_at
+from jitree.hal.pipeline_layout import PIPELINE
 from jitree.modules.hal.native.buffers import is_reachable, keeper, range_length
 from jitree.modules.hal.native.commands import recording_of
-from jitree.modules.hal.native.layout import CONSTANTS
+from jitree.modules.hal.native.layout import CONSTANTS, PUSHED
 from jitree.modules.hal.native.recording import add_range, add_slot_range, has_room, keep, new_row, use_slot
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord, Recording, State
+from jitree.modules.hal.native.records import Entry, HandlePoolRecord, PipelineRecord, Recording, State
 from jitree.modules.hal.native.registers import (
     REFUSED,
     argument_count,
@@ -41,6 +44,9 @@ _ARGUMENT_FLAGS = int(
 )
 COUNT_MASK = 0xFFFFFFFF
 _NAMES = EXECUTABLE["names"]
+_PIPELINES = EXECUTABLE["pipelines"]
+_WORDS = PIPELINE.size
+_PUSHED_VALUES, _PUSHED_REFS = PUSHED["values"], PUSHED["refs"]
 _MAXIMUM_BLOCKS_X = (1 << 31) - 1
 """The most blocks of a grid in x on a GPU; y is limited as z is."""
 _UNDERSCORE = ord("_")
@@ -48,24 +54,37 @@ _NAME_SIZE = 16
 """Bytes of a row in an executable's table of names: address, length."""
 
 
-def commands_dispatch(state: State, values: int, refs: int, words: int) -> int:
-    """Bindings are five registers each, the last of which is 64 bits wide, as the flags are; constants
-    between them are 32."""
+def commands_dispatch(state: State, values: int, refs: int, words: int, constants_at: int) -> int:
+    """``constants_at`` is the number of the argument that is the first constant. Bindings come after those,
+    five registers each, the last of which is 64 bits wide, as the flags are; constants are 32. 0: all that
+    has been pushed, and the layout of the function declares."""
     handle_pool = state.handle_pool
     recording = recording_of(handle_pool, reference(refs, words, 0), DISPATCH)
     executable = reference(refs, words, 1)
     entry = kernel_of(handle_pool, executable, number(values, words, 2))
-    if not recording or not entry or number(values, words, 6) & _ARGUMENT_FLAGS:
+    if not recording or not entry:
         return REFUSED
+    if argument_count(words) > 6 and number(values, words, 6) & _ARGUMENT_FLAGS:
+        return REFUSED
+    given_values, given_refs, given_words = values, refs, words
     last = argument_count(words)
     first = last
-    while first > 7 and load32(words + 8 * (first - 1)) == TAG_VALUE64:
+    if constants_at == 0:
+        pipeline = pipeline_of(handle_pool, executable, number(values, words, 2))
+        if not pipeline or recording.pushed_bindings & pipeline.bindings != pipeline.bindings:
+            return REFUSED
+        first = pipeline.constant_count
+        last = first + 5 * pipeline.binding_count
+        reach_constants(recording, first)
+        given_values, given_refs = recording.pushed + _PUSHED_VALUES, recording.pushed + _PUSHED_REFS
+        given_words = place_of(pipeline) + _WORDS
+    while first > constants_at != 0 and load32(words + 8 * (first - 1)) == TAG_VALUE64:
         first -= 5
-    constants = first - 7
+    constants = first - constants_at
     bindings = 0
     for index in range(first, last, 5):
         bindings += 1
-        if not valid_binding(handle_pool, recording, values, refs, words, index):
+        if not valid_binding(handle_pool, recording, given_values, given_refs, given_words, index):
             return REFUSED
     x = number(values, words, 3) & COUNT_MASK
     y = number(values, words, 4) & COUNT_MASK
@@ -73,15 +92,88 @@ def commands_dispatch(state: State, values: int, refs: int, words: int) -> int:
     if not can_append(recording, entry, bindings, constants) or not are_counts(recording, x, y, z):
         return REFUSED
     for index in range(first, last, 5):
-        use_binding(recording, values, refs, words, index)
+        use_binding(recording, given_values, given_refs, given_words, index)
     if x == 0 or y == 0 or z == 0:
         return finish(state, refs, words)
     append_dispatch(recording, executable, entry, bindings, x, y, z)
     for index in range(first, last, 5):
-        add_binding(recording, values, refs, words, index)
+        add_binding(recording, given_values, given_refs, given_words, index)
+        if constants_at != 0 and reference(refs, words, index + 2):  # what is pushed is kept
+            keep(recording, keeper(reference(refs, words, index + 2)))
     for index in range(constants):
-        add_constant(recording, number(values, words, 7 + index))
+        add_constant(recording, number(given_values, given_words, constants_at + index))
     return finish(state, refs, words)
+
+
+# -- pushed arguments of ABI 0.2 to 0.4 ----------------------------------------------------------------
+
+
+def push_constants(state: State, values: int, refs: int, words: int) -> int:
+    recording = pushed_into(state.handle_pool, refs, words)
+    first = number(values, words, 2)
+    count = argument_count(words) - 3
+    if not recording or not 0 <= first <= MAXIMUM_CONSTANTS - count:
+        return REFUSED
+    reach_constants(recording, first)
+    constants = recording.pushed + _PUSHED_VALUES
+    for index in range(count):
+        store32(constants + 4 * (first + index), number(values, words, 3 + index))
+    if recording.pushed_constants < first + count:
+        recording.pushed_constants = first + count
+    return finish(state, refs, words)
+
+
+def reach_constants(recording: Recording, count: int) -> None:
+    """Makes those before ``count`` that have not been pushed 0."""
+    for index in range(recording.pushed_constants, count):
+        store32(recording.pushed + _PUSHED_VALUES + 4 * index, 0)
+    if recording.pushed_constants < count:
+        recording.pushed_constants = count
+
+
+def push_descriptor_set(state: State, values: int, refs: int, words: int) -> int:
+    """Bindings are five registers each: number in the set, slot, buffer, offset, length. Buffers are checked
+    by dispatches."""
+    handle_pool = state.handle_pool
+    recording = pushed_into(handle_pool, refs, words)
+    first = number(values, words, 2) * MAXIMUM_SET_BINDINGS
+    last = argument_count(words)
+    if not recording or not 0 <= first < PUSHED_BINDINGS or not has_room(recording, 0, 0, (last - 3) // 5):
+        return REFUSED
+    for index in range(3, last, 5):
+        if not 0 <= number(values, words, index) < MAXIMUM_SET_BINDINGS:
+            return REFUSED
+        buffer = reference(refs, words, index + 2)
+        if buffer and not is_kind(buffer, handle_pool.buffer):
+            return REFUSED
+    for index in range(3, last, 5):
+        binding = first + number(values, words, index)
+        place = recording.pushed + _PUSHED_VALUES + 4 * pushed_slot(binding)
+        store32(place, number(values, words, index + 1))
+        store64(place + 8, number(values, words, index + 3))
+        store64(place + 16, number(values, words, index + 4))
+        buffer = reference(refs, words, index + 2)
+        store64(recording.pushed + _PUSHED_REFS + 8 * binding, place_of(buffer))
+        if buffer:
+            keep(recording, buffer)
+        recording.pushed_bindings |= 1 << binding
+    return finish(state, refs, words)
+
+
+def pushed_into(handle_pool: HandlePoolRecord, refs: int, words: int) -> Recording:
+    """The RECORDING of the command buffer, and 0 also where the second argument is no layout."""
+    if not is_kind(reference(refs, words, 1), handle_pool.pipeline_layout):
+        return Recording(0)
+    return recording_of(handle_pool, reference(refs, words, 0), 0)
+
+
+def pipeline_of(handle_pool: HandlePoolRecord, executable: Entry, function: int) -> PipelineRecord:
+    """The layout of an executable's function, 0 if it has none."""
+    pipelines = load64(place_of(executable) + handle_pool.extension + _PIPELINES)
+    return PipelineRecord(load64(pipelines + 8 * function) if pipelines != 0 else 0)
+
+
+# -- what all dispatches need --------------------------------------------------------------------------
 
 
 def kernel_of(handle_pool: HandlePoolRecord, executable: Entry, function: int) -> KernelEntry:
@@ -184,7 +276,6 @@ def add_binding(recording: Recording, values: int, refs: int, words: int, index:
         return
     length = range_length(buffer, offset, length)
     add_range(recording, buffer.address + offset, length, buffer.encoding)
-    keep(recording, keeper(buffer))
 
 
 def executable_lookup(state: State, values: int, refs: int, words: int) -> int:

@@ -6,8 +6,16 @@ import os
 from typing import Final
 
 from jitree.base.layout import Record
-from jitree.hal.command_layout import COMMAND, COMMANDS, LIST, PATCH, SLOT
-from jitree.hal.enums import MAXIMUM_CONSTANTS, MAXIMUM_SET_BINDINGS, MemoryType
+from jitree.hal.command_layout import (
+    COMMAND,
+    COMMANDS,
+    LIST,
+    PATCH,
+    PUSHED_BINDINGS,
+    PUSHED_VALUES,
+    SLOT,
+)
+from jitree.hal.enums import MemoryType
 from jitree.hal.heap import size_class
 
 MOST_SPENT: Final = 1 << 27 if os.uname().machine == "x86_64" else 1 << 22
@@ -138,21 +146,9 @@ its tables lie after it."""
 assert all(RECORDING[field] == COMMANDS[field] for field in COMMANDS.offsets)
 
 
-PUSHED_BINDING: Final = Record(
-    "pushed binding",
-    """
-    i64 owner             # handle of what keeps the memory, which the command buffer keeps; 0: a slot
-    i64 slot
-    i64 start             # address, or offset in what the slot has
-    i64 length            # of what the slot has: may be WHOLE_BUFFER
-    i64 access            # MemoryAccess that the buffer allows; not of a slot
-    """,
-)
-"""A range that programs of ABI 0.2 to 0.4 have pushed."""
-PUSHED_BINDINGS: Final = 2 * MAXIMUM_SET_BINDINGS
-"""Those of two sets; programs use one. Bindings of others are Python's."""
-_BINDING_WORDS: Final = PUSHED_BINDINGS * PUSHED_BINDING.size // 8
-PUSHED: Final = Record("pushed", f"i64*{_BINDING_WORDS} bindings\ni32*{MAXIMUM_CONSTANTS} constants")
+PUSHED: Final = Record("pushed", f"i32*{PUSHED_VALUES} values\ni64*{PUSHED_BINDINGS} refs")
+"""What programs of ABI 0.2 to 0.4 have pushed, in registers: a dispatch takes it as it takes arguments. The
+command buffer keeps the buffers."""
 
 
 def sections(scale: int) -> dict[str, int]:

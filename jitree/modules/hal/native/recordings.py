@@ -5,21 +5,25 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, cast
+from struct import Struct
+from typing import TYPE_CHECKING, Final, cast
 
 from jitree.hal.allocator import HostMemory
 from jitree.hal.buffer import Allocation, Buffer
 from jitree.hal.command_buffer import Reference
-from jitree.hal.command_layout import COMMAND, KIND_COPY, LIST, PATCH, SLOT
+from jitree.hal.command_layout import COMMAND, KIND_COPY, LIST, PATCH, PUSHED_BINDINGS, SLOT, pushed_slot
 from jitree.hal.command_list import CommandList
 from jitree.hal.list_command_buffer import ListCommandBuffer
 from jitree.hal.local.command_buffer import LocalCommandBuffer
 from jitree.hal.pipeline_layout import Pushed, set_and_binding
-from jitree.modules.hal.native.layout import PUSHED, PUSHED_BINDING, PUSHED_BINDINGS, RECORDING
+from jitree.modules.hal.native.layout import PUSHED, RECORDING
 
 if TYPE_CHECKING:
     from jitree.hal.device import Device
     from jitree.regs.handles import HandleTable
+
+_RANGE: Final = Struct("=i4xqq")
+"""The registers of a binding that has been pushed: slot, offset, length."""
 
 
 def kept_handles(recording: int) -> array[int]:
@@ -56,7 +60,7 @@ def restore(
     for handle in handles:
         commands.keep_recorded(memory_of(handle))
     if fields["pushed_bindings"] or fields["pushed_constants"]:
-        commands.pushed = _pushed(fields, HostMemory(table.bounds.limited_charge), memory_of)
+        commands.pushed = _pushed(fields, table)
     slots = array("i", _bytes(fields["slots"], fields["slot_count"] * SLOT.size))
     for slot in range(fields["slot_count"]):
         used, usage, access, _ = slots[4 * slot : 4 * slot + 4]
@@ -72,20 +76,18 @@ def restore(
     return commands
 
 
-def _pushed(fields: dict[str, int], memory: HostMemory, memory_of: Callable[[int], object]) -> Pushed:
+def _pushed(fields: dict[str, int], table: HandleTable) -> Pushed:
     """What has been pushed into a RECORDING with these fields."""
-    pushed = Pushed(memory)
-    constants = _bytes(fields["pushed"] + PUSHED["constants"], 4 * fields["pushed_constants"])
-    pushed.constants[: fields["pushed_constants"]] = array("i", constants)
+    pushed, place = Pushed(HostMemory(table.bounds.limited_charge)), fields["pushed"]
+    count = fields["pushed_constants"]
+    pushed.constants[:count] = array("i", _bytes(place + PUSHED["values"], 4 * count))
+    refs = array("q", _bytes(place + PUSHED["refs"], 8 * PUSHED_BINDINGS))
     for number in range(PUSHED_BINDINGS):
         if fields["pushed_bindings"] >> number & 1:
-            place = fields["pushed"] + PUSHED["bindings"] + number * PUSHED_BINDING.size
-            owner, slot, start, length, _ = array("q", _bytes(place, PUSHED_BINDING.size))
-            buffer = None
-            if owner:
-                whole = Buffer(cast(Allocation, memory_of(owner)))
-                buffer = whole.subspan(start - whole.published_address, length)
-            pushed.bindings[set_and_binding(number)] = (slot, buffer, 0 if buffer else start, length)
+            values = place + PUSHED["values"] + 4 * pushed_slot(number)
+            slot, offset, length = _RANGE.unpack(_bytes(values, _RANGE.size))
+            buffer = cast(Buffer | None, table.object(refs[number]))
+            pushed.bindings[set_and_binding(number)] = (slot, buffer, offset, length)
     return pushed
 
 

@@ -9,7 +9,7 @@ from jitree.hal.local.executor.records import Functions, List, ThreadTeam
 from jitree.hal.local.queue_record import QUEUE
 from jitree.hal.pipeline_layout import PIPELINE
 from jitree.hal.stream_record import CHAIN, INSTANCE, KNOWN, LAUNCH, PROGRAM, SHAPE, STREAM
-from jitree.modules.hal.native.layout import HANDLE_POOL, PUSHED_BINDING, RECORDING
+from jitree.modules.hal.native.layout import HANDLE_POOL, RECORDING
 from jitree.regs.counting import Entry as Entry
 from jitree.regs.layout import STATE
 
@@ -36,10 +36,6 @@ class Recording(MemoryRecord, layout=RECORDING):
 
 class PipelineRecord(MemoryRecord, layout=PIPELINE):
     pass
-
-
-class PushedBinding(MemoryRecord, layout=PUSHED_BINDING):
-    owner: Entry
 
 
 class Patch(MemoryRecord, layout=PATCH):

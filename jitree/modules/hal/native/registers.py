@@ -24,6 +24,11 @@ def number(values: int, words: int, index: int) -> int:
     return load32(place)
 
 
+def optional(values: int, words: int, index: int, default: int) -> int:
+    """An integer argument, or what stands for it in a signature that has none (``index`` -1)."""
+    return default if index < 0 else number(values, words, index)
+
+
 def reference(refs: int, words: int, index: int) -> Entry:
     """A handle, 0 for null."""
     return Entry(load64(refs + 8 * load32(words + 8 * index + 4)))

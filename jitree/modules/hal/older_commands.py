@@ -1,10 +1,13 @@
-"""ABI 0.4 and 0.3 (nightlies of August 2024): what 0.5 replaced.
+"""Record what ABI 0.2 to 0.4 put into command buffers (20240129.785 to August 2024).
 
 Arguments of a dispatch come from layouts: a descriptor set layout declares the bindings of one set, a
 pipeline layout the sets and the number of constants of one function. A program pushes constants and
 descriptors into the command buffer, where they stay until overwritten; a dispatch then takes what the layout
 of its function declares, bindings in ascending order of (set, binding) without gaps. Version 0.4 has the
 forms of 0.5 beside these under names that end in 2.
+
+In 0.2 commands name buffers only (slots of a binding table exist in pushed descriptors), and up to
+20240621.931 command buffers can be nested.
 """
 
 from __future__ import annotations
@@ -12,23 +15,53 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from jitree.errors import FailedPreconditionError, OutOfRangeError
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from jitree.hal.buffer import Buffer
-from jitree.hal.command_buffer import CommandBuffer, Reference
+from jitree.hal.command_buffer import CommandBuffer
+from jitree.hal.command_enums import CommandBufferMode
 from jitree.hal.device import Device
-from jitree.hal.enums import MAXIMUM_CONSTANTS, MAXIMUM_SET_BINDINGS
+from jitree.hal.enums import MAXIMUM_CONSTANTS, MAXIMUM_SET_BINDINGS, QUEUE_AFFINITY_ANY
 from jitree.hal.executable import Executable
+from jitree.hal.nested import NestedCommandBuffer
 from jitree.hal.pipeline_layout import DescriptorSetLayout, PipelineLayout, Pushed
 from jitree.modules.hal import command_buffer
 from jitree.modules.hal.module import HalState
 
 MAXIMUM_SETS: Final = 32
+MAXIMUM_TABLE: Final = 256
+"""Entries of the binding table of a nested command buffer."""
 _PAIR: Final = 64
 _DESCRIPTOR: Final = 320
 """Bytes that a declared binding takes, and a pushed one."""
 
 Descriptor = tuple[int, int, Buffer | None, int, int]
 """(binding, slot, buffer, offset, length)"""
+
+
+def create(
+    state: HalState, device: Device, modes: int, categories: int, binding_capacity: int
+) -> CommandBuffer:
+    """For any queue, perhaps to run in others."""
+    if modes & CommandBufferMode.NESTED:
+        memory = state.host_memory()
+        return NestedCommandBuffer(modes, categories, QUEUE_AFFINITY_ANY, binding_capacity, memory)
+    return device.create_command_buffer(modes, categories, QUEUE_AFFINITY_ANY, binding_capacity)
+
+
+def execute_commands(
+    state: HalState,
+    commands: CommandBuffer,
+    nested: CommandBuffer,
+    binding_table: Sequence[tuple[Buffer | None, int, int]],
+) -> None:
+    """INVALID_ARGUMENT for a command buffer without mode NESTED, OUT_OF_RANGE for more than 256 bindings."""
+    if not isinstance(nested, NestedCommandBuffer):
+        raise InvalidArgumentError(
+            "execute.commands needs a command buffer that was created with mode NESTED"
+        )
+    if len(binding_table) > MAXIMUM_TABLE:
+        raise OutOfRangeError(f"a binding table of {len(binding_table)} entries; at most {MAXIMUM_TABLE}")
+    nested.execute_in(commands, binding_table)
 
 
 def descriptor_set_layout_create(
@@ -90,9 +123,8 @@ def dispatch(
     z: int,
     flags: int = 0,
 ) -> None:
-    constants, bindings = _arguments(state, commands, target, entry_point)
-    workgroups = (x & 0xFFFFFFFF, y & 0xFFFFFFFF, z & 0xFFFFFFFF)
-    commands.dispatch(target, entry_point, workgroups, constants, bindings, flags)
+    arguments = _arguments(state, commands, target, entry_point)
+    command_buffer.dispatch(state, commands, target, entry_point, x, y, z, flags, *arguments)
 
 
 def dispatch_indirect(
@@ -105,15 +137,14 @@ def dispatch_indirect(
     workgroups_offset: int,
     flags: int,
 ) -> None:
-    constants, bindings = _arguments(state, commands, target, entry_point)
-    counts = (workgroups_slot, workgroups, workgroups_offset, command_buffer.WORKGROUP_COUNTS_LENGTH)
-    flags = command_buffer.indirect_flags(flags)
-    commands.dispatch_indirect(target, entry_point, counts, constants, bindings, flags)
+    arguments = _arguments(state, commands, target, entry_point)
+    counts = workgroups_slot, workgroups, workgroups_offset
+    command_buffer.dispatch_indirect(state, commands, target, entry_point, *counts, flags, *arguments)
 
 
 def _arguments(
     state: HalState, commands: CommandBuffer, target: Executable, entry_point: int
-) -> tuple[list[int], list[Reference]]:
+) -> tuple[list[int], list[command_buffer.Binding]]:
     """Constants and bindings as the layout of the function declares them."""
     layouts = target.layouts
     if not 0 <= entry_point < len(layouts):
@@ -129,7 +160,8 @@ def _arguments(
             f"dispatch of function {entry_point}: no buffer was pushed for "
             + ", ".join(f"set {index} binding {binding}" for index, binding in missing)
         )
-    return pushed.constants[: layout.constant_count], [pushed.bindings[key] for key in layout.bindings]
+    bindings = [(0, *pushed.bindings[key]) for key in layout.bindings]
+    return pushed.constants[: layout.constant_count], bindings
 
 
 def _pushed(state: HalState, commands: CommandBuffer) -> Pushed:
