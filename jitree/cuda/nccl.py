@@ -26,7 +26,7 @@ from jitree import errors
 from jitree.base.endings import guard
 from jitree.errors import CancelledError, StatusError
 from jitree.hal.groups.presence import FAILED, LEFT, NOTE_BYTES, Presence
-from jitree.hal.groups.waiting import wait_looking
+from jitree.hal.groups.transport import wait_looking
 
 if TYPE_CHECKING:
     from jitree.cuda.context import CudaContext
@@ -69,8 +69,8 @@ def join(
     seconds: float,
     require_members: Callable[[], object] = bool,
 ) -> Communicator | None:
-    """The communicator that ``connect`` makes, whose members know of each other; None if it makes none. Waits
-    for all of them, until the call is to end, ``require_members`` raises, or one is late.
+    """Makes a communicator by ``connect`` whose members know of each other, or None. Waits for all of them,
+    until the call is to end, ``require_members`` raises, or one is late.
 
     What ``connect`` gives at once, another thread may abort.
     """
@@ -187,7 +187,7 @@ class Communicator:
         return None if failure is None else self.named(failure)
 
     def named(self, failure: StatusError) -> StatusError:
-        """With the member that has ended, where NCCL has noticed it a moment before the members have."""
+        """Names the member that has ended in a failure that NCCL noticed first."""
         end = time.monotonic() + _NAME_SECONDS
         while self._presence is not None and time.monotonic() < end:
             missing = self._presence.failure()
@@ -202,8 +202,8 @@ class Communicator:
             self._presence.end(LEFT)
 
     def abort(self, reason: str) -> None:
-        """What is in progress ends at once, on the GPU too; calls of NCCL on other threads fail. The other
-        members hear why."""
+        """Ends what is in progress at once, on the GPU too. Calls of NCCL on other threads fail, and the
+        other members hear why."""
         if self._end():
             if self._presence is not None:
                 self._presence.end(FAILED, reason)
@@ -242,7 +242,7 @@ ABANDONED: Final[deque[Communicator]] = deque()
 
 
 def release_abandoned() -> None:
-    """Gives back the communicators of channels that are no longer used; their work must be done."""
+    """Gives back the communicators of unused channels, whose work must be done."""
     for _ in range(len(ABANDONED)):  # one that this thread is in the middle of comes back
         try:
             communicator = ABANDONED.popleft()
@@ -325,8 +325,7 @@ class Nccl:
             raise self._failure(name, result)
 
     def attempt(self, name: str, *arguments: object) -> bool:
-        """A call about whose failure nothing can be done: giving back what is no longer used. Whether it
-        succeeded."""
+        """Calls NCCL to give back what is unused, and says whether that succeeded."""
         return bool(self._functions[name](*arguments) == 0)
 
     def new_identifier(self) -> bytes:
@@ -342,7 +341,8 @@ class Nccl:
         self.call("ncclCommInitRank", ctypes.addressof(made), count, value, rank)
 
     def split(self, part: ctypes.c_void_p, communicator: int, color: int, key: int) -> None:
-        """Waits for all members; ``part`` gets the communicator of the part, none for a negative color."""
+        """Splits a communicator: ``part`` gets this part's, none for a negative color. Waits for all
+        members."""
         self.call("ncclCommSplit", communicator, max(color, -1), key, ctypes.addressof(part), None)
 
     def share(self, communicator: int, address: int, size: int, stream: int) -> None:

@@ -13,8 +13,7 @@ from typing import Final
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError
 from jitree.hal.buffer import Buffer
-from jitree.hal.command_buffer import CommandBuffer
-from jitree.hal.command_enums import CommandBufferMode
+from jitree.hal.command_buffer import CommandBuffer, CommandBufferMode
 from jitree.hal.device import Device
 from jitree.hal.enums import QUEUE_AFFINITY_ANY
 from jitree.hal.nested import NestedCommandBuffer
