@@ -29,7 +29,7 @@ from jitree.hal.command_layout import CHUNKS_PER_THREAD, WORKGROUP
 from jitree.hal.command_layout import DISPATCH as DISPATCH_STATE
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.executable import LocalExecutable
-from jitree.hal.local.executor.dividing import even_parts, even_size
+from jitree.hal.local.executor.command_lists import even_parts, even_size
 from jitree.hal.local.executor.records import KernelDispatch, KernelEntry, Workgroup
 from jitree.hal.observing import DISPATCH, DeviceStep, Observer
 from jitree.hal.operations import Listener

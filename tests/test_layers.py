@@ -78,7 +78,7 @@ SELDOM = {
     "jitree.base.callbacks", "jitree.api.calls.number_packing", "jitree.api.calls.list_packing",
     "jitree.loaders.fatelf", "jitree.codegen.image.generated", "jitree.hal.local.queue",
     "jitree.hal.checks", "jitree.hal.local.operation",
-    "jitree.hal.waiting", "jitree.hal.transfers", "jitree.hal.profiling", "jitree.hal.command_enums",
+    "jitree.hal.waiting", "jitree.hal.transfers", "jitree.hal.profiling",
     "jitree.base.elements", "jitree.dispatch.conversion", "jitree.api.calls.reference_packing",
     "jitree.api.calls.storage_packing",
 }  # fmt: skip

@@ -182,10 +182,10 @@ class Array(ImplicitTransfer):
     def _compute_until(self, fence: Fence) -> None:
         """A call that has been submitted writes to the elements, in memory that the host does not see: they
         are there when a fence is reached, or has failed, which is a matter of the results."""
-        from jitree.hal.fence import Turn
+        from jitree.hal.fence import OrderingFence
 
         self._passed_as = None
-        self._fence = Turn(fence.timepoints)
+        self._fence = OrderingFence(fence.timepoints)
 
     def _is_there(self) -> bool:
         """Whether the elements are there, for all that can be told without waiting."""
@@ -197,13 +197,13 @@ class Array(ImplicitTransfer):
         """What is reached, or fails, when no pending call writes to its memory any more."""
         if PENDING[0] != WRITING or self.is_donated:
             return []
-        from jitree.hal.pending import before_both, extents
+        from jitree.hal.memory_order import before_both, extents
 
         return [end for use in before_both(extents((self.view,)), ()) for end in use.ends]
 
     def _await_updates(self) -> None:
         """Waits until no call writes to its memory that goes on without this thread."""
-        from jitree.hal.pending import await_written, extents
+        from jitree.hal.memory_order import await_written, extents
 
         await_written(*(() if self.is_donated else extents((self.view,))))
 

@@ -19,7 +19,7 @@ from jitree.api.function import Function
 from jitree.dispatch.gate import CANCELS
 from jitree.errors import StatusError, folded
 from jitree.hal.fence import COMES_AFTER, Fence
-from jitree.hal.pending import Earlier, begin
+from jitree.hal.memory_order import Earlier, begin
 
 
 class AsynchronousFunction(Function):

@@ -29,7 +29,7 @@ from jitree.errors import (
     own_error,
     pass_interruption,
 )
-from jitree.hal.command_enums import CommandBufferMode, CommandCategory
+from jitree.hal.command_buffer import CommandBufferMode, CommandCategory
 from jitree.types import format_shaped_type, is_packed
 
 if TYPE_CHECKING:

@@ -29,8 +29,7 @@ from jitree.hal.fence import Fence
 
 if TYPE_CHECKING:
     from jitree.api.function import Owner
-    from jitree.hal.recording import CallRecording
-    from jitree.hal.replays import Replay, Replays
+    from jitree.hal.recording import CallRecording, Replay, Replays
 
 _KINDS_KEPT: Final = 16
 """Recordings of one function."""

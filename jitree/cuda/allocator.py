@@ -188,7 +188,7 @@ class CudaAllocator(LendingAllocator):
     def import_device(
         self, address: int, length: int, owner: object, release: Callable[[], object] | None = None
     ) -> Buffer:
-        """A buffer over device memory of another library, kept by ``owner`` until no submitted work uses it.
+        """Wraps device memory of another library; submitted work that uses it keeps ``owner``.
 
         INVALID_ARGUMENT for memory of another device or of the host.
         """
@@ -304,7 +304,7 @@ class CudaAllocator(LendingAllocator):
 
     @property
     def has_pinned_room(self) -> bool:
-        """Whether less pinned memory is in use than should be taken from the system for results."""
+        """Whether results may take more pinned memory from the system."""
         if self._pinned_bytes < _MOST_PINNED:
             return True
         with self._lock:

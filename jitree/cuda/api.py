@@ -137,8 +137,7 @@ class Api:
         return None if not values else values[0] if len(values) == 1 else tuple(values)
 
     def attempt(self, name: str, *arguments: Any) -> None:
-        """As :meth:`call` where nothing can be done about a failure: giving back what is no longer
-        used."""
+        """Calls as :meth:`call` and ignores failures, to give back what is unused."""
         getattr(self.driver, name)(*arguments)
 
     def check(self, name: str, result: int) -> None:
@@ -147,7 +146,7 @@ class Api:
             raise self.failure(name, result)
 
     def failure(self, name: str, result: int) -> StatusError:
-        """The error to raise for a result that is not zero; the first that loses the device is kept."""
+        """Makes the error of a result, and keeps the first that loses the device."""
         if self.lost is not None:
             return again(self.lost)
         message = f"{name} on {self.name} failed: {self.describe(result)}"
@@ -176,7 +175,7 @@ class Api:
         return f"{name} ({int(result)}): {explanation}"
 
     def address(self, name: str) -> int:
-        """Where the C function is, for native code; ``_v2`` names and the like by plain name.
+        """Finds the address of a C function, versioned names by their plain one.
 
         UNIMPLEMENTED when the driver has none.
         """
@@ -252,7 +251,7 @@ class Api:
             raise self.failure("cuMemcpyDtoHAsync", result)
 
     def fill(self, address: int, length: int, pattern: int, pattern_length: int, stream: Handle) -> None:
-        """``length`` in bytes, a multiple of the 1, 2 or 4 bytes of the pattern, as is the address."""
+        """Fills ``length`` bytes, a multiple of the pattern's 1, 2 or 4 bytes. So is the address."""
         name = _FILLS[pattern_length]
         (result,) = getattr(self.driver, name)(address, pattern, length // pattern_length, stream)
         if result:
@@ -274,7 +273,7 @@ def _text(value: Any) -> str:
 
 
 class Owned:
-    """A handle, which is given back by :meth:`close`, or when nothing refers to the owner any more."""
+    """Owns a handle until :meth:`close`, or until nothing refers to the owner."""
 
     __slots__ = ("_api", "_ending", "_give_back", "_made")
 
@@ -317,8 +316,8 @@ class Owned:
 
 
 class Discarded:
-    """What waits to be given back: things end anywhere, also in the middle of another device's calls, and
-    must not touch the driver there."""
+    """Keeps what waits to be given back. Things end anywhere, also in the middle of another device's calls,
+    and must not touch the driver there."""
 
     __slots__ = ("_left",)
 
@@ -326,7 +325,7 @@ class Discarded:
         self._left: deque[Action] = deque()
 
     def leave(self, after: Iterable[Action], calls: Iterator[Action]) -> Action:
-        """What leaves calls here, and ``after`` each of them what is to be called, and to live, until
+        """Makes what leaves calls here. ``after`` each of them something is called, which lives until
         then."""
         steps = zip(calls, *map(repeat, after), strict=False)
         return partial(self._left.extend, chain.from_iterable(steps))

@@ -118,7 +118,7 @@ def create_channel(
     flags: int,
     provider: ChannelProvider | None,
 ) -> CudaChannel:
-    """Joins a group of ``count`` members as number ``rank``; waits for all of them, as long as ``watch``
+    """Joins a group of ``count`` members as number ``rank``. Waits for all of them, as long as ``watch``
     says.
 
     What is not given (-1, None) comes from the provider, by default the environment of a launcher such as
@@ -257,7 +257,7 @@ class GroupWatch:
                 self.stream.share.allow_waits()
 
     def leave(self) -> None:
-        """The device's work is done: the other members of its groups hear that it begins nothing more."""
+        """Tells the other members that the device begins nothing more."""
         with self._lock:
             communicators = tuple(self._communicators)
         for communicator in communicators:

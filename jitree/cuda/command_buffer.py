@@ -8,19 +8,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from jitree.cuda.channel import check_channel
-from jitree.cuda.commands import BoundSizes, CudaCommandList, check_grid
 from jitree.cuda.executable import CudaExecutable, CudaFunctionTable
 from jitree.cuda.graph import make_graphs
-from jitree.cuda.plan import LaunchPlan, describe, make_plan
+from jitree.cuda.plan import BoundSizes, CudaCommandList, LaunchPlan, check_grid, describe, make_plan
 from jitree.cuda.steps import PlanRunner, measures_dispatches, run_profiled
 from jitree.errors import InvalidArgumentError
 from jitree.hal import recording
 from jitree.hal.buffer import Allocation
-from jitree.hal.command_buffer import BindingTable, Collective, Dispatch, Reference
-from jitree.hal.command_enums import CommandBufferMode
-from jitree.hal.command_list import DIRECT, NO_SLOT, Range, Slot
+from jitree.hal.command_buffer import BindingTable, Collective, CommandBufferMode, Dispatch, Reference
+from jitree.hal.command_list import DIRECT, NO_SLOT, ListCommandBuffer, Range, Slot
 from jitree.hal.executable import Executable
-from jitree.hal.list_command_buffer import ListCommandBuffer
 
 if TYPE_CHECKING:
     from jitree.cuda.graph import LaunchBatch
@@ -73,8 +70,8 @@ class CudaCommandBuffer(ListCommandBuffer):
 
     @property
     def is_published(self) -> bool:
-        """Whether machine code knows it: not if it is submitted once only, or memory of others has to be kept
-        meanwhile."""
+        """Whether machine code knows it. It does not where it is submitted once only, or memory of others has
+        to be kept meanwhile."""
         return not self.modes & _ONE_SHOT and not self._retained
 
     def stream_graphs(self) -> StreamGraphs | None:

@@ -26,7 +26,7 @@ _Watched = tuple["Stream", int, "PooledEvent"]
 
 
 class InboxThread(Generic[Item]):
-    """An inbox and the thread that empties it, which a device has until it is closed."""
+    """Empties an inbox on a thread that a device has until it closes."""
 
     def __init__(self, name: str, run: Callable[[SimpleQueue[Item | None]], None]) -> None:
         """``run`` takes items from the inbox until it gets None. The thread refers to nothing else, so that a

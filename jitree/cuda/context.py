@@ -25,7 +25,7 @@ _DISABLE_TIMING: Final = 0x2
 
 
 class CudaContext:
-    """The primary context of a device, which PyTorch and CuPy use as well: pointers can be exchanged."""
+    """Holds a device's primary context. PyTorch and CuPy use it as well: pointers can be exchanged."""
 
     def __init__(self, driver: Any, ordinal: int, dependent_launch: bool = True) -> None:
         """``driver``: the bindings' module; ``ordinal``: of the device in this process; ``dependent_launch``:
@@ -77,8 +77,8 @@ class CudaContext:
         known: tuple[Handle, ...] = (),
         after: Sequence[Action] = (),
     ) -> Owned:
-        """Has the driver make something by the call ``name``, which ``give_back`` gives back: at the next
-        :meth:`release_discarded`, when its owner has died. The context must be current.
+        """Makes something by the driver's call ``name``. Its owner's death has ``give_back`` give it back at
+        the next :meth:`release_discarded`. The context must be current.
 
         ``known``: what is given back, where that is no result. ``after``: called then.
         """
@@ -170,7 +170,7 @@ class PooledEvent:
         return int(self.handle)
 
     def release(self) -> None:
-        """Gives it back, also if it has not been reached: it may be recorded anew. Twice is once."""
+        """Returns the event to its pool, reached or not. It may be recorded anew. Twice is once."""
         try:
             self._free.extend(map(self._owned.pop, (-1,)))
         except IndexError:
@@ -188,7 +188,7 @@ class EventPool:
         self._permanent: list[PooledEvent] = []
 
     def permanent(self) -> PooledEvent:
-        """An event for as long as the pool is open; the context must be current."""
+        """Makes an event that lives as long as the pool. The context must be current."""
         event = self.acquire()
         self._permanent.append(event)
         return event

@@ -33,13 +33,11 @@ from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusE
 from jitree.hal import recording
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
-from jitree.hal.command_buffer import BindingTable, CommandBuffer
-from jitree.hal.command_enums import CommandBufferMode, CommandCategory
+from jitree.hal.command_buffer import BindingTable, CommandBuffer, CommandBufferMode, CommandCategory
 from jitree.hal.device import Device
 from jitree.hal.exchange import HostTransfers
 from jitree.hal.fence import Fence
-from jitree.hal.groups.known import KnownChannels
-from jitree.hal.objects import Channel, ChannelProvider
+from jitree.hal.objects import Channel, ChannelProvider, KnownChannels
 from jitree.hal.profiling import Profiler
 from jitree.hal.semaphore import Semaphore
 from jitree.hal.transfers import Transfer
@@ -130,7 +128,7 @@ class CudaDevice(Ended, Device):
         self._replays.is_device_allocator = allocator is self._own_allocator
 
     def trim(self) -> None:
-        """Waits for the device, then gives back graphs, pooled memory and what has been discarded."""
+        """Waits for the device, then gives back graphs, pooled and discarded memory."""
         self.stream.finish()
         self._replays.drop()
         with self.stream.lock:
@@ -165,7 +163,7 @@ class CudaDevice(Ended, Device):
         count: int,
         flags: int = 0,
     ) -> Channel:
-        """Programs make a channel in each call: what is asked for again is the same one."""
+        """Joins a channel, once: programs ask for the same one in each call."""
         recording.unrepeatable("a channel is made")
         stated = queue_affinity, identifier, group, rank, count, flags
         make = partial(create_channel, self.context, self._groups, *stated, self.channel_provider)

@@ -19,8 +19,7 @@ from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParame
 if TYPE_CHECKING:
     from jitree.cuda.api import Owned
     from jitree.cuda.context import CudaContext
-    from jitree.hal.pipeline_layout import PipelineLayout
-    from jitree.hal.source_location import SourceLocation
+    from jitree.hal.pipeline_layout import PipelineLayout, SourceLocation
     from jitree.regs.handles import HandleTable
 
 FORMAT: Final = "cuda-nvptx-fb"

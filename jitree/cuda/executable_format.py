@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from jitree.errors import InvalidArgumentError
-from jitree.hal.source_location import SourceLocation
+from jitree.hal.pipeline_layout import SourceLocation
 from jitree.vmfb.flatbuffer import FlatBuffer, Table
 
 _LEGACY: Final = b"CUDA"

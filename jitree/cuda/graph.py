@@ -20,8 +20,8 @@ from jitree.hal.stream_record import StreamGraphs
 
 if TYPE_CHECKING:
     from jitree.cuda.api import Handle
-    from jitree.cuda.commands import CudaCommandList
     from jitree.cuda.context import CudaContext
+    from jitree.cuda.plan import CudaCommandList
     from jitree.cuda.stream import Stream
 
 PARAMETERS_SIZE: Final = 72
@@ -50,8 +50,8 @@ _INSTANCES: Final = 2
 
 
 class LaunchParameters:
-    """Memory in which the driver reads the parameters of a plan's launches: a copy of the block, and
-    pointers into it."""
+    """Holds parameters of a plan's launches. The driver reads them there: a copy of the block, and pointers
+    into it."""
 
     __slots__ = ("_pointers", "_words", "first_pointer", "first_word", "words")
 
@@ -87,7 +87,7 @@ class Graph:
         self._executable: Any = self._owned[1].handle
 
     def launch(self, stream: Stream, blocks: Sequence[array[int]]) -> None:
-        """Runs it with the parameters in ``blocks``; only what differs from the last run is changed."""
+        """Launches it with the parameters in ``blocks``, changing what differs from the last run."""
         for nodes, parameters, block in zip(self._nodes, self._parameters, blocks, strict=True):
             if parameters.words != memoryview(block):
                 self._change(nodes, parameters.words, block)
@@ -98,7 +98,7 @@ class Graph:
         self._api.launch_graph(self._executable, stream.handle)
 
     def instance(self) -> tuple[tuple[int, int, int, int], array[int]]:
-        """The INSTANCE record of a graph of one part, and what it keeps beside the graph."""
+        """Makes the INSTANCE record of a graph of one part. Also gives what it keeps beside the graph."""
         (nodes,), (parameters,) = self._nodes, self._parameters
         handles = array("q", [int(node) for _, _, node, _ in nodes])
         structures = self._structures.buffer_info()[0]
@@ -178,7 +178,7 @@ def grid_of(launch: Launch, words: Sequence[int]) -> tuple[int, int, int]:
 
 
 class SegmentRunner:
-    """Runs one segment of a plan: a single launch as it is, more of them as a graph."""
+    """Runs one segment of a plan: single launches directly, several as a graph."""
 
     def __init__(self, context: CudaContext, plan: LaunchPlan, segment: PlanSegment) -> None:
         self._context = context

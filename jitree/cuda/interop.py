@@ -88,8 +88,8 @@ class CudaExchange:
         return self._shares or share.lends or share.exports
 
     def is_shared(self, view: BufferView) -> bool:
-        """Whether the view's memory was imported or exported, for all that is known: machine code does not
-        tell whose memory it has given away."""
+        """Whether the view's memory was imported or exported. Machine code does not tell whose memory it has
+        given away: then it may have been."""
         allocation = view.buffer.allocation
         is_known = allocation in self._exported or not self._stream.orders(allocation)
         return self.shares and (is_known or self._stream.share.exports)

@@ -55,8 +55,8 @@ def load_cubins(recipe: Recipe, key: bytes) -> list[bytes] | None:
 
 
 def store_cubins(recipe: Recipe, key: bytes, cubins: Sequence[bytes]) -> None:
-    """Keeps cubins for later processes, as an image whose entries are where each of them ends. A folder that
-    refuses is no error: they are compiled again."""
+    """Keeps cubins for later processes as an image, whose entries are their ends. A folder that refuses is no
+    error: they are compiled again."""
     from jitree.codegen.image import contents
 
     ends = {str(number): end for number, end in enumerate(accumulate(map(len, cubins)))}

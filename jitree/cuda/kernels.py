@@ -71,7 +71,7 @@ class Kernels:
         self._modules.clear()
 
     def copy(self, stream: LaunchStream, target: int, source: int, length: int) -> None:
-        """Copies between ranges that do not overlap, of any size and alignment, in one launch.
+        """Copies between ranges that do not overlap, in one launch, whatever their alignment.
 
         Addresses are the device's; the caller holds the stream's lock and has flushed it.
         """
@@ -82,14 +82,14 @@ class Kernels:
     def fill(
         self, stream: LaunchStream, address: int, length: int, pattern: int, pattern_length: int
     ) -> None:
-        """Repeats the low 1, 2 or 4 bytes of ``pattern`` over ``length`` bytes; for the rest as
+        """Repeats the low bytes of ``pattern`` (1, 2 or 4) over ``length`` bytes. For the rest as
         :meth:`copy`."""
         words = self._words
         words[0], words[1], words[2] = address, length, repeated(pattern, pattern_length)
         self._launch(stream, self.fill_function, length)
 
     def widen(self, stream: LaunchStream, target: int, source: int, count: int, sign: int) -> None:
-        """Makes ``count`` 32-bit integers of 16-bit ones; ``sign`` 1 for signed ones, 0 for unsigned."""
+        """Widens ``count`` 16-bit integers to 32 bits. ``sign``: 1 for signed ones, 0 for unsigned."""
         words = self._words
         words[0], words[1], words[2], words[3] = target, source, count, sign
         self._launch(stream, self._functions["jitree_widen"], 4 * count)

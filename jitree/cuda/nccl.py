@@ -25,7 +25,7 @@ from jitree import errors
 from jitree.base.endings import guard
 from jitree.errors import CancelledError, StatusError, pass_interruption
 from jitree.hal.groups.presence import FAILED, LEFT, NOTE_BYTES, Presence
-from jitree.hal.groups.waiting import wait_looking
+from jitree.hal.groups.transport import wait_looking
 
 if TYPE_CHECKING:
     from jitree.cuda.context import CudaContext
@@ -190,7 +190,7 @@ class Communicator:
         return None if failure is None else self.named(failure)
 
     def named(self, failure: StatusError) -> StatusError:
-        """With the member that has ended, where NCCL has noticed it a moment before the members have."""
+        """Names the member that has ended in a failure that NCCL noticed first."""
         end = time.monotonic() + _NAME_SECONDS
         while self._presence is not None and time.monotonic() < end:
             missing = self._presence.failure()
@@ -345,8 +345,7 @@ class Nccl:
         return self._functions[name]
 
     def attempt(self, name: str, *arguments: object) -> bool:
-        """A call about whose failure nothing can be done: giving back what is no longer used. Whether it
-        succeeded."""
+        """Calls NCCL to give back what is unused, and says whether that succeeded."""
         return bool(self._functions[name](*arguments) == 0)
 
     def new_identifier(self) -> bytes:
@@ -362,7 +361,8 @@ class Nccl:
         self.call("ncclCommInitRank", ctypes.addressof(made), count, value, rank)
 
     def split(self, part: ctypes.c_void_p, communicator: int, color: int, key: int) -> None:
-        """Waits for all members; ``part`` gets the communicator of the part, none for a negative color."""
+        """Splits a communicator: ``part`` gets this part's, none for a negative color. Waits for all
+        members."""
         self.call("ncclCommSplit", communicator, max(color, -1), key, ctypes.addressof(part), None)
 
     def share(self, communicator: int, address: int, size: int, stream: int) -> None:

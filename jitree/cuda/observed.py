@@ -10,9 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from jitree.cuda import transfers
-from jitree.cuda.commands import CudaCommandList
 from jitree.cuda.graph import LaunchParameters, launch_one
-from jitree.cuda.plan import CollectiveStep, IndirectDispatch
+from jitree.cuda.plan import CollectiveStep, CudaCommandList, IndirectDispatch
 from jitree.cuda.queue import Stepwise
 from jitree.cuda.steps import run_collective_step, run_indirect
 from jitree.cuda.transfers import copy_to_host

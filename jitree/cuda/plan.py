@@ -1,9 +1,10 @@
 """Plans the kernel launches of a recorded command list.
 
-A plan depends on the list's rows only, so lists that differ in addresses, lengths and constants share one,
-and the next one-shot list of the same shape finds its plan made (:class:`PlanCache`). All that varies is one
-*block* of 64-bit words: every launch has its parameters there, one word each, and after those of a transfer
-the number of its thread blocks. Two blocks of one plan are compared to see what a graph must change.
+The rows of lists are those of the local drivers, with device addresses. A plan depends on the rows only, so
+lists that differ in addresses, lengths and constants share one, and the next one-shot list of the same shape
+finds its plan made (:class:`PlanCache`). All that varies is one *block* of 64-bit words: every launch has its
+parameters there, one word each, and after those of a transfer the number of its thread blocks. Two blocks of
+one plan are compared to see what a graph must change.
 
 A profile wants to say what kernels move, and CUPTI tells a kernel's name and grid, not its arguments. What is
 launched with one name and grid is bound to as many bytes each time, except where dimensions are constants of
@@ -18,18 +19,29 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from jitree.base.weak_sets import SharedWeakSet
-from jitree.cuda.commands import FixedSizes
+from jitree.cuda.executable import CudaFunctionTable, CudaKernel
 from jitree.cuda.kernels import THREADS, block_count
+from jitree.errors import OutOfRangeError
 from jitree.hal import command_layout
+from jitree.hal.command_layout import COMMAND
+from jitree.hal.command_list import DIRECT, CommandList
+from jitree.hal.enums import WHOLE_BUFFER
 
 if TYPE_CHECKING:
-    from jitree.cuda.commands import BoundSizes, CudaCommandList
-    from jitree.cuda.executable import CudaFunctionTable
     from jitree.cuda.kernels import Kernels
+
+_MAXIMUM_COUNT_Y: Final = 65535
+_MAXIMUM_COUNT_X: Final = 2**31 - 1
+"""Blocks of a grid on every architecture; z is the same as y, as the list checks."""
+_ROW_WORDS: Final = COMMAND.size // 8
+_OBJECT_WORD: Final = COMMAND["data_length"] // 8
+"""Holds, beside the length of an update, the position of the executable among the kept objects, which
+depends on what was recorded before."""
 
 _NAMES_SHOWN: Final = 8
 
@@ -38,6 +50,72 @@ Kernel = tuple[str, tuple[int, int, int]]
 
 _KEPT: Final = 256
 """Plans; the ones used longest ago go."""
+
+
+class CudaCommandList(CommandList):
+    """Commands in recording order; addresses are the device's."""
+
+    __slots__ = ()
+
+    def kernel(self, row: tuple[int, ...]) -> CudaKernel:
+        """What a dispatch row launches."""
+        return cast(CudaFunctionTable, self.kept[row[13]]).kernel_at(row[8])
+
+    @property
+    def tables(self) -> set[CudaFunctionTable]:
+        """The tables of the executables in use."""
+        return {kept for kept in self.kept if isinstance(kept, CudaFunctionTable)}
+
+    def shape(self) -> bytes:
+        """Equal for lists that have a plan in common."""
+        words = self.rows[:]
+        words[_OBJECT_WORD::_ROW_WORDS] = array("q", bytes(8 * (len(words) // _ROW_WORDS)))
+        return words.tobytes()
+
+
+def check_grid(counts: tuple[int, int, int]) -> None:
+    """OUT_OF_RANGE for workgroup counts that no device can launch."""
+    x, y, z = counts
+    if x > _MAXIMUM_COUNT_X or max(y, z) > _MAXIMUM_COUNT_Y:
+        raise OutOfRangeError(
+            f"a dispatch of {x} x {y} x {z} workgroups: a GPU runs at most {_MAXIMUM_COUNT_X} x "
+            f"{_MAXIMUM_COUNT_Y} x "
+            f"{_MAXIMUM_COUNT_Y}"
+        )
+
+
+class BoundSizes:
+    """The sizes that the dispatches of one command list are bound to."""
+
+    def __init__(self, commands: CudaCommandList) -> None:
+        self._operands = list(zip(repeat(DIRECT), commands.addresses, commands.lengths, strict=False))
+        fields = iter(commands.patches)
+        for operand, slot, offset, length, _ in zip(fields, fields, fields, fields, fields, strict=True):
+            self._operands[operand] = slot, offset, length
+
+    def of(self, row: tuple[int, ...]) -> int:
+        """Bytes of the ranges of a row; of those that overlap the largest. 0 if the list does not say it."""
+        _, first, count = row[:3]
+        total, ranges = 0, self._operands[first : first + count]
+        if any(length == WHOLE_BUFFER for *_, length in ranges):
+            return 0
+        for number, (slot, begin, length) in enumerate(ranges):
+            overlaps = (
+                min(size, length)
+                for other, start, size in ranges[:number]
+                if other == slot and start < begin + length and begin < start + size
+            )
+            total += length - next(overlaps, 0)
+        return total
+
+
+class FixedSizes(BoundSizes):
+    """Knows the sizes of a list whose plan others share. Dispatches with constants may have other lengths in
+    those."""
+
+    def of(self, row: tuple[int, ...]) -> int:
+        """As :meth:`BoundSizes.of`."""
+        return 0 if row[4] else super().of(row)
 
 
 class Launch(NamedTuple):
@@ -60,22 +138,22 @@ class Launch(NamedTuple):
 
 
 class PlanSegment(NamedTuple):
-    """Launches between commands of other kinds: groups of numbers of launches, each waits for the one
+    """Groups launches between commands of other kinds. Groups are numbers of launches; each waits for the one
     before."""
 
     groups: tuple[tuple[int, ...], ...]
 
 
 class IndirectDispatch(NamedTuple):
-    """A launch whose grid lies in device memory, at the address in word ``counts`` of the block."""
+    """Launches a grid that device memory holds, at the address in word ``counts``."""
 
     launch: int
     counts: int
 
 
 class CollectiveStep(NamedTuple):
-    """Collectives between two barriers: numbers in the list, and the first of four words: addresses of what
-    is sent and received, and their lengths."""
+    """Lists collectives between two barriers. Beside their numbers in the list stands the first of four
+    words: addresses of what is sent and received, and their lengths."""
 
     operations: tuple[tuple[int, int], ...]
 
@@ -111,7 +189,7 @@ class LaunchPlan:
     def block(
         self, commands: CudaCommandList, addresses: Sequence[int], lengths: Sequence[int], data: int
     ) -> array[int]:
-        """The words of one run; ``data`` is the device address of the list's update bytes."""
+        """Makes the words of one run. ``data`` is the device address of the list's update bytes."""
         words = array("q", self.batch([*addresses, *lengths, *commands.constants, *self.literals]))
         for word, offset in self.updates:
             words[word] = data + offset
@@ -269,7 +347,7 @@ class KernelSizes:
             self._find(plan)
 
     def end(self) -> dict[Kernel, int]:
-        """Bytes of the kernels of all plans since the beginning; 0 where that is not known."""
+        """Sums the bytes of all plans' kernels since the beginning; unknown ones are 0."""
         found, self._found = self._found, None
         return found or {}
 

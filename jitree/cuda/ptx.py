@@ -34,7 +34,8 @@ def is_cubin(image: bytes) -> bool:
 
 
 def signatures(text: bytes) -> dict[str, KernelSignature | None]:
-    """The kernels of a PTX text by name; None for one whose parameters are no pointers followed by words."""
+    """Reads the kernels of a PTX text by name. None stands for one whose parameters are no pointers followed
+    by words."""
     found: dict[str, KernelSignature | None] = {}
     for match in _ENTRY.finditer(text):
         opening = text.find(b"(", match.end())
@@ -64,8 +65,8 @@ def _signature(parameters: bytes) -> KernelSignature | None:
 
 
 def with_waits(text: bytes) -> bytes | None:
-    """A text whose kernels first wait until what they depend on is done, so that they may be launched before;
-    None where that is not so of all of them."""
+    """Makes kernels wait first for what they depend on, to be launched earlier. None where that cannot be
+    done to all of them."""
     waiting, count = _BODY.subn(lambda found: found[0] + _WAIT, text)
     if not count or count != len(_ENTRY.findall(text)):
         return None
@@ -78,7 +79,7 @@ def _at_least_version(found: re.Match[bytes]) -> bytes:
 
 
 def split(text: bytes) -> list[bytes]:
-    """One text per kernel, each with everything that stands in front of the first one.
+    """Splits a text into one per kernel, each with the head of all.
 
     The whole text when functions that kernels share stand between them.
     """

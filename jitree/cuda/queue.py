@@ -33,10 +33,9 @@ from jitree.errors import (
 )
 from jitree.hal.checks import check_fences
 from jitree.hal.fence import Fence
-from jitree.hal.producer import Producer
 from jitree.hal.profiling import now
 from jitree.hal.semaphore import ReachedCallback, Timepoint
-from jitree.hal.waiting import Countdown, WaitMode, are_held_up, pending_producers
+from jitree.hal.waiting import Countdown, Producer, WaitMode, are_held_up, pending_producers
 
 Action = Callable[[], object]
 """Submits device work to the stream; called with the stream's lock held and its context current."""
@@ -45,14 +44,14 @@ T = TypeVar("T")
 
 
 class Stepwise(abc.ABC):
-    """An action that takes the lock for each of its steps only, and that is done when it returns."""
+    """Acts in steps, takes the lock for each, and is done on return."""
 
     @abc.abstractmethod
     def __call__(self) -> None: ...
 
 
 class DeferredOperation:
-    """One queue operation, a :class:`jitree.hal.producer.Producer`. It ends with the deadline of the block
+    """One queue operation, a :class:`jitree.hal.waiting.Producer`. It ends with the deadline of the block
     that it was submitted in, and with the call that waits for it."""
 
     __slots__ = (
@@ -74,7 +73,7 @@ class DeferredOperation:
         self.timepoints: Sequence[Timepoint] = ()
 
     def announce(self) -> None:
-        """Makes it known to threads that wait for the signal fence, and to the deadline."""
+        """Shows it to the deadline and to threads that wait for its signal fence."""
         if self.signal is not None:
             for semaphore, value in self.signal.timepoints:
                 semaphore.expect(value, self)
@@ -111,8 +110,8 @@ class DeferredOperation:
         self.timepoints = ()
 
     def cancel(self, failure: StatusError) -> None:
-        """Ends the operation without doing its work, when the submitter has gone on: what no fence carries
-        becomes a warning."""
+        """Ends the operation without its work, after the submitter has gone on. What no fence carries becomes
+        a warning."""
         self.action = None
         self.settle()
         if self.signal is not None:
@@ -159,8 +158,9 @@ class DeferredWork:
         )
 
     def fail(self, operation: DeferredOperation, failure: StatusError) -> None:
-        """Ends an operation that is still on the list without doing its work, also where a signal's handler
-        raises meanwhile: others may wait for it. Only the thread that takes it off the list does so."""
+        """Fails an operation that is still on the list, without doing its work. It does so also where a
+        signal's handler raises meanwhile: others may wait for it. Only the thread that takes it off the list
+        fails it."""
         is_there = False
         try:
             with self._lock:
@@ -217,7 +217,7 @@ def _run(inbox: SimpleQueue[_Ready | None]) -> None:
 
 
 def when_scheduled(fence: Fence, callback: ReachedCallback) -> list[Timepoint]:
-    """Calls ``callback`` once: when every point of the fence is reached or promised, or one has failed.
+    """Calls ``callback`` once every point is reached or promised, or one has failed.
 
     Returns the timepoints that are still open.
     """
@@ -241,7 +241,7 @@ class CudaQueue:
         self._closed = False
 
     def submit(self, name: str, wait: Fence | None, signal: Fence | None, action: Action | None) -> None:
-        """Submits one operation, or does it if its action is :class:`Stepwise`; ``name`` is for messages and
+        """Submits one operation, or does it if its action is :class:`Stepwise`. ``name`` is for messages and
         profiles.
 
         A failure that is known before the call returns and that no signal fence carries is raised.
@@ -262,8 +262,8 @@ class CudaQueue:
         signal.fail(failure)
 
     def perform(self, name: str, action: Callable[[], T]) -> T:
-        """Submits device work that waits for nothing but what has been submitted before, and gives what the
-        action returns. Raises its failure."""
+        """Submits device work that waits for earlier submissions only. Gives what the action returns, or
+        raises its failure."""
         if self._closed:
             raise FailedPreconditionError(f"{name}: the device has been closed")
         stream = self.stream

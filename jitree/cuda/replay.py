@@ -53,7 +53,7 @@ class Located(NamedTuple):
 
 
 class ReplayRelocation(NamedTuple):
-    """A word of a block that is an address in an argument or a result."""
+    """Locates a word of a block that addresses an argument or a result."""
 
     word: int
     source: int
@@ -130,7 +130,7 @@ class CudaReplay:
         self._lock = guard()
 
     def run(self, arguments: Located, allocator: Allocator) -> list[Buffer] | None:
-        """Submits the call and gives the buffers of its results, which the device still computes.
+        """Submits the call and gives its results, which the device still computes.
 
         None when the program would take another way; then it must be run, and nothing has happened that
         it would notice.
@@ -302,7 +302,7 @@ class _ReplayBuilder:
 
 
 class CudaReplays:
-    """The :class:`jitree.hal.replays.Replays` of one GPU."""
+    """The :class:`jitree.hal.recording.Replays` of one GPU."""
 
     def __init__(self, stream: Stream, allocator: Allocator) -> None:
         """``allocator``: the one that recorded calls get their memory from."""
@@ -331,8 +331,8 @@ class CudaReplays:
 
     @contextmanager
     def record(self, arguments: Sequence[Buffer]) -> Iterator[CallRecording | None]:
-        """A recording keeps the transient memory of its call, which must not be too much. Machine code, which
-        records nothing, does nothing meanwhile."""
+        """Keeps a recording, unless its call has too much transient memory. Machine code, which records
+        nothing, does nothing meanwhile."""
         record = self._stream.share.record
         with recording.recording(self._stream, arguments, self._memory // _RECORDED_PART) as made:
             if made is not None:

@@ -76,7 +76,7 @@ class CudaSemaphore(Semaphore):
         return timepoint
 
     def await_device(self, value: int, deadline: float | None) -> None:
-        """Blocks while submitted work is on its way to the value, but not beyond the deadline."""
+        """Blocks while submitted work is to reach the value, up to the deadline."""
         stream = self.stream
         if stream is not None and self.promised >= value and not self.is_reached(value):
             stream.wait(deadline)
@@ -107,7 +107,7 @@ class CudaSemaphore(Semaphore):
 
 
 def call_all(calls: Iterable[Callable[[], None]]) -> None:
-    """Signals of several operations: a callback that raises must not keep the others' from being called."""
+    """Calls every callback, also after one of them has raised."""
     raised: BaseException | None = None
     for call in calls:
         try:

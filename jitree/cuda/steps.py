@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jitree.cuda.collectives import CollectiveCall, run_collectives
-from jitree.cuda.commands import check_grid
 from jitree.cuda.graph import LaunchParameters, SegmentRunner, grid_of, launches_of
-from jitree.cuda.plan import CollectiveStep, IndirectDispatch, Launch, LaunchPlan, PlanSegment
+from jitree.cuda.plan import CollectiveStep, IndirectDispatch, Launch, LaunchPlan, PlanSegment, check_grid
 from jitree.hal.command_buffer import Collective
 from jitree.hal.command_list import check_workgroups
 from jitree.hal.observing import DISPATCH
@@ -36,7 +35,7 @@ class PlanRunner:
         ]
 
     def run(self, stream: Stream, block: array[int], key: bytes) -> None:
-        """Submits every step with the parameters in ``block``; ``key`` is its bytes, which are made if
+        """Submits every step with the parameters in ``block``. ``key`` is its bytes, which are made if
         empty."""
         key = key or block.tobytes()
         for step in self._steps:
@@ -49,7 +48,7 @@ class PlanRunner:
 
 
 def run_indirect(stream: Stream, plan: LaunchPlan, step: IndirectDispatch, block: array[int]) -> None:
-    """Waits for the counts, which earlier commands write, and launches the grid; any zero is no work.
+    """Waits for counts that earlier commands write, then launches the grid. Any zero is no work.
 
     Upstream's driver has no indirect dispatches. OUT_OF_RANGE for counts that no device can launch.
     """

@@ -194,7 +194,7 @@ class Stream:
             self.poll()
 
     def promised(self, tick: int) -> Semaphore:
-        """Reaches 1 when a submission of machine code's is done, or fails if it was lost with the device."""
+        """Makes a point that a submission of machine code reaches, or fails."""
         semaphore = CudaSemaphore()
         with self.lock:
             survived, failed, failure = self._failed
@@ -240,7 +240,7 @@ class Stream:
         return buffer.address
 
     def follows(self, fence: Fence) -> bool:
-        """Whether whatever is submitted here from now on runs after what the fence stands for."""
+        """Whether later submissions here run after what the fence stands for."""
         for semaphore, value in fence.timepoints:
             if not semaphore.is_reached(value) and not (
                 isinstance(semaphore, CudaSemaphore)
@@ -264,8 +264,8 @@ class Stream:
         return self.allocator is not None and self.allocator.has_pinned_room
 
     def stage(self, data: memoryview | bytes) -> tuple[int, object]:
-        """Device address of a pinned copy of the bytes, and what keeps it until work that reads it has been
-        submitted."""
+        """Copies bytes to pinned memory for work about to be submitted. Gives its device address, and what
+        keeps it until then."""
         view = memoryview(data)
         buffer = self.pinned(view.nbytes)
         if view.nbytes:
@@ -286,16 +286,17 @@ class Stream:
     # Memory that other libraries use on their streams.
 
     def order_after(self, producer: int) -> None:
-        """What is submitted from now on waits for what another stream, by its number, has by now.
+        """Orders later submissions after what another stream, by number, has now.
 
-        The caller holds the lock, has entered the context and flushed."""
+        The caller holds the lock, has entered the context and flushed.
+        """
         self.check_open()
         self.api.record_event(self._producer_event.handle, producer)
         self.api.wait_for_event(self.handle, self._producer_event.handle)
 
     def give_back(self, allocation: object, consumer: int) -> None:
-        """A consumer has done with memory, as far as the host knows: it is kept until the consumer's stream
-        has been waited for. Touches no driver, so that any finalizer may call it."""
+        """Takes memory back that a consumer has done with. It is kept until the consumer's stream has been
+        waited for. Touches no driver, so that any finalizer may call it."""
         if not self._closed:  # then it is the driver that waits when the memory goes back
             self._given_back.append((allocation, consumer))
 
@@ -331,7 +332,7 @@ class Stream:
             return event
 
     def watch(self) -> None:
-        """Has the completion thread retire what has been submitted so far, once it is done."""
+        """Has the completion thread retire what is submitted so far, once done."""
         with self.lock:
             tick = self.tick
             if tick != self.completed:
@@ -357,8 +358,8 @@ class Stream:
         self.context.release_discarded()
 
     def finish(self) -> None:
-        """As :meth:`synchronize`, but nothing ends the wait, and failures are as those of :meth:`wait`: for
-        what gives back memory that the device uses."""
+        """Waits as :meth:`synchronize`, uninterrupted, to give back memory that is used. Failures are as
+        those of :meth:`wait`."""
         try:
             tick = self._before_wait()
             with self.users as may_ask:
@@ -385,7 +386,7 @@ class Stream:
         self.wait(0.0)
 
     def retire(self, tick: int) -> None:
-        """Everything up to ``tick`` is done, unless the device is lost: signals what was promised, lets go of
+        """Retires everything up to ``tick``, unless the device is lost. Signals what was promised, lets go of
         what was kept."""
         if self.api.lost is not None:
             return

@@ -132,7 +132,7 @@ class StreamShare:
 
     @property
     def last_launch(self) -> tuple[int, int]:
-        """The address of the PROGRAM that machine code launched last, and the number of that submission."""
+        """Gives the address of the PROGRAM launched last, and that submission's number."""
         return self._words[_PROGRAM], self._words[_LAUNCHED]
 
     @property
@@ -163,14 +163,12 @@ class StreamShare:
         self.hand_over()
 
     def refuse_waits(self) -> None:
-        """Machine code leaves it to Python to find out what is done: the device may get there without having
-        done what it was told."""
+        """Leaves waiting to Python. The device may get there without having done what it was told."""
         if self._has_driver:
             self._words[_QUERY] = ctypes.cast(_refuse, ctypes.c_void_p).value or 0
 
     def end(self) -> None:
-        """Machine code submits nothing any more, for good, and threads that wait do not ask for the stream
-        again."""
+        """Stops machine code from submitting, for good. Threads that wait do not ask for the stream again."""
         self.close()
         self.record.hold(CLOSED)
         with self._lock:
@@ -181,7 +179,7 @@ class StreamShare:
 
     @property
     def is_owed(self) -> bool:
-        """Whether a call has left to the host to wait for something that is not done."""
+        """Whether a call has left something to the host that is not done."""
         return self._words[_OWED] > self._words[_COMPLETED]
 
     @property
@@ -234,7 +232,7 @@ class StreamShare:
         self._words[_EXPOSED] = 1
 
     def is_done_in_a_moment(self, tick: int) -> bool:
-        """Whether machine code, if there is any, finds that everything up to a submission is done."""
+        """Whether machine code, if there is any, finds a submission done."""
         code = self._code
         return tick <= self.completed or (code is not None and code.is_done(self.address, tick) == 1)
 
@@ -252,7 +250,7 @@ class CudaAllocation(Allocation):
 
 
 class OrderedAllocation(CudaAllocation):
-    """It is only used and used again in the order of its stream: no user needs to retain it, and no other
-    code writes to it."""
+    """Is memory that only its stream uses, in order. No user needs to retain it, and no other code writes to
+    it."""
 
     __slots__ = ()

@@ -39,7 +39,7 @@ stream that it is in for longer lives as long as the process."""
 
 
 def watch(stream: Inherited) -> None:
-    """In children that the process forks, the stream will say what is wrong instead of using the driver."""
+    """Makes the stream refuse use in children that the process forks."""
     _streams.add(stream)
 
 

@@ -168,7 +168,7 @@ class Tracer:
         self._recording -= 1
 
     def pause(self) -> None:
-        """One of its users needs no records until it resumes; the device of that user is idle."""
+        """Stops records for one user until it resumes. The device of that user is idle."""
         with self._lock:
             self._recording -= 1
             if not self._recording:

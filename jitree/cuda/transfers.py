@@ -64,7 +64,7 @@ def copy_from_host(stream: Stream, target: int, data: Bytes) -> None:
 
 
 def copy_to_host(stream: Stream, source: int, length: int) -> Bytes:
-    """A copy of device memory on the host, to be looked at once the stream has got there."""
+    """Copies device memory to the host, readable once the stream is there."""
     if length <= _PINNED_LIMIT and stream.has_pinned_room:
         target = stream.pinned(length)
         if length:
@@ -76,7 +76,7 @@ def copy_to_host(stream: Stream, source: int, length: int) -> Bytes:
 
 
 def read_file(stream: Stream, file: File, file_offset: int, target: int, length: int) -> None:
-    """Copies from a file to the device; the file has been read when this returns."""
+    """Copies from a file to the device, reading it before this returns."""
     if isinstance(file, MemoryFile):
         view = file.contents[file_offset : file_offset + length]
         copy_from_host(stream, target, np.frombuffer(view, np.uint8) if length else np.empty(0, np.uint8))
@@ -135,7 +135,7 @@ class _Chunks:
 
 
 def reach(stream: Stream, buffer: Buffer) -> int:
-    """The buffer's address for what is being submitted, which keeps memory that is not ours."""
+    """Gives the buffer's address for a submission, which keeps others' memory."""
     address = stream.device_address(buffer)
     if not stream.orders(buffer.allocation):
         stream.retain(buffer.allocation)

@@ -1,4 +1,4 @@
-"""Allocators: where buffers come from, and the accounting of their memory."""
+"""Defines the contract of allocators, and accounts for the memory of buffers."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class Allocator(Unique, abc.ABC):
         usage: int,
         release: Callable[[], object] | None = None,
     ) -> Buffer | None:
-        """A buffer over host memory without copying, or None when the device cannot use that memory as it is.
+        """Wraps host memory in a buffer without copying; None where that is impossible.
 
         ``view`` must be contiguous; the buffer keeps it, is read-only if it is, and calls ``release`` at the
         end.
@@ -199,12 +199,12 @@ class Allocator(Unique, abc.ABC):
 
     @property
     def limited_charge(self) -> Charge | None:
-        """What counts memory of the host that a program has elsewhere; None where nothing limits it."""
+        """Finds what counts host memory a program has elsewhere; None without a limit."""
         return None
 
 
 class HostMemory:
-    """Memory of the host that an object has, counted in steps of a page until it dies."""
+    """Counts an object's host memory in steps of a page until it dies."""
 
     __slots__ = ("_charge", "_charged", "_charges")
 
@@ -220,7 +220,7 @@ class HostMemory:
             self._charged = size
 
     def end(self) -> None:
-        """The object has no more, though something may still refer to it, such as an error."""
+        """Counts no more, though something such as an error may still refer to it."""
         self._charges.clear()
         self._charged = 0
 
@@ -243,16 +243,16 @@ class LendingAllocator(Allocator):
         return 256 << 20
 
     def is_pinned(self, memory_type: int) -> bool:
-        """Whether a request is one for memory that the host sees while a device works on its own."""
+        """Whether a request wants memory that the host sees beside a busy device."""
         return False
 
     def has_rested(self, tick: int) -> bool:
-        """Whether the host may have pinned memory that came back when ``tick`` was the newest submission."""
+        """Whether the host may have pinned memory returned at submission ``tick``."""
         return True
 
     @abc.abstractmethod
     def lend(self, capacity: int, count: int, memory_type: int = 0) -> Sequence[Block]:
-        """Blocks of a size class for requests of a memory type, until they are taken back."""
+        """Lends blocks of a size class for a memory type, until taken back."""
 
     @abc.abstractmethod
     def take_back(self, address: int) -> None:

@@ -1,4 +1,4 @@
-"""Device memory as programs see it: allocations, buffers (ranges of them), views (shape and element type)."""
+"""Models device memory: allocations, buffers (ranges of them), views (shape, element type)."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class Buffer(Unique):
 
     @property
     def is_writable(self) -> bool:
-        """False over memory that was imported read-only, and must stay as it is whatever kernels do."""
+        """Whether kernels may write: not to memory that was imported read-only."""
         return bool(self.allowed_access & _WRITE)
 
     @property
@@ -188,7 +188,7 @@ class Buffer(Unique):
         return _inside(self.byte_length, offset, length)
 
     def subspan(self, offset: int, length: int = WHOLE_BUFFER) -> Buffer:
-        """A range of this range that shares the memory; the whole range is this object itself.
+        """Makes a buffer over a part of this range; the whole is itself.
 
         OUT_OF_RANGE when it is not inside; an empty range at the very end is.
         """
@@ -199,7 +199,7 @@ class Buffer(Unique):
         return type(self)(self.allocation, self.byte_offset + offset, length)
 
     def host_array(self) -> NDArray[np.uint8]:
-        """The bytes as a numpy array over the memory itself, read-only when writing is not allowed.
+        """Views the memory as a numpy array, read-only where writing is not allowed.
 
         The array keeps the memory. PERMISSION_DENIED for memory the host cannot see. Waits for nothing.
         """
@@ -220,7 +220,7 @@ class Buffer(Unique):
         return self.host_array().data
 
     def overlaps(self, offset: int, other: Buffer, other_offset: int, length: int) -> bool:
-        """Whether ranges of one length of this and another buffer of the device share bytes."""
+        """Whether equally long ranges of this and another buffer share bytes."""
         first = self.address + offset
         second = other.address + other_offset
         return first < second + length and second < first + length

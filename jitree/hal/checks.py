@@ -1,4 +1,4 @@
-"""Checks that recorded commands and queue operations share."""
+"""Checks ranges and flags for recorded commands and queue operations."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def check_buffer(buffer: Buffer, command: str, usage: int, access: int) -> None:
 
 
 def check_fill(offset: int, length: int, pattern_length: int) -> None:
-    """INVALID_ARGUMENT for pattern lengths other than 1, 2 and 4 and for ranges that are no multiples of
-    them.
+    """Checks a fill's pattern and its range. INVALID_ARGUMENT for pattern lengths other than 1, 2 and 4 and
+    for ranges that are no multiples of them.
 
     A length that is not known yet (the rest of a binding table slot) passes.
     """
@@ -54,8 +54,8 @@ def check_fill(offset: int, length: int, pattern_length: int) -> None:
 def check_overlap(
     source: Buffer, source_offset: int, target: Buffer, target_offset: int, length: int
 ) -> bool:
-    """Whether a copy changes anything: a range onto itself does not, and a program that puts a result where
-    its caller wants it makes such copies. INVALID_ARGUMENT when it would overlap itself otherwise."""
+    """Whether a copy changes anything; INVALID_ARGUMENT when it would overlap itself. A range onto itself
+    changes nothing, and a program that puts a result where its caller wants it makes such copies."""
     if not source.overlaps(source_offset, target, target_offset, length):
         return True
     if source.address + source_offset == target.address + target_offset:

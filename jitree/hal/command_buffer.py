@@ -1,4 +1,4 @@
-"""Recording of command buffers: every check of a recording call, once, for all drivers.
+"""Records command buffers with every check of a recording call, for all drivers.
 
 Drivers implement the ``_record_*`` methods and get references that have been checked. A reference is ``(slot,
 buffer, offset, length)``: with a buffer, its slot does not matter and the range has been checked against the
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.base.arguments import integer, integers, items, object_of
 from jitree.base.endings import Unique, guard
-from jitree.base.records import NamedTuple
+from jitree.base.records import Flags, NamedTuple
 from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -24,13 +24,42 @@ from jitree.errors import (
 )
 from jitree.hal import checks
 from jitree.hal.buffer import Buffer
-from jitree.hal.command_enums import CommandBufferMode, CommandCategory, DispatchFlags
 from jitree.hal.enums import MAXIMUM_BINDINGS, WHOLE_BUFFER, BufferUsage, MemoryAccess, names
 from jitree.hal.executable import Executable
 
 if TYPE_CHECKING:
     from jitree.hal.objects import Channel, Event
     from jitree.hal.pipeline_layout import Pushed
+
+
+class CommandBufferMode(Flags):
+    DEFAULT = 0
+    """Submitted any number of times, also at the same time."""
+    ONE_SHOT = 0x1
+    NESTED = 0x2
+    """0.2 modules only: executed from other command buffers."""
+    ALLOW_INLINE_EXECUTION = 0x10
+    UNVALIDATED = 0x20
+    UNRETAINED = 0x40
+
+
+class CommandCategory(Flags):
+    TRANSFER = 0x1
+    DISPATCH = 0x2
+    ANY = 0x3
+
+
+class DispatchFlags(Flags):
+    """As numbered by releases from 3.7.0 on; earlier modules only pass 0."""
+
+    NONE = 0
+    DYNAMIC_INDIRECT_PARAMETERS = 0x1
+    STATIC_INDIRECT_PARAMETERS = 0x2
+    CUSTOM_DIRECT_ARGUMENTS = 0x4
+    DYNAMIC_INDIRECT_ARGUMENTS = 0x8
+    STATIC_INDIRECT_ARGUMENTS = 0x10
+    ALLOW_INLINE_EXECUTION = 0x20
+
 
 _READ: Final = int(MemoryAccess.READ)
 _WRITE: Final = int(MemoryAccess.WRITE)
@@ -49,7 +78,7 @@ _INLINE: Final = int(CommandBufferMode.ALLOW_INLINE_EXECUTION)
 
 
 class BufferRange(NamedTuple):
-    """A range of ``buffer``, or of what a submission's binding table holds in ``slot`` when that is None."""
+    """Names a range of ``buffer``, or of a submission's ``slot`` when that is None."""
 
     slot: int
     buffer: Buffer | None
@@ -150,7 +179,7 @@ class CommandBuffer(Unique, abc.ABC):
         self._begin("reset_event", 0)
 
     def wait_events(self, events: Sequence[Event], source_stages: int, target_stages: int) -> None:
-        """Commands after it see the effects of those before the events' signals; recorded as a barrier."""
+        """Waits for what came before the events' signals; recorded as a barrier."""
         self._begin("wait_events", 0)
         if events:
             self._record_barrier(source_stages, target_stages, 0)
@@ -201,8 +230,8 @@ class CommandBuffer(Unique, abc.ABC):
             self._record_update(contents, (target[0], target[1], target[2], len(contents)))
 
     def copy_buffer(self, source: Reference, target: Reference, flags: int = 0) -> None:
-        """Copies between ranges of one length that do not overlap (else INVALID_ARGUMENT), or are the same:
-        that is nothing, if both are known."""
+        """Copies between ranges of one length that do not overlap (else INVALID_ARGUMENT). Equal ranges, if
+        both are known, are nothing to do."""
         self._begin("copy_buffer", _TRANSFER)
         checks.check_flags("copy_buffer", flags)
         source = self._check(source, "copy_buffer", _SOURCE, _READ)
@@ -261,7 +290,7 @@ class CommandBuffer(Unique, abc.ABC):
         bindings: Sequence[Reference],
         flags: int = 0,
     ) -> None:
-        """As :meth:`dispatch` with three u32 counts that are read from a buffer when the command executes.
+        """Dispatches with three u32 counts that a buffer has at execution. For the rest as :meth:`dispatch`.
 
         The offset must be a multiple of 4 (INVALID_ARGUMENT) and the 12 bytes inside the buffer.
         """
@@ -288,7 +317,8 @@ class CommandBuffer(Unique, abc.ABC):
             )
 
     def mark_submitted(self) -> None:
-        """A queue says that nothing else can fail: FAILED_PRECONDITION for a ONE_SHOT one's second time."""
+        """Notes a submission that cannot fail any more. FAILED_PRECONDITION for a ONE_SHOT one's second
+        time."""
         if self.modes & _ONE_SHOT:
             with self._lock:
                 if self._submitted:
@@ -296,8 +326,7 @@ class CommandBuffer(Unique, abc.ABC):
                 self._submitted = True
 
     def check_table(self, table: BindingTable) -> list[tuple[Buffer, int, int] | None]:
-        """Resolves the binding table of a submission: (buffer, offset, length) per entry, None for an empty
-        one.
+        """Resolves a submission's binding table to (buffer, offset, length), None for empty entries.
 
         INVALID_ARGUMENT when a slot that commands use has no buffer or copies overlap, OUT_OF_RANGE for an
         entry outside its buffer, PERMISSION_DENIED for missing usage or access. Ranges inside entries are for
@@ -358,8 +387,8 @@ class CommandBuffer(Unique, abc.ABC):
         self._slots[slot] = known[0] | usage, known[1] | access
 
     def require_apart(self, source: Reference, target: Reference) -> None:
-        """Submissions must have ranges of one length that do not overlap, or are the same, in the slots of a
-        copy."""
+        """Requires copied ranges in slots to be apart, or the same. Submissions must have ranges of one
+        length there."""
         self._copies.append((source, target))
 
     def _check_dispatch(
@@ -390,7 +419,7 @@ class CommandBuffer(Unique, abc.ABC):
 
     @property
     def copied_bytes(self) -> int:
-        """Bytes that its copies move, as far as their lengths are known before it is submitted."""
+        """Sums the bytes of its copies, as far as lengths are known."""
         return 0
 
     @abc.abstractmethod

@@ -1,4 +1,4 @@
-"""Recorded commands as flat tables: one layout for the command executor and for recording, native or not.
+"""Lays out recorded commands as flat tables, for recording and for the executor.
 
 A command list is a table of rows (COMMAND). What a row works on lies in side tables that it indexes: operands
 (buffer ranges, as arrays of addresses and lengths, the form in which kernels want bindings, and of what

@@ -1,7 +1,11 @@
-"""Recording command lists (``command_layout.py``), and binding their slots for one submission."""
+"""Records command lists (``command_layout.py``), and binds their slots for one submission.
+
+Command buffers of drivers that execute lists record into one, whatever executes it.
+"""
 
 from __future__ import annotations
 
+import abc
 from array import array
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
@@ -10,10 +14,12 @@ from jitree.base.layout import rows_of
 from jitree.base.records import NamedTuple
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError, pass_interruption
 from jitree.hal.allocator import Charge, HostMemory
+from jitree.hal.command_buffer import CommandBuffer, Dispatch, Reference
 from jitree.hal.command_layout import (
     BINDING_ALIGNMENT,
     COMMAND,
     COMMAND_ROW,
+    COMMANDS,
     KIND_BARRIER,
     KIND_COPY,
     KIND_DISPATCH,
@@ -24,11 +30,15 @@ from jitree.hal.command_layout import (
     MAXIMUM_COUNT_Z,
     MAXIMUM_WORKGROUPS,
     PATCH,
+    SLOT,
 )
 from jitree.hal.enums import WHOLE_BUFFER
+from jitree.hal.executable import Executable
 
 if TYPE_CHECKING:
     from jitree.hal.command_buffer import Collective
+    from jitree.hal.stream_record import StreamGraphs
+    from jitree.regs.handles import HandleTable
 
 KIND_COLLECTIVE: Final = KIND_DISPATCH_INDIRECT + 1
 """Operands: what is sent, what is received; empty ranges for what the operation does not have. ``data`` is
@@ -50,7 +60,7 @@ _REPEAT: Final = {1: 0x01010101, 2: 0x00010001, 4: 1}
 
 
 class Dispatchable(Protocol):
-    """What a command list needs to know of an executable: a native entry point per function."""
+    """Has what command lists need of executables: a native entry point per function."""
 
     @property
     def name(self) -> str: ...
@@ -182,7 +192,7 @@ class CommandList:
         self._append(COMMAND_ROW.pack(KIND_COLLECTIVE, operand, 2, 0, 0, 0, 0, 0, 0, 0, 0, number, 0, 0))
 
     def address(self) -> int:
-        """Ends recording and gives the address of the LIST record, valid as long as this object."""
+        """Ends recording and gives the LIST record's address, valid while this lives."""
         record = self._list
         if record is None:
             data = array("B", self.data)
@@ -326,3 +336,91 @@ def _resolve(table: Sequence[Slot], slot: int, offset: int, length: int, mask: i
     if (base + offset) & mask and length:
         raise _misaligned(base + offset, mask + 1)
     return base + offset, length, access
+
+
+class ListCommandBuffer(CommandBuffer):
+    """Records a :class:`CommandList`. Drivers say what a buffer's range and an executable's functions are."""
+
+    commands: CommandList
+
+    def __init__(self, modes: int, categories: int, queue_affinity: int, binding_capacity: int) -> None:
+        super().__init__(modes, categories, queue_affinity, binding_capacity)
+        self._published = array("q", bytes(COMMANDS.size))
+        """A COMMANDS record."""
+        self._slot_rows = array("i")
+
+    def fill_entry(self, table: HandleTable, address: int) -> None:
+        """Shows machine code the COMMANDS record."""
+        table.set_extent(address, self._published.buffer_info()[0], 0)
+
+    def finalize(self) -> None:
+        """See :meth:`CommandBuffer.finalize`. Machine code may execute the list from then on."""
+        super().finalize()
+        count = max(self._slots, default=-1) + 1
+        self._slot_rows = array("i", bytes(count * SLOT.size))
+        for slot, (usage, access) in self._slots.items():
+            first = slot * SLOT.size // 4
+            self._slot_rows[first : first + 3] = array("i", (1, usage, access))
+        record = self._published
+        record[COMMANDS.word("modes")] = self.modes
+        record[COMMANDS.word("copies")] = int(bool(self._copies))
+        record[COMMANDS.word("list")] = self.commands.address()
+        record[COMMANDS.word("slot_count")] = count
+        record[COMMANDS.word("slots")] = self._slot_rows.buffer_info()[0]
+        record[COMMANDS.word("place")] = self.place
+        record[COMMANDS.word("ready")] = int(self.is_published)
+
+    @property
+    def place(self) -> int:
+        """Whose memory its commands work on, as in ENTRY.access."""
+        return 0
+
+    @property
+    def is_published(self) -> bool:
+        """Whether machine code may execute it once it is finished."""
+        return True
+
+    def stream_graphs(self) -> StreamGraphs | None:
+        """Describes it for machine code that submits to streams; None where impossible."""
+        return None
+
+    @property
+    def copied_bytes(self) -> int:
+        commands = self.commands
+        copies = [row[1] for row in commands.decoded_rows() if row[0] == KIND_COPY]
+        return sum(max(0, commands.lengths[operand]) for operand in copies)
+
+    @abc.abstractmethod
+    def _range(self, reference: Reference) -> Range:
+        """The range as its commands get it; the list keeps its memory."""
+
+    @abc.abstractmethod
+    def _functions(self, executable: Executable) -> Dispatchable:
+        """INVALID_ARGUMENT for an executable that the device cannot run."""
+
+    def keep_recorded(self, owner: object) -> None:
+        """Keeps what commands use that machine code has recorded: an executable, or memory."""
+        self.commands.keep(owner)
+
+    def _record_barrier(self, source_stages: int, target_stages: int, flags: int) -> None:
+        self.commands.barrier()
+
+    def _record_fill(self, target: Reference, pattern: int, pattern_length: int) -> None:
+        self.commands.fill(self._range(target), pattern, pattern_length)
+
+    def _record_update(self, contents: memoryview, target: Reference) -> None:
+        self.commands.update(contents, self._range(target))
+
+    def _record_copy(self, source: Reference, target: Reference) -> None:
+        self.commands.copy(self._range(source), self._range(target))
+
+    def _record_dispatch(self, workgroups: tuple[int, int, int], dispatch: Dispatch) -> None:
+        executable, function, constants, bindings, _ = dispatch
+        ranges = [self._range(binding) for binding in bindings]
+        self.commands.dispatch(self._functions(executable), function, workgroups, constants, ranges)
+
+    def _record_dispatch_indirect(self, workgroups: Reference, dispatch: Dispatch) -> None:
+        executable, function, constants, bindings, _ = dispatch
+        ranges = [self._range(binding) for binding in bindings]
+        counts = self._range(workgroups)
+        self.commands.dispatch_indirect(self._functions(executable), function, counts, constants, ranges)

@@ -1,4 +1,4 @@
-"""The device contract: what every driver's devices can do."""
+"""Defines the device contract: what every driver's devices can do."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jitree.hal.fence import Fence
     from jitree.hal.objects import Channel, ChannelProvider, Event, File, FileSource
     from jitree.hal.profiling import Profiler, ProfilingMode, Timings
-    from jitree.hal.replays import Replays
+    from jitree.hal.recording import Replays
     from jitree.hal.semaphore import Semaphore
     from jitree.hal.stream_record import SharedStream
     from jitree.hal.waiting import SemaphoreCompatibility, WaitMode
@@ -41,7 +41,7 @@ _ANY_QUEUE: Final = -1
 
 
 def id_matches(pattern: str, device: str) -> bool:
-    """Whether a device id has the form of a pattern, in which ``*`` is any text and ``?`` any character."""
+    """Matches a device id with a pattern; ``*`` is any text, ``?`` any character."""
     at = place = mark = 0
     star = -1  # place in the pattern of the last star, which has been taken for the text up to ``mark``
     while place < len(device):
@@ -60,14 +60,14 @@ def id_matches(pattern: str, device: str) -> bool:
 
 
 def home_of(buffer: Buffer, devices: Sequence[Device]) -> Device:
-    """The one of some devices whose memory a buffer is in; the first for memory of others."""
+    """Finds the device whose memory a buffer is in, else the first."""
     home = devices[0] if len(devices) == 1 else buffer.allocation.device()
     return next((device for device in devices if device is home), devices[0])
 
 
 @cache
 def semaphore_class() -> type[Semaphore]:
-    """That of the host's, imported when the first one is made: most are made by machine code."""
+    """Imports the class of the host's semaphores, which machine code mostly makes."""
     from jitree.hal.semaphore import Semaphore
 
     return Semaphore
@@ -118,12 +118,12 @@ class Device(Unique, QueueOperations):
 
     @property
     def array_exchange(self) -> ArrayExchange | None:
-        """How arrays in its memory are exchanged with other libraries; None where they lie on the host."""
+        """Exchanges arrays with other libraries; None where they lie on the host."""
         return None
 
     @property
     def replays(self) -> Replays | None:
-        """How calls are made again from recordings; None where the program is run for each."""
+        """Makes calls again from recordings; None where programs run each time."""
         return None
 
     def replace_device_allocator(self, allocator: Allocator) -> None:
@@ -151,7 +151,7 @@ class Device(Unique, QueueOperations):
         return 1
 
     def set_threads(self, count: int) -> None:
-        """Changes how many threads share the work of one command buffer, from the next one on.
+        """Changes how many threads share one command buffer, from the next on.
 
         1 to 64; results do not depend on it. It may be called at any time from any thread. OUT_OF_RANGE for
         other counts, UNIMPLEMENTED for more than one on devices without threads.
@@ -160,8 +160,8 @@ class Device(Unique, QueueOperations):
             raise UnimplementedError(f"{self.id} has no threads to share work with; local-task has")
 
     def queue_record(self, queue_affinity: int = -1) -> int:
-        """The address of a record (:mod:`jitree.hal.local.queue_record`) by which machine code executes
-        command buffers on its own; 0 for devices where it does not."""
+        """Gives the record by which machine code executes command buffers, or 0. See
+        :mod:`jitree.hal.local.queue_record`."""
         return 0
 
     @property
@@ -170,8 +170,8 @@ class Device(Unique, QueueOperations):
         return None
 
     def await_owed(self) -> None:
-        """Waits until all is done that calls by machine code have left to the host to wait for: before a
-        program looks itself at memory of the host that such a call may have the device write to."""
+        """Waits for what machine code's calls have left to the host. A program that looks itself at memory of
+        the host, which such a call may have the device write to, calls it before."""
 
     def queue_failed(self, queue_affinity: int, signal: Fence | None, fail: Callable[[], None]) -> None:
         """Ends an execution by machine code that failed: ``fail`` raises why."""
@@ -199,7 +199,7 @@ class Device(Unique, QueueOperations):
         count: int,
         flags: int = 0,
     ) -> Channel:
-        """A channel for collectives; rank and count -1 and None as id or group: from the provider.
+        """Makes a channel for collectives. Rank and count -1, and None as id or group: from the provider.
 
         UNIMPLEMENTED for devices that have no others to communicate with.
         """
@@ -241,20 +241,22 @@ class Device(Unique, QueueOperations):
         return self.semaphore_type()(initial_value)
 
     def import_event(self, semaphore: Semaphore, value: int, event: int) -> None:
-        """The semaphore reaches the value when an event of the driver, by its handle, has happened.
+        """Signals the semaphore when an event of the driver has happened. The event is given by its handle.
 
-        UNIMPLEMENTED for devices whose driver has no events."""
+        UNIMPLEMENTED for devices whose driver has no events.
+        """
         raise UnimplementedError(f"{self.id} knows no events; wait for them, then signal the semaphore")
 
     def export_event(self, semaphore: Semaphore, value: int) -> int:
-        """The handle of an event that happens when the semaphore reaches a value; it lives as long as the
-        semaphore. FAILED_PRECONDITION for a value that nothing submitted so far reaches.
+        """Makes an event that happens when the semaphore reaches a value. Gives its handle; it lives as long
+        as the semaphore. FAILED_PRECONDITION for a value that nothing submitted so far reaches.
 
-        UNIMPLEMENTED for devices whose driver has no events."""
+        UNIMPLEMENTED for devices whose driver has no events.
+        """
         raise UnimplementedError(f"{self.id} has no events for other libraries; wait for the semaphore")
 
     def query_semaphore_compatibility(self, semaphore: Semaphore) -> SemaphoreCompatibility:
-        """The device itself waits for and signals semaphores of its type; the host helps with others."""
+        """Says who waits for and signals a semaphore: the device its own."""
         from jitree.hal.waiting import SemaphoreCompatibility
 
         is_own = type(semaphore) is self.semaphore_type()
@@ -263,7 +265,7 @@ class Device(Unique, QueueOperations):
     def wait_semaphores(
         self, mode: WaitMode, points: Sequence[tuple[Semaphore, int]], timeout: float | None = None
     ) -> bool:
-        """Waits for all or any of the points; seconds, False when the time ran out, raises failures."""
+        """Waits for all or any points; False after the time, raises failures. The time is in seconds."""
         from jitree.hal.semaphore import Semaphore
         from jitree.hal.waiting import wait_for
 
@@ -298,12 +300,12 @@ class Device(Unique, QueueOperations):
         done.wait()
 
     def finish_submitted(self) -> None:
-        """Waits for what has been submitted so far, whatever becomes of it, where the host sees the memory:
-        before the host writes there."""
+        """Waits for all submitted work, before the host writes to memory it sees. It waits whatever becomes
+        of that."""
 
     def read_buffer(self, source: Buffer, wait: Fence | None = None) -> Bytes:
-        """The bytes of a buffer once ``wait`` is reached: over its own memory where the host can see it, else
-        a copy. Raises what the fence failed with."""
+        """Reads a buffer's bytes once ``wait`` is reached, or raises its failure. They are its own memory
+        where the host can see it, else a copy."""
         if object_of("source", source, Buffer).host_address is not None:
             if wait is not None:
                 from jitree.hal.fence import Fence

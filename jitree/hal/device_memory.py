@@ -1,4 +1,4 @@
-"""What is allocated on a device, and which functions and lines asked for it.
+"""Reports memory allocated on a device by the functions and lines that asked.
 
 Totals are counted always. The functions and lines are known of memory that is allocated while
 :class:`DeviceMemory` is entered: the device has another allocator then, which asks the device's own and looks
@@ -65,7 +65,7 @@ class Tracked(Protocol):
 
 
 class DeviceMemory(Unique):
-    """The memory of a device at one moment; in a ``with`` block, what is allocated there and by whom."""
+    """Shows a device's memory at a moment, or allocations of a ``with`` block."""
 
     def __init__(self, device: Tracked) -> None:
         self._device = device
@@ -98,7 +98,7 @@ class DeviceMemory(Unique):
 
     @property
     def rows(self) -> tuple[MemoryRow, ...]:
-        """Rows by function and line, those with the most live memory first; of the ``with`` block."""
+        """Lists the block's functions and lines, most live memory first."""
         with self._lock:
             self._forget_gone()
             rows = [
@@ -195,7 +195,7 @@ class _TrackingAllocator(Allocator):
 
 
 def asking() -> tuple[str, str]:
-    """The function of a program and the line of Python for which this thread allocates."""
+    """Finds the function and Python line for which this thread allocates."""
     function, line = "", ""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not line:

@@ -1,4 +1,4 @@
-"""Drivers by name, and devices by URI: ``local-sync``, ``local-task://?threads=4``, ``cuda://0``."""
+"""Finds drivers by name and devices by URI: ``local-sync``, ``local-task://?threads=4``, ``cuda://0``."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ DECLARATION: Final = "drivers"
 
 @cache
 def all_drivers() -> DriverRegistry:
-    """The process's registry; a driver is imported, and starts, when it is first asked for."""
+    """Returns the process's registry, which imports drivers when first asked for."""
     return DriverRegistry(declared_drivers())
 
 

@@ -1,4 +1,4 @@
-"""Bit sets and enumerations that compiled modules pass to the HAL.
+"""Names the bits and numbers that compiled modules pass to the HAL.
 
 Objects keep the bits as plain integers (an operation of flags costs ten times an integer one); these
 classes name them: ``MemoryType(buffer.memory_type)``.
@@ -98,7 +98,7 @@ WHOLE_BUFFER: Final = -1
 NOTHING: Final = 0
 READING: Final = 1
 WRITING: Final = 2
-"""What pending calls do to memory of the host (:mod:`jitree.hal.pending`), the most that any of them does."""
+"""What pending calls do to memory of the host (:mod:`jitree.hal.memory_order`), the most of any of them."""
 
 MAXIMUM_UPDATE: Final = 65536
 """Bytes of one ``update_buffer`` or ``queue.update``."""

@@ -1,13 +1,18 @@
-"""Exchange of arrays with other libraries, for devices whose memory the host does not see."""
+"""Exchanges arrays with other libraries where the host sees no device memory."""
 
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from jitree.base.weak_sets import SharedWeakValues
 
 if TYPE_CHECKING:
     from jitree.hal.buffer import Buffer, BufferView
     from jitree.hal.fence import Fence
+
+exporters: Final[SharedWeakValues[tuple[int, int], Any]] = SharedWeakValues()
+"""Devices whose arrays other libraries may have, the last one for each number that DLPack gives a place."""
 
 
 class HostTransfers(enum.Enum):
@@ -38,13 +43,13 @@ class ArrayExchange(Protocol):
         """Whether another library has had, or has lent, any memory."""
 
     def import_memory(self, address: int, length: int, owner: object) -> Buffer:
-        """A buffer over memory of another library, which ``owner``, its array or a capsule of it, keeps."""
+        """Wraps another library's memory, keeping ``owner``: its array or a capsule."""
 
     def is_shared(self, view: BufferView) -> bool:
-        """Whether another library has, or gave, the memory of a view, and may write to it at any time."""
+        """Whether another library may write to a view's memory at any time."""
 
     def import_view(self, value: Any) -> BufferView:
-        """A view of another library's array, to be used in what is submitted from now on.
+        """Views another library's array in what is submitted from now on.
 
         INVALID_ARGUMENT for arrays of another device, with gaps, or of types that programs do not have.
         """

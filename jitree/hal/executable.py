@@ -1,4 +1,4 @@
-"""Executables, the loaders that make them, and the cache that asks the loaders."""
+"""Defines executables, the loaders that make them, and the cache that asks loaders."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from jitree.hal.command_layout import EXECUTABLE
 from jitree.hal.enums import CachingMode
 
 if TYPE_CHECKING:
-    from jitree.hal.pipeline_layout import PipelineLayout
-    from jitree.hal.source_location import SourceLocation
+    from jitree.hal.pipeline_layout import PipelineLayout, SourceLocation
     from jitree.regs.handles import HandleTable
 
 
@@ -44,7 +43,7 @@ class Executable(abc.ABC):
     """What counts its memory, in a session with limits."""
 
     def publish(self, table: HandleTable, address: int, entry_points: int, names: int) -> None:
-        """Shows machine code its ENTRY_POINT records, and in the extension the addresses of names and of
+        """Shows machine code its ENTRY_POINT records. The extension has the addresses of names and of
         PIPELINE records (0 without)."""
         table.set_extent(address, entry_points, self.function_count)
         extension = (address + table.extension - table.base) >> 3
@@ -133,13 +132,13 @@ class LocalExecutable(Executable):
         """Bytes of memory a workgroup needs for itself."""
 
     def take_failure(self, result: int) -> BaseException | None:
-        """The error in Python of the call that returned ``result``, given once; None if there is none, as for
+        """Takes the Python error of the call that returned ``result``, once. None if there is none, as for
         functions that are machine code."""
         return None
 
 
 class ExecutableLoader(abc.ABC):
-    """Makes executables of the formats it knows; handed to devices by the code that creates them."""
+    """Loads executables of its formats, for devices that it is handed to."""
 
     @abc.abstractmethod
     def query_support(self, format: str) -> bool:
@@ -150,8 +149,8 @@ class ExecutableLoader(abc.ABC):
         """Loads one. CANCELLED or NOT_FOUND let the next loader try."""
 
     def stores(self, data: memoryview) -> Sequence[tuple[str, int]]:
-        """The functions of an executable, in their order, with a bit for each binding that they may store to.
-        Nothing for bytes that are no executable of this loader, or of which it does not know that."""
+        """Lists for each function the bindings it may store to, as bits. Nothing for bytes that are no
+        executable of this loader, or of which it does not know that."""
         return ()
 
     def refusal(self, format: str) -> StatusError | None:
@@ -160,12 +159,11 @@ class ExecutableLoader(abc.ABC):
 
     @property
     def runs_in_python(self) -> bool:
-        """Whether Python interprets kernels that it has loaded, which takes seconds where machine code takes
-        milliseconds."""
+        """Whether Python interprets its kernels. That takes seconds where machine code takes milliseconds."""
         return False
 
     def query_i64(self, category: str, key: str) -> int | None:
-        """Answers device queries that only the loader can (``hal.cpu`` :: feature); None = not known."""
+        """Answers device queries that only loaders can (``hal.cpu`` :: feature), or None."""
         return None
 
 
@@ -181,7 +179,7 @@ def prepared_executables() -> tuple[Executable, ...]:
 
 
 class ExecutableCache:
-    """Asks loaders in order; what it prepares can be used on the device it was created for."""
+    """Asks loaders in order, and prepares executables for one device."""
 
     def __init__(
         self,

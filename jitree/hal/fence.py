@@ -1,4 +1,4 @@
-"""Fences: sets of timeline points that order work between queues and the host."""
+"""Makes fences: sets of timeline points that order queues and the host."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Fence(Unique):
-    """Reached when every semaphore's payload is at least its value, failed when any semaphore has failed.
+    """Orders work by semaphores: reached when all have their values, failed when any fails.
 
     Where a fence may be None (wait and signal fences of queue operations), None means already reached.
     ``await fence`` works in any asyncio loop; the loop stays responsive.
@@ -53,7 +53,7 @@ class Fence(Unique):
 
     @classmethod
     def join(cls, fences: Iterable[Fence | None]) -> Fence | None:
-        """The union, per semaphore the larger value; None when there is nothing to wait for."""
+        """Joins fences, by the larger value per semaphore; None for nothing."""
         present = [
             object_of("fences", fence, Fence) for fence in items("fences", fences) if fence is not None
         ]
@@ -109,9 +109,9 @@ class Fence(Unique):
         return wait_fences((self,), timeout)
 
     def interrupt(self, failure: StatusError, after: Fence | None = None) -> None:
-        """Interrupts the work that is to signal it and what that waits for, but not what ``after`` does."""
-        from jitree.hal.producer import interrupt_all
-        from jitree.hal.waiting import WaitMode, pending_producers
+        """Interrupts the work that is to signal it, except what ``after`` does. What that work waits for
+        ends, too."""
+        from jitree.hal.waiting import WaitMode, interrupt_all, pending_producers
 
         kept = () if after is None else pending_producers(after.timepoints, WaitMode.ALL)
         interrupt_all(pending_producers(self.timepoints, WaitMode.ALL), failure, kept)
@@ -141,8 +141,7 @@ class Fence(Unique):
                 await self
 
     def on_reached(self, callback: ReachedCallback) -> Sequence[Registered]:
-        """Calls ``callback(None)`` once when reached, ``callback(failure)`` when failed; at once if that is
-        so now."""
+        """Calls ``callback`` once, with None when reached or the failure. At once if that is so now."""
         return _when_reached()(self.timepoints, callback)
 
     def fill_entry(self, table: HandleTable, address: int) -> None:
@@ -204,8 +203,8 @@ COMES_AFTER: Final[ContextVar[Fence | None]] = ContextVar("comes_after", default
 still to do for that fence, others do."""
 
 
-class Turn(Fence):
-    """Reached when another fence is reached or has failed: for what only comes after that, and has nothing to
+class OrderingFence(Fence):
+    """Orders after another fence, whether that is reached or fails. What only comes after it has nothing to
     do with its failure."""
 
     __slots__ = ()

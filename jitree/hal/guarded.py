@@ -1,4 +1,4 @@
-"""Buffers that end where pages without access begin: what a kernel reads or writes there ends the process.
+"""Allocates debug buffers that inaccessible pages follow: an overrun crashes at once.
 
 For the process of a sandbox, whose end is a status. In front of a buffer, and between its end and the next
 multiple of 64 bytes, nothing is noticed, nor what lies further after it than the span.
@@ -30,7 +30,7 @@ class _Pages:
 
 
 class GuardedAllocator(HeapAllocator):
-    """Each buffer has separate pages, which go with it; nothing is lent, nothing used in place."""
+    """Gives each buffer separate pages; lends nothing, uses nothing in place."""
 
     def _reserve(self, capacity: int, size: int) -> HeapBlock:
         self.reserved += capacity

@@ -1,4 +1,4 @@
-"""The allocator of the local drivers: host memory, aligned to 64 bytes, in a pool of reusable blocks.
+"""Allocates host memory for the local drivers, from a pool of aligned blocks.
 
 A block goes back to the pool when its ``Allocation`` dies, which may be anywhere, also in the middle of an
 allocation on the same thread. So that only appends to a deque (atomic by its documentation), and the next
@@ -65,8 +65,8 @@ def size_class(size: int) -> int:
 
 
 def host_memory_type(memory_type: int) -> int:
-    """What a request becomes on the host: the optimal place is the device's own, all of it visible to the
-    host."""
+    """Translates a requested memory type to the host's. The optimal place is the device's own, all of it
+    visible to the host."""
     if memory_type & _OPTIMAL or not memory_type:
         memory_type = memory_type & ~_OPTIMAL | _DEVICE_LOCAL
     return memory_type | _HOST_VISIBLE
@@ -171,8 +171,8 @@ class HeapAllocator(LendingAllocator):
         return None if self._limit is None else self.charge
 
     def charge(self, size: int) -> Ending | None:
-        """Counts memory of the host that a program has elsewhere, until the ending dies; None where nothing
-        limits it. RESOURCE_EXHAUSTED where it does."""
+        """Counts host memory a program has elsewhere, until the ending dies. None where nothing limits it,
+        RESOURCE_EXHAUSTED where the limit does."""
         if self._limit is None:
             return None
         self._make_room(self._limit, size)

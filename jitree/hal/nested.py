@@ -1,5 +1,8 @@
-"""Command buffers that run inside others (``hal`` 0.2), for every driver: recorded as calls and recorded
-again into the command buffer that executes them, with buffers from a binding table in place of slots."""
+"""Runs command buffers inside others (``hal`` 0.2), for every driver.
+
+They are recorded as calls, and recorded again into the command buffer that executes them, with buffers from a
+binding table in place of slots.
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,17 @@
-"""Small objects of a device: events, channels and files."""
+"""Defines small objects of a device: events, channels and files."""
 
 from __future__ import annotations
 
 import abc
 import os
+from _thread import allocate_lock
+from collections.abc import Callable, Hashable
 from functools import partial
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from jitree.base.arguments import contents, integer, object_of
 from jitree.base.endings import Ending, Unique
+from jitree.base.scopes import require_going_on
 from jitree.errors import (
     InternalError,
     InvalidArgumentError,
@@ -19,6 +22,9 @@ from jitree.errors import (
     pass_interruption,
 )
 from jitree.hal.enums import MemoryAccess
+
+_LOOK_SECONDS: Final = 0.02
+T = TypeVar("T")
 
 
 class Event(Unique):
@@ -45,8 +51,7 @@ class Channel(Protocol):
     def count(self) -> int: ...
 
     def split(self, color: int, key: int, flags: int = 0) -> Channel | None:
-        """The part of the channel whose members give the same color, ranked by key; None for a negative
-        color."""
+        """Splits off the members of one color, ranked by key. None for a negative color."""
 
 
 class ChannelProvider(Protocol):
@@ -168,7 +173,7 @@ FileSource = memoryview | bytes | bytearray | str | os.PathLike[str]
 
 
 def open_file(source: FileSource, access: int, offset: int = 0, length: int = -1) -> File:
-    """The file of ``source``; a part of memory (length -1 = the rest), or a whole path.
+    """Opens a file over ``source``: a part of memory, or a whole path. Of memory, length -1 is the rest.
 
     INVALID_ARGUMENT without any access; for errors of opening see :meth:`DescriptorFile.open`.
     """
@@ -183,3 +188,32 @@ def open_file(source: FileSource, access: int, offset: int = 0, length: int = -1
     if not 0 <= offset <= end <= view.nbytes:
         raise OutOfRangeError(f"bytes {offset} to {end} are outside the file's {view.nbytes} bytes of memory")
     return MemoryFile(view[offset:end], access)
+
+
+class KnownChannels(Generic[T]):
+    """By what they were asked for with. One is made at a time: all members make theirs in one order."""
+
+    def __init__(self) -> None:
+        self._lock = allocate_lock()
+        self._channels: dict[Hashable, T] = {}
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        found = self._channels.get(key)
+        if found is not None:
+            return found
+        taken: list[bool] = []  # by functions in C: no interrupt comes before it is known
+        try:
+            while True not in taken:
+                if taken:
+                    require_going_on()
+                taken.extend(map(self._lock.acquire, (True,), (_LOOK_SECONDS,)))
+            found = self._channels.get(key)
+            if found is None:
+                found = self._channels[key] = make()
+        finally:
+            if True in taken:
+                self._lock.release()
+        return found
+
+    def clear(self) -> None:
+        self._channels.clear()

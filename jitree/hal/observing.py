@@ -1,4 +1,4 @@
-"""Observing what a device does, step by step: each dispatch, fill, copy, update, read and write by itself.
+"""Tells observers of each step of a device: dispatches, transfers, file reads and writes.
 
 A :class:`~jitree.hal.operations.Listener` hears of what is submitted, on the thread that submits it. The
 observer that it gives is told before and after each step of that submission, on the thread that executes
@@ -32,7 +32,7 @@ DISPATCH: Final = "dispatch"
 
 
 def memory(extent: Extent, owner: object = None) -> Bytes:
-    """The bytes of a range that the host sees, as they are now and later. They keep the owner, if given."""
+    """Views a range that the host sees, now and later. The bytes keep the owner, if given."""
     address, length = extent
     if not length:
         return np.empty(0, np.uint8)
@@ -88,7 +88,7 @@ class DeviceStep(Unique):
 
 
 class Observer(abc.ABC):
-    """Is told of the steps of one submission; memory is what it is at that moment."""
+    """Hears of the steps of one submission, with memory as it is then."""
 
     @abc.abstractmethod
     def before(self, step: DeviceStep) -> None: ...

@@ -1,4 +1,4 @@
-"""Operations of a device's queues, with every check of their arguments, once, for all drivers.
+"""Checks the arguments of queue operations, once for all drivers.
 
 All take a wait and a signal fence, either of which may be None. Order is given by fences only: an operation
 starts when its wait fence is reached and reaches its signal fence when it is done; two operations without a
@@ -130,7 +130,7 @@ class QueueOperations(abc.ABC):
     def queue_dealloca(
         self, queue_affinity: int, wait: Fence | None, signal: Fence | None, buffer: Buffer, flags: int = 0
     ) -> None:
-        """Ends the use of a buffer; a barrier for one that :meth:`queue_alloca` did not make.
+        """Ends a buffer's use; a barrier unless :meth:`queue_alloca` made it.
 
         The memory goes back when nothing refers to it any more, so a use that comes too late reads old bytes.
         """
@@ -239,7 +239,7 @@ class QueueOperations(abc.ABC):
         flags: int = 0,
     ) -> None:
         """One dispatch without a command buffer; arguments as ``CommandBuffer.dispatch``, no slots."""
-        from jitree.hal.command_enums import CommandBufferMode, CommandCategory
+        from jitree.hal.command_buffer import CommandBufferMode, CommandCategory
 
         commands = self.create_command_buffer(
             CommandBufferMode.ONE_SHOT, CommandCategory.DISPATCH, queue_affinity
@@ -288,8 +288,8 @@ class QueueOperations(abc.ABC):
             self._submit_transfer(order, transfer)
 
     def is_far_ahead(self, wait: Fence, size: int = 0) -> bool:
-        """Whether a call of this thread, which has submitted what waits for a fence and has got ``size``
-        bytes of memory, is to go on when that is reached: else it would have ever more memory in use."""
+        """Whether this thread's call must wait for a fence before it goes on. It has submitted what waits for
+        the fence and has got ``size`` bytes of memory: else it would have ever more memory in use."""
         return False
 
     def can_be_awaited(self, wait: Fence) -> bool:

@@ -1,4 +1,4 @@
-"""What functions of executables take, as programs of ABI 0.2 to 0.4 say it, and what those programs push."""
+"""Describes functions of executables: layouts (ABI 0.2 to 0.4) and source lines."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from array import array
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.layout import Record
+from jitree.base.records import NamedTuple
 from jitree.hal.command_layout import PUSHED_BINDINGS, pushed_slot
 from jitree.hal.enums import MAXIMUM_CONSTANTS, MAXIMUM_SET_BINDINGS
 from jitree.vmfb.words import TAG_REF_COPY, TAG_VALUE32, TAG_VALUE64, signed
@@ -93,3 +94,11 @@ class Pushed:
         self.constants = [0] * MAXIMUM_CONSTANTS
         self.bindings: dict[tuple[int, int], tuple[int, Buffer | None, int, int]] = {}
         """The (slot, buffer, offset, length) that is bound, by set and binding."""
+
+
+class SourceLocation(NamedTuple):
+    path: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}"

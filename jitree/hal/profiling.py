@@ -1,4 +1,4 @@
-"""What a device measured between profiling_begin and profiling_end."""
+"""Collects what a device measures between profiling_begin and profiling_end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jitree.base.records import Flags, NamedTuple
 from jitree.errors import FailedPreconditionError
 
 if TYPE_CHECKING:
-    from jitree.hal.producer import Producer
+    from jitree.hal.waiting import Producer
 
 OPERATION: Final = "operation"
 """The kind of a measurement of a whole operation of a queue. Others are those of steps
@@ -35,7 +35,7 @@ DISPATCHES: Final = int(ProfilingMode.DISPATCH_COUNTERS | ProfilingMode.EXECUTAB
 
 
 class Measurement(NamedTuple):
-    """An operation of a queue, or what one thread did of a command at once; times in nanoseconds of
+    """Times a queue operation, or one thread's part of a command. Times are nanoseconds of
     ``time.perf_counter_ns``."""
 
     name: str
@@ -57,8 +57,8 @@ class Measurement(NamedTuple):
 
 
 class Timings(abc.ABC):
-    """What a driver times itself while its device is profiled: the one place where a profile takes a driver's
-    times from. A device makes it (:meth:`Device._timings`)."""
+    """Times what a driver does while its device is profiled. It is the one place where a profile takes a
+    driver's times from. A device makes it (:meth:`Device._timings`)."""
 
     worker: ClassVar[str] = "thread"
     """What the ``worker`` of a measurement is the number of."""
@@ -83,7 +83,7 @@ class Timings(abc.ABC):
 
 
 class CostlyTimings(Timings):
-    """Makes calls longer by more than some per cent: the profile of a session pauses it most of the time."""
+    """Slows calls by some per cent, so a session's profile mostly pauses it."""
 
     callers: Collection[int] = ()
     """Threads that have made calls while it timed, some of which may have ended; told before the end."""
@@ -190,7 +190,7 @@ class Profiler:
             return (*self._measurements, *(() if self.timings is None else self.timings.measurements()))
 
     def flush(self) -> None:
-        """Writes the measurements as a trace that Chrome and Perfetto open, when there is a path."""
+        """Writes a trace for Chrome and Perfetto, when there is a path."""
         path = self._path
         if path is None:
             return

@@ -1,4 +1,4 @@
-"""Recording what a call makes a device do, so that it can be done again without running the program.
+"""Records what a call makes a device do, to repeat it without the program.
 
 One recording is made at a time in a process. Drivers and the HAL module state what happens through the
 functions here; each looks at :data:`active` first, which is None nearly always. What cannot be done again
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from _thread import allocate_lock, get_ident
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Final
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final, Protocol
 
 from jitree.base.records import NamedTuple
 from jitree.hal.buffer import Buffer
+from jitree.hal.fence import Fence
 
 
 class Request(NamedTuple):
@@ -36,7 +37,7 @@ class Submission(NamedTuple):
 
 
 class RecordedRead(NamedTuple):
-    """The program looked at bytes of a buffer; what it did next depends on them."""
+    """Records that the program looked at bytes. What it did next depends on them."""
 
     buffer: Buffer
     offset: int
@@ -140,3 +141,43 @@ def allocated(request: Request) -> None:
     found = active
     if found is not None and found.is_here:
         found.add_request(request)
+
+
+class Replay(Protocol):
+    """A recorded call, ready to be made again."""
+
+    @property
+    def dropped(self) -> bool:
+        """Whether it can no longer be made."""
+
+
+class Replays(Protocol):
+    """The recordings of one device. May be used from any thread."""
+
+    @property
+    def are_usable(self) -> bool:
+        """Whether calls may be recorded and repeated now."""
+
+    @property
+    def submitted(self) -> int:
+        """Submissions of the device so far."""
+
+    def pays(self, submissions: int) -> bool:
+        """Whether a call that makes so many takes less time from a recording."""
+
+    def follows(self, fence: Fence) -> bool:
+        """Whether later submissions run after what the fence stands for."""
+
+    def record(self, arguments: Sequence[Buffer]) -> AbstractContextManager[CallRecording | None]:
+        """Records what this thread does on the device; None while another recording is made."""
+
+    def make(self, recording: CallRecording, results: Sequence[int]) -> Replay | None:
+        """Makes what repeats a recorded call, None if that is impossible. ``results`` are the numbers of the
+        allocations that its caller gets."""
+
+    def locate(self, arguments: Sequence[Buffer]) -> Any:
+        """Where the device finds arguments. PERMISSION_DENIED for memory that it cannot reach."""
+
+    def run(self, replay: Any, arguments: Any) -> tuple[list[Buffer], Fence] | None:
+        """Repeats a call: its results, and what is reached when they are computed. None when the program must
+        be run."""

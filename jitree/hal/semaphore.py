@@ -1,4 +1,4 @@
-"""Timeline semaphores: a payload that only grows, callbacks that wait for it, and work that signals it.
+"""Makes timeline semaphores: growing payloads, callbacks that wait, work that signals.
 
 Everything here is correct with threads that run at the same time: payload and failure change under the
 semaphore's lock, callbacks run outside of it. A payload once reached stays reached and a failure is never
@@ -26,7 +26,7 @@ from jitree.errors import InvalidArgumentError, StatusError, again, is_interrupt
 from jitree.hal.enums import MAXIMUM_PAYLOAD
 
 if TYPE_CHECKING:
-    from jitree.hal.producer import Producer
+    from jitree.hal.waiting import Producer
 
 ReachedCallback = Callable[[StatusError | None], None]
 """Called once, with None when the value was reached and with the failure otherwise, on the thread that caused
@@ -175,7 +175,7 @@ class Semaphore(Unique):
         return self._value
 
     def is_reached(self, value: int) -> bool:
-        """Whether the payload is at least ``value`` and the semaphore has not failed; costs nothing."""
+        """Whether the payload is at least ``value`` without failure; costs nothing."""
         return self._failure is None and self._value >= value
 
     def signal(self, value: int) -> None:
@@ -220,9 +220,9 @@ class Semaphore(Unique):
             return self._first_due(value) is not None
 
     def fail(self, error: StatusError) -> None:
-        """Fails the semaphore for good; the first failure stays, without the frames of what has failed: these
-        may refer to the semaphore, and would keep the memory of the whole call until garbage is collected. A
-        later one only calls what an interrupted one has left."""
+        """Fails the semaphore for good; the first failure stays. It loses the frames of what has failed:
+        these may refer to the semaphore, and would keep the memory of the whole call until garbage is
+        collected. A later one only calls what an interrupted one has left."""
         from jitree.base.folding import fold_tracebacks
 
         fold_tracebacks(error)
@@ -265,17 +265,17 @@ class Semaphore(Unique):
                 self._producers.remove(value, producer)
 
     def producer(self, value: int) -> Producer | None:
-        """The work that will raise the payload to ``value`` or above, as far as has been stated."""
+        """Finds the stated work that will raise the payload to ``value``."""
         if self._producers is None:
             return None
         with self._lock:
             return self._producers.find(value)
 
     def look(self) -> None:
-        """Notices how far a device has got that signals the semaphore by itself; nothing for others."""
+        """Notices how far a device has got that signals it by itself. Nothing for others."""
 
     def await_device(self, value: int, deadline: float | None) -> None:
-        """Blocks while a device is on its way to ``value``, but not beyond ``deadline`` (``time.monotonic``).
+        """Blocks while a device is to reach ``value``, up to ``deadline`` (``time.monotonic``).
 
         For the semaphores of devices that work by themselves; with others there is no work to wait for.
         """
@@ -374,7 +374,7 @@ def _tell(turns: deque[News]) -> BaseException | None:
 
 
 def after_failures(work: Callable[[], None]) -> None:
-    """Does something that takes long: at once, or after the failures that this thread is telling of."""
+    """Does long work at once, or after failures that this thread tells."""
     if _this_thread.turns is None:
         work()
     elif _this_thread.works is None:

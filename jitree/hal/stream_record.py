@@ -1,4 +1,4 @@
-"""What machine code and Python share of a device that works in the order of one stream.
+"""Shares a stream-ordered device between Python and machine code.
 
 Python owns the stream while ``owner`` is OWNED_BY_PYTHON, as at first. When it has submitted what it had to
 it hands the stream over, and takes it back before it counts a submission. Machine code submits

@@ -1,5 +1,4 @@
-"""Operations that move bytes: a row each, which drivers get checked: lengths are known, and ranges lie inside
-their buffers."""
+"""Checks operations that move bytes, and hands them to drivers as rows."""
 
 from __future__ import annotations
 

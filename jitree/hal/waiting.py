@@ -1,6 +1,8 @@
-"""Waits for points of timelines: by callback, or on the calling thread, which helps meanwhile.
+"""Waits for points of timelines: by callback, or on a thread that helps.
 
-Loaded when something has to be waited for, which in most programs machine code knows not to be so."""
+A waiting thread does the work that will signal a semaphore instead of sleeping until it is done. Loaded when
+something has to be waited for, which in most programs machine code knows not to be so.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base import scopes
 from jitree.base.arguments import seconds
@@ -19,10 +21,6 @@ from jitree.errors import CancelledError, StatusError, again
 from jitree.hal import watchdog
 
 if TYPE_CHECKING:
-    from typing import Protocol
-
-    from jitree.hal.producer import Producer
-
     ReachedCallback = Callable[[StatusError | None], None]
 
     class Registered(Protocol):
@@ -65,7 +63,8 @@ _LOOP_SECONDS: Final = 0.1
 
 
 class Countdown:
-    """Makes one call of the callbacks of several timepoints: all or any reached, or the first failure."""
+    """Calls back once for several timepoints: all or any reached, or failed. It is the first failure that
+    counts."""
 
     __slots__ = ("_done", "_is_over", "_lock", "_missing", "failure")
 
@@ -77,7 +76,7 @@ class Countdown:
         self.failure: StatusError | None = None
 
     def callback(self, index: int) -> ReachedCallback:
-        """Of one of the timepoints, or of any of those that bring about the same."""
+        """Makes the callback of a timepoint, or of any that bring it about."""
         return partial(self._reached, index)
 
     def _reached(self, index: int, failure: StatusError | None) -> None:
@@ -97,7 +96,7 @@ class Countdown:
 def when_reached(
     points: Iterable[tuple[Timeline, int]], mode: WaitMode, callback: ReachedCallback
 ) -> list[Registered]:
-    """Calls ``callback`` once: when all or any of the points are reached, or with the first failure.
+    """Calls ``callback`` once all or any points are reached, or one fails.
 
     Returns the timepoints that are still open; they can be cancelled, with no call made once all are.
     """
@@ -119,7 +118,8 @@ def when_reached(
 
 
 def pending_producers(points: Sequence[tuple[Timeline, int]], mode: WaitMode) -> list[Producer]:
-    """The work that will signal the points; none when all (or any) of them are reached or one has failed."""
+    """Finds the work that will signal the points. None when all (or any) of them are reached or one has
+    failed."""
     producers: list[Producer] = []
     for semaphore, value in points:
         if semaphore.failure is not None:
@@ -135,7 +135,7 @@ def pending_producers(points: Sequence[tuple[Timeline, int]], mode: WaitMode) ->
 
 
 def are_held_up(points: Sequence[tuple[Timeline, int]]) -> bool:
-    """Whether any of the points has not been reached, and no submitted work will signal it."""
+    """Whether a point is not reached and no submitted work signals it."""
     return any(
         semaphore.producer(value) is None and not semaphore.is_reached(value) and semaphore.failure is None
         for semaphore, value in points
@@ -161,7 +161,7 @@ def describe_wait(points: Iterable[tuple[Timeline, int]]) -> str:
 
 
 def wait_for(points: Sequence[tuple[Timeline, int]], mode: WaitMode, timeout: float | None) -> bool:
-    """Blocks until all or any of the points are reached; arguments and result as of a semaphore's ``wait``.
+    """Blocks until all or any points are reached, as a semaphore's ``wait``.
 
     Work that was submitted to signal them and has not been started is done here instead of waited for.
     """
@@ -191,14 +191,11 @@ def _wait(points: Sequence[tuple[Timeline, int]], mode: WaitMode, deadline: floa
     except StatusError:
         raise
     except BaseException:  # from a signal handler
-        from jitree.hal.producer import interrupt_all
-
         interrupt_all(pending_producers(points, mode), CancelledError("the wait for it was interrupted"))
         raise
 
 
 def _sleep(points: Sequence[tuple[Timeline, int]], mode: WaitMode, deadline: float | None) -> bool:
-    from jitree.hal.producer import help_with, interrupt_all
 
     pending = partial(pending_producers, points, mode)
     wake = allocate_lock()
@@ -265,3 +262,64 @@ def _acquire_until(lock: LockType, deadline: float) -> bool:
             return lock.acquire(False)
         if lock.acquire(True, min(remaining, scopes.LOOK_SECONDS)):
             return True
+
+
+class Producer(Protocol):
+    """Work that has been submitted and has not ended. Threads that wait for it look here for something to
+    do."""
+
+    def run_here(self, deadline: float | None) -> bool:
+        """Does the work on the calling thread, unless something else does. Nothing may hold it up, and it
+        must end by ``deadline`` (``time.monotonic``; None = any time). False when it did nothing."""
+
+    def prerequisites(self) -> Sequence[Producer]:
+        """The work that it waits for."""
+
+    def is_held_up(self) -> bool:
+        """Whether it also waits for something that no submitted work brings about."""
+
+    def interrupt(self, failure: StatusError) -> None:
+        """Fails the work as soon as possible: no caller wants it any more."""
+
+    def describe(self) -> str:
+        """What it is and what holds it up, in a line."""
+
+
+def help_with(pending: Callable[[], Sequence[Producer]], deadline: float | None) -> None:
+    """Does work on this thread until nothing ``pending`` can be done here. The rest, and what that waits for,
+    is running elsewhere, or waits for something that has not been submitted.
+
+    Prerequisites come first, found once each, so that a chain of any length takes one walk along it.
+    """
+    worked = True
+    while worked and (deadline is None or time.monotonic() < deadline):
+        worked = False
+        found = list(pending())
+        seen = set(found)
+        while found:
+            producer = found[-1]
+            if producer.run_here(deadline):
+                worked = True
+                found.pop()
+                if not pending():
+                    return
+                continue
+            earlier = [one for one in producer.prerequisites() if one not in seen]
+            seen.update(earlier)
+            if earlier:
+                found += earlier
+            else:
+                found.pop()
+
+
+def interrupt_all(producers: Sequence[Producer], failure: StatusError, kept: Sequence[Producer] = ()) -> None:
+    """Interrupts work and what it waits for, except what is ``kept``. What that waits for is excepted,
+    too."""
+    seen = set(kept)
+    found = list(producers)
+    while found:
+        producer = found.pop()
+        if producer not in seen:
+            seen.add(producer)
+            found += producer.prerequisites()
+            producer.interrupt(failure)

@@ -1,4 +1,4 @@
-"""The watchdog: says what every thread waits for or works on when that takes too long.
+"""Reports what every thread waits for or works on when that takes long.
 
 It is off unless asked for (:func:`start`, the environment variable JITREE_WATCHDOG, ``Session(watchdog=…)``).
 Then every wait and every operation enters itself here while it lasts, and another thread looks at them
@@ -33,7 +33,7 @@ _reporters_lock = guard()
 
 
 def ask(reporter: Reporter) -> None:
-    """From now on every report asks a pool or a team, as long as it lives."""
+    """Asks a pool or team in every report from now on."""
     with _reporters_lock:
         _reporters.add(reporter)
 
@@ -58,7 +58,8 @@ def watch_gate(lock: threading.RLock) -> AbstractContextManager[object]:
 
 
 def watcher_of_calls() -> Callable[[Callable[[], str]], AbstractContextManager[object]] | None:
-    """What sessions and executables made from now on enter with what tells where a call is; None if off."""
+    """Gives what new sessions and executables enter while calling, or None if off. It is told what tells
+    where a call is."""
     return None if current is None else _watch_call
 
 

@@ -1,4 +1,4 @@
-"""What the watchdog does while it is on (:mod:`jitree.hal.watchdog`)."""
+"""Looks at threads in turn while the watchdog is on (:mod:`jitree.hal.watchdog`)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Activity:
         self.end()
 
     def take_due(self, now: float) -> bool:
-        """Whether it has lasted long enough to be spoken of; the next time is after twice as long."""
+        """Whether it has lasted long enough to report, next after twice as long."""
         if now < self._due:
             return False
         self._due = now + (now - self.since)
@@ -121,7 +121,7 @@ def _places(frame: FrameType | None) -> list[str]:
 
 
 def gate_text(lock: threading.RLock) -> str:
-    """The thread that has a session, and where it is: only the lock's text tells."""
+    """Names the thread that has a session, and where it is. Only the lock's text tells."""
     owner = repr(lock).partition("owner=")[2].split(" ")[0]
     ident = int(owner) if owner.isdecimal() else 0
     names = [thread.name for thread in threading.enumerate() if thread.ident == ident]

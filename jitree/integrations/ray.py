@@ -21,7 +21,7 @@ from jitree.errors import (
     NotFoundError,
     StatusError,
 )
-from jitree.hal.groups.stores import PolledStore
+from jitree.hal.groups.rendezvous import PolledStore
 from jitree.integrations.batching import Batcher, PaddedFunction
 from jitree.integrations.statuses import http_status
 

@@ -38,7 +38,7 @@ class Segment(NamedTuple):
 
 
 class ElfFile(NamedTuple):
-    """Checked headers: ``loads`` in file order, and the address range [low, high) that they take."""
+    """Holds checked headers: ``loads`` in file order, and their address range [low, high)."""
 
     architecture: Architecture
     loads: tuple[Segment, ...]

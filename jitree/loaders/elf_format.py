@@ -81,7 +81,7 @@ FATELF_MAGIC: Final = b"\xfa\x70\x0e\x1f"
 
 
 class Relocation(NamedTuple):
-    """What is stored at its place: the sum of S (symbol), A (addend), B (bias), P (the place, subtracted)."""
+    """Sums what a place gets: S (symbol), A (addend), B (bias), P (place, subtracted)."""
 
     name: str
     terms: str
@@ -167,7 +167,8 @@ _UNAME_NAMES: Final = {
 
 
 def machine_name(machine: int, elf_class: int) -> str:
-    """The architecture of a file's e_machine and class (RISC-V has one number for both), for messages."""
+    """Names a file's architecture in messages, from e_machine and class. RISC-V has one number for both
+    classes."""
     for row in ARCHITECTURES:
         if row.machine == machine and row.word_size.elf_class == elf_class:
             return row.name
@@ -176,7 +177,8 @@ def machine_name(machine: int, elf_class: int) -> str:
 
 @cache
 def host_architecture() -> Architecture | None:
-    """The row of the process's architecture, None where there is none: then no embedded ELF can be loaded."""
+    """Finds the row of the process's architecture. None where there is none: then no embedded ELF can be
+    loaded."""
     name = _UNAME_NAMES.get(os.uname().machine.lower())
     bits = 64 if sys.maxsize > 2**32 else 32
     for row in ARCHITECTURES:

@@ -146,7 +146,7 @@ class ElfImage:
         self._initialise(dynamic)
 
     def symbol(self, name: str) -> int | None:
-        """The address of a symbol in memory, None if the library does not export it."""
+        """Finds a symbol's address in memory, None if the library exports none."""
         value = self._symbols.get(name)
         return None if value is None else self.bias + value
 
@@ -158,7 +158,8 @@ class ElfImage:
         return self.bias + load.end
 
     def read(self, address: int, size: int, what: str) -> memoryview:
-        """Bytes in memory, valid as long as the image; FAILED_PRECONDITION unless all are in one segment."""
+        """Views bytes in memory, as long as the image lives. FAILED_PRECONDITION unless all are in one
+        segment."""
         self._file.load_with(address - self.bias, size, what)
         start = address - self._mapping.address
         return self._view[start : start + size]
@@ -218,7 +219,7 @@ def _address(load: Segment) -> int:
 
 
 def load_image(data: memoryview, architecture: Architecture) -> ElfImage:
-    """Maps the library in ``data`` (a view of bytes), which is not referred to afterwards."""
+    """Maps the library in ``data``, a view of bytes needed no longer afterwards."""
     return ElfImage(read_elf(data, architecture), data)
 
 
@@ -289,7 +290,7 @@ def open_library(data: memoryview) -> tuple[ElfImage, int]:
 def link_library(
     image: LibraryMemory, query: int, constants: Sequence[int], providers: Sequence[ImportProvider]
 ) -> NativeExecutable:
-    """The executable of a library that is in memory; ``query`` is the address of its query function."""
+    """Makes the executable of a library in memory, from its query function's address."""
     environment = Environment(constants)
     library = query_library(image, query, environment.address)
     _check_constants(library.constant_count, len(constants))

@@ -20,7 +20,7 @@ _SYSTEMS: Final = (0, 3, 255)
 
 
 class Slice(NamedTuple):
-    """A record of the table: for which machine a library is, and where it lies."""
+    """Describes one library of the file: its machine and its place."""
 
     machine: int
     system: int
@@ -48,8 +48,8 @@ class Slice(NamedTuple):
 
 
 def slices(data: memoryview) -> list[Slice]:
-    """The records that may run on some machine; UNIMPLEMENTED for another version, INVALID_ARGUMENT for a
-    short table."""
+    """Reads the records that may run on some machine. UNIMPLEMENTED for another version, INVALID_ARGUMENT for
+    a short table."""
     _, version, count, _ = _HEADER.unpack_from(data)
     if version != _VERSION:
         raise UnimplementedError(f"FatELF version {version} cannot be read, only version {_VERSION}")

@@ -28,7 +28,7 @@ from jitree.regs.memory import address_of
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from jitree.hal.source_location import SourceLocation
+    from jitree.hal.pipeline_layout import SourceLocation
     from jitree.regs.handles import HandleTable
 
 
@@ -222,7 +222,7 @@ class LibraryMemory(Protocol):
 
 
 class LibraryLayout(NamedTuple):
-    """Byte offsets in the library struct of one version; -1: the version has no such field."""
+    """Lists a version's byte offsets in the library struct; -1: no such field."""
 
     version: int
     size: int
@@ -367,7 +367,7 @@ class Library:
     def _location(self, address: int) -> SourceLocation:
         record = self._memory.read(address, 16, "a source location")
         line, length, path = struct.unpack("<IIQ", record)
-        from jitree.hal.source_location import SourceLocation
+        from jitree.hal.pipeline_layout import SourceLocation
 
         return SourceLocation(self._text(path, length), line)
 

@@ -53,7 +53,7 @@ class _PluginFile(LibraryMemory, Protocol):
 
 
 class PluginLibrary(ImportProvider):
-    """A loaded plugin; unloaded when neither a loader nor an executable refers to it any more."""
+    """Loads a plugin, until no loader and no executable refers to it."""
 
     def __init__(self, library: _PluginFile) -> None:
         """NOT_FOUND without query function, FAILED_PRECONDITION for another interface, UNAVAILABLE for
@@ -85,7 +85,7 @@ class PluginLibrary(ImportProvider):
         self._ending = Ending(carefully(partial(_unload, _UNLOAD(unload), self._self, library)))
 
     def resolve(self, symbol: str) -> tuple[int, int] | None:
-        """(function address, context), None if the plugin does not have it; else what it fails with."""
+        """Finds (function address, context), None if the plugin lacks it, or its failure."""
         name = ctypes.create_string_buffer(symbol.encode())
         names = array("Q", (ctypes.addressof(name),))
         functions, contexts = array("Q", (0,)), array("Q", (0,))

@@ -93,7 +93,7 @@ class SharedObject:
 
     @staticmethod
     def from_bytes(data: Buffer) -> SharedObject:
-        """Opens a library that lies in memory, by way of a memory file or a temporary one."""
+        """Opens a library from bytes, through a memory file or a temporary one."""
         preserve = os.environ.get(PRESERVE_VARIABLE, "")
         if preserve:
             return SharedObject(_preserved_file(data, None if preserve == "1" else preserve), data)

@@ -17,8 +17,7 @@ from jitree.base.endings import Unique, guard
 from jitree.base.weak_sets import SharedWeakKeys
 from jitree.errors import UnimplementedError
 from jitree.hal.buffer import Buffer, BufferView
-from jitree.hal.command_list import CommandList
-from jitree.hal.list_command_buffer import ListCommandBuffer
+from jitree.hal.command_list import CommandList, ListCommandBuffer
 from jitree.hal.observing import DISPATCH, DeviceStep, Extent, Observer, memory, unobserved
 from jitree.hal.operations import Listener
 from jitree.observe.changes import Digest

@@ -18,9 +18,9 @@ from jitree import Array, Module, Session
 from jitree.errors import DataLossError
 from jitree.hal.buffer import PENDING
 from jitree.hal.fence import Fence
-from jitree.hal.pending import settle
+from jitree.hal.memory_order import settle
 from tests.api.programs import TURNS
-from tests.hal.test_pending import steps_of
+from tests.hal.test_memory_order import steps_of
 
 OLD = np.arange(64, dtype=np.float32)
 SEVEN = np.full(64, 7, np.float32)

@@ -29,7 +29,7 @@ OTHERS = {
     "compat/iree_runtime/system_setup.py": "held while a device is made, around all else",
     "dispatch/gate.py": "held by calls, around all else",
     "hal/groups/channel.py": "held by collectives, around all else, and waited for with looks",
-    "hal/groups/known.py": "held while members find each other, around all else, and waited for with looks",
+    "hal/objects.py": "held while members find each other, around all else, and waited for with looks",
     "hal/recording.py": "no thread blocks for it",
     "hal/waiting.py": "one wakes a thread; the other is held where Python makes no object",
     "integrations/ray.py": "of asyncio",

@@ -13,7 +13,7 @@ from jitree.base.weak_sets import SharedWeakKeys, SharedWeakSet, SharedWeakValue
 from jitree.codegen import image
 from jitree.dispatch.native import tiering
 from jitree.hal.device_memory import DeviceMemory
-from jitree.hal.exporters import exporters
+from jitree.hal.exchange import exporters
 from jitree.hal.heap import HeapAllocator
 from jitree.modules.native_library import references, state
 from jitree.observe.observation import Observation

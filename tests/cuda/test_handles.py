@@ -29,7 +29,7 @@ from jitree.cuda.stream_share import StreamShare
 from jitree.cuda.suballocator import DeviceRegions, PinnedRegions
 from jitree.errors import FailedPreconditionError, StatusError
 from jitree.hal.groups.channel import GroupTransport
-from jitree.hal.groups.known import KnownChannels
+from jitree.hal.objects import KnownChannels
 from jitree.hal.profiling import Profiler
 from tests.cuda.fake import FakeDriver
 from tests.cuda.fake_results import CUresult

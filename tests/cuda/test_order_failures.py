@@ -16,7 +16,7 @@ from jitree.errors import (
     StatusCode,
     StatusError,
 )
-from jitree.hal.command_enums import CommandBufferMode, CommandCategory
+from jitree.hal.command_buffer import CommandBufferMode, CommandCategory
 from jitree.hal.fence import Fence
 from tests.cuda.fake import FakeDriver
 from tests.cuda.fake_results import CUresult

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from jitree.cuda.commands import BoundSizes, CudaCommandList, FixedSizes
-from jitree.cuda.plan import KernelSizes, Launch, LaunchPlan
+from jitree.cuda.plan import BoundSizes, CudaCommandList, FixedSizes, KernelSizes, Launch, LaunchPlan
 from jitree.hal.command_list import DIRECT, Range
 from jitree.hal.enums import WHOLE_BUFFER
 

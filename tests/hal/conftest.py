@@ -10,7 +10,7 @@ import pytest
 
 from jitree.cuda.driver import CudaDriver
 from jitree.errors import UnavailableError
-from jitree.hal import pending
+from jitree.hal import memory_order
 from jitree.hal.device import Device
 from jitree.hal.driver import DriverRegistry, declared_drivers
 from jitree.hal.executable import ExecutableLoader
@@ -83,9 +83,9 @@ def registry() -> DriverRegistry:
 def nothing_pending() -> Iterator[None]:
     """What other tests have left is no matter here, and is not what this one leaves."""
     gc.collect()
-    pending._after_fork()
+    memory_order._after_fork()
     yield
-    pending._after_fork()
+    memory_order._after_fork()
 
 
 def devices(names: Sequence[str]) -> Callable[..., Iterator[Device]]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor
-from jitree.hal.local.executor import in_python
+from jitree.hal.local.executor.calling import executor_in_python
 from jitree.hal.local.thread_team import Team
 from jitree.hal.local.topology import Topology
 
@@ -20,7 +20,7 @@ _THREADS = 3
 def executing(name: str) -> Iterator[Execute]:
     """One of EXECUTORS, which executes lists without slots."""
     if name == "python":
-        yield lambda commands: in_python.EXECUTOR.execute(commands, *commands.bind(()))
+        yield lambda commands: executor_in_python().execute(commands, *commands.bind(()))
         return
     native = executor.require_native_executor()
     if name == "native":

@@ -27,7 +27,7 @@ from jitree.hal.command_list import DIRECT, NO_SLOT, CommandList
 from jitree.hal.enums import WHOLE_BUFFER
 from jitree.hal.local import executor
 from jitree.hal.local.executor import calling
-from jitree.hal.local.executor.texts import generate
+from jitree.hal.local.executor.command_lists import generate
 from jitree.regs.memory import address_of, zeroed
 from tests.hal.executors import EXECUTORS, Execute, executing
 from tests.hal.native_kernels import (
@@ -310,7 +310,7 @@ import numpy as np
 from pathlib import Path
 from jitree.hal.executable import ExecutableParameters
 from jitree.hal.command_list import DIRECT, CommandList
-from jitree.hal.local.executor.in_python import EXECUTOR
+from jitree.hal.local.executor.calling import executor_in_python
 from jitree.loaders.embedded_elf import EmbeddedElfLoader
 from jitree.loaders.elf_format import host_architecture
 from jitree.regs.memory import address_of, zeroed
@@ -321,7 +321,7 @@ if host_architecture().name == "x86_64":
     blocks[0][:4] = blocks[1][:4] = [1, 2, 3, 4]
     commands = CommandList()
     commands.dispatch(executable, 0, (1, 1, 1), [], [(DIRECT, address_of(b), 16, 3) for b in blocks])
-    EXECUTOR.execute(commands, *commands.bind(()))
+    executor_in_python().execute(commands, *commands.bind(()))
     assert blocks[2][:4].tolist() == [1, 4, 9, 16]
 assert not {"numba", "llvmlite"} & set(sys.modules)
 """

@@ -20,8 +20,7 @@ from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.command_list import check_workgroups
 from jitree.hal.device import Device
 from jitree.hal.fence import Fence, wait_fences
-from jitree.hal.groups.rendezvous import EnvironmentProvider
-from jitree.hal.groups.stores import FolderStore
+from jitree.hal.groups.rendezvous import EnvironmentProvider, FolderStore
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.waiting import WaitMode
 from tests.hal.helpers import ANY, REUSABLE

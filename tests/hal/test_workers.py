@@ -17,9 +17,9 @@ import pytest
 from jitree.errors import FailedPreconditionError, StatusCode, StatusError
 from jitree.hal.driver import DriverRegistry
 from jitree.hal.fence import Fence
+from jitree.hal.local.queue import Waiter
 from jitree.hal.local.task import TaskDevice
 from jitree.hal.local.topology import Topology
-from jitree.hal.local.waiter import Waiter
 from jitree.hal.local.workers import WorkerPool
 from tests.base.interruption import interruptions
 from tests.hal.helpers import TIMEOUT, allocate, finish, new_threads

@@ -236,7 +236,7 @@ def test_threads_and_devices_are_those_that_ray_gives(ray: Any) -> None:
 
 def test_members_find_each_other_by_the_store_of_ray(ray: Any) -> None:
     from jitree.errors import DeadlineExceededError
-    from jitree.hal.groups.stores import StoreProvider
+    from jitree.hal.groups.rendezvous import StoreProvider
     from jitree.integrations.ray import RayStore
 
     def member(rank: int) -> bytes:

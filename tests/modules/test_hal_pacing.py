@@ -22,13 +22,14 @@ from jitree.errors import (
 )
 from jitree.hal.fence import COMES_AFTER, Fence
 from jitree.hal.heap import HeapAllocator
-from jitree.hal.local import interrupts, pace
+from jitree.hal.local import interrupts
+from jitree.hal.local import queue as local_queue
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.operation import Operation
 from jitree.hal.local.queue import CallerExecutor, LocalQueue
 from jitree.hal.local.queue_record import WAITS
 from jitree.hal.local.task import TaskDevice
-from jitree.hal.pending import ended
+from jitree.hal.memory_order import ended
 from jitree.hal.profiling import Profiler
 from jitree.hal.semaphore import Semaphore
 from tests.assembler import Assembler
@@ -50,7 +51,7 @@ SIZE = 700_000
 PLACED = (0, DEVICE_LOCAL, USAGE, SIZE, 0)
 TURNS = 200
 TURNS_OF_TASKS = 4
-AT_ONCE = pace.MOST_AHEAD // 2 + 2
+AT_ONCE = local_queue.MOST_AHEAD // 2 + 2
 """Turns that may be under way: each has an allocation and what fills it."""
 
 
@@ -355,20 +356,22 @@ def test_only_what_submitted_work_reaches_is_waited_for() -> None:
     fences = chain(queue, first, 10)
     joined = Fence.join([fences[-1], other])
     assert joined is not None
-    assert not any(map(pace.comes_by_itself, (*fences, joined)))
+    assert not any(map(local_queue.comes_by_itself, (*fences, joined)))
     source = Source()
     first.timepoints[0][0].expect(1, source)
-    assert all(map(pace.comes_by_itself, fences)) and not pace.comes_by_itself(joined)
+    assert all(map(local_queue.comes_by_itself, fences)) and not local_queue.comes_by_itself(joined)
     end = ended(fences[-2:])
-    assert end is not None and pace.comes_by_itself(end)
+    assert end is not None and local_queue.comes_by_itself(end)
     (others,) = chain(queue, fences[-1], 1, WAITS)[1:]
-    assert not pace.comes_by_itself(others)
+    assert not local_queue.comes_by_itself(others)
     first.timepoints[0][0].settle(1, source)
-    assert not pace.comes_by_itself(end)
+    assert not local_queue.comes_by_itself(end)
     first.signal()
-    assert all(map(pace.comes_by_itself, (*fences, end, others))) and not pace.comes_by_itself(joined)
+    assert all(map(local_queue.comes_by_itself, (*fences, end, others))) and not local_queue.comes_by_itself(
+        joined
+    )
     other.fail(CancelledError("it is not wanted"))
-    assert pace.comes_by_itself(joined)
+    assert local_queue.comes_by_itself(joined)
 
 
 @pytest.mark.parametrize("tier", TIERS)
@@ -428,26 +431,26 @@ def test_looking_takes_no_longer_than_submitting(monkeypatch: pytest.MonkeyPatch
         looks.append(fence)
         return False
 
-    monkeypatch.setattr(pace, "comes_by_itself", look)
+    monkeypatch.setattr(local_queue, "comes_by_itself", look)
     state = State()
-    monkeypatch.setattr(pace, "this_thread", state)
+    monkeypatch.setattr(local_queue, "this_thread", state)
     for count in range(100_000):
         state.submitted[count] = None
-        assert not pace.is_far_ahead(Fence(), 0)
+        assert not local_queue.is_far_ahead(Fence(), 0)
     assert 5 <= len(looks) <= 20
 
 
 def test_what_one_call_could_not_wait_for_holds_up_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Awaited calls share the thread of their event loop, and none of them ends what it knows."""
     state = State()
-    monkeypatch.setattr(pace, "this_thread", state)
+    monkeypatch.setattr(local_queue, "this_thread", state)
     state.submitted = dict.fromkeys(range(100_000))
     held_up, reached = Fence([(Semaphore(), 1)]), Fence()
-    assert not pace.is_far_ahead(held_up, 0) and not pace.is_far_ahead(reached, 0)
-    state.submitted = dict.fromkeys(range(pace.MOST_AHEAD - 1))
-    assert not pace.is_far_ahead(reached, 0)
+    assert not local_queue.is_far_ahead(held_up, 0) and not local_queue.is_far_ahead(reached, 0)
+    state.submitted = dict.fromkeys(range(local_queue.MOST_AHEAD - 1))
+    assert not local_queue.is_far_ahead(reached, 0)
     state.submitted[-1] = None
-    assert pace.is_far_ahead(reached, 0)
+    assert local_queue.is_far_ahead(reached, 0)
 
 
 class State:

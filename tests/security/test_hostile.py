@@ -229,7 +229,7 @@ def test_programs_join_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
     def reads(*arguments: object) -> NoReturn:
         raise AssertionError("a provider was looked for")
 
-    monkeypatch.setattr("jitree.hal.groups.providers._default_provider", reads)
+    monkeypatch.setattr("jitree.hal.groups.channel._default_provider", reads)
     with jitree.Session("local-sync", sandbox=True) as session:
         join = session.load(CHANNEL).join
         for _ in range(3):

@@ -119,7 +119,7 @@ def native_row(dtype: np.dtype[Any]) -> types.ElementType | None:
 def copy_to_device(array: npt.NDArray[Any], row: types.ElementType, device: Device) -> BufferView:
     """A buffer view with the elements of an array, any strides; ``row`` is the array's own element type."""
     if PENDING[0]:
-        from jitree.hal.pending import await_written
+        from jitree.hal.memory_order import await_written
 
         await_written(_extent(array))
     if is_packed(row):
@@ -141,7 +141,7 @@ def copy_to_device(array: npt.NDArray[Any], row: types.ElementType, device: Devi
 def copy_view(view: BufferView, device: Device) -> BufferView:
     """A view of new memory with the same contents."""
     from jitree.hal.fence import Fence
-    from jitree.hal.pending import await_written, extents
+    from jitree.hal.memory_order import await_written, extents
 
     await_written(*extents((view,)))
     source = view.buffer
@@ -206,7 +206,7 @@ def _view(buffer: Buffer, shape: tuple[int, ...], row: types.ElementType) -> Buf
 
 
 def _extent(array: npt.NDArray[Any]) -> tuple[int, int]:
-    """Where the memory that an array is in begins and ends (:data:`jitree.hal.pending.Extent`)."""
+    """Where the memory that an array is in begins and ends (:data:`jitree.hal.memory_order.Extent`)."""
     start: int = array.__array_interface__["data"][0]
     if not array.size:
         return start, start

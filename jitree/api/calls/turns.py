@@ -1,4 +1,4 @@
-"""When calls take their turn: after the pending ones that use the same memory (:mod:`jitree.hal.pending`).
+"""When calls take their turn: after pending ones that use the same memory (:mod:`jitree.hal.memory_order`).
 
 A device whose memory the host does not see does its work in order, without this.
 """
@@ -11,11 +11,10 @@ from types import coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from jitree.errors import CancelledError, is_return
-from jitree.hal import pending
+from jitree.hal import memory_order
 from jitree.hal.buffer import PENDING
 from jitree.hal.fence import Fence
-from jitree.hal.memory_map import Extent
-from jitree.hal.pending import NOTHING_EARLIER, Earlier, Use, extents
+from jitree.hal.memory_order import NOTHING_EARLIER, Earlier, Extent, Use, extents
 from jitree.hal.semaphore import Semaphore
 
 if TYPE_CHECKING:
@@ -46,14 +45,14 @@ def uses_of(parameters: Sequence[Parameter], packed: Sequence[object]) -> Uses:
 
 def wait_for_turn(parameters: Sequence[Parameter], packed: Sequence[object]) -> None:
     """Waits for the pending calls that a call with these values has to come after."""
-    pending.wait_for(pending.before(*uses_of(parameters, packed)))
+    memory_order.wait_for(memory_order.before(*uses_of(parameters, packed)))
 
 
 def calls_before(device: Device, parameters: Sequence[Parameter], packed: Sequence[object]) -> Earlier:
     """What a call with these values has to come after."""
     if not PENDING[0] or not are_ordered(device):
         return NOTHING_EARLIER
-    return Earlier(pending.before(*uses_of(parameters, packed)))
+    return Earlier(memory_order.before(*uses_of(parameters, packed)))
 
 
 def awaited_use(
@@ -93,7 +92,7 @@ class AwaitedUse:
         """Others come after it from now on."""
         if self._use is None:
             self._end = self._signal or Fence(((Semaphore(), 1),))
-            self._use = pending.begin_here(self._end, *self._find(), self._earlier)
+            self._use = memory_order.begin_here(self._end, *self._find(), self._earlier)
 
     def __enter__(self) -> Self:
         return self
@@ -105,7 +104,7 @@ class AwaitedUse:
             self._end.fail(CancelledError("the call failed"))
         elif self._signal is None:
             self._end.signal()
-        pending.leave_to_devices(self._use, self._earlier)
+        memory_order.leave_to_devices(self._use, self._earlier)
 
     async def come_after(self, uses: Sequence[Use]) -> None:
         """Waits for ends of pending calls, before all that begin later."""
@@ -120,12 +119,12 @@ class AwaitedUse:
     async def take_turn(self) -> None:
         """Comes after all pending calls that are in the way."""
         if PENDING[0]:
-            await self.come_after(pending.before_both(*self._find()))
+            await self.come_after(memory_order.before_both(*self._find()))
 
     async def take_turn_here(self) -> None:
         """Comes after those of them that this event loop goes on with."""
         if PENDING[0]:
-            await self.come_after(pending.before_here(*self._find()))
+            await self.come_after(memory_order.before_here(*self._find()))
 
     @coroutine
     def whenever_it_waits(self, call: Awaitable[Any]) -> Generator[Any, Any, Any]:

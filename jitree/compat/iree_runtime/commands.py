@@ -9,8 +9,7 @@ from jitree.compat.iree_runtime.hal import HalDevice, a_device
 from jitree.compat.iree_runtime.references import Reference
 from jitree.errors import FailedPreconditionError, InvalidArgumentError
 from jitree.hal.buffer import Buffer
-from jitree.hal.command_buffer import CommandBuffer
-from jitree.hal.command_enums import CommandBufferMode, CommandCategory
+from jitree.hal.command_buffer import CommandBuffer, CommandBufferMode, CommandCategory
 from jitree.hal.enums import WHOLE_BUFFER
 
 if TYPE_CHECKING:

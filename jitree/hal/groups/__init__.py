@@ -1,1 +1,1 @@
-"""Groups of devices: how members find each other, and what they do together."""
+"""Groups devices: their members find each other and compute together."""

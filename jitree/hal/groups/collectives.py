@@ -1,4 +1,4 @@
-"""Collective operations on the host's memory, as exchanges between members and sums in numpy.
+"""Performs collective operations on host memory: exchanges between members, sums in numpy.
 
 Members reduce in the order of their ranks, so all of them get the same bits.
 """
@@ -88,15 +88,15 @@ class LocalCall(NamedTuple):
         self.channel.exchange((operation | (root & 0xFFFF) << 32, count), sent, received)
 
     def everyone(self, sent: Sequence[Bytes], received: Sequence[Bytes]) -> None:
-        """Part i of what is sent goes to member i, part i of what is received comes from it. All members wait
-        for all others, also where nothing is to be moved."""
+        """Sends part i to member i, and receives part i from it. All members wait for all others, also where
+        nothing is to be moved."""
         self.exchange([*enumerate(sent)], [*enumerate(received)])
 
 
 def execute_with_collectives(
     execute: Callable[[int, BoundCommands], None], queue_affinity: int, bound: BoundCommands
 ) -> None:
-    """``execute`` runs the rows between collectives, all of whose members it takes to go on."""
+    """Executes a list, whose collectives wait for all members. ``execute`` runs the rows between them."""
     commands = bound.commands
     first, moves = 0, list[LocalCall]()
     rows = list(commands.decoded_rows())
@@ -126,7 +126,8 @@ def call_of(bound: BoundCommands, row: Sequence[int]) -> LocalCall:
 
 
 def perform_together(calls: Sequence[LocalCall]) -> None:
-    """Those between two barriers: what is moved is moved at one time, after all others."""
+    """Performs the collectives between two barriers, moving all parts at one time. What is computed comes
+    after that."""
     for call in calls:
         if call.kind not in _MOVES:
             _perform(call)

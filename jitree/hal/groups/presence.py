@@ -1,4 +1,4 @@
-"""Which members of a group are still there, whatever carries what they compute.
+"""Watches which members of a group are still there.
 
 A transport may not tell: memory that two GPUs share says nothing about the process at its other side. So
 each member keeps a connection to member 0, which nothing goes over but how members end: by themselves, with a
@@ -80,7 +80,7 @@ os.register_at_fork(after_in_child=_close_inherited)
 
 
 class Progress:
-    """How many operations of a group a member has begun: of all members, and with single ones."""
+    """Counts the operations a member has begun: of all, and with single members."""
 
     def __init__(self) -> None:
         self.whole = 0

@@ -1,23 +1,36 @@
-"""How the processes of a job agree on a channel: rank and count from the launcher, the id over a socket.
+"""Agrees on a channel between processes: ranks from launchers, ids by socket or store.
+
+The launcher gives rank and count. The id goes over a socket, or through a store of keys: of torch
+(``TCPStore``), of Ray, or a folder.
 
 Providers for other ways are any objects with the two methods of ``ChannelProvider``: :class:`FixedProvider`
-for what a program passes to its workers itself (Ray), those of :mod:`.providers` for MPI and torch.
+for what a program passes to its workers itself (Ray), those of :mod:`jitree.hal.groups.channel` for MPI and
+torch.
 """
 
 from __future__ import annotations
 
+import abc
 import os
 import socket
 import struct
 import time
 import zlib
 from collections.abc import Mapping
-from functools import cache
-from typing import Final
+from functools import cache, partial
+from typing import Final, Protocol, runtime_checkable
 
 from jitree import errors
 from jitree.base.arguments import seconds
 from jitree.base.scopes import require_going_on
+from jitree.errors import (
+    AlreadyExistsError,
+    DeadlineExceededError,
+    StatusError,
+    UnavailableError,
+    pass_interruption,
+)
+from jitree.hal.groups.transport import wait_looking
 from jitree.hal.objects import ChannelProvider
 
 _LAUNCHERS: Final = (
@@ -40,6 +53,8 @@ _RETRY_SECONDS: Final = 0.05
 _GREETING: Final = struct.Struct("<8sII")
 """Magic, number of the exchange, rank."""
 _MAGIC: Final = b"jitreeID"
+
+_STORE_RETRY_SECONDS: Final = 0.02
 
 
 class EnvironmentProvider(ChannelProvider):
@@ -95,12 +110,13 @@ class EnvironmentProvider(ChannelProvider):
 
 @cache
 def environment_provider() -> EnvironmentProvider:
-    """The one for this process's environment: it counts the exchanges, which must be the same everywhere."""
+    """Makes the provider of this process's environment. It counts the exchanges, which must be the same
+    everywhere."""
     return EnvironmentProvider()
 
 
 class FixedProvider(ChannelProvider):
-    """Rank, count and id that the program has passed on itself;
+    """Provides rank, count and id that the program passed on itself.
     ``jitree.cuda.nccl.library().new_identifier()`` makes one id a channel."""
 
     def __init__(self, rank: int, count: int, identifier: bytes) -> None:
@@ -207,3 +223,121 @@ def _left(deadline: float, what: str) -> float:
     if left <= 0:
         raise errors.DeadlineExceededError(f"the members of a channel could not exchange its id: {what}")
     return left
+
+
+class KeyStore(Protocol):
+    """What the members of a job share."""
+
+    def set(self, key: str, value: bytes, /) -> None: ...
+
+    def get(self, key: str, /) -> bytes:
+        """Waits until another has set it, or raises after too long."""
+
+
+@runtime_checkable
+class CountingStore(KeyStore, Protocol):
+    """Stores of torch, whose ``set`` also replaces what an earlier exchange has set."""
+
+    def add(self, key: str, amount: int, /) -> int:
+        """Counts, and gives the sum: one more at each call, of whatever object."""
+
+
+class StoreProvider(ChannelProvider):
+    """Members that share a store: ``StoreProvider(TCPStore(host, port, …), rank, count)``. A member that does
+    not come in the time of the store is an error of all others. Groups of other members take a store each:
+    ``torch.distributed.PrefixStore(name, store)``, another folder, another job of Ray."""
+
+    def __init__(self, store: KeyStore, rank: int, count: int) -> None:
+        self._store = store
+        self._rank = rank
+        self._count = count
+        self._exchanges = 0
+
+    def query_default_rank_and_count(self) -> tuple[int, int]:
+        return self._rank, self._count
+
+    def exchange_default_id(self, identifier: bytes) -> bytes:
+        """Gives rank 0's id to all others, who go on together. DEADLINE_EXCEEDED or UNAVAILABLE when one does
+        not come. Call it in the same order everywhere."""
+        name = f"jitree/channel/{self._next()}"
+        if self._rank == 0:
+            self._store.set(f"{name}/id", identifier)
+            for rank in range(1, self._count):
+                self._get(f"{name}/{rank}", f"member {rank} of {self._count} has not come")
+            self._store.set(f"{name}/all", b"1")
+            return identifier
+        found = self._get(f"{name}/id", "member 0 has not given it")
+        self._store.set(f"{name}/{self._rank}", b"1")
+        self._get(f"{name}/all", "not all members have come")
+        return found
+
+    def _next(self) -> int:
+        """The number of an exchange. A store that counts knows those of other providers of this member, such
+        as that of another session."""
+        if isinstance(self._store, CountingStore):
+            return self._store.add(f"jitree/exchanges/{self._rank}", 1)
+        self._exchanges += 1
+        return self._exchanges
+
+    def _get(self, key: str, failure: str) -> bytes:
+        try:
+            return bytes(wait_looking(partial(self._store.get, key)))
+        except StatusError as error:
+            raise error.with_context(f"exchanging the id of a channel: {failure}") from None
+        except (RuntimeError, OSError) as error:  # torch's class for it differs from release to release
+            pass_interruption(error)
+            raise UnavailableError(
+                f"exchanging the id of a channel: {failure}; the store says: {error}"
+            ) from error
+
+
+class PolledStore(abc.ABC):
+    """A store in which a key is looked for again and again."""
+
+    def __init__(self, timeout: float) -> None:
+        """INVALID_ARGUMENT for what is no time: a look that has no end."""
+        self._timeout = seconds("timeout", timeout)
+
+    @abc.abstractmethod
+    def look(self, key: str) -> bytes | None:
+        """The value of a key; None as long as there is none."""
+
+    def get(self, key: str, /) -> bytes:
+        deadline = time.monotonic() + self._timeout
+        while (value := self.look(key)) is None:
+            if time.monotonic() > deadline:
+                raise DeadlineExceededError(f"'{key}' was not set within {self._timeout} s")
+            time.sleep(_STORE_RETRY_SECONDS)
+        return value
+
+
+class FolderStore(PolledStore):
+    """Stores keys in a folder all members see, new for each job. It may be one of a network file system."""
+
+    def __init__(self, path: str | os.PathLike[str], timeout: float = 300.0) -> None:
+        super().__init__(timeout)
+        self._path = os.fspath(path)
+        os.makedirs(self._path, exist_ok=True)
+
+    def _file(self, key: str) -> str:
+        return os.path.join(self._path, key.replace("/", "-"))
+
+    def set(self, key: str, value: bytes, /) -> None:
+        """Sets a key; ALREADY_EXISTS for one an earlier job or member set."""
+        path = self._file(key)
+        temporary = f"{path}.{os.getpid()}"
+        with open(temporary, "wb") as file:
+            file.write(value)
+        try:
+            os.link(temporary, path)  # whole or not at all, and once
+        except FileExistsError:
+            raise AlreadyExistsError(f"'{path}' is there already; take a new folder for each job") from None
+        finally:
+            os.unlink(temporary)
+
+    def look(self, key: str) -> bytes | None:
+        try:
+            with open(self._file(key), "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None

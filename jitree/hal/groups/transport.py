@@ -1,20 +1,29 @@
-"""What carries bytes between the members of a group: a communicator of MPI, or a group of torch (Gloo)."""
+"""Carries bytes between members of a group by MPI or torch (Gloo).
+
+Waits for other members end with the call: by its deadline, or when it is cancelled.
+"""
 
 from __future__ import annotations
 
 import abc
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from math import inf
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jitree.errors import DeadlineExceededError, UnavailableError, pass_interruption
-from jitree.hal.groups.waiting import wait_looking
 from jitree.hal.local.interrupts import require_going_on
 from jitree.hal.objects import ChannelProvider
 
 if TYPE_CHECKING:
     from jitree.base.elements import Bytes
+
+T = TypeVar("T")
+LOOK_SECONDS: Final = 0.02
+"""Between two looks of a waiting thread whether the call is to end."""
 
 TIMEOUT_SECONDS: Final = 25.0
 """Seconds that another member may be late."""
@@ -23,6 +32,30 @@ _LONGEST_PAUSE_SECONDS: Final = 0.005
 
 Part = tuple[int, "Bytes"]
 """A member, and the bytes that go to it or come from it; at least one."""
+
+
+def wait_looking(
+    function: Callable[[], T], seconds: float = inf, require_members: Callable[[], object] = bool
+) -> T:
+    """Returns what a function returns that may wait for long. Another thread calls it, while this one looks
+    whether the call is to end, or ``require_members`` raises what has happened to others; if so, or after so
+    many seconds (DEADLINE_EXCEEDED), this thread stops waiting for the other."""
+    future = Future[T]()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    Thread(target=run, name="jitree waits for a group", daemon=True).start()
+    until = time.monotonic() + seconds
+    while not wait([future], LOOK_SECONDS).done:
+        require_going_on()
+        require_members()
+        if time.monotonic() >= until:
+            raise DeadlineExceededError(f"other members have not come within {seconds:g} s")
+    return future.result()
 
 
 class Transport(abc.ABC):
@@ -34,7 +67,7 @@ class Transport(abc.ABC):
 
     @abc.abstractmethod
     def exchange(self, sent: Sequence[Part], received: Sequence[Part]) -> None:
-        """Sends and receives all of it at one time; between two members in the order of the parts.
+        """Sends and receives everything at one time, between two members in order.
 
         DEADLINE_EXCEEDED when a member is too late, UNAVAILABLE when one has ended. Nothing is exchanged
         after that.

@@ -1,1 +1,1 @@
-"""The local drivers: host memory, kernels called in this process."""
+"""Drives this machine's processors: host memory, kernels called in this process."""

@@ -1,4 +1,4 @@
-"""Command buffers of the local drivers: recorded into one flat command list."""
+"""Records command buffers of the local drivers into one flat command list."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from jitree.errors import InvalidArgumentError, PermissionDeniedError
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import BindingTable, Collective, Reference
-from jitree.hal.command_list import DIRECT, NO_SLOT, CommandList, Range, Slot
+from jitree.hal.command_list import DIRECT, NO_SLOT, CommandList, ListCommandBuffer, Range, Slot
 from jitree.hal.executable import Executable, LocalExecutable
-from jitree.hal.list_command_buffer import ListCommandBuffer
 from jitree.hal.local.queue_record import UNKNOWN_COST
 
 
@@ -32,7 +31,7 @@ class LocalCommandBuffer(ListCommandBuffer):
         """The last estimate, in nanoseconds."""
 
     def bind(self, table: BindingTable) -> tuple[Sequence[Slot], object]:
-        """What the command executor gets per slot, and what to keep until it is done.
+        """Resolves slots for the command executor, and what to keep until its end.
 
         Errors as :meth:`CommandBuffer.check_table`.
         """

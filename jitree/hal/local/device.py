@@ -1,5 +1,8 @@
-"""What the local devices share, everything but the choice of threads; and ``local-sync``, where everything
-runs on the thread that submits it, or that reaches its wait fence."""
+"""Implements what local devices share, and ``local-sync``.
+
+Subclasses differ in the choice of threads only. On ``local-sync`` everything runs on the thread that submits
+it, or that reaches its wait fence.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,10 @@ if TYPE_CHECKING:
     from jitree.hal.executable import ExecutableLoader
     from jitree.hal.fence import Fence
     from jitree.hal.groups.channel import LocalChannel
-    from jitree.hal.groups.known import KnownChannels
     from jitree.hal.local.command_buffer import LocalCommandBuffer
     from jitree.hal.local.event_log import EventLog
     from jitree.hal.local.queue import LocalQueue
-    from jitree.hal.objects import Channel, ChannelProvider
+    from jitree.hal.objects import Channel, ChannelProvider, KnownChannels
     from jitree.hal.observing import Observer
     from jitree.hal.operations import Order
     from jitree.hal.profiling import Timings
@@ -167,7 +169,7 @@ class LocalDevice(Device):
 
     def _channels(self) -> KnownChannels[LocalChannel]:
         """Loaded when first used: few programs have channels."""
-        from jitree.hal.groups.known import KnownChannels
+        from jitree.hal.objects import KnownChannels
 
         known: KnownChannels[LocalChannel] = self.__dict__.setdefault("_known_channels", KnownChannels())
         return known
@@ -254,14 +256,14 @@ class LocalDevice(Device):
             queue.finish()
 
     def is_far_ahead(self, wait: Fence, size: int = 0) -> bool:
-        from jitree.hal.local import pace
+        from jitree.hal.local.queue import is_far_ahead
 
-        return pace.is_far_ahead(wait, size)
+        return is_far_ahead(wait, size)
 
     def can_be_awaited(self, wait: Fence) -> bool:
-        from jitree.hal.local import pace
+        from jitree.hal.local.queue import comes_by_itself
 
-        return pace.comes_by_itself(wait)
+        return comes_by_itself(wait)
 
     # Profiling and the end.
 
@@ -355,7 +357,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def lowest_queue(affinity: int) -> int:
-    """Index of the lowest queue in a set of queues; 0 for the empty set."""
+    """Finds the lowest queue in a set; 0 for the empty set."""
     return max(0, (affinity & -affinity).bit_length() - 1)
 
 

@@ -1,4 +1,4 @@
-"""The drivers of this folder."""
+"""Declares the drivers of this folder."""
 
 from __future__ import annotations
 

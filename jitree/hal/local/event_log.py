@@ -1,4 +1,4 @@
-"""The LOG record of a device: what the command executor measures while the device is profiled."""
+"""Reads what the command executor measures while a device is profiled (LOG)."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class EventLog(Timings):
         return address_of(self._memory)
 
     def begin(self, mode: ProfilingMode) -> None:
-        """Machine code and Python have two clocks: which of the two executes lists is settled before the
-        first event."""
+        """Settles whether machine code or Python executes lists before the first event. They have two
+        clocks."""
         self._has_commands = bool(mode & DISPATCHES)
         self.lost = 0
         try:

@@ -1,18 +1,31 @@
-"""What is raised when a function of an executable fails."""
+"""Names a failed function of an executable, and operations in reports."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from jitree.base.callbacks import take_kept
 from jitree.base.records import NamedTuple
 from jitree.errors import CancelledError, InternalError, StatusError, locations
+from jitree.hal import command_layout
 from jitree.hal.command_layout import COMMAND, ENTRY_POINT, FAILED_FUNCTION, FAILED_INTERRUPTED
-from jitree.hal.command_list import CommandList, check_workgroups
+from jitree.hal.command_list import KIND_COLLECTIVE, BoundCommands, CommandList, check_workgroups
 
 _OBJECT: Final = COMMAND.word("object")
 _ENTRY: Final = COMMAND.offsets["entry"] // 8
+
+_NAMES: Final = {
+    command_layout.KIND_FILL: "fill",
+    command_layout.KIND_COPY: "copy",
+    command_layout.KIND_UPDATE: "update",
+    KIND_COLLECTIVE: "collective",
+}
+_MOST_COMMANDS: Final = 4
+_FIELDS: Final = tuple(command_layout.COMMAND.offsets)
+_X: Final = _FIELDS.index("count_x")
 
 
 def dispatched_function(commands: CommandList, row: int) -> tuple[Any, str, int]:
@@ -27,8 +40,8 @@ def dispatched_function(commands: CommandList, row: int) -> tuple[Any, str, int]
 def function_failure(
     commands: CommandList, row: int, result: int, workgroup: tuple[int, int, int]
 ) -> BaseException:
-    """INTERNAL naming executable, function, workgroup and what the function returned; or what the executable
-    or this thread kept."""
+    """Makes the error of a failed function: INTERNAL, or what was kept. It names executable, function,
+    workgroup and what the function returned; the executable or this thread may have kept another one."""
     interrupt = take_kept()
     if interrupt is not None:
         return interrupt
@@ -58,10 +71,38 @@ class Failure(NamedTuple):
     z: int
 
     def raise_error(self, commands: CommandList) -> None:
-        """INTERNAL when a function failed, OUT_OF_RANGE for impossible counts of an indirect dispatch, or
-        what interrupted the thread while it waited for others."""
+        """Raises a job's failure. INTERNAL when a function failed, OUT_OF_RANGE for impossible counts of an
+        indirect dispatch, or what interrupted the thread while it waited for others."""
         if self.kind == FAILED_INTERRUPTED:
             raise take_kept() or CancelledError("the work was interrupted")
         if self.kind == FAILED_FUNCTION:
             raise function_failure(commands, self.row, self.result, (self.x, self.y, self.z))
         check_workgroups(self.x, self.y, self.z)
+
+
+def describe_work(name: str, work: Callable[[], None]) -> str:
+    """Describes an operation by its name and what its command lists do."""
+    given = work.args if isinstance(work, partial) else ()
+    parts = [describe_commands(item.commands) for item in given if isinstance(item, BoundCommands)]
+    return ": ".join([name, *parts])
+
+
+def describe_commands(commands: CommandList) -> str:
+    """``mlp_dispatch_0 (8 x 4 x 1 workgroups), copy, …``"""
+    words = [
+        _describe_row(commands, number, row)
+        for number, row in enumerate(commands.decoded_rows())
+        if row[0] != command_layout.KIND_BARRIER
+    ]
+    more = len(words) - _MOST_COMMANDS
+    return ", ".join(words[:_MOST_COMMANDS]) + (f" and {more} more commands" if more > 0 else "")
+
+
+def _describe_row(commands: CommandList, number: int, row: tuple[Any, ...]) -> str:
+    kind = row[0]
+    if kind == command_layout.KIND_DISPATCH_INDIRECT:
+        return f"{dispatched_function(commands, number)[1]} (workgroups counted by the device)"
+    if kind == command_layout.KIND_DISPATCH:
+        counts = " x ".join(str(count & 0xFFFFFFFF) for count in row[_X : _X + 3])
+        return f"{dispatched_function(commands, number)[1]} ({counts} workgroups)"
+    return _NAMES[kind]

@@ -1,4 +1,4 @@
-"""Ending early what a thread executes: another part of it was interrupted, or no call waits for it any more.
+"""Stops running work after Ctrl-C, or when its caller has gone.
 
 Code that takes long looks here now and then. The threads that share a command list look at the failure of
 their job. The thread that submits the list also looks at its operation, and has Python look for signals
@@ -61,7 +61,7 @@ _calls_ended = 0
 
 
 def calls_ended() -> int:
-    """How many calls of this process have ended, about: threads that count do not wait for each other."""
+    """Counts this process's ended calls, roughly: counting threads do not wait."""
     return _calls_ended
 
 
@@ -109,7 +109,7 @@ def end() -> None:
 
 
 def watch(*failures: ctypes.c_int64) -> Callable[[], bool]:
-    """What tells whether this thread is to end what it executes; ``failures`` of jobs end it, too."""
+    """Finds what tells this thread to end; ``failures`` of jobs do, too."""
     operation = this_thread.operation
     words = (_ended, *failures)
     return lambda: (
@@ -143,7 +143,7 @@ _counting: Final = guard()
 
 @contextmanager
 def resting(job: int) -> Iterator[None]:
-    """This thread leaves the processors to others for a while, and the one that waits for its part does."""
+    """Leaves the processors to others for a while. The thread that waits for this one's part does, too."""
     with _counting:
         _resting[job] += 1
     try:

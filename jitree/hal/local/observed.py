@@ -1,4 +1,4 @@
-"""Executing command lists one row after the other, with observers of each."""
+"""Executes command lists one row after the other, with observers of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations of a queue: work that begins when its wait fence is reached, and reaches another at its end."""
+"""Runs operations of a queue, from their wait fence to their signal fence."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ from jitree.hal.local.queue_record import WAITS
 from jitree.hal.waiting import WaitMode, are_held_up, describe_missing, pending_producers
 
 if TYPE_CHECKING:
-    from jitree.hal.producer import Producer
     from jitree.hal.profiling import Profiler
-    from jitree.hal.waiting import Registered
+    from jitree.hal.waiting import Producer, Registered
     from jitree.hal.watching import Watchdog
 
     class Post(Protocol):
@@ -66,9 +65,9 @@ if TYPE_CHECKING:
 
 
 class Operation:
-    """One queue operation: work to do, the fence to signal, and what it is expected to cost.
+    """Holds one queue operation: its work, its signal fence and its expected cost.
 
-    It is a :class:`~jitree.hal.producer.Producer` while it waits for its wait fence or for a thread.
+    It is a :class:`~jitree.hal.waiting.Producer` while it waits for its wait fence or for a thread.
     """
 
     __slots__ = (
@@ -107,7 +106,7 @@ class Operation:
         that happens to execute it."""
 
     def execute(self) -> StatusError | None:
-        """Does the work on this thread and signals or fails the fence; the failure is also returned. If a
+        """Does the work on this thread and signals or fails the fence. The failure is also returned. If a
         signal's handler interrupts it, its caller calls :meth:`stop`."""
         failure: StatusError | None = None
         work, self.work = self.work, None
@@ -159,8 +158,8 @@ class Operation:
             self.signal.fail(failure)
 
     def run(self) -> None:
-        """As :meth:`execute`, when the submitter has gone on: a failure that no fence carries becomes a
-        warning."""
+        """Executes it after the submitter has gone on. As :meth:`execute`, but a failure that no fence
+        carries becomes a warning."""
         self.has_begun = True
         self.post = None
         try:
@@ -174,7 +173,7 @@ class Operation:
             self._report(failure)
 
     def stop(self, error: BaseException) -> None:
-        """Ends it if a signal's handler kept it from that, wherever that was: others may wait for it."""
+        """Ends it where a signal's handler kept it from ending. Others may wait for it."""
         if not is_interruption(error):
             return
         self.queue.claim(self)
@@ -187,8 +186,8 @@ class Operation:
         self.settle()
 
     def give_up(self, error: BaseException) -> None:
-        """As :meth:`stop`, of the thread that submits it: nothing waits for it, so what another thread has
-        begun ends, too."""
+        """Stops it on the submitting thread. Nothing waits for it, so what another thread has begun ends,
+        too."""
         if is_interruption(error):
             self._is_not_wanted()
             self._stop_before(error)
@@ -216,9 +215,10 @@ class Operation:
         self._report(failure)
 
     def announce(self) -> None:
-        """Makes it known to threads that wait for the signal fence: the submitter goes on before it has run.
+        """Shows it to threads that wait for the signal fence before it runs.
 
-        RESOURCE_EXHAUSTED for more of them than the memory of a sandbox has room for."""
+        RESOURCE_EXHAUSTED for more of them than the memory of a sandbox has room for.
+        """
         if self.queue.charge is not None:
             points = sum(len(fence.timepoints) for fence in (self.wait, self.signal) if fence is not None)
             if len(self.queue.announced) >= _FEW or points > _FEW_POINTS:
@@ -314,7 +314,7 @@ class Operation:
 
     def _reported(self, work: Callable[[], None], dog: Watchdog) -> None:
         self.announce()  # also if the submitter waits: reports of others say who signals what they wait for
-        from jitree.hal.local.describe import describe_work
+        from jitree.hal.local.failure import describe_work
 
         activity = dog.enter("working", partial(describe_work, self.name, work))
         try:

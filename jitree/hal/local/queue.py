@@ -1,39 +1,54 @@
-"""Queues of the local drivers: operations that start when their wait fence is reached.
+"""Starts operations of the local drivers when their wait fence is reached.
 
 An operation whose waits are met when it is submitted starts before the call returns. Any other is registered
 with its wait fence and started by the thread that reaches it; nothing ever blocks for a wait fence, so that a
 thread may submit work and signal its wait fence afterwards. Where an operation then runs is the business of
-the executor (:mod:`jitree.hal.local.operation`).
+the executor (:mod:`jitree.hal.local.operation`). Those that wait for other members of a group, or that Python
+interprets, have a thread of their own (:class:`Waiter`) where the submitter's thread has an event loop to
+serve.
+
+A loop submits faster than its operations run. Memory that it allocates is taken at once and given back when
+the last operation that uses it has run, so a call that never waited would have as much of it as it has turns.
+So a call that is far ahead waits for the operations before its next one, as all calls do in the C runtime.
+It waits for submitted work only. What the host signals later, or another member of a group, may be in the
+hands of the thread that submits: such a call goes on, however far ahead it is. So does a call that an
+operation makes (a tap's callback): it may come after that operation, or after others that have their turn
+on its thread. Where a task awaits the end of the call, that is in other hands, and it is awaited here.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from _thread import _local
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base import scopes
 from jitree.base.endings import end_each, guard
 from jitree.base.weak_sets import SharedWeakSet
-from jitree.errors import (
-    CancelledError,
-    FailedPreconditionError,
-    StatusError,
-    again,
-)
+from jitree.errors import CancelledError, FailedPreconditionError, StatusError, again
 from jitree.hal.checks import check_fences
-from jitree.hal.fence import Fence
+from jitree.hal.fence import COMES_AFTER, Fence
+from jitree.hal.local.interrupts import this_thread
 from jitree.hal.local.operation import Operation
 from jitree.hal.local.queue_record import CLOSED, WAITS, QueueRecord
 from jitree.hal.semaphore import after_failures
+from jitree.hal.waiting import WaitMode, are_held_up, pending_producers
 
 if TYPE_CHECKING:
     from jitree.hal.local.operation import Executor
-    from jitree.hal.local.waiter import Waiter
     from jitree.hal.profiling import Profiler
+    from jitree.hal.waiting import Producer
+
+MOST_AHEAD: Final = 128
+"""Operations that a call may have submitted which have not run: enough to keep all threads at work."""
+_FEW: Final = 16
+"""Operations that it may have submitted in any case: programs without a loop hardly have more."""
+_MOST_BYTES: Final = 256 << 20
+"""Of memory, if each of those operations has got as much as the next one."""
 
 
 class LocalQueue:
@@ -204,8 +219,8 @@ def _run_in_turn(operation: Operation) -> None:
 
 
 class CallerExecutor:
-    """Runs everything on the thread that submits it or that reaches its wait fence; but what costs
-    WAITS does not keep an event loop from its turns."""
+    """Runs everything on the thread that submits it or reaches its fence. What costs WAITS does not keep an
+    event loop from its turns."""
 
     def __init__(self) -> None:
         self._waiter: Waiter | None = None
@@ -224,9 +239,87 @@ class CallerExecutor:
             run_on_this_thread(operation)
 
     def _start_apart(self, operation: Operation) -> None:
-        from jitree.hal.local.waiter import Waiter
 
         waiter = self._waiter
         if waiter is None or waiter.process != os.getpid():
             waiter = self._waiter = Waiter()
         waiter.add(operation)
+
+
+class Waiting(Protocol):
+    def run(self) -> None: ...
+
+
+class Waiter:
+    """Runs operations one after the other, since other members have the same order. The thread is there while
+    there are any."""
+
+    def __init__(self) -> None:
+        self._lock = guard()  # endings add some wherever the garbage collector runs
+        self._operations: deque[Waiting] = deque()
+        self._thread: threading.Thread | None = None
+        self.process = os.getpid()
+        """A forked child needs another one: it does not have the thread."""
+
+    def add(self, operation: Waiting) -> None:
+        with self._lock:
+            self._operations.append(operation)
+            if self._thread is None:
+                self._start()
+
+    def _start(self) -> None:
+        """Starts the thread; the caller has the lock. A signal's handler may raise after any call."""
+        thread = threading.Thread(target=self._run, name="jitree beside an event loop", daemon=True)
+        try:
+            self._thread = thread
+            thread.start()
+        except BaseException:
+            if thread.ident is None:  # if it begins after all, it ends at once
+                self._thread = None
+            raise
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if self._thread is not threading.current_thread():
+                    return
+                if not self._operations:
+                    self._thread = None
+                    return
+                operation = self._operations.popleft()
+            operation.run()
+            del operation
+
+
+def is_far_ahead(wait: Fence, size: int) -> bool:
+    """Whether this thread's call must, and can, wait for a fence first. ``size``: bytes of memory that its
+    last operation has got."""
+    count = len(this_thread.submitted)
+    if count <= _FEW or (count < MOST_AHEAD and count * size < _MOST_BYTES):
+        this_thread.next_look = 0
+        return False
+    if COMES_AFTER.get() is not None:
+        return this_thread.operation is None
+    if count < this_thread.next_look:
+        return False
+    if comes_by_itself(wait):
+        return True
+    this_thread.next_look = 2 * count  # so that looking takes no longer than submitting
+    return False
+
+
+def comes_by_itself(fence: Fence) -> bool:
+    """Whether submitted work alone reaches a fence. The host and others have nothing to do for it, nor an
+    operation that this thread is at."""
+    if this_thread.operation is not None or are_held_up(fence.timepoints):
+        return False
+    found = pending_producers(fence.timepoints, WaitMode.ALL)
+    seen: set[Producer] = set(found)
+    while found:
+        producer = found.pop()
+        if producer.is_held_up():
+            return False
+        earlier = [one for one in producer.prerequisites() if one not in seen]
+        seen.update(earlier)
+        found += earlier
+    return True

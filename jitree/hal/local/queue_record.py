@@ -1,4 +1,4 @@
-"""What machine code reads of a queue before it executes a command list itself, without asking Python."""
+"""Tells machine code whether it may execute a queue's command lists itself."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class QueueRecord:
         self._words[_LOCAL_MEMORY] = size
 
     def tell(self, log: int) -> None:
-        """What machine code executes from now on is told to a LOG record; 0 = to none."""
+        """Has machine code log what it executes in a LOG record; 0: none."""
         self._words[_LOG] = log
 
     def share(self, team: int, immediate: int, patience: int) -> None:

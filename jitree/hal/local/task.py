@@ -1,4 +1,4 @@
-"""``local-task``: worker threads share the work.
+"""Shares work among threads: ``local-task``.
 
 What is known to be small runs at once on the submitting thread when its waits are met: waking a worker costs
 more. Everything else is handed to the workers of the queue that the affinity selects, and the call returns; a
@@ -48,8 +48,8 @@ _ESTIMATE_INTERVAL: Final = 256
 
 
 class WorkerExecutor:
-    """Small operations run where they become ready, others on the workers, or on a thread that waits for
-    them."""
+    """Runs small operations where they become ready, others on workers. A thread that waits for one does it,
+    too."""
 
     def __init__(self, pool: WorkerPool, team: Team) -> None:
         """``team``: whose helpers machine code expects, from the first operation on."""
@@ -81,7 +81,8 @@ class WorkerExecutor:
 
 
 class TaskDevice(LocalDevice):
-    """Per queue a pool of threads that run operations and a team that helps them with large ones."""
+    """Has a pool and a team of threads per queue. The pool runs operations, the team helps it with large
+    ones."""
 
     def __init__(self, options: DeviceOptions) -> None:
         self.parameters: TaskParameters = parse_parameters(options.parameters)

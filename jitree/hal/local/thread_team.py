@@ -1,4 +1,4 @@
-"""Threads that share the work of command lists with the thread that submits them.
+"""Shares command lists between the submitting thread and a team of helpers.
 
 Helpers live in native code: they spin for some microseconds after the last work, then sleep on a futex.
 What is too small to be worth their help runs on the submitting thread alone. See README.md.
@@ -151,7 +151,7 @@ class Team:
         watchdog.ask(self)
 
     def start(self) -> None:
-        """Starts the helpers if the native native is there: from then on machine code uses the team."""
+        """Starts the helpers if the native executor is there. From then on machine code uses the team."""
         if self._helpers is None:
             native = executor.native_executor()
             if native is not None:
@@ -182,7 +182,7 @@ class Team:
             )
 
     def estimate(self, commands: CommandList, lengths: array[int]) -> int:
-        """Nanoseconds that a list may take on one thread, UNKNOWN until its functions have been run."""
+        """Estimates nanoseconds of a list on one thread; UNKNOWN before functions have run."""
         native = executor.native_executor()
         if native is None:
             return UNKNOWN

@@ -1,4 +1,4 @@
-"""How many workers a local-task device has, and on which processors."""
+"""Chooses how many workers a local-task device has, and their processors."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def check_threads(count: int) -> int:
 
 
 def available_processors() -> int:
-    """Processors this process may use: its affinity, limited by the quota of its cgroup (rounded up)."""
+    """Counts processors this process may use: affinity, limited by its cgroup's quota. The quota is rounded
+    up."""
     count = len(os.sched_getaffinity(0))
     from jitree.base import cgroups  # 3 ms to import: not for devices without workers
 

@@ -1,4 +1,4 @@
-"""Transfers in host memory; the GIL is released for all but small ones."""
+"""Transfers bytes in host memory, without the GIL for all but small ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worker threads: a pool that runs tasks, and how its threads sleep.
+"""Runs tasks on a pool of worker threads, which sleep between them.
 
 Each thread without work parks on its eventfd (a wake-up takes 5 to 7 us, half of what locks and
 conditions of Python need). The pool's lock guards the list of parked threads: who takes a thread off that
@@ -194,7 +194,7 @@ _this_thread = _ThisWorker()
 
 
 class WorkerPool:
-    """Threads that run tasks, in the order of submission as far as there are threads.
+    """Runs tasks on threads, in the order of submission as threads are free.
 
     Threads start when first needed. They are daemons, so that a program that forgets to close its device
     still ends; a pool that is alive then is closed, with its threads joined. In a forked child the threads
@@ -225,7 +225,7 @@ class WorkerPool:
         self._shared.add(tasks, 0)
 
     def post_next(self, task: Task) -> None:
-        """As :meth:`post`, for a thread that ends what it is doing: one of the pool's takes the task
+        """Posts a task from a thread that ends its own. As :meth:`post`, but one of the pool's takes the task
         itself."""
         self._shared.add((task,), int(self.is_worker()))
 

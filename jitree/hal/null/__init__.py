@@ -1,1 +1,1 @@
-"""``null``: the driver of a device that executes nothing. A new driver can begin as a copy of this folder."""
+"""Drives a device that executes nothing: ``null``, to copy for a new driver."""

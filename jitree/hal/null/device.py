@@ -1,4 +1,4 @@
-"""``null``: accepts everything and executes nothing, to measure what the rest of a call costs.
+"""Accepts everything and executes nothing, to measure the rest of a call.
 
 Buffers hold zeros unless the host writes to them. Fences behave as on ``local-sync``.
 """

@@ -1,4 +1,4 @@
-"""The driver of this folder."""
+"""Declares the driver of this folder."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ bindings and what they allow, address and size of local memory."""
 
 
 def private_bindings(dispatch: int) -> list[tuple[int, int, int]]:
-    """Bindings of a dispatch state that are constants to which kernels may store: (number, address,
+    """Lists a dispatch's bindings to constants that kernels may store to. Rows are (number, address,
     length)."""
     *_, binding_count, _, addresses, lengths, _, _, accesses = _DISPATCH.unpack(
         ctypes.string_at(dispatch, _DISPATCH.size)
@@ -92,8 +92,8 @@ class Grid:
 
 
 def read_span(dispatch: int, workgroup: int) -> tuple[GridState, int, int]:
-    """The span at the addresses of a dispatch state and a workgroup state (``ENTRY_SPAN``): its grid, the
-    first workgroup and the one after the last."""
+    """Reads a span: its grid, first workgroup and the one after the last. The addresses are those of a
+    dispatch state and a workgroup state (``ENTRY_SPAN``)."""
     state = ctypes.string_at(dispatch, _DISPATCH.size)
     *_, binding_count, _, addresses, lengths, _, _, accesses = _DISPATCH.unpack(state)
     *_, local_memory, local_size, _, first, last = _WORKGROUP.unpack(
@@ -126,8 +126,8 @@ def _memory(address: int, length: int) -> Bytes:
 
 
 class KernelArguments:
-    """The references that kernels are called with, and their handles in a table: local memory, constants, the
-    list of bindings, and its elements."""
+    """Holds the references that kernels get, and their handles in a table. They are local memory, constants,
+    the list of bindings, and its elements."""
 
     def __init__(self, table: HandleTable, binding_count: int) -> None:
         self._table = table
@@ -169,8 +169,8 @@ class KernelArguments:
         )
 
     def expire(self) -> None:
-        """Leaves what a program has kept without bytes, and gives the handles up: the memory is that of the
-        grid, which is over."""
+        """Empties what a program has kept, and gives its handles up. The memory is that of the grid, which is
+        over."""
         for buffer in (self.local_memory, self.constants, *self._bound):
             buffer.show(_NO_BYTES)
         self.publish()

@@ -33,9 +33,9 @@ _SIZES: Final = ("size_x", "size_y", "size_z", "count_x", "count_y", "count_z")
 
 
 def workgroup_entry(symbol: str, has_parts: bool, borrows: bool) -> str:
-    """``symbol`` is the lowered function in the same LLVM module; ``has_parts``: whether it takes which part
-    of a workgroup it is to run; ``borrows``: whether it leaves the references that it is given to its
-    caller."""
+    """Writes the function that runs one workgroup by calling ``symbol``. That is the lowered function in the
+    same LLVM module. ``has_parts``: whether it takes which part of a workgroup it is to run; ``borrows``:
+    whether it leaves the references that it is given to its caller."""
     numbers = [f"i32 %{name}.i32" for name in (*_IDS, *_SIZES)]
     if has_parts:
         numbers += ["i64 %part", "i64 %parts"]

@@ -62,7 +62,7 @@ _LET_GO: Final = ctypes.PYFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 
 
 class Lease:
-    """The SCRATCH record of a worker context, and the bytes of a limit that it holds."""
+    """Holds bytes of a limit for a worker context, in its SCRATCH record."""
 
     def __init__(self, lender: Lender | None) -> None:
         self._lender = lender
@@ -83,7 +83,7 @@ class Lease:
         return self._record[SCRATCH.word("free")]
 
     def begin(self, free: int, memory: int, size: int, packed: int) -> None:
-        """No buffer is in use: there are handles from ``free`` on, memory, and a PACKED record or 0."""
+        """Resets the record: handles from ``free`` on, memory, a PACKED record or 0. No buffer is in use."""
         self._record[:4] = array("q", (free, memory, memory + size, 0))
         self._record[_PACKED] = packed
 
@@ -126,9 +126,8 @@ class Lease:
         return self._lender.convert(self, size, kept)
 
     def require_whole(self, parts: int) -> None:
-        """Is called when a workgroup, of which other threads run parts, has left machine code. Raises why it
-        has no memory: it cannot be done over, as parts of it may be done. Where no other thread runs a part,
-        the VM raises that."""
+        """Raises why a workgroup of several parts that left machine code lacks memory. It cannot be done
+        over, as parts of it may be done. Where no other thread runs a part, the VM raises that."""
         refused, self._record[_REFUSED] = self._record[_REFUSED], 0
         error, self._refusal = self._refusal, None
         if not refused or (parts <= 1 and isinstance(error, ResourceExhaustedError)):
@@ -216,7 +215,7 @@ class WorkerContext:
         self._arguments.drop()
 
     def finish(self, ordinal: int, dispatch: int, workgroup: int) -> None:
-        """Runs the rest of a workgroup that left machine code; raises what the VM does, or why the workgroup
+        """Runs the rest of a workgroup that left machine code. Raises what the VM does, or why the workgroup
         is to end."""
         state, first, last = read_span(dispatch, workgroup)
         self._show(read_grid(state))
@@ -230,8 +229,8 @@ class WorkerContext:
             self._refill()
 
     def abandon(self, ordinal: int) -> None:
-        """Drops what a part of a workgroup that left machine code has in its frame: it has stored nothing,
-        and the first part does all of it. Raises why the workgroup is to end, if it is."""
+        """Drops the frame of a workgroup's part that left machine code. It has stored nothing, and the first
+        part does all of it. Raises why the workgroup is to end, if it is."""
         try:
             self._require_going_on(ordinal, 1)
             self._drop_frames(ordinal)

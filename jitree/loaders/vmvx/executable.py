@@ -89,8 +89,8 @@ class Workers(Ended):
             self._idle.get().close()
 
     def run(self, ordinal: int, label: str, dispatch: int, workgroup: int) -> int:
-        """Runs the span that the two states describe; 0, or the number of the failure. A span that compiled
-        kernels can take over begins, in the workgroup state, where it has stopped."""
+        """Runs the span that the two states describe; 0, or a failure's number. A span that compiled kernels
+        can take over begins, in the workgroup state, where it has stopped."""
         try:
             worker = self._take()
         except BaseException as error:
@@ -110,8 +110,8 @@ class Workers(Ended):
         return 0
 
     def fail(self, error: BaseException, label: str, dispatch: int, workgroup: int) -> int:
-        """The number of an error in the workgroup whose id is in the workgroup state. What a signal handler
-        raised is the thread's, whatever else fails."""
+        """Numbers an error in the workgroup that the workgroup state names. What a signal handler raised is
+        the thread's, whatever else fails."""
         if is_interruption(error):
             keep(error)
             return _UNFINISHED

@@ -47,8 +47,8 @@ def _is_kernel(export: Export, function: FunctionRow) -> bool:
 
 
 class KernelNotes(NamedTuple):
-    """What the image of a kernel says of it: a line of numbers, which is read without the module ``json``,
-    and a line for people."""
+    """Describes a kernel's image: numbers in one line, text in the next. The numbers are read without the
+    module ``json``."""
 
     parts: int
     """Into how many parts a workgroup can be cut."""
@@ -139,8 +139,8 @@ def archives(module: ModuleTables) -> Iterator[memoryview]:
 
 
 def executables(module: ModuleTables, arithmetic: str = FUSED) -> Iterator[BytecodeModule]:
-    """The VMVX executables among a program's constants, as a session of that arithmetic has them. What looks
-    like one and is damaged is left out."""
+    """Finds the VMVX executables among a program's constants. They are as a session of that arithmetic has
+    them; what looks like one and is damaged is left out."""
     from jitree.dispatch.bytecode_module import BytecodeModule
 
     for data in archives(module):

@@ -60,7 +60,7 @@ _ENVIRONMENT: Final = ENTRY_POINT.word("environment")
 
 
 class CompiledKernels(Ended):
-    """The compiled kernels of one executable; its entry points are changed over when they are there.
+    """Compiles the kernels of one executable, and changes its entry points over.
 
     Any thread may call any method.
     """
@@ -135,9 +135,9 @@ class CompiledKernels(Ended):
         return len(self._images) + len(self._refused) == len(self._ordinals)
 
     def serve(self, records: array[int], look: int = 0) -> None:
-        """``records`` are the ENTRY_POINT records to change over, ``look`` the address of a C function that
-        calls :meth:`look_at_memory` (`Contexts`); uses what is in the cache already. Begins
-        to compile if the VM has no machine code yet: one workgroup would take it longer."""
+        """Changes the ENTRY_POINT ``records`` over as kernels are there, from the cache first. ``look`` is
+        the address of a C function that calls :meth:`look_at_memory` (`Contexts`). Begins to compile if the
+        VM has no machine code yet: one workgroup would take it longer."""
         self._records = records
         if self._copies is not None:
             self._copies.watch(self._table, look)
@@ -145,8 +145,8 @@ class CompiledKernels(Ended):
         self._use_all()
 
     def prepare(self) -> None:
-        """Has a builder started for kernels that are not in the cache; calls say which of them it is to
-        build. It starts now if that is much, else with the second call: the first may be as short."""
+        """Starts a builder for kernels that the cache lacks. Calls say which of them it is to build. It
+        starts now if that is much, else with the second call: the first may be as short."""
         if not self.ready and self._batch.stated >= _MUCH:
             self._batch.prepare()
         elif not self.ready:
@@ -197,8 +197,8 @@ class CompiledKernels(Ended):
         return ordinal in self._images
 
     def goes_in(self, ordinal: int, running: Running) -> bool:
-        """Whether a workgroup that takes long has code made for its middle: not while it waits for that of
-        all kernels, nor where its threads need the processors and end half as soon."""
+        """Whether a long workgroup has code made for its middle. It has not while it waits for that of all
+        kernels, nor where its threads need the processors and end half as soon."""
         if self.has_left(ordinal):
             return True
         self._decide(ordinal, running)
@@ -242,9 +242,9 @@ class CompiledKernels(Ended):
         return self._run_span(environment, dispatch, group)
 
     def run(self, ordinal: int, environment: int, dispatch: int, group: int) -> int | None:
-        """Runs a span that has found no worker context, waiting for the kernels if they are not there; None
-        when there cannot be more, none has so many bindings, or the kernel is not compiled. UNAVAILABLE if
-        they cannot be built."""
+        """Runs a span that found no worker context, after the kernels are there. None when there cannot be
+        more contexts, none has so many bindings, or the kernel is not compiled. UNAVAILABLE if they cannot be
+        built."""
         if self._closed:
             raise FailedPreconditionError("the executable has been dropped")
         if not self.has_left(ordinal):

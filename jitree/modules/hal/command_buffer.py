@@ -7,8 +7,7 @@ from typing import Final
 
 from jitree.errors import InvalidArgumentError
 from jitree.hal.buffer import Buffer
-from jitree.hal.command_buffer import CommandBuffer, Reference
-from jitree.hal.command_enums import DispatchFlags
+from jitree.hal.command_buffer import CommandBuffer, DispatchFlags, Reference
 from jitree.hal.executable import Executable
 from jitree.hal.objects import Channel
 from jitree.modules.hal.module import HalState

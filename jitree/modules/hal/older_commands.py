@@ -17,8 +17,7 @@ from typing import Final
 
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from jitree.hal.buffer import Buffer
-from jitree.hal.command_buffer import CommandBuffer
-from jitree.hal.command_enums import CommandBufferMode
+from jitree.hal.command_buffer import CommandBuffer, CommandBufferMode
 from jitree.hal.device import Device
 from jitree.hal.enums import MAXIMUM_CONSTANTS, MAXIMUM_SET_BINDINGS, QUEUE_AFFINITY_ANY
 from jitree.hal.executable import Executable

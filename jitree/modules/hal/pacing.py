@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jitree.dispatch.engine import Pending
 from jitree.errors import CancelledError, ResourceExhaustedError, StatusCode, pass_interruption
 from jitree.hal.buffer import Buffer
-from jitree.hal.fence import COMES_AFTER, Turn
+from jitree.hal.fence import COMES_AFTER, OrderingFence
 
 if TYPE_CHECKING:
     from jitree.hal.device import Device
@@ -37,22 +37,22 @@ def _given(result: object) -> object:
 
 def _after(wait: Fence, resume: Callable[[], object], device: Device) -> Pending:
     """What happens when a fence is reached or has failed, which is a matter of what waits for it."""
-    turn = Turn(wait.timepoints)
-    return Pending(partial(_is_there, turn, device), resume, partial(_await, turn))
+    end = OrderingFence(wait.timepoints)
+    return Pending(partial(_is_there, end, device), resume, partial(_await, end))
 
 
-def _is_there(turn: Turn, device: Device, timeout: float | None) -> bool:
+def _is_there(end: OrderingFence, device: Device, timeout: float | None) -> bool:
     """A call inside an awaited one keeps the thread from what the host has still to do, and goes on."""
-    if COMES_AFTER.get() is not None and not device.can_be_awaited(turn):
+    if COMES_AFTER.get() is not None and not device.can_be_awaited(end):
         return True
-    return turn.wait(timeout) == StatusCode.OK
+    return end.wait(timeout) == StatusCode.OK
 
 
-async def _await(turn: Turn) -> None:
+async def _await(end: OrderingFence) -> None:
     import asyncio
 
     try:
-        await turn
+        await end
     except asyncio.CancelledError:
-        turn.interrupt(CancelledError("the wait for it was cancelled"), COMES_AFTER.get())
+        end.interrupt(CancelledError("the wait for it was cancelled"), COMES_AFTER.get())
         raise

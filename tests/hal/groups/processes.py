@@ -10,8 +10,7 @@ from functools import partial
 
 from jitree.base.elements import Bytes
 from jitree.errors import UnavailableError
-from jitree.hal.groups.transport import Part, Transport, TransportProvider, late
-from jitree.hal.groups.waiting import wait_looking
+from jitree.hal.groups.transport import Part, Transport, TransportProvider, late, wait_looking
 
 
 class SocketTransport(Transport):

@@ -58,7 +58,7 @@ def by_ray(folder: Path, *arguments: int) -> None:
     """Members are tasks, and find each other by Ray's store of keys."""
     ray = pytest.importorskip("ray")
     pytest.importorskip("torch")
-    from jitree.hal.groups.stores import StoreProvider
+    from jitree.hal.groups.rendezvous import StoreProvider
     from jitree.integrations.ray import RayStore
 
     def member(rank: int) -> None:
@@ -109,7 +109,7 @@ def borrowing(rank: int, folder: Path, killed: int | None) -> None:
     import torch
     import torch.distributed as distributed
 
-    from jitree.hal.groups.providers import TorchProvider
+    from jitree.hal.groups.channel import TorchProvider
 
     store = distributed.FileStore(str(folder / "store"), 3)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=3)

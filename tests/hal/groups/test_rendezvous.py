@@ -10,7 +10,7 @@ import pytest
 
 from jitree.base.scopes import deadline
 from jitree.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
-from jitree.hal.groups.providers import MpiProvider
+from jitree.hal.groups.channel import MpiProvider
 from jitree.hal.groups.rendezvous import EnvironmentProvider, FixedProvider, exchange
 
 

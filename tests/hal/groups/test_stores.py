@@ -13,7 +13,7 @@ import pytest
 
 from jitree.base.scopes import deadline
 from jitree.errors import AlreadyExistsError, DeadlineExceededError, InvalidArgumentError, UnavailableError
-from jitree.hal.groups.stores import FolderStore, StoreProvider
+from jitree.hal.groups.rendezvous import FolderStore, StoreProvider
 
 
 def exchanged(stores: list[Any]) -> list[list[bytes]]:

@@ -19,7 +19,7 @@ from jitree.base.memory import once
 from jitree.errors import pass_interruption
 from jitree.hal.device import Device
 from jitree.hal.driver import all_drivers
-from jitree.hal.exporters import exporters
+from jitree.hal.exchange import exporters
 
 _VERSION: Final = (1, 2)
 """The version of DLPack whose interface this is."""

@@ -93,7 +93,7 @@ PYTHON: Final = Record(
     i64 list_type
     i64 writes              # address of how often programs may have written to arrays of devices
     i64 ended               # address of what is not 0 while there may be a block that is over its time
-    i64 pending             # address of what pending calls do to memory (jitree.hal.pending)
+    i64 pending             # address of what pending calls do to memory (jitree.hal.memory_order)
     i64 tuple_type
     i64 call_slowly         # Python methods that do what machine code does not: Function.__call__,
     i64 submit_slowly       # AsynchronousFunction.submit as soon as there is such a function,

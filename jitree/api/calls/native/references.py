@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from jitree.api.calls.native.producers import Producers
     from jitree.api.function import Function
     from jitree.hal.buffer import BufferView
-    from jitree.hal.memory_map import Extent
+    from jitree.hal.memory_order import Extent
     from jitree.vmfb.cconv import Item
 
     Keep = Callable[[object], int]
@@ -81,7 +81,7 @@ class HandlePacker:
         _require_no_code(value)
         packed = self._packer.pack(value)
         if self._is_told or isinstance(packed, VmList):
-            from jitree.hal.pending import extents  # of few programs
+            from jitree.hal.memory_order import extents  # of few programs
 
             self.arrays = tuple(map(ref, arrays_of((value,))))
             self.extents = extents((packed,))

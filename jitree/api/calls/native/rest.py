@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jitree.api.calls.turns import Uses
     from jitree.dispatch.engine import EngineEntry
     from jitree.dispatch.invocation import Call
-    from jitree.hal.memory_map import Extent
+    from jitree.hal.memory_order import Extent
     from jitree.regs.machine import Machine
 
 
@@ -196,7 +196,7 @@ class Rest:
         if fence.is_reached():
             return None
         if self._is_ordered:
-            from jitree.hal.pending import begin
+            from jitree.hal.memory_order import begin
 
             begin(fence, *self._uses())
         for packer in self._noted() if not self._is_ordered else ():

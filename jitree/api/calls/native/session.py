@@ -27,7 +27,6 @@ from jitree.dispatch.function import BytecodeFunction
 from jitree.dispatch.tiers import WAITING_TIERS
 from jitree.errors import ResourceExhaustedError, memory_errors
 from jitree.hal.enums import READING
-from jitree.hal.exporters import exporters
 from jitree.types import is_packed
 
 if TYPE_CHECKING:
@@ -90,6 +89,8 @@ class DirectCalls:
                 assert invoker.table.handle_pool is not None
                 keeper.connect(invoker.table.handle_pool.record)
                 if self._device.array_exchange is not None:
+                    from jitree.hal.exchange import exporters
+
                     exporters[self._device.array_exchange.dlpack_device] = self._device
                 self._most = LARGEST_UPLOADED
             self._pattern = prepared

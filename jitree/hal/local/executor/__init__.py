@@ -1,5 +1,4 @@
-"""Executing command lists: by machine code as soon as its image is there, until then by the same functions in
-Python."""
+"""Executes command lists by machine code, or in Python until its image is there."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 RECIPE: Final = image.Recipe(
-    "executor", "the executor of command buffers", "jitree.hal.local.executor.texts:generate", 4.0
+    "executor", "the executor of command buffers", "jitree.hal.local.executor.command_lists:generate", 4.0
 )
 
 
@@ -35,22 +34,22 @@ def execute(
     accesses: array[int],
     logged: tuple[int, int] = (0, 0),
 ) -> None:
-    """Runs a list on this thread; ``addresses``, ``lengths`` and ``accesses`` are what
+    """Runs a list on this thread. ``addresses``, ``lengths`` and ``accesses`` are what
     :meth:`CommandList.bind` gave; for ``logged`` see :meth:`CommandExecutor.execute`.
 
     INTERNAL when a function fails, naming executable, function, workgroup and what it returned.
     """
     executor = _native or native_executor()
     if executor is None:
-        from jitree.hal.local.executor.in_python import EXECUTOR
+        from jitree.hal.local.executor.calling import executor_in_python
 
-        EXECUTOR.execute(commands, addresses, lengths, accesses, logged=logged)
+        executor_in_python().execute(commands, addresses, lengths, accesses, logged=logged)
     else:
         executor.execute(commands, addresses, lengths, accesses, logged=logged)
 
 
 def native_executor() -> NativeExecutor | None:
-    """The native executor if its image is ready; the first call starts building it in the background."""
+    """Returns the executor if its image is ready; starts building it."""
     if _native is not None or not supported():
         return _native
     ready = image.get(RECIPE)

@@ -1,4 +1,4 @@
-"""Calling the command executor: one call of machine code executes a whole command list, without the GIL."""
+"""Calls the command executor: machine code runs a command list without the GIL."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 import time
 from array import array
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -154,7 +154,7 @@ class NativeExecutor(CommandExecutor):
 
     @cached_property
     def serve(self) -> Callable[[int, int], None]:
-        """(address of a TEAM record, number of the worker from 1): what a worker thread does."""
+        """Gives a worker thread's function: (address of a TEAM record, worker's number from 1)."""
         return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(self._image.addresses["serve"])
 
     @cached_property
@@ -163,7 +163,7 @@ class NativeExecutor(CommandExecutor):
         return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._image.addresses["dismiss"])
 
     def estimate(self, commands: CommandList, lengths: array[int]) -> int:
-        """Ticks that a list may take on one thread, -1 while a team has not run one of its functions."""
+        """Estimates ticks of a list on one thread; -1 before functions have run."""
         job = self._take_job()
         words = job.words
         words[_LIST] = commands.address()
@@ -187,7 +187,17 @@ class NativeExecutor(CommandExecutor):
         return max(1000 / self.nanoseconds_per_tick(self.moment()), 1.0)
 
     def nanoseconds_per_tick(self, now: tuple[int, int]) -> float:
-        """Since this was made, until a moment: the longer that is, the less it matters how long both clocks
-        were read."""
+        """Measures a tick from when this was made until a moment. The longer that is, the less it matters how
+        long both clocks were read."""
         (ticks, begun), (last_ticks, ended) = self._begun, now
         return (ended - begun) / max(1, last_ticks - ticks)
+
+
+@cache
+def executor_in_python() -> CommandExecutor:
+    """Executes lists by the same functions, not compiled: it needs neither numba nor llvmlite. A workgroup
+    takes it some microseconds."""
+    from jitree.hal.local.executor.command_lists import execute
+    from jitree.hal.local.executor.records import Job
+
+    return CommandExecutor(lambda job: execute(Job(job)))

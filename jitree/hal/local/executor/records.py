@@ -1,4 +1,4 @@
-"""Records of the command executor, by name of their fields, and steps through tables of them."""
+"""Declares the records of the command executor, and steps through their tables."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What single rows of command lists do. Machine code."""
+"""Executes single rows of command lists, and logs them for a profile. Machine code."""
 
 from __future__ import annotations
 
-from jitree.codegen.atomics import atomic_load, atomic_replace, atomic_store
+from jitree.codegen.atomics import atomic_add, atomic_load, atomic_replace, atomic_store
 from jitree.codegen.primitives import (
     apart,
     below,
@@ -24,6 +24,7 @@ from jitree.hal.command_layout import (
     DISPATCH,
     ENTRY_INTERPRETED,
     ENTRY_SPAN,
+    EVENT,
     FAILED_COUNTS,
     FAILED_FUNCTION,
     FALL_SHIFT,
@@ -39,23 +40,93 @@ from jitree.hal.command_layout import (
     MAXIMUM_WORKGROUPS,
     PIECE,
     RISE_SHIFT,
+    WHOLE_JOB,
     WORKGROUP,
 )
-from jitree.hal.local.executor.logs import note_row
-from jitree.hal.local.executor.looks import is_to_end, paced
+from jitree.hal.local.executor.cancellation_points import is_to_end, paced
 from jitree.hal.local.executor.records import (
     COMMAND_SIZE,
     Command,
     Counts,
     Job,
     KernelDispatch,
+    Log,
+    LoggedEvent,
     Share,
     Workgroup,
 )
 
+_COMMAND_SIZE = COMMAND.size
+_EVENT_SIZE = EVENT.size
+
 COUNTS_AT = COMMAND["count_x"]
 DISPATCH_SIZE = DISPATCH.size
 WORKGROUP_SIZE = WORKGROUP.size
+
+
+@apart
+def begin_log(job: Job) -> int:
+    """The time when the job begins; 0 if nothing is recorded any more. The end of a profile waits for jobs
+    that use the log."""
+    log = job.log
+    atomic_add(log.users, 1)
+    if not log.events:
+        atomic_add(log.users, -1)
+        job.log = Log(0)
+        return 0
+    job.number = atomic_add(log.jobs, 1)
+    job.thread = call(job.functions.pthread_self)
+    return ticks()
+
+
+@apart
+def end_log(job: Job, begun: int) -> None:
+    note(job, WHOLE_JOB, -1, 0, begun, 0)
+    atomic_add(job.log.users, -1)
+
+
+@apart
+def note_row(job: Job, row: Command, worker: int, begun: int, first: int) -> None:
+    """Logs a part of a row, from workgroup or byte ``first`` on."""
+    number = quotient(place_of(row) - place_of(job.list.rows), _COMMAND_SIZE)
+    size = bound_bytes(job, row) if first == 0 else 0
+    note(job, place_of(row.entry) if row.kind >= KIND_DISPATCH else row.kind, number, worker, begun, size)
+
+
+def note(job: Job, what: int, row: int, worker: int, begun: int, size: int) -> None:
+    ended = ticks()
+    log = job.log
+    number = atomic_add(log.next, 1)
+    if number >= log.capacity:
+        return
+    event = LoggedEvent(place_of(log.events) + number * _EVENT_SIZE)
+    event.begun = begun
+    event.what = what
+    event.job = job.number
+    event.origin = job.origin
+    event.thread = job.thread
+    event.bytes = size
+    event.row = row
+    event.worker = worker
+    event.ended = ended
+
+
+def bound_bytes(job: Job, row: Command) -> int:
+    """Bytes of the ranges of a row; of those that overlap the largest."""
+    total = 0
+    for index in range(row.operand_count):
+        place = 8 * (row.operand + index)
+        begin = load64(job.addresses + place)
+        length = load64(job.lengths + place)
+        total += length
+        for other in range(index):
+            place = 8 * (row.operand + other)
+            start = load64(job.addresses + place)
+            size = load64(job.lengths + place)
+            if start < begin + length and begin < start + size:
+                total -= lesser(size, length)
+                break
+    return total
 
 
 # -- how much there is to do --------------------------------------------------------------------------------
@@ -138,8 +209,8 @@ def run_span(job: Job, row: Command, share: Share, worker: int, first: int, last
 
 @apart
 def run_measured(job: Job, row: Command, share: Share, worker: int, first: int, last: int) -> None:
-    """The average goes down faster than up, and is at most doubled: a thread that lost its processor
-    meanwhile says nothing about the function."""
+    """Runs a part of a dispatch and averages its cost. The average goes down faster than up, and is at most
+    doubled: a thread that lost its processor meanwhile says nothing about the function."""
     cost = row.entry.cost
     start = ticks()
     run_workgroups(job, row, share, worker, first, last)

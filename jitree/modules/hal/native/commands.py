@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import call
 from jitree.codegen.record import place_of
-from jitree.hal.command_enums import CommandBufferMode, CommandCategory
+from jitree.hal.command_buffer import CommandBufferMode, CommandCategory
 from jitree.hal.command_layout import KIND_BARRIER, KIND_COPY, KIND_FILL, KIND_UPDATE
 from jitree.hal.enums import MAXIMUM_UPDATE, QUEUE_AFFINITY_ANY, BufferUsage, MemoryAccess
 from jitree.modules.hal.native.buffers import is_reachable, keeper, place_number, range_length

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import below, load8, load32, load64, store32, store64
 from jitree.codegen.record import place_of
-from jitree.hal.command_enums import CommandCategory, DispatchFlags
+from jitree.hal.command_buffer import CommandCategory, DispatchFlags
 from jitree.hal.command_layout import (
     BINDING_ALIGNMENT,
     ENTRY_POINT,

@@ -245,7 +245,7 @@ class HandlePool:
     def learn(self, commands: CommandBuffer) -> None:
         """From now on fast paths submit lists like this one to the device's stream."""
         if self._programs is not None:
-            from jitree.hal.list_command_buffer import ListCommandBuffer
+            from jitree.hal.command_list import ListCommandBuffer
 
             self._programs.learn(commands)
             if isinstance(commands, ListCommandBuffer) and commands.commands.data:

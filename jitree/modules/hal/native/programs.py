@@ -5,10 +5,10 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Final
 
-from jitree.hal.command_enums import CommandBufferMode, CommandCategory
+from jitree.hal.command_buffer import CommandBufferMode, CommandCategory
 from jitree.hal.command_layout import KIND_DISPATCH
+from jitree.hal.command_list import ListCommandBuffer
 from jitree.hal.enums import MemoryType
-from jitree.hal.list_command_buffer import ListCommandBuffer
 from jitree.hal.stream_record import BUCKETS
 from jitree.modules.hal.native.layout import HANDLE_POOL
 from jitree.modules.hal.native.streams import mixed

@@ -12,8 +12,7 @@ from jitree.hal.allocator import HostMemory
 from jitree.hal.buffer import Allocation, Buffer
 from jitree.hal.command_buffer import Reference
 from jitree.hal.command_layout import COMMAND, KIND_COPY, LIST, PATCH, PUSHED_BINDINGS, SLOT, pushed_slot
-from jitree.hal.command_list import CommandList
-from jitree.hal.list_command_buffer import ListCommandBuffer
+from jitree.hal.command_list import CommandList, ListCommandBuffer
 from jitree.hal.local.command_buffer import LocalCommandBuffer
 from jitree.hal.pipeline_layout import Pushed, set_and_binding
 from jitree.modules.hal.native.layout import PUSHED, RECORDING

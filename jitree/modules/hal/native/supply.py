@@ -241,8 +241,8 @@ def _published(function: Callable[..., Any], elsewhere: Callable[..., Any]) -> C
 
 def _executed(function: Callable[..., Any]) -> Callable[..., Any]:
     """An execution; the fast path may have given up because it failed."""
+    from jitree.hal.command_list import ListCommandBuffer  # for what Python executes
     from jitree.hal.device import Device
-    from jitree.hal.list_command_buffer import ListCommandBuffer  # for what Python executes
     from jitree.hal.local.command_buffer import LocalCommandBuffer
 
     def call(

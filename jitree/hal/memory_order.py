@@ -1,4 +1,4 @@
-"""Calls that have returned before their work was done, and the memory of the host that this uses.
+"""Orders calls that use the same host memory as submitted calls still pending.
 
 Ordered by memory and not by array: a later call that writes where a pending one reads or writes comes after
 it, and so does one that reads where it writes, by whatever array, view or numpy array it has the memory.
@@ -7,37 +7,138 @@ Only the results of a pending call raise its failure: a call after it just waits
 A call that writes where earlier ones read or write stands for them there, whatever part of their memory that
 is: it has not ended before they have, so what comes later looks at it alone. However many calls that write
 the same memory are pending, or overlapping parts of it, the next one waits for the last of each part.
+
+Calls may be pending by the thousand, and each new one asks which of them have memory that overlaps its own.
+So that the answer takes as long as what it finds, extents of about the same length share a grid
+(:class:`MemoryMap`), whose cells are at least as long as they are: each lies in two cells at most, and a
+question looks into few of them.
 """
 
 from __future__ import annotations
 
 import os
 from _thread import get_ident
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
-from typing import TYPE_CHECKING, Final
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from weakref import ref
 
 from jitree.base.endings import guard
 from jitree.errors import StatusError
 from jitree.hal.buffer import PENDING, Buffer, BufferView
 from jitree.hal.enums import NOTHING, READING, WRITING
-from jitree.hal.fence import Fence, Turn
-from jitree.hal.memory_map import Extent, MemoryMap
+from jitree.hal.fence import Fence, OrderingFence
 from jitree.hal.semaphore import Semaphore
 from jitree.regs.list import without_lists
 
 if TYPE_CHECKING:
-    from jitree.hal.producer import Producer
+    from jitree.hal.waiting import Producer
+
+Extent = tuple[int, int]
+"""Addresses of the host: where memory begins and ends."""
+
+User = TypeVar("User")
 
 _WeakPoints = tuple[tuple["ref[Semaphore]", int], ...]
 
 
+class _Grid(Generic[User]):
+    """Extents of about one length, by the cells that they lie in."""
+
+    def __init__(self) -> None:
+        self._numbers: Final[list[int]] = []
+        """Of the cells that have extents, sorted: long memory may have any number of short pieces."""
+        self._cells: Final[dict[int, dict[Extent, dict[User, None]]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._numbers)
+
+    def add(self, number: int, extent: Extent, user: User) -> None:
+        index = bisect_left(self._numbers, number)
+        if self._numbers[index : index + 1] != [number]:
+            self._numbers.insert(index, number)
+        self._cells.setdefault(number, {}).setdefault(extent, {})[user] = None
+
+    def remove(self, number: int, extent: Extent, user: User) -> None:
+        cell = self._cells.get(number, {})
+        users = cell.get(extent, {})
+        users.pop(user, None)
+        if not users:
+            cell.pop(extent, None)
+        if not cell:
+            self._cells.pop(number, None)
+            index = bisect_left(self._numbers, number)
+            if self._numbers[index : index + 1] == [number]:
+                del self._numbers[index]
+
+    def users(self, first: int, last: int, start: int, stop: int) -> Iterator[tuple[Extent, User]]:
+        """Of extents in these cells that overlap the one from start to stop; with these."""
+        numbers = self._numbers
+        for number in numbers[bisect_left(numbers, first) : bisect_right(numbers, last)]:
+            for extent, users in self._cells.get(number, {}).items():
+                if extent[0] < stop and start < extent[1]:
+                    yield from zip(repeat(extent), users, strict=False)
+
+
+class MemoryMap(Generic[User]):
+    """Users of extents, in the order in which they came. Its caller holds a lock.
+
+    A step that a signal's handler interrupts can be done again: adding and removing change nothing then.
+    """
+
+    def __init__(self) -> None:
+        self._grids: Final[dict[int, _Grid[User]]] = {}
+        """By the binary logarithm of the length of the cells."""
+
+    def __bool__(self) -> bool:
+        return bool(self._grids)
+
+    def add(self, user: User, extents: Iterable[Extent]) -> None:
+        for extent in extents:
+            shift, numbers = _place(extent)
+            grid = self._grids.setdefault(shift, _Grid())
+            for number in numbers:
+                grid.add(number, extent, user)
+
+    def remove(self, user: User, extents: Iterable[Extent]) -> None:
+        for extent in extents:
+            shift, numbers = _place(extent)
+            grid = self._grids.get(shift)
+            if grid is None:
+                continue
+            for number in numbers:
+                grid.remove(number, extent, user)
+            if not grid:
+                self._grids.pop(shift, None)
+
+    def users(self, extents: Iterable[Extent]) -> Iterator[User]:
+        """Finds users of overlapping memory; one may come more than once."""
+        return (user for _, user in self.uses(extents))
+
+    def uses(self, extents: Iterable[Extent]) -> Iterator[tuple[Extent, User]]:
+        """As :meth:`users`, with their extents that overlap."""
+        for start, stop in extents:
+            for shift, grid in self._grids.items():
+                yield from grid.users(start >> shift, (stop - 1) >> shift, start, stop)
+
+    def clear(self) -> None:
+        self._grids.clear()
+
+
+def _place(extent: Extent) -> tuple[int, range]:
+    """The grid of an extent, and the numbers of its cells."""
+    start, stop = extent
+    shift = (stop - start).bit_length()
+    return shift, range(start >> shift, ((stop - 1) >> shift) + 1)
+
+
 class Use:
-    """What a pending call reads and writes, until its fence is reached or has failed, or nothing is left that
-    could reach it: what does keeps the semaphores. One that fails before its turn ends when that comes."""
+    """Holds what a pending call reads and writes, until its fence is over. That is reached, has failed, or
+    nothing is left that could reach it: what does keeps the semaphores. One that fails before its turn ends
+    when that comes."""
 
     __slots__ = ("_memory", "_points", "_turn", "driver", "read", "written")
 
@@ -60,12 +161,12 @@ class Use:
             held.update(dict.fromkeys(memory))
 
     @property
-    def ends(self) -> Iterator[Turn]:
+    def ends(self) -> Iterator[OrderingFence]:
         """All are reached when it has ended."""
         for points in (self._points, self._turn):
             if not _are_over(points):
                 found = ((semaphore(), value) for semaphore, value in points)
-                yield Turn((semaphore, value) for semaphore, value in found if semaphore is not None)
+                yield OrderingFence((semaphore, value) for semaphore, value in found if semaphore is not None)
 
     def has_ended(self) -> bool:
         return _are_over(self._points) and _are_over(self._turn)
@@ -125,15 +226,15 @@ and all of them once there have been enough calls."""
 def begin(
     fence: Fence, read: Sequence[Extent], written: Sequence[Extent], earlier: Earlier = NOTHING_EARLIER
 ) -> None:
-    """A call that comes after ``earlier`` ones and reaches the fence at its end is pending, unless it has
-    ended."""
+    """Makes a call pending that comes after ``earlier`` ones, unless it has ended. It reaches the fence at
+    its end."""
     _add(Use(fence, read, written, 0, earlier.turn), earlier)
 
 
 def begin_here(
     fence: Fence, read: Sequence[Extent], written: Sequence[Extent], earlier: Earlier = NOTHING_EARLIER
 ) -> Use:
-    """As :func:`begin`, of a call that the event loop of this thread goes on with: what blocks the thread
+    """Begins a call that this thread's event loop goes on with. As :func:`begin`, but what blocks the thread
     cannot wait for it, until :func:`leave_to_devices`."""
     use = Use(fence, read, written, get_ident(), earlier.turn)
     _add(use, earlier)
@@ -141,8 +242,8 @@ def begin_here(
 
 
 def leave_to_devices(use: Use, earlier: Earlier) -> None:
-    """Devices go on with a call that an event loop went on with, and that came after ``earlier`` ones. What
-    blocks the thread of the loop comes after it now, whatever stood for it there."""
+    """Leaves a call of an event loop to devices. It came after ``earlier`` ones. What blocks the thread of
+    the loop comes after it now, whatever stood for it there."""
     with _lock:
         _forget_ended()
         use.driver = 0
@@ -219,14 +320,14 @@ def _forget(use: Use) -> None:
 
 
 def before(read: Sequence[Extent], written: Sequence[Extent]) -> list[Use]:
-    """The pending calls that must come first, before what reads and writes such memory; without those that
-    only this thread can go on with."""
+    """Finds pending calls that must end before memory is read and written. It leaves out those that only this
+    thread can go on with."""
     here = get_ident()
     return [use for use in before_both(read, written) if use.driver != here]
 
 
 def before_here(read: Sequence[Extent], written: Sequence[Extent]) -> list[Use]:
-    """As :func:`before`, of those that the event loop of this thread goes on with: to be awaited."""
+    """Finds those that this thread's event loop goes on with, to await. As :func:`before`."""
     here = get_ident()
     return [use for use in before_both(read, written) if use.driver == here]
 
@@ -251,7 +352,7 @@ def wait_for(uses: Iterable[Use]) -> None:
 
 
 def await_written(*read: Extent) -> None:
-    """Waits for the pending calls that write to memory which is to be read at once."""
+    """Waits for pending calls that write memory to be read at once."""
     wait_for(before(read, ()) if PENDING[0] == WRITING else ())
 
 
@@ -287,7 +388,7 @@ class _Ends:
         self._semaphore.advance_in_turn(self._value)
 
     def run_here(self, deadline: float | None) -> bool:
-        """As of a :class:`jitree.hal.producer.Producer`, like what follows. It has nothing to run itself."""
+        """As of a :class:`jitree.hal.waiting.Producer`, like what follows. It has nothing to run itself."""
         return False
 
     def prerequisites(self) -> Sequence[Producer]:
@@ -312,7 +413,7 @@ class _Ends:
 
 
 def extents(values: Iterable[object]) -> tuple[Extent, ...]:
-    """Where buffers and views lie, also those in lists, as far as the host sees them."""
+    """Finds where buffers, views and lists of them lie in host memory."""
     found = []
     for value in without_lists(values):
         buffer = value.buffer if isinstance(value, BufferView) else value

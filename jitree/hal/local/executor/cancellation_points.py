@@ -1,4 +1,4 @@
-"""Whether threads that run a job are to end it. Machine code.
+"""Decides whether threads that run a job are to end it. Machine code.
 
 The thread that submitted the job, number 0, looks at the clock, at the number of rings and at the time of the
 next deadline, and has Python look where that is time. What ends the job is its failure, at which the other
@@ -54,7 +54,7 @@ def is_to_end_before(job: Job, number: int) -> bool:
 
 @apart
 def paced(job: Job, workgroups: int, passed: int) -> int:
-    """How many workgroups to run until the next look; the last ones took so many ticks."""
+    """Counts workgroups until the next look, from ticks of the last ones."""
     most = job.functions.look_ticks >> LONG_SHIFT
     if passed > most:
         return workgroups >> 3 | 1

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from jitree.errors import CancelledError, StatusError
-from jitree.hal import pending
+from jitree.hal import memory_order
 from jitree.hal.buffer import PENDING
 from jitree.hal.enums import NOTHING, READING, WRITING
 from jitree.hal.fence import Fence
-from jitree.hal.memory_map import Extent, MemoryMap
+from jitree.hal.memory_order import Extent, MemoryMap
 from jitree.hal.semaphore import Semaphore
 
 pytestmark = pytest.mark.usefixtures("nothing_pending")
@@ -77,12 +77,17 @@ def submit_all(count: int, order: Order) -> None:
     fences = [Fence(((Semaphore(), 1),)) for _ in range(count)]
     for index, fence in enumerate(fences):
         read, written = (WEIGHTS, result_of(index)), (result_of(index + 1),)
-        assert len(pending.before(read, written)) == (index > 0)
-        pending.begin(fence, read, written)
+        assert len(memory_order.before(read, written)) == (index > 0)
+        memory_order.begin(fence, read, written)
     for index in order(count):
         fences[index].signal()
-        pending.settle()
-    assert not pending._uses and not pending._reading and not pending._writing and PENDING[0] == NOTHING
+        memory_order.settle()
+    assert (
+        not memory_order._uses
+        and not memory_order._reading
+        and not memory_order._writing
+        and PENDING[0] == NOTHING
+    )
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -146,26 +151,26 @@ def test_what_has_ended_out_of_turn_is_in_nobodys_way() -> None:
     """Whether or not it has been forgotten."""
     fences = [Fence(((Semaphore(), 1),)) for _ in range(MANY)]
     for index, fence in enumerate(fences):
-        pending.begin(fence, (), (result_of(index),))
+        memory_order.begin(fence, (), (result_of(index),))
     for index in mixed(MANY - 1):
-        assert len(pending.before((result_of(index + 1),), ())) == 1
+        assert len(memory_order.before((result_of(index + 1),), ())) == 1
         fences[index + 1].signal()
-        assert not pending.before((result_of(index + 1),), ())
-    assert PENDING[0] == WRITING and len(pending.before((result_of(0),), ())) == 1
+        assert not memory_order.before((result_of(index + 1),), ())
+    assert PENDING[0] == WRITING and len(memory_order.before((result_of(0),), ())) == 1
     fences[0].fail(CancelledError("ended"))
-    pending.settle()
+    memory_order.settle()
     assert PENDING[0] == NOTHING
 
 
 def test_readers_are_only_in_the_way_of_writers() -> None:
     fence = Fence(((Semaphore(), 1),))
-    pending.begin(fence, (WEIGHTS,), ())
+    memory_order.begin(fence, (WEIGHTS,), ())
     assert PENDING[0] == READING
     start, stop = WEIGHTS
-    assert not pending.before((WEIGHTS,), ())
-    assert not pending.before((), ((start - 64, start), (stop, stop + 64)))
+    assert not memory_order.before((WEIGHTS,), ())
+    assert not memory_order.before((), ((start - 64, start), (stop, stop + 64)))
     for written in ((start - 64, start + 1), (stop - 1, stop + 64), (start + 5, start + 6), WEIGHTS):
-        assert len(pending.before((), (written,))) == 1
+        assert len(memory_order.before((), (written,))) == 1
 
 
 def test_what_overlaps_is_found_wherever_it_lies() -> None:

@@ -17,7 +17,7 @@ from jitree.codegen.processor import ticks
 from jitree.hal.command_layout import HELPER, MOST_GAINED, POSTED_STOP, POSTING, TEAM
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor, thread_team
-from jitree.hal.local.executor.inviting import helpers_for, invite, is_dismissed, is_invited, weigh
+from jitree.hal.local.executor.helper_threads import helpers_for, invite, is_dismissed, is_invited, weigh
 from jitree.hal.local.executor.records import ThreadTeam, helper_at
 from jitree.hal.local.thread_team import Team
 from jitree.hal.local.topology import unpinned
@@ -155,8 +155,8 @@ def test_no_more_take_part_than_there_are_processors() -> None:
     program = """
 import os, sys
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
-from tests.hal.test_inviting import *
-from tests.hal.test_inviting import _list
+from tests.hal.test_helper_threads import *
+from tests.hal.test_helper_threads import _list
 executor.require_native_executor()
 count = len(os.sched_getaffinity(0))
 team = Team("test", unpinned(16), 20)

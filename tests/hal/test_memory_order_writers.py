@@ -12,14 +12,13 @@ from random import Random
 import pytest
 
 from jitree.errors import CancelledError
-from jitree.hal import pending
+from jitree.hal import memory_order
 from jitree.hal.buffer import PENDING
 from jitree.hal.enums import NOTHING, READING, WRITING
 from jitree.hal.fence import Fence
-from jitree.hal.memory_map import Extent
-from jitree.hal.pending import Earlier
+from jitree.hal.memory_order import Earlier, Extent
 from jitree.hal.semaphore import Semaphore
-from tests.hal.test_pending import steps_of
+from tests.hal.test_memory_order import steps_of
 
 pytestmark = pytest.mark.usefixtures("nothing_pending")
 
@@ -37,9 +36,9 @@ class Submitted:
     """A call that has been submitted: what it comes after, and its end."""
 
     def __init__(self, read: Extents, written: Extents) -> None:
-        self.earlier = Earlier(pending.before(read, written))
+        self.earlier = Earlier(memory_order.before(read, written))
         self.end = new_fence()
-        pending.begin(self.end, read, written, self.earlier)
+        memory_order.begin(self.end, read, written, self.earlier)
 
     def may_begin(self) -> bool:
         return self.earlier.turn is None or self.earlier.turn.is_reached()
@@ -95,8 +94,13 @@ def use_all(uses: Uses, end: Callable[[list[Submitted]], None], count: int) -> N
     calls = [Submitted(*uses(index)) for index in range(count)]
     assert max(len(call.earlier.uses) for call in calls) <= 8
     end(calls)
-    pending.settle()
-    assert not pending._uses and not pending._reading and not pending._writing and PENDING[0] == NOTHING
+    memory_order.settle()
+    assert (
+        not memory_order._uses
+        and not memory_order._reading
+        and not memory_order._writing
+        and PENDING[0] == NOTHING
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,12 +138,12 @@ def test_a_call_comes_after_all_that_it_overlaps(seed: int) -> None:
                 assert number in found, (number, index)
         calls.append((call, read, written))
         if read or written:
-            after[pending._uses[-1]] = found | {index}
+            after[memory_order._uses[-1]] = found | {index}
     for call, _, _ in calls:
         assert call.may_begin()
         call.end.signal()
-    pending.settle()
-    assert not pending._uses and not pending._reading and not pending._writing
+    memory_order.settle()
+    assert not memory_order._uses and not memory_order._reading and not memory_order._writing
 
 
 def test_what_fails_before_its_turn_is_not_taken_for_what_it_comes_after() -> None:
@@ -182,13 +186,13 @@ def test_readers_stand_for_no_writer_and_writers_for_readers() -> None:
 
 def test_what_nothing_can_end_any_more_is_in_nobodys_way() -> None:
     first = Submitted((), (CACHE,))
-    pending.begin(new_fence(), (), (CACHE,), first.earlier)
-    assert len(pending.before((), (CACHE,))) == 1
+    memory_order.begin(new_fence(), (), (CACHE,), first.earlier)
+    assert len(memory_order.before((), (CACHE,))) == 1
     middle = Submitted((), (CACHE,))
     del middle
     first.end.signal()
     gc.collect()
-    assert not pending.before((), (CACHE,))
+    assert not memory_order.before((), (CACHE,))
 
 
 # -- calls that an event loop goes on with -------------------------------------------------------------
@@ -197,34 +201,34 @@ def test_what_nothing_can_end_any_more_is_in_nobodys_way() -> None:
 def test_what_an_event_loop_goes_on_with_hides_nothing_from_its_thread() -> None:
     """What blocks the thread does not wait for it, but for what it comes after."""
     first = Submitted((), (CACHE,))
-    end, earlier = new_fence(), Earlier(pending.before_both((), (CACHE,)))
-    use = pending.begin_here(end, (), (CACHE,), earlier)
-    assert pending.before((CACHE,), ()) == list(earlier.uses)
-    assert pending.before_here((CACHE,), ()) == [use]
-    pending.leave_to_devices(use, earlier)
-    assert pending.before((CACHE,), ()) == [use] and not pending.before_here((CACHE,), ())
+    end, earlier = new_fence(), Earlier(memory_order.before_both((), (CACHE,)))
+    use = memory_order.begin_here(end, (), (CACHE,), earlier)
+    assert memory_order.before((CACHE,), ()) == list(earlier.uses)
+    assert memory_order.before_here((CACHE,), ()) == [use]
+    memory_order.leave_to_devices(use, earlier)
+    assert memory_order.before((CACHE,), ()) == [use] and not memory_order.before_here((CACHE,), ())
     end.signal()
-    assert pending.before((CACHE,), ()) == [use]  # which does not end before the first
+    assert memory_order.before((CACHE,), ()) == [use]  # which does not end before the first
     first.end.signal()
-    assert not pending.before((CACHE,), ()) and PENDING[0] == NOTHING
+    assert not memory_order.before((CACHE,), ()) and PENDING[0] == NOTHING
 
 
 def test_calls_that_an_event_loop_goes_on_with_stand_for_each_other() -> None:
     ends, uses = [new_fence() for _ in range(MANY)], []
     found = []
     for end in ends:
-        earlier = Earlier(pending.before_both((), (CACHE,)))
-        uses.append((pending.begin_here(end, (), (CACHE,), earlier), earlier))
-        assert len(earlier.uses) == (len(uses) > 1) and not pending.before((), (CACHE,))
-    thread = threading.Thread(target=lambda: found.extend(pending.before((CACHE,), ())))
+        earlier = Earlier(memory_order.before_both((), (CACHE,)))
+        uses.append((memory_order.begin_here(end, (), (CACHE,), earlier), earlier))
+        assert len(earlier.uses) == (len(uses) > 1) and not memory_order.before((), (CACHE,))
+    thread = threading.Thread(target=lambda: found.extend(memory_order.before((CACHE,), ())))
     thread.start()
     thread.join()
     assert found == [uses[-1][0]]
-    pending.leave_to_devices(*uses[0])
-    assert pending.before((), (CACHE,)) == [uses[0][0]]
+    memory_order.leave_to_devices(*uses[0])
+    assert memory_order.before((), (CACHE,)) == [uses[0][0]]
     for (use, earlier), end in zip(uses, ends, strict=True):
         end.signal()
-        pending.leave_to_devices(use, earlier)
+        memory_order.leave_to_devices(use, earlier)
     assert PENDING[0] == NOTHING
 
 
@@ -286,8 +290,8 @@ def test_random_calls_begin_when_what_they_come_after_has_ended(seed: int) -> No
     assert held_up > 500
     for call in calls:
         call.end.signal() if not call.is_over else None
-    pending.settle()
-    assert PENDING[0] in (NOTHING, READING) and not pending._uses
+    memory_order.settle()
+    assert PENDING[0] in (NOTHING, READING) and not memory_order._uses
 
 
 def transitive(call: Modelled) -> list[Modelled]:

@@ -23,7 +23,7 @@ from jitree.base.due import NEVER
 from jitree.codegen.atomics import atomic_store
 from jitree.hal.command_layout import FAILED_INTERRUPTED, FUNCTIONS, JOB
 from jitree.hal.local import executor, interrupts
-from jitree.hal.local.executor import looks
+from jitree.hal.local.executor import cancellation_points
 from jitree.hal.local.executor.calling import FIRST_LOOK_TICKS, FUNCTION_TABLE
 from jitree.hal.local.executor.records import Job
 
@@ -51,26 +51,26 @@ class Work:
         self.called.append(address)
         self.asked += 1
         if address == FIRST_LOOK:
-            looks.look_in(self.job)  # another thread looks while this one does
+            cancellation_points.look_in(self.job)  # another thread looks while this one does
         return 0
 
     def look(self, worker: int, now: int) -> int:
-        looks.is_to_end(self.job, worker, now)
+        cancellation_points.is_to_end(self.job, worker, now)
         return self.asked
 
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     made = Work()
-    monkeypatch.setattr(looks, "call", made.call)
-    monkeypatch.setattr(looks, "ticks", lambda: 100)
+    monkeypatch.setattr(cancellation_points, "call", made.call)
+    monkeypatch.setattr(cancellation_points, "ticks", lambda: 100)
     return made
 
 
 def test_one_thread_looks_first(work: Work) -> None:
     atomic_store(work.job.functions.first_look, FIRST_LOOK)
-    looks.look_in(work.job)
-    looks.look_in(work.job)
+    cancellation_points.look_in(work.job)
+    cancellation_points.look_in(work.job)
     assert work.called == [FIRST_LOOK, LOOK_IN, LOOK_IN]
 
 

@@ -1,0 +1,311 @@
+"""Executes command lists from the first row to the last. Machine code.
+
+Where it pays, the submitting thread shares a list with a team: it divides a group of rows into chunks, and
+workgroups into parts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jitree.codegen.atomics import atomic_load, atomic_replace, atomic_store
+from jitree.codegen.primitives import call, greater, lesser, load64, quotient, stack
+from jitree.codegen.processor import flush_denormals, pause, restore_denormals, ticks
+from jitree.hal.command_layout import (
+    BYTES_CHUNK,
+    CHUNKS_PER_THREAD,
+    ENTRY_INTERPRETED,
+    ENTRY_SEQUENTIAL,
+    FIRST_PART,
+    INTERPRETED_SHIFT,
+    KIND_BARRIER,
+    KIND_DISPATCH,
+    KIND_DISPATCH_INDIRECT,
+    LOOKS_BETWEEN_YIELDS,
+    MOST_CHUNKS,
+)
+from jitree.hal.local.executor.cancellation_points import is_to_end_before, is_to_end_now
+from jitree.hal.local.executor.helper_threads import (
+    claim_chunks,
+    dismiss,
+    helpers_for,
+    invite,
+    least_ticks,
+    rouse,
+    serve,
+    weigh,
+)
+from jitree.hal.local.executor.records import (
+    SHARE_SIZE,
+    Command,
+    Job,
+    Share,
+    ThreadTeam,
+    next_row,
+    next_share,
+    row_at,
+)
+from jitree.hal.local.executor.rows import begin_log, end_log, estimate_share, longer, prepare, run_span
+
+if TYPE_CHECKING:
+    from jitree.codegen.image.generated import Generated
+
+
+def cut_group(job: Job, team: ThreadTeam, begin: Command, end: Command, threads: int) -> None:
+    """Cuts workgroups into parts where too few can be shared evenly."""
+    row = begin
+    share = job.shares
+    while row != end:
+        if row.kind >= KIND_DISPATCH and row.entry.parts > 1:
+            cut(team, row, share, threads)
+        row = next_row(row)
+        share = next_share(share)
+
+
+def cut(team: ThreadTeam, row: Command, share: Share, threads: int) -> None:
+    """No part is to take less than a chunk may."""
+    left = share.end - share.begin
+    if 0 < left < threads * CHUNKS_PER_THREAD:
+        most = quotient(atomic_load(row.entry.cost), least_cost(team))
+        parts = even_parts(left, row.entry.parts, threads, most)
+        share.parts = parts
+        share.begin *= parts
+        share.end *= parts
+
+
+def even_parts(units: int, steps: int, threads: int, most: int) -> int:
+    """Counts parts of a unit with which the last thread ends soonest. At most so many: a unit has so many
+    steps of equal length, which stay whole, and one part may take twice as long as others, since units differ
+    and threads begin late."""
+    best = 1
+    best_end = (quotient(units + threads - 1, threads) + 1) * steps
+    for turns in range(CHUNKS_PER_THREAD, 0, -1):
+        parts = greater(lesser(quotient(turns * threads, units), lesser(most, steps)), 1)
+        length = quotient(steps + parts - 1, parts)
+        end = (quotient(units * parts + threads - 1, threads) + 1) * length
+        if end < best_end:
+            best = parts
+            best_end = end
+    return best
+
+
+def divide(job: Job, team: ThreadTeam, begin: Command, end: Command, threads: int) -> int:
+    """Cuts the rows into chunks; how many these are."""
+    row = begin
+    share = job.shares
+    chunks = 0
+    while row != end:
+        units = share.end - share.begin
+        size = chunk_size(team, row, share, units, threads)
+        share.chunk = chunks
+        share.chunk_size = size
+        chunks += quotient(units + size - 1, size)
+        row = next_row(row)
+        share = next_share(share)
+    share.chunk = chunks
+    return chunks
+
+
+def chunk_size(team: ThreadTeam, row: Command, share: Share, units: int, threads: int) -> int:
+    if row.kind < KIND_DISPATCH:
+        pieces = threads * CHUNKS_PER_THREAD
+        return greater((quotient(units + pieces - 1, pieces) + 63) & -64, BYTES_CHUNK)
+    entry = row.entry
+    if entry.flags & ENTRY_SEQUENTIAL:
+        return greater(units, 1)
+    least = least_cost(team) * share.parts
+    if entry.flags & ENTRY_INTERPRETED:
+        least = team.parked_ticks << INTERPRETED_SHIFT
+    return even_size(units, threads, greater(quotient(least, atomic_load(entry.cost) | 1), 1))
+
+
+def even_size(units: int, threads: int, least: int) -> int:
+    """Counts units of a chunk with which the last thread ends soonest. At least so many; as in
+    :func:`even_parts`, one chunk may take twice as long as others."""
+    best = greater(units, 1)
+    best_end = 2 * best
+    for turns in range(CHUNKS_PER_THREAD, 0, -1):
+        pieces = turns * threads
+        size = greater(quotient(units + pieces - 1, pieces), least)
+        chunks = quotient(units + size - 1, size)
+        end = (quotient(chunks + threads - 1, threads) + 1) * size
+        if end < best_end:
+            best = size
+            best_end = end
+    return best
+
+
+def least_cost(team: ThreadTeam) -> int:
+    """The least cost of a chunk, in the measure of ENTRY_POINT.cost."""
+    return least_ticks(team) << 10
+
+
+def run_shared(job: Job, team: ThreadTeam) -> None:
+    """Group by group: rows between two barriers may run together."""
+    number = 0
+    begin = job.list.rows
+    last = row_at(job.list, job.list.row_count)
+    while begin != last:
+        end = begin
+        while end != last and end.kind != KIND_BARRIER:
+            end = next_row(end)
+        run_group(job, team, begin, end)
+        number += 1
+        if end == last or atomic_load(job.failure) != 0 or is_to_end_before(job, number):
+            return
+        begin = next_row(end)
+
+
+def run_group(job: Job, team: ThreadTeam, begin: Command, end: Command) -> None:
+    total = begin_group(job, begin, end)
+    helpers = helpers_for(team, total)
+    if helpers != 0:
+        cut_group(job, team, begin, end, helpers + 1)
+        chunks = divide(job, team, begin, end, helpers + 1)
+        if 1 < chunks <= MOST_CHUNKS:
+            begun = ticks()
+            post(job, team, begin, chunks, lesser(helpers, chunks - 1))
+            open_at = ticks()
+            own = claim_chunks(team, 0)
+            done = ticks()
+            wait_for_chunks(job, team, chunks)
+            spent = open_at - begun + ticks() - done
+            known = greater(total, estimate_group(job, begin, end))
+            weigh(team, lesser(spent, known + team.parked_ticks), quotient(known, chunks) * (chunks - own))
+            return
+    number = 0
+    row = begin
+    share = job.shares
+    while row != end and atomic_load(job.failure) == 0:
+        if share.begin < share.end:
+            if is_to_end_before(job, number):
+                return
+            run_span(job, row, share, 0, share.begin, share.end)
+            number += 1
+        row = next_row(row)
+        share = next_share(share)
+
+
+def begin_group(job: Job, begin: Command, end: Command) -> int:
+    """Sets what the rows have to do; ticks that it may take. The first workgroup of a function that has never
+    been run is run, so that its cost is known; of what Python runs a part, since its beginning takes long."""
+    row = begin
+    share = job.shares
+    total = 0
+    while row != end:
+        prepare(job, row, share)
+        if row.kind >= KIND_DISPATCH and share.end > 1 and atomic_load(row.entry.cost) == 0:
+            share.begin = quotient(share.end, FIRST_PART) + 1 if row.entry.flags & ENTRY_INTERPRETED else 1
+            run_span(job, row, share, 0, 0, share.begin)
+        if atomic_load(job.failure) != 0:
+            return 0
+        total = longer(total, estimate_share(row, share))
+        row = next_row(row)
+        share = next_share(share)
+    return total
+
+
+def estimate_group(job: Job, begin: Command, end: Command) -> int:
+    """Estimates one thread's ticks for what is shared, as far as known."""
+    row = begin
+    share = job.shares
+    total = 0
+    while row != end:
+        total = longer(total, estimate_share(row, share))
+        row = next_row(row)
+        share = next_share(share)
+    return total
+
+
+def post(job: Job, team: ThreadTeam, begin: Command, chunks: int, helpers: int) -> None:
+    """Opens a group for workers and wakes the first that sleep. Waking takes the submitting thread a
+    microsecond or two each, and spinning ones come anyway."""
+    team.job = job
+    team.begin = begin
+    team.threads = helpers + 1
+    atomic_store(team.submitter, call(team.functions.sched_getcpu) & 0xFFFFFFFF)
+    atomic_store(team.finished, 0)
+    generation = (team.generation + 1) & 0xFFFFFFFF
+    team.generation = generation
+    atomic_store(team.limit, generation << 32 | chunks)
+    atomic_store(team.claimed, generation << 32)
+    invite(team, helpers)
+    rouse(team, 0, helpers)
+
+
+def wait_for_chunks(job: Job, team: ThreadTeam, chunks: int) -> None:
+    """Has Python look now and then whether they are to end."""
+    looks = 0
+    while atomic_load(team.finished) < chunks:
+        looks += 1
+        if looks & LOOKS_BETWEEN_YIELDS:
+            pause()
+        else:
+            call(team.functions.sched_yield)
+            is_to_end_now(job)
+
+
+def clock() -> int:
+    """The tick counter."""
+    return ticks()
+
+
+def execute(job: Job) -> int:
+    """Runs a whole list, sharing what pays if a thread team is free. 0 or FAILED_*."""
+    job.looked = 0
+    job.attended = load64(job.functions.rings)
+    begun = begin_log(job) if job.log else 0
+    mode = flush_denormals()
+    team = job.team
+    if team and atomic_replace(team.busy, 0, 1):
+        run_shared(job, team)
+        atomic_store(team.busy, 0)
+    else:
+        run_list(job)
+    restore_denormals(mode)
+    if begun != 0:
+        end_log(job, begun)
+    return atomic_load(job.failure)
+
+
+def run_list(job: Job) -> None:
+    """Runs every row in order, on this thread."""
+    number = 0
+    share = Share(stack(SHARE_SIZE))
+    row = job.list.rows
+    end = row_at(job.list, job.list.row_count)
+    while row != end:
+        prepare(job, row, share)
+        if share.end != 0:
+            if is_to_end_before(job, number):
+                return
+            run_span(job, row, share, 0, 0, share.end)
+            number += 1
+        if atomic_load(job.failure) != 0:
+            return
+        row = next_row(row)
+
+
+def estimate(job: Job) -> int:
+    """Estimates ticks of a list on one thread; -1 before functions have run."""
+    share = Share(stack(SHARE_SIZE))
+    row = job.list.rows
+    end = row_at(job.list, job.list.row_count)
+    total = 0
+    while row != end:
+        kind = row.kind
+        if kind == KIND_DISPATCH_INDIRECT or (kind == KIND_DISPATCH and atomic_load(row.entry.cost) == 0):
+            return -1
+        prepare(job, row, share)
+        total = longer(total, estimate_share(row, share))
+        row = next_row(row)
+    return total
+
+
+def generate() -> Generated:
+    """The LLVM IR of the command executor, in the builder process."""
+    from jitree.codegen import functions
+    from jitree.codegen.image.generated import one_unit
+
+    entries = (execute, estimate, clock, serve, dismiss)
+    return one_unit(functions.texts(entries), (function.__name__ for function in entries))
