@@ -1,4 +1,4 @@
-"""``jitree benchmark``: measures how long functions of a compiled module take."""
+"""Measures how long functions of a compiled module take: ``jitree benchmark``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jitree import errors
 from jitree.tools import devices
-from jitree.tools.benchmark_machine import machine_context, machine_header
-from jitree.tools.benchmark_measure import Benchmark, MeasuringPlan, measure, parse_duration
+from jitree.tools.benchmark_measure import (
+    Benchmark,
+    MeasuringPlan,
+    machine_context,
+    machine_header,
+    measure,
+    parse_duration,
+)
 from jitree.tools.benchmark_report import BenchmarkRow, ReportLayout, aggregates, render
-from jitree.tools.flag_table import flag_set
-from jitree.tools.flags import ParsedFlags, command
+from jitree.tools.flags import ParsedFlags, command, flag_set
 from jitree.tools.profiling import is_profiled, profiling, wait_for_compiled_code
 from jitree.tools.program import OpenedProgram, find_function, open_program
 from jitree.tools.reporting import error_line

@@ -1,4 +1,4 @@
-"""Reports of benchmarks as console table, JSON and CSV, in the layout of Google Benchmark."""
+"""Reports benchmarks as console table, JSON and CSV, in the layout of Google Benchmark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the build stamp of the package should say, from its sources; only developers and tests ask."""
+"""Computes the build stamp of the package from its sources, for developers and tests."""
 
 from __future__ import annotations
 

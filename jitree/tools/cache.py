@@ -1,35 +1,160 @@
-"""``jitree cache``: lists, empties and fills the folder of machine code, and packs it for modules."""
+"""Lists, empties and packs the folder of machine code: ``jitree cache``."""
 
 from __future__ import annotations
 
-import importlib
 import sys
-from collections.abc import Sequence
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from jitree.errors import InvalidArgumentError
+import jitree
+from jitree.api.packed_code import identity
+from jitree.base import whole_files
+from jitree.base.private_files import LARGEST
+from jitree.codegen.image import Provider, Recipe, cache, contents, shipped
+from jitree.codegen.image.batch import ImageBatch
+from jitree.codegen.image.builds import UNLIMITED
+from jitree.codegen.image.flat import key_of
+from jitree.codegen.image.pack import packed
+from jitree.codegen.image.place import kept_in, place
+from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError
+from jitree.tools import cache_warm
+from jitree.tools.flags import ParsedFlags, command, flag_set, run_subcommand
+
+LIST_FLAGS: Final = flag_set("cache list", "shows what the folder of machine code holds", "")
+CLEAR_FLAGS: Final = flag_set("cache clear", "removes all machine code but what is being built", "")
+_DAMAGED: Final = "(damaged, of another version of jitree, or others can write it)"
+
+_POLL_SECONDS: Final = 0.005
+
+PACK_FLAGS: Final = flag_set(
+    "cache pack",
+    "writes the machine code of modules to a file that travels with them",
+    "pack",
+    positional="module",
+)
+
+
+@command(LIST_FLAGS)
+def list_main(flags: ParsedFlags) -> int:
+    """Prints a line per image, the most recently used first. INVALID_ARGUMENT for a bad JITREE_CACHE_SIZE."""
+    limit, found = contents.maximum_size(), place()
+    if found.refusal:
+        print(found.reason)
+    entries = contents.entries()
+    for folder in found.folders:
+        here = [entry for entry in entries if str(entry.path.parent) == folder]
+        sys.stdout.writelines(line + "\n" for line in listing(folder, here, limit))
+    return 0
+
+
+@command(CLEAR_FLAGS)
+def clear_main(flags: ParsedFlags) -> int:
+    """Empties the folder and says how much that was."""
+    count, size = contents.clear()
+    print(f"removed {_images(count)}, {size_text(size)}, from {place().folder}")
+    return 0
+
+
+def listing(folder: str, entries: Sequence[contents.CacheFile], limit: int) -> Iterator[str]:
+    total = size_text(sum(entry.size for entry in entries))
+    yield f"{folder}: {_images(len(entries))}, {total} of {size_text(limit)}"
+    if not entries:
+        return
+    width = max(len("NAME"), *(len(entry.name) for entry in entries))
+    yield ""
+    yield f"{'NAME':{width}}  {'SIZE':>9}  {'LAST USED':16}  WHAT"
+    for entry in entries:
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
+        yield f"{entry.name:{width}}  {size_text(entry.size):>9}  {used}  {entry.title or _DAMAGED}"
+
+
+def _images(count: int) -> str:
+    return "1 image" if count == 1 else f"{count} images"
+
+
+def size_text(size: int) -> str:
+    """Bytes in the largest unit that gives a number of at least one."""
+    value, unit = float(size), "B"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            break
+        value /= 1024
+    return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+@command(PACK_FLAGS)
+def pack_main(flags: ParsedFlags) -> int:
+    """Builds for each kind of processors, writes the file and says what it holds. INVALID_ARGUMENT without
+    modules, a file or for an unknown processor, UNAVAILABLE if something cannot be built or written."""
+    paths, output = flags.texts("module"), flags.text("output") or flags.text("o")
+    if not paths or not output:
+        raise InvalidArgumentError("name modules and a file: jitree cache pack model.vmfb -o model.jit")
+    levels = list(_levels(flags.text("processor")))
+    arithmetic = flags.text("arithmetic")
+    modules = [BytecodeModule.load(path) for path in paths]
+    recipes = [recipe for module in modules for recipe in cache_warm.recipes_of(module, arithmetic)]
+    made = {level: _built(recipes, level) for level in levels}
+    data = packed(jitree.__version__, [identity(module, arithmetic) for module in modules], made)
+    if len(data) > LARGEST:
+        raise ResourceExhaustedError(
+            f"'{output}' would have {size_text(len(data))}, and packs have {size_text(LARGEST)} at most; "
+            "write one for each module, or for fewer processors"
+        )
+    whole_files.write(output, data)
+    count = sum(map(len, made.values()))
+    kinds = ", ".join(level or "this processor" for level in levels)
+    print(f"{output}: {count} image{'s' * (count != 1)}, {size_text(len(data))}, for {kinds}")
+    return 0
+
+
+def _levels(text: str) -> Iterator[str]:
+    """Names of kinds of processors; an empty name stands for this machine's processor."""
+    for name in dict.fromkeys(text.split(",")):
+        if name and name not in shipped.LEVELS:
+            raise InvalidArgumentError(
+                f"flag '--processor': there is no '{name}'; there are {', '.join(shipped.LEVELS)}, and "
+                "without the flag the processor that is here"
+            )
+        yield name
+
+
+def _built(recipes: Sequence[Recipe], level: str) -> Mapping[bytes, bytes]:
+    """The files that a cache with nothing else has when all of them are built, by key."""
+    with tempfile.TemporaryDirectory(prefix="jitree-pack-") as folder, kept_in(folder):
+        if place().refusal:
+            raise UnavailableError(f"{place().reason}; TMPDIR may name another place")
+        files: dict[str, bytes] = {}
+        for name in dict.fromkeys(recipe.name for recipe in recipes):
+            own = [recipe._replace(processor=level) for recipe in recipes if recipe.name == name]
+            made = [Provider(recipe, UNLIMITED) for recipe in own]  # which no other pack has a say in
+            together = ImageBatch(made[0].title if len(made) == 1 else f"{len(made)} kernels", made)
+            together.start()
+            builders = {item.builder for item in made} - {None}
+            together.wait()
+            while not all(builder.has_ended() for builder in builders if builder):  # they write what it took
+                time.sleep(_POLL_SECONDS)
+            names = {entry.path.name for entry in contents.entries()} - files.keys()
+            files |= {name: cache.read(name) or b"" for name in names}  # now: later ones may push them out
+    found = {key_of(files[name]): files[name] for name in sorted(files)}
+    return {key: data for key, data in found.items() if key is not None}
+
 
 COMMANDS: Final = {
-    "list": ("jitree.tools.cache_contents", "list_main", "show what the folder holds"),
-    "clear": ("jitree.tools.cache_contents", "clear_main", "remove everything in it"),
-    "warm": ("jitree.tools.cache_warm", "main", "build what running modules takes, before they are run"),
-    "pack": ("jitree.tools.cache_pack", "main", "write that to a file, which travels with the modules"),
+    "list": (list_main, "show what the folder holds"),
+    "clear": (clear_main, "remove everything in it"),
+    "warm": (cache_warm.main, "build what running modules takes, before they are run"),
+    "pack": (pack_main, "write that to a file, which travels with the modules"),
 }
-"""Module and function of every command and what it does."""
+_HELP: Final = """\
+jitree cache: lists, empties and fills the folder of machine code
+The folder is JITREE_CACHE_DIR, else ~/.cache/jitree; JITREE_CACHE_SIZE bounds it.
+Of one that cannot be used `list` says why, and which is taken instead.
+"""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Runs a command; returns the exit code."""
-    command = arguments[0] if arguments else ""
-    if command in ("", "--help", "-h", "help"):
-        lines = ["# jitree cache: lists, empties and fills the folder of machine code", "#"]
-        lines += [f"#   {name:6} {summary}" for name, (_, _, summary) in COMMANDS.items()]
-        lines += ["#", "# The folder is JITREE_CACHE_DIR, else ~/.cache/jitree; JITREE_CACHE_SIZE bounds it."]
-        lines += ["# Of one that cannot be used `list` says why, and which is taken instead."]
-        print("\n".join(lines), file=sys.stdout if command else sys.stderr)
-        return 0 if command else 1
-    if command not in COMMANDS:
-        raise InvalidArgumentError(f"unknown command 'cache {command}'; there are {', '.join(COMMANDS)}")
-    module, function, _ = COMMANDS[command]
-    code: int = getattr(importlib.import_module(module), function)(arguments[1:])
-    return code
+    return run_subcommand("cache", COMMANDS, _HELP, arguments)

@@ -1,4 +1,4 @@
-"""``jitree cache warm``: builds the machine code that running modules takes."""
+"""Builds the machine code that modules will need: ``jitree cache warm``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from jitree.tools.flag_table import flag_set
-from jitree.tools.flags import ParsedFlags, command
+from jitree.tools.flags import ParsedFlags, command, flag_set
 from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:

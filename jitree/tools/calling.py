@@ -1,4 +1,4 @@
-"""A call from host values to host values."""
+"""Calls a function with host values and returns host values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``jitree check``: runs every function without arguments and results of a module as a test."""
+"""Runs each function without arguments and results as a test: ``jitree check``."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jitree.errors import InvalidArgumentError, NotFoundError, error_context, pass_interruption
 from jitree.tools import devices, program
-from jitree.tools.flag_table import flag_set
-from jitree.tools.flags import ParsedFlags, command
+from jitree.tools.flags import ParsedFlags, command, flag_set
 from jitree.tools.profiling import refuse_profiles
 from jitree.tools.reporting import error_line
 from jitree.vmfb.cconv import parse

@@ -1,7 +1,8 @@
-"""What ``jitree diff`` and ``jitree reduce`` share: from flags to two programs and their arguments."""
+"""Compares two programs, or reduces one to its wrong dispatch: ``jitree diff``, ``reduce``."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
@@ -9,8 +10,8 @@ from urllib.parse import urlencode
 from jitree.compare.peers.onnx_models import is_onnx
 from jitree.errors import InvalidArgumentError, error_context
 from jitree.tools import host_values as hv
-from jitree.tools.flags import ParsedFlags
-from jitree.tools.number_parsing import parse_float
+from jitree.tools.element_parsing import parse_float
+from jitree.tools.flags import ParsedFlags, command, flag_set
 from jitree.tools.program import task_parameters
 from jitree.tools.value_files import ValueFiles
 from jitree.tools.values import parse_values
@@ -20,6 +21,17 @@ if TYPE_CHECKING:
 
 GROUPS: Final = "module function input device parameter compare"
 _TASK: Final = "local-task"
+
+DIFF_FLAGS: Final = flag_set(
+    "diff", "calls two programs with the same values and finds where they depart", GROUPS, positional="module"
+)
+
+REDUCE_FLAGS: Final = flag_set(
+    "reduce",
+    "writes the one dispatch of a call that is wrong (against a second program), not finite or failing",
+    GROUPS,
+    positional="module",
+)
 
 
 def two_sides(flags: ParsedFlags) -> tuple[Any, Any]:
@@ -90,3 +102,39 @@ def inputs_of(sides: Sequence[Any], flags: ParsedFlags) -> list[Any]:
                 flags.texts("input"), argument_kinds(function), files
             )
     return [hv.python_value(value) for value in values]
+
+
+@command(DIFF_FLAGS)
+def diff_main(flags: ParsedFlags) -> int:
+    """Returns 0, or 1 where the two depart."""
+    from jitree.compare.differences import diff
+
+    sides = two_sides(flags)
+    found = diff(*sides, flags.text("function") or None, inputs_of(sides, flags), **allowed(flags))
+    if flags.text("save") and not found.equal:
+        found.save(flags.text("save"))
+    sys.stdout.write(f"{found}\n")
+    if found.equal:
+        return 0
+    sys.stdout.write(f"{found.table()}\n")
+    for name, alone in zip("ab", found.alone, strict=True):
+        sys.stdout.writelines(f"only {name} has {label}\n" for label in alone)
+    return 1
+
+
+@command(REDUCE_FLAGS)
+def reduce_main(flags: ParsedFlags) -> int:
+    """Returns 0 when the reproduction is written."""
+    from jitree.compare.reduction import reduce
+
+    folder, modules, devices = flags.text("save"), flags.texts("module"), flags.texts("device")
+    if not folder:
+        raise InvalidArgumentError("no folder was given: --save=FOLDER")
+    if len(modules) == 1 and len(devices) < 2:
+        one, other = side(flags, modules[0], devices[0] if devices else ""), None
+    else:
+        one, other = two_sides(flags)
+    name, inputs = flags.text("function") or None, inputs_of((one, other), flags)
+    text = reduce(one, folder, name, inputs, against=other, **allowed(flags))
+    sys.stdout.write(f"{text}\nwritten to {folder}: run.py runs it alone\n")
+    return 0

@@ -1,4 +1,4 @@
-"""``jitree compile``: makes a module of a model of another tool."""
+"""Compiles a model of another tool to a module: ``jitree compile``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NoReturn
 
 from jitree.errors import InvalidArgumentError, error_context
-from jitree.tools.flag_table import flag_set
-from jitree.tools.flags import ParsedFlags, command
-from jitree.tools.number_parsing import parse_float
+from jitree.tools.element_parsing import parse_float
+from jitree.tools.flags import ParsedFlags, command, flag_set
 
 _SIGNALLED: Final = 128
 """What shells add to the number of the signal that has ended a command."""

@@ -1,4 +1,4 @@
-"""``jitree devices`` and the flags that list drivers, devices and worker topologies."""
+"""Lists drivers, devices and worker topologies: ``jitree devices`` and the flags for it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from jitree.errors import StatusError
-from jitree.tools.flag_table import flag_set
-from jitree.tools.flags import ParsedFlags, command
+from jitree.tools.flags import ParsedFlags, command, flag_set
 from jitree.tools.program import task_parameters
 
 if TYPE_CHECKING:

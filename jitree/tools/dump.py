@@ -1,4 +1,4 @@
-"""``jitree dump``: shows what a module file holds."""
+"""Shows the contents of a module file: ``jitree dump``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError
-from jitree.tools.dump_json import flatbuffer_json
-from jitree.tools.dump_metadata import metadata_lines
+from jitree.tools.dump_json import flatbuffer_json, metadata_lines
 from jitree.tools.dump_summary import summary_lines
-from jitree.tools.flag_table import flag_set
-from jitree.tools.flags import ParsedFlags, command
+from jitree.tools.flags import ParsedFlags, command, flag_set
 from jitree.vmfb.archive import Archive, standard_input
 from jitree.vmfb.disassemble import (
     Disassembler,
@@ -45,7 +43,7 @@ def main(flags: ParsedFlags) -> int:
         sys.stdout.writelines(flatbuffer_json(archive, pretty=flags.boolean("pretty")))
         return 0
     if flags.boolean("verify"):
-        from jitree.tools.dump_findings import findings
+        from jitree.tools.dump_summary import findings
 
         found = list(findings(archive))
         _print(found or [f"{archive.name}: nothing is wrong"])
@@ -68,7 +66,7 @@ def _native_lines(read: ModuleTables, flags: ParsedFlags) -> Iterator[str]:
     if flags.boolean("tiers"):
         yield from dump_tiers.tier_lines(module)
     if flags.boolean("time"):
-        from jitree.tools.dump_times import time_lines
+        from jitree.tools.dump_tiers import time_lines
 
         yield from time_lines(module)
     renderers = [
@@ -96,7 +94,7 @@ def _lines(module: ModuleTables, flags: ParsedFlags) -> Iterator[str]:
         yield from executable_lines(module)
         return
     if output == "locations":
-        from jitree.tools.dump_locations import location_lines
+        from jitree.tools.dump_executables import location_lines
 
         yield from location_lines(module)
         return

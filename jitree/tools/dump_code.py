@@ -1,4 +1,4 @@
-"""``jitree dump --llvm --asm``: what the native tier makes of a function on this machine. Needs llvmlite."""
+"""Shows the native tier's code of a function: ``jitree dump --llvm --asm``. Needs llvmlite."""
 
 from __future__ import annotations
 

@@ -1,19 +1,27 @@
-"""``jitree dump --output=executables``: sections, symbols and notes of a module's machine code.
+"""Shows a module's machine code: sections, symbols, notes and source locations.
 
-pyelftools reads them: it knows every section and note there is. The loaders' own reader looks first, since it
-says what is wrong with a damaged file.
+``jitree dump --output=executables``: pyelftools reads them, as it knows every section and note there is. The
+loaders' own reader looks first, since it says what is wrong with a damaged file.
+``jitree dump --output=locations``: libraries of machine code are loaded, as a session does, and say where
+functions and dispatches come from. Those for other processors only show their format.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from jitree.cuda import executable_format, ptx
 from jitree.errors import StatusError
 from jitree.loaders import elf_format, fatelf
 from jitree.loaders.elf_file import bad_elf, read_elf
+from jitree.loaders.embedded_elf import open_library
+from jitree.loaders.environment import Environment
+from jitree.loaders.library import NativeExecutable, query_library
+from jitree.loaders.vmvx import kernels as vmvx_kernels
+from jitree.loaders.vmvx.kernels import kernels
+from jitree.loaders.vmvx.loader import kernel_places
 from jitree.vmfb.schema import ModuleTables
 
 ELF: Final = b"\x7fELF"
@@ -23,6 +31,9 @@ _SECTION_FLAGS: Final = {1: "W", 2: "A", 4: "X", 0x10: "M", 0x20: "S", 0x400: "T
 _TEXT_LIMIT: Final = 16
 """Characters shown for each byte of a file: the names of a damaged one may all be the same long text."""
 _SMALLEST_SECTION_HEADER: Final = 40
+
+Named = Iterator[tuple[str, list[str]]]
+"""Names of functions and their lines of the source."""
 
 
 def executable_lines(module: ModuleTables) -> Iterator[str]:
@@ -133,3 +144,48 @@ def _symbol_line(symbol: Any) -> str:
 
 def _note_line(note: Any) -> str:
     return f"    {note['n_name']}, {note['n_type']}: {note['n_descdata'].hex(' ')}"
+
+
+def location_lines(module: ModuleTables) -> Iterator[str]:
+    """Functions of the program, then those of its executables; the first damage is raised after all."""
+    debug, rows = module.debug, module.functions
+    yield f"Functions of @{module.name}:"
+    yield from _places(
+        (module.function_name(row.ordinal), debug.places(row.ordinal) if debug else []) for row in rows
+    )
+    damage: StatusError | None = None
+    for index, segment in enumerate(module.rodata):
+        if not is_executable(segment.data):
+            continue
+        yield f"Executable in .rodata[{index}]:"
+        try:
+            yield from _places(_native(segment.data))
+        except StatusError as error:
+            yield f"  {error}"
+            damage = damage or error
+    for executable in vmvx_kernels.executables(module):
+        names = [export.name for export in kernels(executable.module)]
+        yield f"VMVX executable @{executable.name}:"
+        yield from _places((name, kernel_places(executable.module, row)) for row, name in enumerate(names))
+    if damage is not None:
+        raise damage
+
+
+def _places(functions: Iterable[tuple[str, list[str]]]) -> Iterator[str]:
+    for name, places in functions:
+        yield f"  {name}: {', '.join(places) or 'the module does not say'}"
+
+
+def _native(data: memoryview) -> Named:
+    if not fatelf.is_fatelf(data) and bytes(data[:4]) != ELF:
+        for export in executable_format.read(data).exports:
+            stages = [f"{place} ({stage})" for stage, place in export.stages.items()]
+            yield export.name, [*([str(export.location)] if export.location else ()), *stages]
+        return
+    image, query = open_library(data)
+    environment = Environment(())
+    executable = NativeExecutable(query_library(image, query, environment.address), environment, image)
+    for number in range(executable.function_count):
+        yield executable.function_label(number), executable.places(number)
+    for path, content in executable.source_files().items():
+        yield path, [f"{len(content)} bytes of source in the executable"]

@@ -1,17 +1,41 @@
-"""What a person asks first of a module file: which release, for which machine, with which parameters, and how
-its functions look from Python."""
+"""Summarizes a module file: release, machine, parameters, functions, and what is wrong with it.
+
+Parameters are read off the code without running it. ``--verify`` lists all findings, not only the first.
+"""
 
 from __future__ import annotations
 
+import keyword
+import re
+import struct
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
+from jitree.api.calls.declaration import Parameter, signature_of
+from jitree.base.layout import rows_of
+from jitree.errors import StatusError
 from jitree.modules.releases import origin, releases
-from jitree.tools.dump_parameters import needed_parameters
-from jitree.tools.dump_stub import stub_lines
-from jitree.vmfb.module import RELEASES
-from jitree.vmfb.schema import ModuleTables
+from jitree.types import ElementType
+from jitree.vmfb.archive import IDENTIFIER, Archive
+from jitree.vmfb.cconv import parse
+from jitree.vmfb.instructions import IMPORT_BIT, REF_BIT, REF_MASK, InstructionRecord, read_instructions
+from jitree.vmfb.module import RELEASES, read_for_bodies, read_module, read_signatures
+from jitree.vmfb.refusals import body_faults
+from jitree.vmfb.schema import FunctionRow, ModuleTables, RodataRows
+from jitree.vmfb.verify import table_findings
+
+_IMPORT_PREFIX: Final = "io_parameters."
+_SCOPE_ARGUMENT: Final = {"io_parameters.load": 4, "io_parameters.gather": 4, "io_parameters.scatter": 5}
+"""Argument that holds the scope, by import. The last three are always key table, keys and spans."""
+
+_KEY = struct.Struct("<II")
+"""Where a key lies in the table: offset and length."""
+_SPAN = struct.Struct("<QQQ")
+"""parameter offset, buffer offset, length"""
+
+_NUMPY_SCALARS = re.compile(r"u?int(8|16|32|64)|float(16|32|64)|complex(64|128)")
 
 _FORMATS: Final = (
     "embedded-elf", "system-elf", "system-dylib", "system-dll", "system-wasm", "embedded-macho", "static",
@@ -20,6 +44,126 @@ _FORMATS: Final = (
 )  # fmt: skip
 """How the names of executable formats begin."""
 _LONGEST_FORMAT: Final = 64
+
+_BEGINNINGS: Final = {0: b"PK\x03\x04", 8: IDENTIFIER}
+"""What modules inside modules begin with, by offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeededParameter:
+    scope: str | None
+    key: str
+    extent: int
+    """Bytes that the parameter must have at least."""
+
+
+def needed_parameters(module: ModuleTables) -> Iterator[NeededParameter]:
+    """Parameters whose names are constants of the module, which is how compilers write them."""
+    if not any(entry.full_name.startswith(_IMPORT_PREFIX) for entry in module.imports):
+        return
+    for function in module.functions:
+        yield from _needed_by(module, function)
+
+
+def _needed_by(module: ModuleTables, function: FunctionRow) -> Iterator[NeededParameter]:
+    """Follows constants through the ref registers in file order."""
+    constants: dict[int, bytes] = {}
+    try:
+        for record in read_instructions(bytes(module.body(function)), module.bytecode_version[0]):
+            operands = dict(
+                zip((operand.name for operand in record.instruction.operands), record.operands, strict=True)
+            )
+            yield from _needed_at(module, operands, constants)
+            _follow(module, record, operands, constants)
+    except StatusError:
+        return  # damaged code; the disassembly shows where
+
+
+def _follow(
+    module: ModuleTables, record: InstructionRecord, operands: dict[str, Any], constants: dict[int, bytes]
+) -> None:
+    written = [
+        entry
+        for operand, value in zip(record.instruction.operands, record.operands, strict=True)
+        if operand.output
+        for entry in (value if isinstance(value, tuple) else (value,))
+        if entry & REF_BIT
+    ]
+    for register in written:
+        constants.pop(register & REF_MASK, None)
+    if record.instruction.mnemonic == "const.ref.rodata" and operands["segment"] < len(module.rodata):
+        constants[operands["out"] & REF_MASK] = bytes(module.rodata[operands["segment"]].data)
+
+
+def _needed_at(
+    module: ModuleTables, operands: dict[str, Any], constants: dict[int, bytes]
+) -> Iterator[NeededParameter]:
+    callee = operands.get("callee", 0)
+    ordinal = callee & ~IMPORT_BIT
+    if not callee & IMPORT_BIT or ordinal >= len(module.imports):
+        return
+    scope_argument = _SCOPE_ARGUMENT.get(module.imports[ordinal].full_name)
+    arguments: Sequence[int] = operands["args"]
+    if scope_argument is None or len(arguments) <= scope_argument + 3:
+        return
+    scope = constants.get(arguments[scope_argument] & REF_MASK)
+    table, keys, spans = (constants.get(register & REF_MASK, b"") for register in arguments[-3:])
+    if len(table) % _KEY.size or len(spans) % _SPAN.size:
+        return
+    for (offset, length), (start, _, size) in zip(rows_of(_KEY, table), rows_of(_SPAN, spans), strict=False):
+        yield NeededParameter(
+            scope=scope.decode("utf-8", "backslashreplace") if scope is not None else None,
+            key=keys[offset : offset + length].decode("utf-8", "backslashreplace"),
+            extent=start + size,
+        )
+
+
+def stub_lines(module: ModuleTables) -> Iterator[str]:
+    """One function for each export that a host calls, under its declaration."""
+    shown = [export for export in module.exports if not export.name.startswith("__")]
+    lines = [line for export in shown for line in _function(export.name, module.functions[export.ordinal])]
+    for package in ("numpy", "numpy.typing", "ml_dtypes"):
+        if any(f"{package}." in line for line in lines):
+            yield f"import {package}"
+    yield from lines
+
+
+def _function(name: str, function: FunctionRow) -> Iterator[str]:
+    try:
+        signature = signature_of(name, parse(function.cconv), function.attrs)
+    except StatusError as error:
+        yield f"# {name}: {error}"
+        return
+    arguments = ", ".join(
+        f"{_identifier(parameter.name)}: {_python_type(parameter)}" for parameter in signature.arguments
+    )
+    results = [_python_type(parameter) for parameter in signature.results]
+    result = "None" if not results else results[0] if len(results) == 1 else f"tuple[{', '.join(results)}]"
+    yield f"# {signature.declaration}"
+    yield f"def {_identifier(name)}({arguments}) -> {result}: ..."
+
+
+def _identifier(name: str) -> str:
+    text = re.sub(r"\W", "_", name)
+    return f"_{text}" if not text or text[0].isdigit() or keyword.iskeyword(text) else text
+
+
+def _python_type(parameter: Parameter) -> str:
+    if parameter.tensor is not None:
+        element_type = parameter.tensor.element_type
+        return f"numpy.typing.NDArray[{_scalar_type(element_type)}]" if element_type else "object"
+    if re.fullmatch(r"index|[su]?i\d+", parameter.type):
+        return "int"
+    return "float" if re.fullmatch(r"b?f\d+", parameter.type) else "object"
+
+
+def _scalar_type(element_type: ElementType) -> str:
+    name = element_type.numpy_name
+    if name == "bool":
+        return "numpy.bool_"
+    if name.startswith("V"):
+        return "numpy.void"
+    return f"numpy.{name}" if _NUMPY_SCALARS.fullmatch(name) else f"ml_dtypes.{name}"
 
 
 def summary_lines(module: ModuleTables) -> Iterator[str]:
@@ -78,3 +222,53 @@ def _parameter_lines(module: ModuleTables) -> Iterator[str]:
     for scope, entries in scopes.items():
         label = f"scope '{scope}'" if scope is not None else "no scope"
         yield f"Parameters: {label}: {', '.join(dict.fromkeys(entries))}"
+
+
+def findings(archive: Archive) -> Iterator[str]:
+    """A line each, of the modules inside the module too."""
+    found = table_findings(archive.flatbuffer)
+    yield from found
+    try:
+        module = read_module(archive)
+    except StatusError as error:
+        if not found:
+            yield str(error)
+        yield from _damaged_findings(archive)
+        return
+    yield from _function_findings(module)
+    yield from _inner_findings(module)
+
+
+def _damaged_findings(archive: Archive) -> Iterator[str]:
+    """Of a module that cannot be read as a whole."""
+    try:
+        module = read_for_bodies(archive)
+    except StatusError as error:
+        yield f"no function is looked at: {error}"
+        return
+    yield from _function_findings(module)
+    if isinstance(module.rodata, RodataRows):
+        yield from _inner_findings(module)
+
+
+def _function_findings(module: ModuleTables) -> Iterator[str]:
+    try:
+        signatures = read_signatures(module)
+    except StatusError as error:
+        yield f"no function is looked at: {error}"
+        return
+    for function in module.functions:
+        yield from map(str, body_faults(module, function, signatures))
+
+
+def _inner_findings(module: ModuleTables) -> Iterator[str]:
+    for index, segment in enumerate(module.rodata):
+        data = segment.data
+        if not any(data[place : place + len(text)] == text for place, text in _BEGINNINGS.items()):
+            continue
+        try:
+            inner = Archive.open(data, f"rodata[{index}]")
+        except StatusError as error:
+            yield str(error)
+            continue
+        yield from (f"rodata[{index}]: {line}" for line in findings(inner))

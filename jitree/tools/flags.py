@@ -1,7 +1,9 @@
-"""Parsing of flags by the rules of IREE's tools, with clear errors where those read garbage as zero.
+"""Parses command-line flags by the rules of IREE's tools, with clear errors.
 
 ``--name=value`` and ``--name value``; booleans alone or with true/false/1/0; list flags repeat;
 ``--flagfile=path`` is expanded where it stands; later flags win. The text of ``--help`` is a flag file.
+IREE's tools read garbage as zero, this refuses it. ``flags.tsv`` states the flags, in groups that commands
+share.
 """
 
 from __future__ import annotations
@@ -9,20 +11,28 @@ from __future__ import annotations
 import enum
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from jitree.errors import InvalidArgumentError, NotFoundError, UnimplementedError, pass_interruption
-from jitree.tools.element_parsing import parse_integer
-from jitree.tools.number_parsing import parse_float
+from jitree.tools.element_parsing import parse_float, parse_integer
 
 _MAX_FLAGFILE_DEPTH: Final = 16
 _INTEGER_BOUND: Final = 1 << 63
 _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 FlagValue = bool | int | float | str | None | list[str]
+
+_REFUSED_PREFIXES: Final = (
+    "device_replay_",
+    "device_capture_",
+    "hip_",
+    "vulkan_",
+)
+_NOTHING: Final = "-"
 
 
 class Kind(enum.Enum):
@@ -268,3 +278,61 @@ def _unknown(argument: str, name: str, flag_set: FlagSet) -> str:
     return (
         f"unknown flag '{argument.partition('=')[0]}'{hint} (`jitree {flag_set.command} --help` lists them)"
     )
+
+
+def flag_set(
+    command: str,
+    summary: str,
+    groups: str,
+    positional: str | None = None,
+    ignored_prefixes: tuple[str, ...] = (),
+) -> FlagSet:
+    """The flags of a command, of ``groups`` with spaces between them; for the rest see :class:`FlagSet`."""
+    names = ["common", *groups.split()]
+    flags = tuple(flag for name in names for flag in _groups()[name])
+    refused_prefixes = _REFUSED_PREFIXES if "refused" in names else ()
+    return FlagSet(command, summary, flags, positional, refused_prefixes, ignored_prefixes)
+
+
+@cache
+def _groups() -> dict[str, list[Flag]]:
+    groups: dict[str, list[Flag]] = {}
+    for line in Path(__file__).with_name("flags.tsv").read_text(encoding="ascii").splitlines():
+        if not line.startswith("#"):
+            group, *fields = line.split("\t")
+            groups.setdefault(group, []).append(
+                _flag(*("" if field == _NOTHING else field for field in fields))
+            )
+    return groups
+
+
+def _flag(name: str, kind: str, support: str, default: str, values: str, text: str) -> Flag:
+    absent: dict[Kind, FlagValue] = {Kind.LIST: [], Kind.OPTIONAL: None}
+    choices = tuple(values.split(",")) if values else ()
+    flag = Flag(name, Kind[kind.upper()], "", text.replace("\\n", "\n"), choices, Support[support.upper()])
+    return flag._replace(default=convert(flag, default) if default else absent.get(flag.kind, ""))
+
+
+def run_subcommand(
+    group: str,
+    commands: Mapping[str, tuple[Callable[[Sequence[str]], int], str]],
+    help_text: str,
+    arguments: Sequence[str],
+) -> int:
+    """Runs one command of a group, or shows the group's help; returns the exit code."""
+    name = arguments[0] if arguments else ""
+    if name in ("", "--help", "-h", "help"):
+        title, *notes = help_text.splitlines()
+        width = max(map(len, commands)) + 1
+        lines = [
+            title,
+            "",
+            *(f"  {key:{width}} {summary}" for key, (_, summary) in commands.items()),
+            "",
+            *notes,
+        ]
+        print("\n".join(f"# {line}".rstrip() for line in lines), file=sys.stdout if name else sys.stderr)
+        return 0 if name else 1
+    if name not in commands:
+        raise InvalidArgumentError(f"unknown command '{group} {name}'; there are {', '.join(commands)}")
+    return commands[name][0](arguments[1:])

@@ -1,4 +1,4 @@
-"""Values as the command line reads, prints, stores and compares them: plain host data, no session.
+"""Holds values of the command line as plain host data, without a session.
 
 ``run`` makes device values of parsed inputs and host values of results; everything between text and
 these classes needs no module and no device. (Records of the command line are NamedTuples where a start pays

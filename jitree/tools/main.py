@@ -1,35 +1,146 @@
-"""The command ``jitree``: finds the subcommand and turns its outcome into an exit code."""
+"""Runs the command ``jitree``: finds the subcommand, guards its output, returns an exit code.
+
+A failure to write the output ends a command; a failure to write messages does not. Neither commands a
+terminal: programs have names and messages of any kind.
+"""
 
 from __future__ import annotations
 
+import abc
+import errno
 import importlib
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from jitree import __version__
 from jitree.base.folding import keep_tracebacks
+from jitree.errors import UnavailableError, ignored, pass_interruption, printable
 from jitree.tools.reporting import report
-from jitree.tools.streams import Messages, Output, keep_standard_numbers
+
+_STANDARD: Final = (0, 1, 2)
 
 COMMANDS: Final = {
-    "run": ("jitree.tools.run", "call a function of a compiled module and print, store or check its results"),
-    "benchmark": ("jitree.tools.benchmark", "measure how long functions of a compiled module take"),
-    "compile": ("jitree.tools.compile", "make a module of an ONNX, StableHLO or MLIR file"),
-    "dump": ("jitree.tools.dump", "show what a compiled module holds"),
-    "diff": ("jitree.tools.diff", "call two compiled modules side by side and find where they depart"),
-    "reduce": ("jitree.tools.reduce", "write the one dispatch of a call that is wrong, to be run alone"),
-    "parameters": ("jitree.tools.parameters", "make, convert and show parameter archives"),
-    "check": ("jitree.tools.check", "run the functions of a compiled module that check themselves"),
-    "cache": ("jitree.tools.cache", "list, empty and fill the folder of machine code"),
-    "devices": ("jitree.tools.devices", "list the drivers and devices of this machine"),
+    "run": (
+        "jitree.tools.run:main",
+        "call a function of a compiled module and print, store or check its results",
+    ),
+    "benchmark": ("jitree.tools.benchmark:main", "measure how long functions of a compiled module take"),
+    "compile": ("jitree.tools.compile:main", "make a module of an ONNX, StableHLO or MLIR file"),
+    "dump": ("jitree.tools.dump:main", "show what a compiled module holds"),
+    "diff": (
+        "jitree.tools.comparing:diff_main",
+        "call two compiled modules side by side and find where they depart",
+    ),
+    "reduce": (
+        "jitree.tools.comparing:reduce_main",
+        "write the one dispatch of a call that is wrong, to be run alone",
+    ),
+    "parameters": ("jitree.tools.parameters:main", "make, convert and show parameter archives"),
+    "check": ("jitree.tools.check:main", "run the functions of a compiled module that check themselves"),
+    "cache": ("jitree.tools.cache:main", "list, empty and fill the folder of machine code"),
+    "devices": ("jitree.tools.devices:main", "list the drivers and devices of this machine"),
 }
-"""Module of every command (its ``main`` takes the arguments and returns the exit code) and what it does."""
+"""Function of every command, which takes the arguments and returns the exit code, and what it does."""
 
 
 EXIT_FAILURE: Final = 1
 EXIT_INTERRUPTED: Final = 130
+
+
+class Shown(abc.ABC):
+    """A stream of texts; ``stream`` is None where the process was started without it."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @property
+    def buffer(self) -> OutputBytes:
+        return OutputBytes(self)
+
+    def write(self, text: str) -> int:
+        self.do(lambda stream: _write(stream, printable(text)))
+        return len(text)
+
+    def writelines(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            self.write(text)
+
+    def flush(self) -> None:
+        self.do(lambda stream: stream.flush())
+
+    def do(self, action: Callable[[Any], object]) -> None:
+        """Does something with the stream."""
+        try:
+            if self._stream is None:
+                raise OSError(errno.EBADF, "it is closed")
+            action(self._stream)
+        except (OSError, ValueError) as error:  # the latter of one that the program has closed
+            pass_interruption(error)
+            self.discard()
+            self.fail(error)
+
+    @abc.abstractmethod
+    def fail(self, error: Exception) -> None:
+        """What follows when something cannot be written."""
+
+    def discard(self) -> None:
+        """Points the stream at nothing, so that the interpreter's own flush at exit fails no more."""
+        with ignored(OSError, ValueError, AttributeError), open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), self._stream.fileno())
+
+
+class OutputBytes:
+    """What takes bytes of a stream of texts."""
+
+    def __init__(self, shown: Shown) -> None:
+        self._shown = shown
+
+    def write(self, data: bytes | memoryview) -> int:
+        self._shown.do(lambda stream: stream.buffer.write(data))
+        return len(data)
+
+    def flush(self) -> None:
+        self._shown.do(lambda stream: stream.buffer.flush())
+
+
+class Output(Shown):
+    """What a command is called for."""
+
+    def fail(self, error: Exception) -> None:
+        if isinstance(error, BrokenPipeError):  # who reads it has read enough
+            raise error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UnavailableError(f"standard output cannot be written: {reason}") from None
+
+
+class Messages(Shown):
+    """What a command says beside its output. A message that cannot be written is dropped."""
+
+    def fail(self, error: Exception) -> None:
+        """The command goes on."""
+
+
+def _write(stream: Any, text: str) -> None:
+    try:
+        stream.write(text)
+    except UnicodeEncodeError as error:  # a terminal or file of another encoding
+        stream.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
+
+
+def keep_standard_numbers() -> None:
+    """Opens what a process was started without: a file that is opened later would get that number, and what
+    native code says would be written into it."""
+    for number in _STANDARD:
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
 
 
 def usage() -> str:
@@ -57,9 +168,10 @@ def _dispatch(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"jitree: unknown command '{command}'\n\n" if command else "")
         sys.stderr.write(usage())
         return EXIT_FAILURE
-    module = importlib.import_module(COMMANDS[command][0])
+    module, _, function = COMMANDS[command][0].partition(":")
+    main = getattr(importlib.import_module(module), function)
     keep_tracebacks()
-    code: int = module.main(arguments[1:])
+    code: int = main(arguments[1:])
     return code
 
 

@@ -1,4 +1,4 @@
-"""Profiles on the command line: ``--profile``, ``--device_profiling_*``, ``--print_device_statistics``."""
+"""Profiles by flags: ``--profile``, ``--device_profiling_*``, ``--print_device_statistics``."""
 
 from __future__ import annotations
 

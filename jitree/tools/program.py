@@ -1,4 +1,4 @@
-"""From flags to a loaded program: devices, session, modules, the function to call."""
+"""Loads a program by flags: devices, session, modules, the function to call."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jitree import errors
 from jitree.api.calls.declaration import without_twins
-from jitree.tools.confined import STANDARD_INPUT, is_confined, open_session
 from jitree.tools.flags import ParsedFlags
 from jitree.tools.profiling import check_flags
+from jitree.tools.sandbox_flags import STANDARD_INPUT, is_confined, open_session
 
 if TYPE_CHECKING:
     from jitree.api.function import Function

@@ -1,4 +1,4 @@
-"""What users see of a failure: one line on stderr, in the form of IREE's tools."""
+"""Reports failures as one line on stderr, in the form of IREE's tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``jitree run``: calls a function of a compiled module."""
+"""Calls a function of a compiled module: ``jitree run``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.base.scopes import deadline
 from jitree.errors import error_context
-from jitree.tools import devices, expected
+from jitree.tools import devices, outputs
 from jitree.tools import host_values as hv
-from jitree.tools.flag_table import flag_set
-from jitree.tools.flags import ParsedFlags, command
+from jitree.tools.flags import ParsedFlags, command, flag_set
+from jitree.tools.observe_flags import looking_into, require_finite
 from jitree.tools.outputs import write_outputs
 from jitree.tools.profiling import profiling, warm_up
 from jitree.tools.program import OpenedProgram, find_function, open_program
-from jitree.tools.seeing import looking_into, require_finite
 from jitree.tools.value_files import ValueFiles
 from jitree.tools.values import of_kind, parse_value, parse_values
 
@@ -68,8 +67,8 @@ def finish(function: Function, results: list[hv.HostValue], flags: ParsedFlags, 
             write_outputs(results, flags.texts("output"), limit, sys.stdout.write)
         return 0
     wanted = _parse_expected(function, flags.texts("expected_output"), files)
-    failures = expected.compare(results, wanted, tolerances(flags), limit)
-    sys.stdout.write("".join(failures) or expected.SUCCESS)
+    failures = outputs.compare(results, wanted, tolerances(flags), limit)
+    sys.stdout.write("".join(failures) or outputs.SUCCESS)
     return 1 if failures else 0
 
 
@@ -87,10 +86,10 @@ def _parse_expected(function: Function, texts: Sequence[str], files: ValueFiles)
     return values
 
 
-def tolerances(flags: ParsedFlags) -> expected.Tolerances:
+def tolerances(flags: ParsedFlags) -> outputs.Tolerances:
     """How close results have to be."""
     if flags.text("equality_mode") == "exact":
-        return expected.EXACT
+        return outputs.EXACT
     types = ("f16", "bf16", "f32", "f64")
     absolute = {name: flags.number(f"expected_{name}_threshold") for name in types}
-    return expected.Tolerances(absolute, flags.number("expected_rtol"))
+    return outputs.Tolerances(absolute, flags.number("expected_rtol"))

@@ -1,4 +1,4 @@
-"""Makes anew what is generated and comes with the package: ``python -m jitree.tools.ship_images``.
+"""Regenerates the generated files of the package: ``python -m jitree.tools.ship_images``.
 
 To be run after a change of the instruction table or of code that decides machine code, and after a merge.
 Images whose LLVM IR is as it was stay as they are; the same IR, numba, llvmlite and Python give the same

@@ -1,4 +1,4 @@
-"""Files that input values name: raw bytes, numpy arrays one after another in a file, numpy archives."""
+"""Reads input values from files: raw bytes, numpy arrays in sequence, numpy archives."""
 
 from __future__ import annotations
 

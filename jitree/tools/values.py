@@ -1,4 +1,4 @@
-"""The grammar of ``--input=`` and ``--expected_output=`` values.
+"""Parses the values of ``--input=`` and ``--expected_output=``.
 
     value     := scalar | tensor | "&" tensor | file | "(null)" | "(ignored)"
     tensor    := {dim "x"} type ["=" contents]

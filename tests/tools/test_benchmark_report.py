@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from jitree.tools.benchmark_machine import machine_context, machine_header
+from jitree.tools.benchmark_measure import machine_context, machine_header
 from jitree.tools.benchmark_report import (
     BenchmarkRow,
     ReportLayout,

@@ -13,8 +13,9 @@ from jitree.codegen import image
 from jitree.codegen.image import cache, contents
 from jitree.codegen.image.flat import FlatImage, Recipe
 from jitree.errors import InvalidArgumentError
+from jitree.tools import cache as cache_pack
 from jitree.tools import cache as command
-from jitree.tools import cache_contents, cache_warm
+from jitree.tools import cache_warm
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def test_list(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, "list").splitlines()
     assert lines[0] == f"{folder}: 3 images, 3.0 MiB of 256.0 MiB"
     assert lines[1:3] == ["", "NAME         SIZE  LAST USED         WHAT"]
-    assert lines[3] == "native        7 B  1971-01-02 00:00  " + cache_contents._DAMAGED
+    assert lines[3] == "native        7 B  1971-01-02 00:00  " + cache_pack._DAMAGED
     assert lines[4:] == [
         "kernel    3.0 MiB  1970-01-01 03:00  the kernels of a program",
         "loop        212 B  1970-01-01 01:00  the fast tier's loop",

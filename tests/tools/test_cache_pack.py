@@ -26,7 +26,7 @@ from jitree.errors import (
     UnavailableError,
 )
 from jitree.loaders.vmvx import kernels as vmvx_kernels
-from jitree.tools import cache_pack
+from jitree.tools import cache
 from tests.tools.command import ROOT
 from tests.tools.command import jitree as command
 
@@ -344,7 +344,7 @@ def test_wrong_usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_cannot_be_written(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_pack, "_built", lambda recipes, level: {bytes(32): b"code"})
+    monkeypatch.setattr(cache, "_built", lambda recipes, level: {bytes(32): b"code"})
     outcome = command("cache", "pack", DIGITS, "-o", tmp_path / "nowhere" / "x.jit")
     assert outcome.code == 1 and "UNAVAILABLE" in outcome.stderr and "cannot write" in outcome.stderr
     (tmp_path / "folder.jit").mkdir()
@@ -369,5 +369,5 @@ def test_builders_have_ended_before_their_folder_goes(
     """They write what building has taken when the last image is there."""
     monkeypatch.setenv("JITREE_TEST_BUILDS", str(tmp_path / "builds"))
     recipe = Recipe("late", "built late", "tests.codegen.image_texts:late_texts", 1.0, (b"late",))
-    assert len(cache_pack._built([recipe], "")) == 1
+    assert len(cache._built([recipe], "")) == 1
     assert (tmp_path / "builds").read_bytes() == b"late"

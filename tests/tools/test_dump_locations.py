@@ -10,7 +10,7 @@ import pytest
 import jitree
 from jitree.errors import FailedPreconditionError, locations
 from jitree.tools import dump
-from jitree.tools.dump_locations import location_lines
+from jitree.tools.dump_executables import location_lines
 from jitree.vmfb.archive import Archive
 from jitree.vmfb.module import read_module
 from tests.assembler import Assembler

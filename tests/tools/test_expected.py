@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitree.tools import host_values as hv
-from jitree.tools.expected import EXACT, Tolerances, compare
+from jitree.tools.outputs import EXACT, Tolerances, compare
 from jitree.tools.value_files import ValueFiles, array_tensor
 from jitree.tools.values import parse_value
 

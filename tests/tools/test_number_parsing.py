@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from jitree.errors import InvalidArgumentError
-from jitree.tools.element_parsing import find_element_type, parse_elements
-from jitree.tools.number_parsing import parse_float, parse_floats
+from jitree.tools.element_parsing import find_element_type, parse_elements, parse_float, parse_floats
 from tests.tools.command import run_echo
 
 _C = ctypes.CDLL(None)

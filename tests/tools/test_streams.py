@@ -15,8 +15,7 @@ import pytest
 
 import jitree
 from jitree.errors import UnavailableError, printable, tell
-from jitree.tools.main import COMMANDS, dispatch, guarded
-from jitree.tools.streams import keep_standard_numbers
+from jitree.tools.main import COMMANDS, dispatch, guarded, keep_standard_numbers
 from tests.tools.command import ECHO, PROGRAMS, ROOT
 from tests.tools.command import jitree as run
 
@@ -106,7 +105,7 @@ def test_processes_end_as_they_should(tmp_path: Path) -> None:
 def test_numbers_of_standard_streams_stay_theirs(tmp_path: Path) -> None:
     """What native code says is not written into a file that was opened later."""
     program = (
-        "import os; from jitree.tools.streams import keep_standard_numbers\n"
+        "import os; from jitree.tools.main import keep_standard_numbers\n"
         "os.closerange(0, 3); keep_standard_numbers()\n"
         f"file = os.open({str(tmp_path / 'numbers')!r}, os.O_WRONLY | os.O_CREAT)\n"
         "os.write(2, b'lost'); os.write(file, b'%d' % file)"

@@ -28,7 +28,7 @@ from jitree.params.entry import ParameterEntry, splat_entry
 from jitree.params.files import Access, Mode, ParameterFile
 from jitree.params.index import ParameterIndex as Index
 from jitree.params.metadata import tensor_type
-from jitree.tools.parameters_table import ParameterRow, table
+from jitree.tools.parameters import ParameterRow, table
 
 
 class FileHandle:

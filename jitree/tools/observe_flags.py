@@ -1,4 +1,4 @@
-"""What ``jitree run`` shows of dispatches: ``--tap``, ``--check_finite``."""
+"""Taps and checks dispatches by the flags ``--tap`` and ``--check_finite``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``--sandbox``: a program in a sandbox, whose devices and files the session opens itself."""
+"""Runs a program in a sandbox: ``--sandbox``. The session opens its devices and files."""
 
 from __future__ import annotations
 
