@@ -8,7 +8,7 @@ the same bit for bit. Other nests run as they stand, one element at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from math import prod
 from typing import Final
@@ -240,9 +240,7 @@ class _Planner:
         found: list[tuple[Polynomial, Level]] = []
         merged: set[Level] = set()
         for level in reversed(self._parallel):
-            if level.extent == 1:  # its counter is 0
-                continue
-            if level in merged:
+            if level.extent == 1 or level in merged:  # a counter that is 0
                 continue
             factor, whole = index.coefficient(level.counter), level
             for split in self._splits:  # from the innermost of each loop
@@ -278,7 +276,7 @@ class _Planner:
         if len({store.buffer for store in stores}) < len(stores):
             return False
         return all(
-            bool(store.index.coefficient(level.counter).terms) == (level in self._parallel)
+            bool(store.step(level).terms) == (level in self._parallel)
             for store in stores
             for level in self._structure.levels
         )
@@ -286,37 +284,32 @@ class _Planner:
     def _vector(self) -> Level | None:
         if all(level.extent == 1 for level in self._parallel):
             return None
-        index = self._structure.stores[0].index
+        store = self._structure.stores[0]
 
         def nearness(level: Level) -> float:
             """How near elements of its iterations are to each other."""
-            number = index.coefficient(level.counter).number
+            number = store.step(level).number
             return -abs(number) if number is not None else float("-inf")
 
         widest = max(self._parallel, key=lambda level: (level.count, nearness(level)))
         for level in self._parallel:
-            if index.coefficient(level.counter).number == 1:
+            if store.step(level).number == 1:
                 return widest if level.count <= NARROW and widest.count >= WIDE else level
         return widest
-
-    def _strided(self, vector: Level) -> Iterator[tuple[Value, ElementAccess]]:
-        """Loads whose lanes lie apart."""
-        for value, load in self._structure.loads.items():
-            coefficient = load.index.coefficient(vector.counter)
-            if coefficient.terms and coefficient.number != 1 and not (load.predicate or load.computed):
-                yield value, load
 
     def _transposed(self, vector: Level) -> tuple[dict[Value, Level], Level | None]:
         """The loads that lie along one other loop, and that loop: the last reduction, or a parallel one."""
         candidates = self._reductions[-1:] or [level for level in self._parallel if level is not vector]
         candidates = [level for level in candidates if level.count >= self._lanes]
+        apart = {  # loads whose lanes are
+            value: load
+            for value, load in self._structure.loads.items()
+            if load.step(vector).terms and load.step(vector).number != 1
+            if not (load.predicate or load.computed)
+        }
         best: tuple[dict[Value, Level], Level | None] = ({}, None)
         for level in reversed(candidates):
-            found = {
-                value: level
-                for value, load in self._strided(vector)
-                if load.index.coefficient(level.counter).number == 1
-            }
+            found = {value: level for value, load in apart.items() if load.step(level).number == 1}
             if len(found) > len(best[0]):
                 best = found, level
         return best

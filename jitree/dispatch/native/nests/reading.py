@@ -106,6 +106,12 @@ class PolynomialReader:
             polynomial = self._polynomials[value] = self._read(value)
         return polynomial
 
+    def try_read(self, value: Value) -> Polynomial | None:
+        try:
+            return self.read(value)
+        except NotANest:
+            return None
+
     def _read(self, value: Value) -> Polynomial:
         operation, operands = value.operation, value.operands
         if operation == "const.i64":
@@ -139,9 +145,8 @@ class PolynomialReader:
 
     def _is_linear(self, value: Value) -> bool:
         """Whether it is a polynomial, in which what is computed has constant factors."""
-        try:
-            polynomial = self.read(value)
-        except NotANest:
+        polynomial = self.try_read(value)
+        if polynomial is None:
             return False
         self.inner.append(polynomial)
         if not (polynomial.symbols() & self.computed or self.is_invariant(value)):

@@ -56,12 +56,9 @@ def recognise(loop: SsaLoop) -> tuple[Structure, PolynomialReader]:
     stored = {store.buffer for store in body.stores}
     if any(load.operands[0] in stored for load in reader.hoisted):
         raise NotANest("an index out of a buffer that is stored to")
-    levels = tuple(reader.levels.values())
-    counters = tuple(reader.levels)
-    stores = tuple(body.stores)
-    return Structure(
-        loop, outermost, levels, body.loads, stores, body.choices, body.conditions, counters
-    ), reader
+    levels, counters = tuple(reader.levels.values()), tuple(reader.levels)
+    found = body.loads, tuple(body.stores), body.choices, body.conditions
+    return Structure(loop, outermost, levels, *found, counters), reader
 
 
 def _level(reader: PolynomialReader, loop: SsaLoop) -> Level:
@@ -82,10 +79,9 @@ def _level(reader: PolynomialReader, loop: SsaLoop) -> Level:
     if any(not is_pure(instruction) for instruction in header.instructions[:-1]):
         raise NotANest("other statements in a loop's header")
     initial, stepped = _entering_and_stepped(loop, counter)
-    step = stepped.operands[1] if stepped.operation == "add.i64" else None
-    if step is not None and stepped.operands[0] is not counter:
-        step = stepped.operands[0] if stepped.operands[1] is counter else None
-    number = reader.read(step).number if step is not None else None
+    steps = [operand for operand in stepped.operands if operand is not counter]
+    is_step = stepped.operation == "add.i64" and len(steps) == 1
+    number = reader.read(steps[0]).number if is_step else None
     if number is None or not 0 < number < 1 << 31:
         raise NotANest("a counter that is not stepped by a positive constant")
     bound = reader.read(condition.operands[1])
@@ -128,11 +124,8 @@ def _is_settled_division(reader: PolynomialReader, instruction: SsaInstruction) 
     """Whether it is a division that is known to succeed, because it is no division any more."""
     if not instruction.mnemonic.startswith(("div.i64", "rem.i64")):
         return False
-    try:
-        reader.read(instruction.results[0])
-    except NotANest:
-        return False
-    return not reader.is_invariant(instruction.results[0])
+    (result,) = instruction.results
+    return reader.try_read(result) is not None and not reader.is_invariant(result)
 
 
 class _Body:
@@ -171,11 +164,8 @@ class _Body:
             if condition.operation == "and.i32":
                 self._read_condition(operand)
             elif condition.operation.startswith("cmp.lt.i64"):
-                try:
-                    polynomial = self._reader.read(operand)
-                except NotANest:
-                    continue
-                if not polynomial.symbols() & self._reader.computed:
+                polynomial = self._reader.try_read(operand)
+                if polynomial is not None and not polynomial.symbols() & self._reader.computed:
                     self.conditions[operand] = polynomial
 
     def _predicate(self, block: Block) -> Predicate:
@@ -213,15 +203,9 @@ class _Body:
         parts = separated(self._reader.read(instruction.operands[1]), self._reader.computed)
         if parts is None or (parts[1] and not instruction.results):
             raise NotANest("a place to store to, or a factor, that is computed for each element")
-        access = ElementAccess(
-            instruction,
-            mnemonic.split(".")[2],
-            buffer,
-            parts[0],
-            self._predicates[block],
-            len(self.loads) + len(self.stores),
-            parts[1],
-        )
+        element, position = mnemonic.split(".")[2], len(self.loads) + len(self.stores)
+        place = buffer, parts[0], self._predicates[block], position, parts[1]
+        access = ElementAccess(instruction, element, *place)
         if instruction.results:
             self.loads[instruction.results[0]] = access
         else:
@@ -269,12 +253,11 @@ class Dependence:
         for load in structure.loads:  # those that no store needs are in the guard, too
             for value in self._inputs(load):
                 self.of(value)
-        polynomials = [access.index for access in (*structure.loads.values(), *structure.stores)]
+        polynomials = [access.index for access in structure.accesses]
         for level in (structure.outermost, *reader.levels.values()):
             polynomials += [level.initial, level.bound]
         for polynomial in polynomials:
-            symbols = polynomial.symbols() - set(structure.counters)
-            self.invariants.update(dict.fromkeys(sorted(symbols, key=lambda value: value.number)))
+            self._need(polynomial)
         if self.weight > LARGEST_BODY:
             raise NotANest("a body of more than 400 instructions")
 
@@ -334,15 +317,16 @@ class Dependence:
 
     def _weigh(self, value: Value) -> None:
         if value in self._reader.variables:
-            symbols = self._reader.variables[value].symbols() - set(self._structure.counters)
-            self.invariants.update(dict.fromkeys(sorted(symbols, key=lambda symbol: symbol.number)))
-            return
-        if self._reader.is_invariant(value):
-            if not value.operation.startswith("const."):
-                self.invariants[value] = None
-            return
-        function = value.operation in FUNCTIONS or value.operation in LIBRARY
-        self.weight += FUNCTION_WEIGHT if function else 1
+            self._need(self._reader.variables[value])
+        elif not self._reader.is_invariant(value):
+            is_function = value.operation in FUNCTIONS or value.operation in LIBRARY
+            self.weight += FUNCTION_WEIGHT if is_function else 1
+        elif not value.operation.startswith("const."):
+            self.invariants[value] = None
+
+    def _need(self, polynomial: Polynomial) -> None:
+        symbols = polynomial.symbols() - set(self._structure.counters)
+        self.invariants.update(dict.fromkeys(sorted(symbols, key=lambda value: value.number)))
 
 
 def conditions(predicate: Predicate) -> list[Value]:
