@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from jitree.hal.stream_record import BY_GRAPH, PROGRAM, STREAM
-from jitree.modules.hal.native import ways
+from jitree.modules.hal.native import launches
 from jitree.modules.hal.native.records import ProgramRecord, StreamRecord
 from tests.cuda.test_chains import GRAPH, LAUNCHES, Calls
 from tests.cuda.test_chains import SINGLY as LAUNCH
@@ -23,16 +23,16 @@ class Timed:
         self.stream = StreamRecord(self._words[0].buffer_info()[0])
         self.program = ProgramRecord(self._words[1].buffer_info()[0])
         self.now = 1
-        monkeypatch.setattr(ways, "ticks", lambda: self.now)
+        monkeypatch.setattr(launches, "ticks", lambda: self.now)
 
     def run(self, by_graph: int, singly: int) -> bool:
         """Whether the launches of one more run are single ones; the times that both ways take."""
-        is_singly = ways.is_sooner_singly(self.stream, self.program)
+        is_singly = launches.is_sooner_singly(self.stream, self.program)
         self.stream.tick += 1
         self.stream.worked = self.stream.tick
         self.now += singly if is_singly else by_graph
         self.stream.completed = self.stream.tick
-        ways.note_end(self.stream, self.stream.tick)
+        launches.note_end(self.stream, self.stream.tick)
         self.now += 1000  # until the next run
         return is_singly
 
@@ -46,7 +46,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Timed:
 
 
 def test_the_quicker_way_is_taken(timed: Timed) -> None:
-    first = timed.runs(ways.FIRST_TRIAL, 340, 300)
+    first = timed.runs(launches.FIRST_TRIAL, 340, 300)
     assert not any(first[:-1]) and first[-1]
     assert sum(timed.runs(1000, 340, 300)) > 985
 
@@ -71,39 +71,39 @@ def test_a_slow_run_does_not_count(timed: Timed) -> None:
 
 def test_runs_of_which_the_end_is_not_known(timed: Timed) -> None:
     stream = timed.stream
-    assert not ways.is_sooner_singly(stream, timed.program)
+    assert not launches.is_sooner_singly(stream, timed.program)
     stream.tick = 1  # an upload
-    assert not ways.is_sooner_singly(stream, timed.program)
+    assert not launches.is_sooner_singly(stream, timed.program)
     stream.worked = 1  # the device works: it says nothing
-    assert not ways.is_sooner_singly(stream, timed.program)
+    assert not launches.is_sooner_singly(stream, timed.program)
     assert (stream.way, timed.program.changes) == (BY_GRAPH, 2)
     assert timed.program.graph_time == 0
 
 
 def test_another_submission_has_another_time(timed: Timed) -> None:
     stream = timed.stream
-    ways.is_sooner_singly(stream, timed.program)
+    launches.is_sooner_singly(stream, timed.program)
     stream.tick, timed.now = 2, 50
-    ways.note_end(stream, 2)
+    launches.note_end(stream, 2)
     assert stream.ended == 0
-    ways.note_end(stream, 1)
+    launches.note_end(stream, 1)
     timed.now = 90
-    ways.note_end(stream, 1)  # waited for again
-    ways.take_time(stream, timed.program)
+    launches.note_end(stream, 1)  # waited for again
+    launches.take_time(stream, timed.program)
     assert timed.program.graph_time == 49
-    ways.take_time(stream, timed.program)
+    launches.take_time(stream, timed.program)
     assert timed.program.graph_time == 49
 
 
 def test_a_program_that_is_gone_is_left_alone(timed: Timed) -> None:
     """Another one has its place in memory, or a list of another shape comes next."""
-    ways.is_sooner_singly(timed.stream, timed.program)
+    launches.is_sooner_singly(timed.stream, timed.program)
     timed.stream.tick, timed.now = 1, 50
-    ways.note_end(timed.stream, 1)
+    launches.note_end(timed.stream, 1)
     words = array("q", bytes(PROGRAM.size))
-    ways.is_sooner_singly(timed.stream, ProgramRecord(words.buffer_info()[0]))
+    launches.is_sooner_singly(timed.stream, ProgramRecord(words.buffer_info()[0]))
     timed.program.changes = 0
-    ways.is_sooner_singly(timed.stream, timed.program)
+    launches.is_sooner_singly(timed.stream, timed.program)
     assert timed.program.graph_time == 0
 
 

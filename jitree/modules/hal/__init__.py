@@ -1,4 +1,4 @@
-"""Module ``hal``: devices, buffers, fences, command buffers and queues as compiled programs call them."""
+"""Answer what compiled programs ask of devices, buffers, fences, command buffers and queues."""
 
 from jitree.modules.hal.module import HalModule
 

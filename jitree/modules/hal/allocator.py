@@ -1,4 +1,4 @@
-"""``hal.allocator.*``"""
+"""Answer ``hal.allocator.*``: allocate and import memory, choose where."""
 
 from __future__ import annotations
 

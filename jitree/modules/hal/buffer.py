@@ -1,4 +1,4 @@
-"""``hal.buffer.*``"""
+"""Answer ``hal.buffer.*``: check, read and write bytes of buffers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hal.buffer_view.*``"""
+"""Answer ``hal.buffer_view.*``: make, check and trace tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hal.command_buffer.*``"""
+"""Answer ``hal.command_buffer.*``: record dispatches and collectives."""
 
 from __future__ import annotations
 

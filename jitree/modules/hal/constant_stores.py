@@ -1,5 +1,6 @@
-"""Whether a program may store to its constants, as far as its bytecode says: then it works on a copy of those
-that are not its own to change, wherever they lie.
+"""Find out from bytecode whether a program may store to its constants.
+
+Then it works on a copy of those that are not its own to change, wherever they lie.
 
 Compilers have some operations work in place on a constant. Which bindings a kernel may store to its loader
 says; of kernels that are machine code nobody knows, but compilers bind results last. Which buffers are bound

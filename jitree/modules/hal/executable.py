@@ -1,4 +1,4 @@
-"""``hal.executable.*``"""
+"""Answer ``hal.executable.*``: load executables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hal.fence.*``"""
+"""Answer ``hal.fence.*``: make, join, fail and wait for fences."""
 
 from __future__ import annotations
 

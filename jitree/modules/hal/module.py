@@ -1,4 +1,4 @@
-"""The host module ``hal``, and what it keeps per context."""
+"""Export the rows of module ``hal``, and keep its state of a context."""
 
 from __future__ import annotations
 

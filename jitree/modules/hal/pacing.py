@@ -1,4 +1,4 @@
-"""Operations of queues that a program submits: it goes on when it is not too far ahead of them."""
+"""Hold up programs that submit operations too far ahead."""
 
 from __future__ import annotations
 

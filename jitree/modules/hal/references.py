@@ -1,4 +1,4 @@
-"""Reference types of the ``hal`` module, and the checks of reference arguments.
+"""Check the types of reference arguments of ``hal``.
 
 Programs pass references without static types: any of them may be null or of another type. A row of an import
 table declares its parameters by name and type; :func:`checked` generates the one function that tests

@@ -12,8 +12,7 @@ from jitree.api.calls.native.sequences import item_of, length_of, store_number
 from jitree.api.calls.native.undeclared import pass_undeclared
 from jitree.codegen.primitives import call, load64, stack, store64, unlikely
 from jitree.codegen.record import place_of
-from jitree.modules.hal.native.entries import STATE_RELEASED, bury, release
-from jitree.modules.hal.native.lists import new_list
+from jitree.modules.hal.native.entries import STATE_RELEASED, bury, new_list, release
 from jitree.modules.hal.native.records import Entry, State
 from jitree.regs.layout import LIST_F32, LIST_F64, LIST_I8, LIST_I64, LIST_REF, LIST_SLOT, LIST_VARIANT
 

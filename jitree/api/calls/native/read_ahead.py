@@ -15,11 +15,11 @@ from jitree.hal.enums import MemoryAccess, MemoryType
 from jitree.modules.hal.native.buffers import place_number, take_storage
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
 from jitree.modules.hal.native.known import is_own
+from jitree.modules.hal.native.launches import include
 from jitree.modules.hal.native.layout import POOL_COUNT
 from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State, StreamRecord
 from jitree.modules.hal.native.registers import DONE
 from jitree.modules.hal.native.transfers import move
-from jitree.modules.hal.native.ways import include
 from jitree.regs.counting import retain
 from jitree.regs.layout import LINK_POOLED, PLACE_SHIFT
 from jitree.types import ENCODING_DENSE

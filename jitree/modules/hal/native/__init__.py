@@ -1,5 +1,4 @@
-"""Machine code for imports of ``hal``, also of programs without a device, see the README; which imports have
-it, and its image."""
+"""Find the machine code of imports of ``hal``, see the README."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hal.buffer.*``, ``hal.device.queue.alloca`` and ``dealloca``, ``hal.device.allocator``."""
+"""Make, read, write and free buffers (``hal.buffer.*``, ``queue.alloca`` and ``dealloca``). Machine code."""
 
 from __future__ import annotations
 

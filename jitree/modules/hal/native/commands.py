@@ -1,25 +1,20 @@
-"""``hal.command_buffer.*``: checks of what is recorded, as ``jitree.hal.command_buffer`` makes them."""
+"""Record command buffers in memory of fixed size; dispatches are in ``dispatches.py``.
+
+What does not fit, or would fail, is left to Python, which takes over what has been recorded so far.
+"""
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import call
+from jitree.codegen.primitives import call, load64, store64
 from jitree.codegen.record import place_of
 from jitree.hal.command_buffer import CommandBufferMode, CommandCategory
-from jitree.hal.command_layout import KIND_BARRIER, KIND_COPY, KIND_FILL, KIND_UPDATE
+from jitree.hal.command_layout import KIND_BARRIER, KIND_COPY, KIND_FILL, KIND_UPDATE, PATCH, SLOT
 from jitree.hal.enums import MAXIMUM_UPDATE, QUEUE_AFFINITY_ANY, BufferUsage, MemoryAccess
+from jitree.hal.local.executor.records import Command, row_at
 from jitree.modules.hal.native.buffers import is_reachable, keeper, place_number, range_length
-from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release_recording
-from jitree.modules.hal.native.layout import DATA, SLOTS
-from jitree.modules.hal.native.recording import (
-    add_range,
-    add_slot_range,
-    has_room,
-    keep,
-    new_row,
-    take_recording,
-    use_slot,
-)
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord, Recording, State
+from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release_recording, sweep
+from jitree.modules.hal.native.layout import DATA, KEPT, OPERANDS, PATCHES, ROWS, SLOTS
+from jitree.modules.hal.native.records import BindingSlot, Entry, HandlePoolRecord, Patch, Recording, State
 from jitree.modules.hal.native.registers import (
     REFUSED,
     argument_count,
@@ -31,6 +26,7 @@ from jitree.modules.hal.native.registers import (
     queue_of,
     reference,
 )
+from jitree.regs.counting import retain
 from jitree.regs.layout import ACCESS_READ, KIND_BUFFER, OWNER_CODE
 
 _ANY = int(CommandCategory.ANY)
@@ -40,8 +36,119 @@ _SOURCE = int(BufferUsage.TRANSFER_SOURCE)
 _TARGET = int(BufferUsage.TRANSFER_TARGET)
 _READ = int(MemoryAccess.READ)
 _WRITE = int(MemoryAccess.WRITE)
+PATCH_SIZE = PATCH.size
+SLOT_SIZE = SLOT.size
 NO_SLOT = -1
 """Refused where a buffer is null."""
+
+
+# -- memory ---------------------------------------------------------------------------------------------
+
+
+def take_recording(state: State, handle_pool: HandlePoolRecord) -> Recording:
+    """Memory for an empty command buffer, 0 when there is none."""
+    recording = handle_pool.arenas
+    if not recording:
+        sweep(state)
+        recording = handle_pool.arenas
+        if not recording:
+            return Recording(0)
+    handle_pool.arenas = recording.next
+    recording.ready = 0
+    recording.copies = 0
+    recording.slot_count = 0
+    recording.submitted = 0
+    recording.constant_count = 0
+    recording.data_count = 0
+    recording.kept_count = 0
+    recording.pushed_bindings = 0
+    recording.pushed_constants = 0
+    table = recording.list
+    table.row_count = 0
+    table.operand_count = 0
+    table.patch_count = 0
+    table.local_memory = 0
+    return recording
+
+
+def has_room(recording: Recording, rows: int, operands: int, handles: int) -> bool:
+    """Whether so many commands, ranges and handles can be appended."""
+    table = recording.list
+    scale = recording.scale
+    return (
+        table.row_count + rows <= ROWS * scale
+        and table.operand_count + operands <= OPERANDS * scale
+        and table.patch_count + operands <= PATCHES * scale
+        and recording.kept_count + handles <= KEPT * scale
+    )
+
+
+def keep(recording: Recording, handle: Entry) -> int:
+    """Keeps an object as long as the command buffer; the position among those that are kept."""
+    kept = recording.kept
+    count = recording.kept_count
+    for index in range(count):
+        if load64(kept + 8 * index) == place_of(handle):
+            return index
+    store64(kept + 8 * count, place_of(retain(handle)))
+    recording.kept_count = count + 1
+    return count
+
+
+def new_row(recording: Recording, kind: int, operands: int) -> Command:
+    """Appends a command whose ``operands`` ranges are the next ones; fields that it does not have are 0."""
+    table = recording.list
+    count = table.row_count
+    row = row_at(table, count)
+    for index in range(8):
+        store64(place_of(row) + 8 * index, 0)
+    row.kind = kind
+    row.operand = table.operand_count if operands > 0 else 0
+    row.operand_count = operands
+    table.row_count = count + 1
+    return row
+
+
+def add_range(recording: Recording, address: int, length: int, access: int) -> None:
+    """Appends a range that is known, of a buffer that allows so much."""
+    table = recording.list
+    count = table.operand_count
+    store64(table.addresses + 8 * count, address)
+    store64(table.lengths + 8 * count, length)
+    store64(table.accesses + 8 * count, access)
+    table.operand_count = count + 1
+
+
+def add_slot_range(recording: Recording, slot: int, offset: int, length: int, alignment: int) -> None:
+    """Appends a range of what a submission has in a slot."""
+    table = recording.list
+    number = table.patch_count
+    patch = Patch(table.patches + number * PATCH_SIZE)
+    patch.operand = table.operand_count
+    patch.slot = slot
+    patch.offset = offset
+    patch.length = length
+    patch.alignment = alignment - 1
+    table.patch_count = number + 1
+    add_range(recording, 0, 0, 0)
+
+
+def use_slot(recording: Recording, slot: int, usage: int, access: int) -> None:
+    """Notes what a submission must have in a slot."""
+    slots = recording.slots
+    count = recording.slot_count
+    while count <= slot and count < SLOTS:
+        store64(slots + count * SLOT_SIZE, 0)
+        store64(slots + count * SLOT_SIZE + 8, 0)
+        count += 1
+        recording.slot_count = count
+    row = BindingSlot(slots + slot * SLOT_SIZE)
+    row.used = 1
+    row.usage |= usage
+    row.access |= access
+
+
+# -- command buffers -------------------------------------------------------------------------------------
 
 
 def commands_create(

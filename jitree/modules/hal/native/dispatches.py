@@ -1,4 +1,4 @@
-"""``hal.command_buffer.dispatch``, and the look-up of the functions that are dispatched."""
+"""Record dispatches, and look up the functions that are dispatched. Machine code."""
 
 from __future__ import annotations
 
@@ -19,9 +19,16 @@ from jitree.hal.enums import MAXIMUM_BINDINGS, MAXIMUM_CONSTANTS, MAXIMUM_SET_BI
 from jitree.hal.local.executor.records import KernelEntry, row_at
 from jitree.hal.pipeline_layout import PIPELINE
 from jitree.modules.hal.native.buffers import is_reachable, keeper, range_length
-from jitree.modules.hal.native.commands import recording_of
+from jitree.modules.hal.native.commands import (
+    add_range,
+    add_slot_range,
+    has_room,
+    keep,
+    new_row,
+    recording_of,
+    use_slot,
+)
 from jitree.modules.hal.native.layout import CONSTANTS, PUSHED
-from jitree.modules.hal.native.recording import add_range, add_slot_range, has_room, keep, new_row, use_slot
 from jitree.modules.hal.native.records import Entry, HandlePoolRecord, PipelineRecord, Recording, State
 from jitree.modules.hal.native.registers import (
     REFUSED,

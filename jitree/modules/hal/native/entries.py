@@ -1,8 +1,8 @@
-"""Handles of native fast paths: taken from the table's pools, counted, given back. Machine code."""
+"""Take handles from the table's pools, count them, give them back. Machine code."""
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import apart, load64, store64, unlikely
+from jitree.codegen.primitives import apart, below, load64, store64, unlikely
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.layout import ACCOUNT_SIZE, ACCOUNTS, HANDLE_POOL, POOL_COUNT, STORAGE_POOLS
 from jitree.modules.hal.native.records import HandlePoolRecord, Recording, State
@@ -12,6 +12,7 @@ from jitree.regs.layout import (
     KIND_FREE,
     KIND_LIST,
     KIND_STORAGE,
+    LIST_CAPACITY,
     LIST_REF,
     LIST_SLOT,
     OWNER_CODE,
@@ -178,3 +179,22 @@ def free_entry(handle_pool: HandlePoolRecord, entry: Entry) -> None:
     if entry:
         free(handle_pool, entry, place_of(handle_pool) + HANDLE_POOL_RELEASED)
     bury(handle_pool, place_of(handle_pool) + HANDLE_POOL_RELEASED)
+
+
+# -- lists of programs ---------------------------------------------------------------------------------
+
+
+def new_list(state: State, element_type: int, capacity: int) -> int:
+    """A reference to a ``vm.list`` without elements; 0 where there is none idle, or it has to have more than
+    LIST_CAPACITY slots, which lists keep when they are freed (they are all 0 then)."""
+    handle_pool = state.handle_pool
+    if below(LIST_CAPACITY, capacity):
+        return 0
+    if unlikely(not handle_pool.lists):
+        sweep(state)
+        if not handle_pool.lists:
+            return 0
+    made = handle_pool.lists
+    handle_pool.lists = made.link
+    made.element_type = element_type
+    return place_of(begun(handle_pool, made, KIND_LIST))

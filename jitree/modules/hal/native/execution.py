@@ -1,4 +1,4 @@
-"""``hal.device.queue.execute`` and ``execute.indirect``: lists run on the calling thread and its team."""
+"""Run command buffers on the calling thread and its team (``hal.device.queue.execute``)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""``hal.fence.*``: a fence is a word, REACHED when known to be, which it stays. Python publishes it for
-those it made or looked at, which only Python signals. PROMISED is one that the stream reaches when the
-submission is done whose number is the fence's address.
+"""Make, signal, join and wait for fences (``hal.fence.*``). Machine code.
+
+A fence is a word, REACHED when known to be, which it stays. Python publishes it for those it made or looked
+at, which only Python signals. PROMISED is one that the stream reaches when the submission is done whose
+number is the fence's address.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from jitree.codegen.atomics import atomic_add, atomic_load, atomic_replace
 from jitree.codegen.primitives import call_int, greater, unlikely
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import new_entry
+from jitree.modules.hal.native.launches import note_end
 from jitree.modules.hal.native.layout import PROMISED, REACHED
 from jitree.modules.hal.native.records import Entry, HandlePoolRecord, Queue, State, StreamRecord
 from jitree.modules.hal.native.registers import (
@@ -22,7 +25,6 @@ from jitree.modules.hal.native.registers import (
     queue_of,
     reference,
 )
-from jitree.modules.hal.native.ways import note_end
 from jitree.regs.layout import OWNER_CODE, PATIENT
 
 _DEFERRED = 17

@@ -1,4 +1,4 @@
-"""What a handle table gives to fast paths, and the Python objects of what they made."""
+"""Fill a handle table's pools, and make Python objects of their entries."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""``hal_inline.buffer.allocate`` and ``storage``, ``hal_loader.executable.dispatch``: programs without a
-device, whose buffers are memory of the host and whose kernels run on the calling thread, alone.
+"""Allocate and dispatch for programs without a device (``hal_inline``, ``hal_loader``). Machine code.
+
+Their buffers are memory of the host, and their kernels run on the calling thread, alone.
 
 Machine code allocates from the pools of a local device, and runs nothing while an observer of
 the device is attached.

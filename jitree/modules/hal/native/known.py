@@ -1,4 +1,4 @@
-"""What the host knows of a device's memory: the first bytes of arguments that it has just uploaded.
+"""Remember the first bytes of arguments that the host has just uploaded.
 
 A program that wants to see such bytes, as a decoder its position, copies them to memory that the host sees,
 and waits. As nothing but uploads has been submitted since, the host can write them there itself.

@@ -1,4 +1,4 @@
-"""Memory that fast paths and Python share, besides handle entries, queues and command lists."""
+"""Lay out the records that machine code and Python share for imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that fast paths take from lists in the HANDLE_POOL record: for buffers, and for command buffers."""
+"""Lend memory for buffers and command buffers to machine code."""
 
 from __future__ import annotations
 

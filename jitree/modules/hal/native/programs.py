@@ -1,4 +1,4 @@
-"""Python's side of the table of programs: which command lists fast paths submit to a stream."""
+"""Keep the table of command lists that machine code submits to a stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command buffers that fast paths recorded, as Python's objects."""
+"""Make Python objects of command buffers that machine code has recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of machine code that fast paths and calls share, by name of their fields."""
+"""Name the fields of records that imports and calls share in machine code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments and results of fast paths. Machine code.
+"""Read arguments of imports from registers, and write results. Machine code.
 
 ``words`` are (tag, register) pairs of arguments, then of results; two numbers in front say how many.
 """

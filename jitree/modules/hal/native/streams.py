@@ -1,4 +1,4 @@
-"""Command lists that enter a device's stream, as graphs of the table of programs.
+"""Submit command lists to a device's stream, as graphs of the table of programs.
 
 A list is found by the shapes of its rows. What varies between lists of one shape, the words of their
 launches, is compared with those of the last run of each graph; the one with fewer differences is changed.
@@ -33,9 +33,9 @@ from jitree.hal.stream_record import (
     SUBMITTING,
 )
 from jitree.modules.hal.native.buffers import take_storage
-from jitree.modules.hal.native.chains import CHAIN_SIZE, launch_singly
 from jitree.modules.hal.native.entries import STATE_RELEASED, release
 from jitree.modules.hal.native.known import forget, remember
+from jitree.modules.hal.native.launches import CHAIN_SIZE, is_sooner_singly, launch_singly
 from jitree.modules.hal.native.layout import POOL_COUNT
 from jitree.modules.hal.native.records import (
     ChainRecord,
@@ -48,7 +48,6 @@ from jitree.modules.hal.native.records import (
     StreamRecord,
 )
 from jitree.modules.hal.native.registers import DONE, REFUSED
-from jitree.modules.hal.native.ways import is_sooner_singly
 
 INSTANCE_SIZE = INSTANCE.size
 NODE_SIZE = KERNEL_NODE.size

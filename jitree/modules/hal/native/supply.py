@@ -1,5 +1,4 @@
-"""What Python does for the fast paths that gave up: it gives them what they lacked, and the next one need
-not."""
+"""Supply what machine code lacked when it gave up a call."""
 
 from __future__ import annotations
 

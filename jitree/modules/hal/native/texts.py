@@ -1,4 +1,4 @@
-"""The LLVM IR of all fast paths. Only the builder and tests import this."""
+"""Write the LLVM IR of all imports. Only the builder and tests import this."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PACKAGE = "jitree.modules.hal.native"
 
 def generate() -> Generated:
     found: list[IntegerFunction] = [_find("entries", SWEEP), _find("entries", FREE)]
-    found += [_find("lists", NEW_LIST)]
+    found += [_find("entries", NEW_LIST)]
     found += [_find("streams", TAKE_OVER), _find("streams", HAND_OVER), _find("fences", IS_DONE)]
     entries: list[str] = []
     symbols = []

@@ -1,4 +1,4 @@
-"""``hal.device.queue.fill``, ``update`` and ``copy``: little at once, much as lists of one command are."""
+"""Fill, update and copy buffers in a queue: little at once, much as lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hal.buffer_view.*``"""
+"""Make, check and read buffer views (``hal.buffer_view.*``). Machine code."""
 
 from __future__ import annotations
 
