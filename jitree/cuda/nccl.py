@@ -138,7 +138,7 @@ def _share(library: Nccl, stream: Stream, communicator: int, address: int) -> No
 
 
 class Communicator:
-    """What NCCL has of one member of a group; it ends once."""
+    """Owns what NCCL has of one member of a group; it ends once."""
 
     def __init__(
         self, library: Nccl, context: CudaContext, handle: int, presence: Presence | None = None
@@ -252,7 +252,7 @@ def release_abandoned() -> None:
 
 
 class Identifier(ctypes.Structure):
-    """ncclUniqueId; passed by value."""
+    """Declares ncclUniqueId, which is passed by value."""
 
     _fields_ = (("bytes", ctypes.c_char * IDENTIFIER_SIZE),)
 
@@ -287,7 +287,7 @@ _FUNCTIONS: Final = {
 
 
 class Nccl:
-    """The functions of a loaded library."""
+    """Calls the functions of a loaded library."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         """UNAVAILABLE for a library that is too old."""
