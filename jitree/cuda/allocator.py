@@ -57,7 +57,7 @@ _PINNED_REGION: Final = 16 << 20
 
 _SPARE_PART: Final = 16
 """This part of the device's memory fast paths of one session may keep."""
-_PATIENCE: Final = 0.1
+_LOCK_SECONDS: Final = 0.1
 """Seconds that giving back waits for the lock. A device that is forgotten ends where the garbage collector
 runs, which may be on the thread that has it; what is cut then comes back later, and all regions after it."""
 _MOST_PINNED: Final = 2 << 30
@@ -103,7 +103,7 @@ class LentPiece(Ending):
 
 
 class CudaAllocator(LendingAllocator):
-    """Memory for one device; every request for something host-visible is served with pinned memory."""
+    """Allocates a device's memory. Every request for something host-visible is served with pinned memory."""
 
     def __init__(self, stream: Stream) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ class CudaAllocator(LendingAllocator):
             with suppress(StatusError):  # a lost device takes nothing back, but frees its memory
                 stream.reclaim()
             stream.finish()
-            if self._lock.acquire(timeout=_PATIENCE):
+            if self._lock.acquire(timeout=_LOCK_SECONDS):
                 try:
                     self._trim()
                 finally:

@@ -118,7 +118,7 @@ def load_bindings() -> Any:
 
 
 class Api:
-    """Checked calls of one device."""
+    """Calls the driver for one device, and checks every call."""
 
     __slots__ = ("driver", "lost", "name")
 

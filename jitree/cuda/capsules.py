@@ -18,7 +18,7 @@ _READ_ONLY: Final = 1
 
 
 class Contents(NamedTuple):
-    """A dense tensor as capsules describe it."""
+    """Describes a dense tensor as capsules do."""
 
     address: int
     shape: tuple[int, ...]
@@ -65,7 +65,7 @@ def make(contents: Contents, keeper: object, max_version: tuple[int, int] | None
 
 
 class Taken:
-    """A tensor of another library, which is given back when this object dies."""
+    """Owns another library's tensor, and gives it back when this object dies."""
 
     def __init__(self, record: Managed | Versioned) -> None:
         """ValueError for a version that is not known."""

@@ -50,7 +50,7 @@ LOOK_SECONDS: Final = 0.05
 
 
 class CudaChannel(Channel):
-    """One member of a group."""
+    """Joins a group as one member of it."""
 
     def __init__(self, library: nccl.Nccl, context: CudaContext, watch: GroupWatch) -> None:
         """Of no group before :meth:`join`."""
@@ -187,7 +187,7 @@ class _Flight:
 
 
 class GroupWatch:
-    """The groups that a device is in."""
+    """Watches the groups that a device is in."""
 
     def __init__(self, stream: Stream, seconds: float = USUAL_SECONDS) -> None:
         """``seconds``: for which a member may be late."""

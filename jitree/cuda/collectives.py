@@ -39,7 +39,7 @@ _NO_MEMBER: Final = 0xFFFF
 
 
 class CollectiveCall(NamedTuple):
-    """A collective with the ranges of one run; addresses are the device's, lengths bytes."""
+    """Binds a collective to the ranges of one run. Addresses are the device's, lengths bytes."""
 
     collective: Collective
     send: int

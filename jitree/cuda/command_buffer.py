@@ -31,7 +31,7 @@ _TABLES_KEPT: Final = 16
 
 
 class Bound(NamedTuple):
-    """One submission."""
+    """Binds a command buffer for one submission."""
 
     ranges: tuple[Slot, ...]
     """Of the bindings."""

@@ -92,7 +92,7 @@ class CompletionThread:
         self._thread = InboxThread[_Watched](f"{name} completion", _run)
 
     def watch(self, stream: Stream, tick: int, event: PooledEvent) -> None:
-        """See :meth:`jitree.cuda.stream.Watcher.watch`."""
+        """See :meth:`jitree.cuda.stream.CompletionWatcher.watch`."""
         self._thread.start()
         self._thread.give((stream, tick, event))
 

@@ -96,7 +96,7 @@ def _make_all(calls: Iterator[Action]) -> Action:
 
 
 class DeviceDescription:
-    """What a device is; needs no context."""
+    """Describes a device, without a context."""
 
     def __init__(self, api: Api, device: Handle) -> None:
         self._api = api
@@ -144,7 +144,7 @@ def _text(value: bytes | str) -> str:
 
 
 class PooledEvent:
-    """An event of a pool."""
+    """Owns an event of a pool."""
 
     __slots__ = ("_ending", "_free", "_owned")
 

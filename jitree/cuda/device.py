@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 class CudaDevice(Ended, Device):
-    """One GPU with one in-order queue.
+    """Executes on one GPU, by one in-order queue.
 
     Work whose waits the queue orders anyway is submitted by the calling thread before the call returns.
     """
@@ -296,8 +296,8 @@ class CudaDevice(Ended, Device):
         self.stream.synchronize()
         return data
 
-    def _hear(self, is_heard: bool) -> None:
-        self.stream.share.record.hear(is_heard)
+    def _listeners_changed(self, are_there: bool) -> None:
+        self.stream.share.record.listeners_changed(are_there)
 
     # Profiling and the end.
 

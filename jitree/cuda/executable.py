@@ -104,7 +104,7 @@ class _Image:
 
 
 class CudaKernel:
-    """A kernel as it is launched."""
+    """Describes a kernel as it is launched."""
 
     __slots__ = ("binding_count", "block", "constant_count", "export", "function", "image", "shared_memory")
 
@@ -201,7 +201,7 @@ def describe(export: ExportDescription) -> str:
 
 
 class CudaFunctionTable:
-    """ENTRY_POINT records of the kernels, in the form in which command lists take them.
+    """Tables ENTRY_POINT records of the kernels, as command lists take them.
 
     ``code`` is the CUfunction, ``environment`` the address of four i32: threads in x, y and z, bytes of
     dynamic shared memory. Code that keeps an address keeps the table, and with it the loaded modules.

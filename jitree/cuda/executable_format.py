@@ -30,7 +30,8 @@ _MAXIMUM_SHARED_MEMORY: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ExportDescription:
-    """One kernel. Counts are None when only the program's pipeline layout states them (``CUDA``)."""
+    """Describes one kernel. Counts are None when only the program's pipeline layout states them
+    (``CUDA``)."""
 
     name: str
     module: int

@@ -69,7 +69,7 @@ class LaunchParameters:
 
 
 class Graph:
-    """An executable graph of parts that run one after the other. The caller holds the stream's lock."""
+    """Launches parts one after the other as an executable graph. The caller holds the stream's lock."""
 
     def __init__(self, context: CudaContext, parts: Sequence[Part], blocks: Sequence[array[int]]) -> None:
         """Instantiates it with the parameters in ``blocks``, one a part."""

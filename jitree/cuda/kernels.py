@@ -40,7 +40,7 @@ def block_count(length: int) -> int:
 
 
 class Kernels:
-    """The functions of ``kernels.ptx`` in one context."""
+    """Launches the functions of ``kernels.ptx`` in one context."""
 
     def __init__(self, context: CudaContext) -> None:
         context.enter()

@@ -73,8 +73,10 @@ def _share(library: Nccl, stream: Stream, communicator: int, address: int) -> No
 
 
 class Communicator:
-    """What NCCL has of one member of a group; it ends once. It exists before NCCL makes anything: what has an
-    owner is not lost by an interrupt."""
+    """Owns what NCCL has of one member of a group; it ends once.
+
+    It exists before NCCL makes anything: what has an owner is not lost by an interrupt.
+    """
 
     def __init__(self, library: Nccl, context: CudaContext) -> None:
         self._made = ctypes.c_void_p()
@@ -268,7 +270,7 @@ def release_abandoned() -> None:
 
 
 class Identifier(ctypes.Structure):
-    """ncclUniqueId; passed by value."""
+    """Declares ncclUniqueId, which is passed by value."""
 
     _fields_ = (("bytes", ctypes.c_char * IDENTIFIER_SIZE),)
 
@@ -303,7 +305,7 @@ _FUNCTIONS: Final = {
 
 
 class Nccl:
-    """The functions of a loaded library."""
+    """Calls the functions of a loaded library."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         """UNAVAILABLE for a library that is too old."""

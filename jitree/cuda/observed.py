@@ -66,7 +66,7 @@ class _ObservedWork(Stepwise):
 
 
 class ObservedTransfer(_ObservedWork):
-    """A transfer of a queue."""
+    """Performs a transfer of a queue before observers."""
 
     def __init__(self, queue: CudaQueue, observers: Sequence[Observer], transfer: Transfer) -> None:
         super().__init__(queue, observers)
@@ -83,7 +83,7 @@ class ObservedTransfer(_ObservedWork):
 
 
 class ObservedCommands(_ObservedWork):
-    """A command buffer."""
+    """Performs a command buffer before observers."""
 
     def __init__(
         self, queue: CudaQueue, observers: Sequence[Observer], commands: CudaCommandList, bound: Bound

@@ -85,7 +85,7 @@ def check_grid(counts: tuple[int, int, int]) -> None:
 
 
 class BoundSizes:
-    """The sizes that the dispatches of one command list are bound to."""
+    """Sums what the dispatches of one command list are bound to."""
 
     def __init__(self, commands: CudaCommandList) -> None:
         self._operands = list(zip(repeat(DIRECT), commands.addresses, commands.lengths, strict=False))
@@ -119,7 +119,8 @@ class FixedSizes(BoundSizes):
 
 
 class Launch(NamedTuple):
-    """One kernel launch; its parameters are ``parameter_count`` words of the block from ``first`` on."""
+    """Describes a kernel launch. Its parameters are ``parameter_count`` words of the block from ``first``
+    on."""
 
     function: Any
     """CUfunction."""
@@ -163,7 +164,7 @@ Step = PlanSegment | IndirectDispatch | CollectiveStep
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LaunchPlan:
-    """Compared by identity."""
+    """Describes the launches of lists of one shape. Plans are compared by identity."""
 
     launches: tuple[Launch, ...]
     steps: tuple[Step, ...]
@@ -365,7 +366,7 @@ class _CachedPlan(NamedTuple):
 
 
 class PlanCache:
-    """The caller holds the stream's lock."""
+    """Keeps plans by the shapes of lists. The caller holds the stream's lock."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[bytes, _CachedPlan] = OrderedDict()

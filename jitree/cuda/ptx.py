@@ -22,7 +22,7 @@ _ELF_MAGIC: Final = b"\x7fELF"
 
 
 class KernelSignature(NamedTuple):
-    """What a kernel takes: pointers first, then 32-bit words."""
+    """Says what a kernel takes: pointers first, then 32-bit words."""
 
     binding_count: int
     constant_count: int

@@ -51,8 +51,8 @@ class Stepwise(abc.ABC):
 
 
 class DeferredOperation:
-    """One queue operation, a :class:`jitree.hal.waiting.Producer`. It ends with the deadline of the block
-    that it was submitted in, and with the call that waits for it."""
+    """Holds one queue operation until it can be submitted: a :class:`jitree.hal.waiting.Producer`. It ends
+    with the deadline of the block that it was submitted in, and with the call that waits for it."""
 
     __slots__ = (
         "__weakref__", "action", "interrupted", "limit", "name", "signal", "timepoints", "wait", "waiting",
@@ -127,7 +127,7 @@ _Ready = tuple[Callable[[DeferredOperation], None], DeferredOperation]
 
 
 class DeferredWork:
-    """The waiting list and the worker of one queue."""
+    """Keeps the waiting list and the worker of one queue."""
 
     def __init__(self, name: str, submit: Callable[[DeferredOperation], None]) -> None:
         """``submit`` is called on the worker thread; it fails operations itself and raises nothing."""

@@ -45,7 +45,7 @@ takes 80 us of Python more than one by machine code, and 1.5 to 3.2 us less for 
 
 
 class Located(NamedTuple):
-    """The arguments of a call as the device finds them."""
+    """Locates the arguments of a call as the device finds them."""
 
     addresses: tuple[int, ...]
     are_borrowed: bool
@@ -105,7 +105,7 @@ class _LaunchSequence:
 
 
 class CudaReplay:
-    """A recorded call, ready to be made again. May be used from any thread."""
+    """Repeats a recorded call. May be used from any thread."""
 
     __slots__ = ("__weakref__", "_kept", "_lock", "_parts", "_requests", "_stream", "dropped", "kept_bytes")
 
@@ -302,7 +302,7 @@ class _ReplayBuilder:
 
 
 class CudaReplays:
-    """The :class:`jitree.hal.recording.Replays` of one GPU."""
+    """Keeps the recordings of one GPU."""
 
     def __init__(self, stream: Stream, allocator: Allocator) -> None:
         """``allocator``: the one that recorded calls get their memory from."""

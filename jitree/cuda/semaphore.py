@@ -17,7 +17,7 @@ from jitree.hal.semaphore import ReachedCallback, Semaphore, Timepoint
 
 
 class SignallingStream(Protocol):
-    """A stream, whose work reaches promised values."""
+    """Stands for a stream, whose work reaches promised values."""
 
     events: EventPool
 
@@ -28,7 +28,7 @@ class SignallingStream(Protocol):
 
 
 class CudaSemaphore(Semaphore):
-    """A timeline semaphore that streams signal; the host may do so as well."""
+    """Counts up by streams, or by the host: a timeline semaphore."""
 
     __slots__ = ("_schedule", "promised", "stream")
 

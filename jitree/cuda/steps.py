@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class PlanRunner:
-    """The graphs of one plan. The caller of :meth:`run` holds the stream's lock."""
+    """Runs one plan by its graphs. The caller of :meth:`run` holds the stream's lock."""
 
     def __init__(self, context: CudaContext, plan: LaunchPlan, collectives: Sequence[Collective]) -> None:
         self._plan = plan

@@ -65,7 +65,7 @@ class HeldLaunches(Protocol):
 
 
 class CompletionWatcher(Protocol):
-    """What retires work when an event is reached."""
+    """Retires work when an event is reached."""
 
     def watch(self, stream: Stream, tick: int, event: PooledEvent) -> None:
         """When ``event`` is reached, everything up to ``tick`` is done. Takes over the event."""
@@ -74,7 +74,7 @@ class CompletionWatcher(Protocol):
 
 
 class StagingAllocator(Protocol):
-    """Where memory for staging comes from."""
+    """Allocates memory for staging."""
 
     @property
     def has_pinned_room(self) -> bool: ...
@@ -82,7 +82,7 @@ class StagingAllocator(Protocol):
 
 
 class Stream:
-    """In-order work of a device. Methods may be called from any thread."""
+    """Orders the work of a device. Methods may be called from any thread."""
 
     def __init__(self, context: CudaContext, completion: CompletionWatcher, profiler: Profiler) -> None:
         self.context = context

@@ -71,7 +71,7 @@ def _forget(place: int) -> None:
 
 
 class StreamShare:
-    """The STREAM and QUEUE records of one stream. The caller holds the stream's lock."""
+    """Keeps the STREAM and QUEUE records of one stream. The caller holds the stream's lock."""
 
     def __init__(self, context: CudaContext, handle: Handle, event: Handle) -> None:
         """``event``: for machine code."""
@@ -243,14 +243,14 @@ class StreamShare:
 
 
 class CudaAllocation(Allocation):
-    """``stream`` is set when it has been made."""
+    """Owns memory that GPUs reach. ``stream`` is set when it has been made."""
 
     __slots__ = ("stream",)
     stream: MemoryStream
 
 
 class OrderedAllocation(CudaAllocation):
-    """Is memory that only its stream uses, in order. No user needs to retain it, and no other code writes to
-    it."""
+    """Owns memory that only its stream uses, in order. No user needs to retain it, and no other code writes
+    to it."""
 
     __slots__ = ()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _streams: Final[SharedWeakSet[Inherited]] = SharedWeakSet()
 
-_PATIENCE: Final = 1.0
+_QUERY_SECONDS: Final = 1.0
 """Seconds that machine code has to come out of a query of the driver, which takes less than a microsecond. A
 stream that it is in for longer lives as long as the process."""
 
@@ -59,16 +59,16 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class QueriedStream(Protocol):
-    """A stream that machine code asks the driver about, too."""
+    """Stands for a stream that machine code queries, too."""
 
     @property
     def is_asked(self) -> bool: ...
 
 
 class StreamUsers:
-    """The threads that ask in Python. ``with users as may_ask:`` counts one of them; the last one after
-    :meth:`end` destroys the stream, since the thread that ends it may be among them (the garbage collector
-    runs anywhere)."""
+    """Counts the threads that query a stream in Python. ``with users as may_ask:`` counts one of them; the
+    last one after :meth:`end` destroys the stream, since the thread that ends it may be among them (the
+    garbage collector runs anywhere)."""
 
     def __init__(self, asked: QueriedStream, destroy: Callable[[], object]) -> None:
         self._asked = asked
@@ -93,7 +93,7 @@ class StreamUsers:
         self._leave()
 
     def _leave(self) -> None:
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + _QUERY_SECONDS
         while not self._here and self._asked.is_asked and time.monotonic() < until:
             time.sleep(0)
         if not self._here and not self._asked.is_asked:

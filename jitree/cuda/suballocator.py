@@ -32,7 +32,7 @@ _DEVICE_MAP: Final = 0x2
 
 
 class Region(NamedTuple):
-    """Memory as it comes from the driver."""
+    """Holds memory as it comes from the driver."""
 
     address: int
     """Where the device finds it."""
@@ -43,7 +43,7 @@ class Region(NamedTuple):
 
 
 class RegionSource(Protocol):
-    """Where regions come from."""
+    """Allocates regions."""
 
     def allocate(self, size: int) -> Region:
         """RESOURCE_EXHAUSTED when it does not fit."""
@@ -63,7 +63,7 @@ class _Slab:
 
 @dataclass(slots=True, eq=False)
 class Piece:
-    """Memory for one buffer."""
+    """Names memory for one buffer."""
 
     address: int
     host_address: int | None
@@ -77,7 +77,7 @@ class Piece:
 
 
 class Suballocator:
-    """Not safe for several threads: its owner has a lock."""
+    """Cuts regions into pieces, under its owner's lock."""
 
     def __init__(self, source: RegionSource, region_size: int) -> None:
         """``region_size``: bytes of the regions for pieces that are small compared with it."""
@@ -191,7 +191,7 @@ def free(region: Region) -> None:
 
 
 class DeviceRegions:
-    """Memory of the device."""
+    """Allocates regions of the device's memory."""
 
     def __init__(self, context: CudaContext) -> None:
         self._context = context
@@ -206,7 +206,7 @@ class DeviceRegions:
 
 
 class PinnedRegions:
-    """Host memory that does not move and that the device sees."""
+    """Allocates pinned regions of host memory, which the device sees."""
 
     def __init__(self, context: CudaContext) -> None:
         self._context = context

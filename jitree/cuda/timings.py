@@ -56,7 +56,7 @@ _LOWER_HALF: Final = 0xFFFFFFFF
 
 
 class Work(NamedTuple):
-    """A kernel or a transfer; times are CUPTI's."""
+    """Times a kernel or a transfer; times are CUPTI's."""
 
     name: str
     kind: str
@@ -73,7 +73,7 @@ class Work(NamedTuple):
 
 
 class DriverCall(NamedTuple):
-    """A call of the driver."""
+    """Times a call of the driver."""
 
     begun: int
     thread: int
@@ -103,7 +103,7 @@ class Clock(NamedTuple):
 
 
 class Records(NamedTuple):
-    """What CUPTI has told."""
+    """Holds what CUPTI has told."""
 
     work: list[Work]
     launches: dict[int, DriverCall]
@@ -258,7 +258,7 @@ _COMPLETED: Final = ctypes.CFUNCTYPE(
 
 
 class CudaTimings(CostlyTimings):
-    """The timings of one device. With CUPTI, graphs, recordings and machine code go on; with events they do
+    """Times what one device does. With CUPTI, graphs, recordings and machine code go on; with events they do
     not."""
 
     worker = "stream"

@@ -109,7 +109,7 @@ class AllocatorStatistics(NamedTuple):
 
 
 class Accounting:
-    """What :class:`AllocatorStatistics` counts, under a lock of their owner."""
+    """Counts for :class:`AllocatorStatistics`, under a lock of its owner."""
 
     __slots__ = ("_device", "_host")
 

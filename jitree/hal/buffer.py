@@ -47,7 +47,7 @@ def no_device() -> None:
 
 
 class Allocation(Ending, Unique):
-    """A piece of memory and what keeps it alive.
+    """Owns a piece of memory, and what keeps it alive.
 
     What holds the object (buffers, numpy arrays and memoryviews made from it) holds the memory:
     ``release`` is called when nothing refers to it any more, and only then can the memory be used again.
@@ -127,7 +127,7 @@ def _inside(whole: int, offset: int, length: int) -> int:
 
 
 class Buffer(Unique):
-    """A range of an allocation.
+    """Names a range of an allocation.
 
     ``address`` is where it begins for the device, ``host_address`` for the host (None if the host cannot see
     it); ``memory_type``, ``allowed_usage`` and ``allowed_access``
@@ -252,7 +252,7 @@ def _byte_length(element_type: int, shape: tuple[int, ...]) -> int:
 
 
 class BufferView(Unique):
-    """A buffer with shape and element type.
+    """Gives a buffer a shape and an element type.
 
     ``element_type`` is a number of ``jitree.types``, ``encoding`` one of its ``ENCODING_*``. Users of a
     view may rely on its buffer having all of its elements, if they are dense: kernels do.

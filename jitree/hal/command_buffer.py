@@ -93,7 +93,7 @@ BindingTable = Sequence[tuple[Buffer | None, int, int]]
 
 
 class Dispatch(NamedTuple):
-    """What a dispatch runs and on what; its workgroup counts come beside it."""
+    """Says what a dispatch runs and on what. Its workgroup counts come beside it."""
 
     executable: Executable
     function: int
@@ -104,7 +104,7 @@ class Dispatch(NamedTuple):
 
 
 class Collective(NamedTuple):
-    """A collective operation; the ranges that are sent and received come beside it."""
+    """Describes a collective operation. The ranges that are sent and received come beside it."""
 
     channel: Channel
     operation: int

@@ -76,7 +76,7 @@ class Dispatchable(Protocol):
 
 
 class BoundCommands(NamedTuple):
-    """A list for one submission, with the ranges of its operands."""
+    """Binds a list for one submission, with the ranges of its operands."""
 
     commands: CommandList
     addresses: array[int]

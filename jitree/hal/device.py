@@ -82,7 +82,7 @@ def fence_class() -> type[Fence]:
 
 
 class Device(Unique, QueueOperations):
-    """A device. All methods may be called from any thread."""
+    """Executes what is submitted. All methods may be called from any thread."""
 
     VM_TYPE: Final = "hal.device"
 

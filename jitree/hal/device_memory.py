@@ -33,7 +33,7 @@ _PYTHON: Final = "(Python)"
 
 
 class MemoryRow(NamedTuple):
-    """What one function has allocated for calls from one line."""
+    """Sums what one function has allocated for calls from one line."""
 
     function: str
     """Its name, with the source where the module says it: ``module.f+0000001C at f.mlir:3:10``."""
@@ -53,7 +53,7 @@ class _Sums:
 
 
 class Tracked(Protocol):
-    """A device, as far as this looks at it."""
+    """Stands for a device, as far as this looks at it."""
 
     uri: str
     device_allocator: Allocator

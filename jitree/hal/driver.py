@@ -20,7 +20,7 @@ from jitree.hal.executable import ExecutableLoader
 
 
 class DeviceInfo(NamedTuple):
-    """A device that a driver could create."""
+    """Describes a device that a driver could create."""
 
     id: int
     """The number that ``Driver.create_device_by_id`` takes."""
@@ -31,7 +31,7 @@ class DeviceInfo(NamedTuple):
 
 
 class DeviceOptions(NamedTuple):
-    """What a device is created with besides its id."""
+    """Holds what a device is created with besides its id."""
 
     parameters: Mapping[str, str] = MappingProxyType({})
     """``k=v`` of the URI; INVALID_ARGUMENT for names and values that the driver does not know."""
@@ -117,7 +117,7 @@ DriverRow = tuple[str, DriverFactory]
 
 
 class DriverRegistry(Unique):
-    """Driver factories by name; drivers are made when first asked for, and kept."""
+    """Makes drivers by name when first asked for, and keeps them."""
 
     def __init__(self, declared: Iterable[tuple[str, DriverRow]] = ()) -> None:
         """``declared``: rows by name, which are asked for as long as a name is not among those that came."""

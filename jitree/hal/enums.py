@@ -12,7 +12,7 @@ from jitree.base.records import Flags
 
 
 class MemoryType(Flags):
-    """Where memory lies and what can reach it."""
+    """Says where memory lies and what can reach it."""
 
     NONE = 0
     OPTIMAL = 0x1
@@ -25,7 +25,7 @@ class MemoryType(Flags):
 
 
 class BufferUsage(Flags):
-    """What a buffer may be used for."""
+    """Says what a buffer may be used for."""
 
     NONE = 0
     TRANSFER_SOURCE = 0x1
@@ -67,7 +67,7 @@ class MemoryAccess(Flags):
 
 
 class BufferCompatibility(Flags):
-    """What an allocator can do with memory of given properties."""
+    """Says what an allocator can do with memory of given properties."""
 
     NONE = 0
     ALLOCATABLE = 0x1
@@ -78,7 +78,7 @@ class BufferCompatibility(Flags):
 
 
 class CachingMode(Flags):
-    """What a loader may do with the bytes of an executable."""
+    """Says what a loader may do with the bytes of an executable."""
 
     NONE = 0
     ALIAS_PROVIDED_DATA = 0x1

@@ -16,7 +16,7 @@ exporters: Final[SharedWeakValues[tuple[int, int], Any]] = SharedWeakValues()
 
 
 class HostTransfers(enum.Enum):
-    """Whether arrays move between host and device without being told to."""
+    """Says whether arrays move between host and device unasked."""
 
     IMPLICIT = "implicit"
     """Where numpy asks for the elements, and where a call is given host arrays."""
@@ -25,7 +25,7 @@ class HostTransfers(enum.Enum):
 
 
 class ArrayExchange(Protocol):
-    """What a device adds to the arrays in its memory. Nothing is copied either way."""
+    """Exchanges the arrays in a device's memory. Nothing is copied either way."""
 
     @property
     def dlpack_device(self) -> tuple[int, int]:

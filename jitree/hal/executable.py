@@ -31,7 +31,7 @@ class ExecutableParameters(NamedTuple):
 
 
 class Executable(abc.ABC):
-    """A loaded executable: functions by ordinal."""
+    """Holds the functions of a loaded executable by ordinal."""
 
     VM_TYPE: Final = "hal.executable"
 
@@ -116,7 +116,7 @@ class Executable(abc.ABC):
 
 
 class LocalExecutable(Executable):
-    """One that the local drivers can run."""
+    """Holds functions that the local drivers can run."""
 
     @property
     @abc.abstractmethod

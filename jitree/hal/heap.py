@@ -77,7 +77,7 @@ HeapBlock = tuple[int, int, "np.ndarray[Any, Any]"]
 
 
 class HeapAllocator(LendingAllocator):
-    """Host memory. Adds HOST_VISIBLE and mapping and transfer usage to whatever is asked."""
+    """Allocates host memory. Adds HOST_VISIBLE and mapping and transfer usage to whatever is asked."""
 
     def __init__(self, limit: int | None = None, *, is_zeroed: bool = False) -> None:
         """``limit``: bytes that may be live at one time, None = what the system gives. ``is_zeroed``: buffers

@@ -191,7 +191,7 @@ def _are_over(points: _WeakPoints) -> bool:
 
 
 class Earlier:
-    """Pending calls that another one comes after."""
+    """Lists pending calls that another one comes after."""
 
     __slots__ = ("turn", "uses")
 

@@ -40,7 +40,7 @@ class Event(Unique):
 
 
 class Channel(Protocol):
-    """A group of devices that take part in collective operations."""
+    """Groups devices that take part in collective operations."""
 
     VM_TYPE: ClassVar[str] = "hal.channel"
 
@@ -95,7 +95,7 @@ class File(Unique, abc.ABC):
 
 
 class MemoryFile(File):
-    """Host bytes as a file; they are kept, not copied."""
+    """Presents host bytes as a file; they are kept, not copied."""
 
     __slots__ = ("contents",)
 
@@ -119,8 +119,8 @@ class MemoryFile(File):
 
 
 class DescriptorFile(File):
-    """An open file; positions of other users do not matter (``pread``, ``pwrite``). The GIL is released
-    meanwhile."""
+    """Reads and writes an open file by position (``pread``, ``pwrite``). Positions of other users do not
+    matter. The GIL is released meanwhile."""
 
     __slots__ = ("_descriptor", "_ending")
 
@@ -191,7 +191,8 @@ def open_file(source: FileSource, access: int, offset: int = 0, length: int = -1
 
 
 class KnownChannels(Generic[T]):
-    """By what they were asked for with. One is made at a time: all members make theirs in one order."""
+    """Keeps channels by what they were asked for with. One is made at a time: all members make theirs in one
+    order."""
 
     def __init__(self) -> None:
         self._lock = allocate_lock()

@@ -49,7 +49,7 @@ def looked_at(extent: Extent) -> Bytes:
 
 
 class DeviceStep(Unique):
-    """One command, or one transfer of a queue."""
+    """Describes one command, or one transfer of a queue."""
 
     def __init__(
         self,

@@ -64,7 +64,7 @@ class Listener(abc.ABC):
 
 
 class QueueOperations(abc.ABC):
-    """What can be submitted to a device."""
+    """Submits operations to a device."""
 
     _listeners: tuple[Listener, ...] = ()
 
@@ -93,7 +93,7 @@ class QueueOperations(abc.ABC):
             before = self._listeners
             after = change(before)
         self._listeners = after
-        self._hear(bool(self._listeners))
+        self._listeners_changed(bool(self._listeners))
 
     def observers_of(self, work: Transfer | CommandBuffer | CommandList) -> list[Observer]:
         """Tells listeners of what is submitted. Returns the observers of its steps."""
@@ -298,8 +298,8 @@ class QueueOperations(abc.ABC):
 
     # What drivers implement.
 
-    def _hear(self, is_heard: bool) -> None:
-        """Whether there are listeners: machine code, which tells them nothing, has to submit nothing then."""
+    def _listeners_changed(self, are_there: bool) -> None:
+        """Notes whether there are listeners: machine code, which tells them nothing, submits nothing then."""
         return None
 
     @abc.abstractmethod

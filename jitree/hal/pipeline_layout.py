@@ -44,7 +44,7 @@ def set_and_binding(number: int) -> tuple[int, int]:
 
 
 class DescriptorSetLayout:
-    """The bindings of one set of a pipeline layout."""
+    """Lists the bindings of one set of a pipeline layout."""
 
     VM_TYPE: Final = "hal.descriptor_set_layout"
     __slots__ = ("bindings", "flags")
@@ -56,7 +56,7 @@ class DescriptorSetLayout:
 
 
 class PipelineLayout:
-    """What one function of an executable takes."""
+    """Says what one function of an executable takes."""
 
     VM_TYPE: Final = "hal.pipeline_layout"
     __slots__ = ("_has_registers", "_memory", "_record", "bindings", "constant_count")
@@ -85,7 +85,7 @@ class PipelineLayout:
 
 
 class Pushed:
-    """What a program has pushed into a command buffer; constants are 0 until then."""
+    """Holds what a program has pushed into a command buffer. Constants are 0 until then."""
 
     __slots__ = ("bindings", "constants", "memory")
 

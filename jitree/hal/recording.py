@@ -18,7 +18,7 @@ from jitree.hal.fence import Fence
 
 
 class Request(NamedTuple):
-    """An allocation: the arguments of ``Allocator.allocate`` and what it gave."""
+    """Records an allocation: the arguments of ``Allocator.allocate`` and what it gave."""
 
     memory_type: int
     usage: int
@@ -45,7 +45,7 @@ class RecordedRead(NamedTuple):
 
 
 class CallRecording:
-    """What one call on one device did, in order."""
+    """Records what one call on one device did, in order."""
 
     def __init__(self, device: object, arguments: Sequence[Buffer], memory_limit: int) -> None:
         """``memory_limit``: bytes that the call may allocate, all of which is kept while it is recorded."""
@@ -144,7 +144,7 @@ def allocated(request: Request) -> None:
 
 
 class Replay(Protocol):
-    """A recorded call, ready to be made again."""
+    """Repeats a recorded call."""
 
     @property
     def dropped(self) -> bool:
@@ -152,7 +152,7 @@ class Replay(Protocol):
 
 
 class Replays(Protocol):
-    """The recordings of one device. May be used from any thread."""
+    """Keeps the recordings of one device. May be used from any thread."""
 
     @property
     def are_usable(self) -> bool:

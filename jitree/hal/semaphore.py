@@ -49,7 +49,7 @@ _this_thread: Final = _Telling()
 
 
 class Timepoint:
-    """A callback registered for a value of a semaphore."""
+    """Calls back when a semaphore reaches a value."""
 
     __slots__ = ("_callback", "_semaphore", "value")
 
@@ -64,8 +64,8 @@ class Timepoint:
 
 
 class Timepoints:
-    """The timepoints of a semaphore, by value. Thousands may wait, each for its own value; the first one is
-    found at once, however many others there are."""
+    """Orders the timepoints of a semaphore by value. Thousands may wait, each for its own value; the first
+    one is found at once, however many others there are."""
 
     __slots__ = ("_heap", "_of_value")
 
@@ -117,7 +117,7 @@ _FEW_VALUES: Final = 16
 
 
 class Expected:
-    """What will signal a semaphore, by value, found without looking at all of them."""
+    """Finds what will signal a semaphore, by value, without looking at all of it."""
 
     __slots__ = ("_of_value", "_values")
 
@@ -149,7 +149,7 @@ class Expected:
 
 
 class Semaphore(Unique):
-    """A timeline semaphore on the host."""
+    """Counts up on the host: a timeline semaphore."""
 
     VM_TYPE: Final = "hal.semaphore"
     _lock: Final = guard()

@@ -181,7 +181,7 @@ BUCKETS: Final = 64
 
 
 class StreamGraphs(NamedTuple):
-    """What a command buffer does, for a PROGRAM."""
+    """Holds what a command buffer does, for a PROGRAM."""
 
     launch_count: int
     firsts: int
@@ -192,7 +192,7 @@ class StreamGraphs(NamedTuple):
 
 
 class Programs(Protocol):
-    """A table of programs."""
+    """Looks programs up in a table."""
 
     def clear(self) -> None:
         """Forgets all. What the device still works on it keeps."""
@@ -211,7 +211,7 @@ class StreamCode(NamedTuple):
 
 
 class SharedStream(Protocol):
-    """A device's stream, as the handle pool that has its memory sees it."""
+    """Shows a device's stream to the handle pool that has its memory."""
 
     lock: RLock
     """A thread that has it may change tables of programs while the stream is Python's."""

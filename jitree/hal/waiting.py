@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class SemaphoreCompatibility(Flags):
-    """What can wait for and signal a semaphore together with a device."""
+    """Says what waits for and signals a semaphore together with a device."""
 
     NONE = 0
     HOST_WAIT = 0x1
@@ -265,7 +265,7 @@ def _acquire_until(lock: LockType, deadline: float) -> bool:
 
 
 class Producer(Protocol):
-    """Work that has been submitted and has not ended. Threads that wait for it look here for something to
+    """Stands for submitted work that has not ended. Threads that wait for it look here for something to
     do."""
 
     def run_here(self, deadline: float | None) -> bool:

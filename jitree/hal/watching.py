@@ -17,14 +17,14 @@ _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + 
 
 
 class Reporter(Protocol):
-    """Something that has threads or queues."""
+    """Reports threads or queues."""
 
     def report(self) -> list[str]:
         """What they do, a line each."""
 
 
 class Activity:
-    """A wait or an operation in progress on a thread."""
+    """Notes a wait or an operation in progress on a thread."""
 
     __slots__ = ("_due", "_watchdog", "describe", "since", "thread", "verb")
 

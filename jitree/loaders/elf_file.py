@@ -22,7 +22,7 @@ MAXIMUM_IMAGE: Final = 1 << 31
 
 
 class Segment(NamedTuple):
-    """A program header; addresses are those of the file."""
+    """Describes a program header; addresses are those of the file."""
 
     kind: int
     flags: int

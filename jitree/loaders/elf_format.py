@@ -43,7 +43,7 @@ DT_INIT_ARRAYSZ: Final = 27
 
 
 class WordSize(NamedTuple):
-    """How the records of 32- and 64-bit files are laid out."""
+    """Lays out the records of 32- and 64-bit files."""
 
     elf_class: int
     bits: int

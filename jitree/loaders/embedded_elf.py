@@ -124,7 +124,8 @@ _SHORT_TEXT: Final = 128
 
 
 class ElfImage:
-    """A mapped library. Its memory goes with the object: code with an address in it must hold the image."""
+    """Owns a mapped library. Its memory goes with the object: code with an address in it must hold the
+    image."""
 
     __slots__ = ("_file", "_mapping", "_symbols", "_view", "bias")
 

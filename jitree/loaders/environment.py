@@ -60,7 +60,7 @@ _AT_HWCAP: Final = {1: 16, 2: 26}
 
 
 class CpuData:
-    """The features of a processor: ``words`` for executables, :meth:`query` by LLVM's name."""
+    """Describes a processor: ``words`` for executables, :meth:`query` by LLVM's name."""
 
     def __init__(self, features: MappingOf[str, tuple[int, bool]]) -> None:
         self._features = dict(features)
@@ -136,7 +136,7 @@ class ImportProvider(Protocol):
 
 
 class Environment:
-    """The environment of one executable in memory; lives as long as the executable."""
+    """Lays out one executable's environment in memory, and lives as long."""
 
     __slots__ = ("_block", "_contexts", "_functions", "_kept", "_words", "address")
 

@@ -43,7 +43,7 @@ _NONE: Final[tuple[tuple[Any, ...], ...]] = ((),) * 7
 
 
 class EntryPoint(NamedTuple):
-    """A function. Counts are None when the executable does not state them."""
+    """Describes a function. Counts are None when the executable does not state them."""
 
     name: str | None
     code: int
@@ -59,7 +59,7 @@ class EntryPoint(NamedTuple):
 
 
 class EntryTable(NamedTuple):
-    """The functions of an executable, as machine code has them."""
+    """Tables the functions of an executable for machine code."""
 
     names: Sequence[bytes]
     """UTF-8, empty where there is none."""
@@ -96,7 +96,7 @@ class EntryTable(NamedTuple):
 
 
 class TabledExecutable(LocalExecutable):
-    """An executable whose functions are known when it is loaded.
+    """Holds functions that are known when an executable is loaded.
 
     Code that keeps the address of an entry point, an environment or a function keeps the executable.
     """
@@ -257,7 +257,7 @@ assert ENTRY_SEQUENTIAL == 1  # as the flag of a library's function
 
 
 class Library:
-    """The tables of a library in memory.
+    """Reads the tables of a library in memory.
 
     ``address`` is that of its struct, which the query function gave for ``layout.version``; every call of a
     function gets ``environment``.
@@ -423,7 +423,7 @@ def query_library(memory: LibraryMemory, query: int, environment: int) -> Librar
 
 
 class NativeExecutable(TabledExecutable):
-    """A loaded library with its environment. Its memory is unmapped when the last reference goes."""
+    """Holds a loaded library with its environment. Its memory is unmapped when the last reference goes."""
 
     def __init__(self, library: Library, environment: Environment, image: object) -> None:
         """``image`` is what keeps the library mapped."""

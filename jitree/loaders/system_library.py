@@ -63,7 +63,7 @@ class _Descriptor:
 
 
 class SharedObject:
-    """An opened library, closed when nothing refers to the object any more.
+    """Owns an opened library, closed when nothing refers to the object any more.
 
     Reads only what the library's own file was mapped to (``Memory`` of :mod:`jitree.loaders.library`).
     """

@@ -217,7 +217,7 @@ def test_one_session_from_threads_and_tasks_together(tier: str, device: str) -> 
 @pytest.mark.parametrize("device", ["local-sync", "local-task://?threads=2"])
 def test_a_thread_that_waits_for_a_session_is_noticed(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long device work of calls is done without the session then, until no thread has waited for a while."""
-    monkeypatch.setattr(task, "PATIENCE", 0)
+    monkeypatch.setattr(task, "INLINE_LIMIT", 0)
     with Session(device, tier="fast") as session:
         values = np.ones(65536, np.float32)
         large = direct(session.load(ARITHMETIC).large, values)  # which tries the lock itself

@@ -213,7 +213,7 @@ def test_what_is_called_after_something_was_given_back(fake: FakeDriver, device:
 def test_a_stream_that_machine_code_is_in_outlives_its_device(
     fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_users, "_PATIENCE", 0.0)
+    monkeypatch.setattr(stream_users, "_QUERY_SECONDS", 0.0)
     stream = Stream(device.context, CompletionThread("test"), Profiler())
     asked, number = monkeypatch.context(), int(stream.handle)
     with asked as patch:

@@ -137,7 +137,7 @@ def test_numbers_of_threads_that_cannot_be(registry: DriverRegistry) -> None:
 
 def test_records_are_open_while_nothing_speaks_against_it(registry: DriverRegistry) -> None:
     device = registry.create_device("local-sync")
-    assert read_record(device, "open") == 1 and read_record(device, "patience") == -1
+    assert read_record(device, "open") == 1 and read_record(device, "inline_limit") == -1
     device.profiling_begin(ProfilingMode.QUEUE_OPERATIONS)
     assert read_record(device, "open") == 1 and read_record(device, "log")
     device.profiling_end()
@@ -155,7 +155,7 @@ def test_records_name_the_team(registry: DriverRegistry) -> None:
         run_busy(device)
         assert read_record(device, "open") == 1
         first = read_record(device, "team")
-        assert first and 0 < read_record(device, "immediate") < read_record(device, "patience")
+        assert first and 0 < read_record(device, "immediate") < read_record(device, "inline_limit")
         device.set_threads(3)
         assert read_record(device, "open") == 0
         run_busy(device)

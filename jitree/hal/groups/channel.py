@@ -52,7 +52,8 @@ _NAME: Final = struct.Struct("<QQq")
 
 
 class MpiProvider(TransportProvider):
-    """The members of an mpi4py communicator. ``timeout``: seconds that another member may be late."""
+    """Provides the members of an mpi4py communicator. ``timeout``: seconds that another member may be
+    late."""
 
     def __init__(self, communicator: Any, timeout: float = TIMEOUT_SECONDS) -> None:
         self._communicator = communicator
@@ -69,8 +70,8 @@ class MpiProvider(TransportProvider):
 
 
 class TorchProvider(TransportProvider):
-    """The members of a group of torch.distributed, by default of all. The group stays torch's: local devices
-    send through it, so torch must not use it at the same moment."""
+    """Provides the members of a group of torch.distributed, by default of all. The group stays torch's: local
+    devices send through it, so torch must not use it at the same moment."""
 
     def __init__(self, group: Any = None, timeout: float = TIMEOUT_SECONDS) -> None:
         import torch.distributed
@@ -230,7 +231,7 @@ class GroupTransport:
 
 
 class LocalChannel(Unique, Channel):
-    """One member of a group: those of ``members`` of the transport, in this order."""
+    """Joins ``members`` of a transport, in this order, as one of them."""
 
     def __init__(self, transport: GroupTransport, members: Sequence[int], name: int) -> None:
         self._transport = transport

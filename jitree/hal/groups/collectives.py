@@ -41,7 +41,7 @@ _SMALL_BYTES: Final = 1 << 14
 
 
 class LocalCall(NamedTuple):
-    """A collective of one run."""
+    """Performs a collective of one run."""
 
     collective: Collective
     send: Bytes

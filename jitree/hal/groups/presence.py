@@ -140,7 +140,7 @@ class _Line:
 
 
 class Presence:
-    """What one member knows of the others."""
+    """Knows which other members are there."""
 
     def __init__(self, rank: int, count: int) -> None:
         self.progress = Progress()

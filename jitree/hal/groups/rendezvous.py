@@ -226,7 +226,7 @@ def _left(deadline: float, what: str) -> float:
 
 
 class KeyStore(Protocol):
-    """What the members of a job share."""
+    """Shares keys and values among the members of a job."""
 
     def set(self, key: str, value: bytes, /) -> None: ...
 
@@ -292,7 +292,7 @@ class StoreProvider(ChannelProvider):
 
 
 class PolledStore(abc.ABC):
-    """A store in which a key is looked for again and again."""
+    """Looks for a key in a store again and again."""
 
     def __init__(self, timeout: float) -> None:
         """INVALID_ARGUMENT for what is no time: a look that has no end."""

@@ -59,7 +59,7 @@ def wait_looking(
 
 
 class Transport(abc.ABC):
-    """The members are numbered from 0; this is member ``rank``."""
+    """Carries bytes between members numbered from 0; this is member ``rank``."""
 
     def __init__(self, rank: int, count: int) -> None:
         self.rank = rank
@@ -75,7 +75,7 @@ class Transport(abc.ABC):
 
 
 class TransportProvider(ChannelProvider):
-    """A provider that knows how bytes go between its members."""
+    """Provides members, and how bytes go between them."""
 
     @abc.abstractmethod
     def make_transport(self) -> Transport:
@@ -83,7 +83,7 @@ class TransportProvider(ChannelProvider):
 
 
 class MpiTransport(Transport):
-    """A communicator of mpi4py, which is duplicated."""
+    """Carries bytes by a duplicate of a communicator of mpi4py."""
 
     def __init__(self, communicator: Any, timeout: float = TIMEOUT_SECONDS) -> None:
         self._communicator = communicator.Dup()
@@ -121,7 +121,7 @@ _ABANDONED: Final[list[object]] = []
 
 
 class TorchTransport(Transport):
-    """A group of torch.distributed whose backend moves memory of the host, such as Gloo."""
+    """Carries bytes by a group of torch.distributed. Its backend moves memory of the host, such as Gloo."""
 
     def __init__(self, group: Any, timeout: float = TIMEOUT_SECONDS) -> None:
         self._group = group

@@ -70,7 +70,7 @@ class LocalDriver(Driver):
 
 
 class LocalDevice(Device):
-    """A device that computes with this machine's processors on host memory.
+    """Computes with this machine's processors on host memory.
 
     Of its queues there are the records at first, which are enough for machine code. What takes operations of
     Python is made for the first one.
@@ -247,9 +247,9 @@ class LocalDevice(Device):
     def is_observable(self) -> bool:
         return True
 
-    def _hear(self, is_heard: bool) -> None:
+    def _listeners_changed(self, are_there: bool) -> None:
         for record in self._records:
-            record.hear(is_heard)
+            record.listeners_changed(are_there)
 
     def finish_submitted(self) -> None:
         for queue in self._queues:

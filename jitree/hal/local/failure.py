@@ -60,7 +60,7 @@ def function_failure(
 
 
 class Failure(NamedTuple):
-    """What machine code tells of an execution that failed."""
+    """Reads what machine code tells of an execution that failed."""
 
     kind: int
     """FAILED_*"""

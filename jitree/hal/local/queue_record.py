@@ -14,7 +14,7 @@ QUEUE: Final = Record(
     i64 open              # 1 = machine code may execute lists here; 0 = Python does it
     i64 team              # address of the TEAM record to share work with; 0 = the calling thread alone
     i64 immediate         # ticks that a call which must not be held up may spend on a list; ANY_COST
-    i64 patience          # ticks that a call may spend while others wait for its session
+    i64 inline_limit          # ticks that a call may spend while others wait for its session
     i64 local_memory      # bytes of local memory that a workgroup may have, 0 = as many as it needs
     i64 stream            # address of the STREAM record (hal/stream_record.py) for lists; 0 = they run here
     i64 log               # address of the LOG record that is told of rows; 0 = none
@@ -36,18 +36,18 @@ NO_TEAM: Final = "no team"
 _LONE: Final = {NO_TEAM}
 PROFILED: Final = "profiled"
 WATCHED: Final = "watched"
-HEARD: Final = "heard"
+LISTENED_TO: Final = "listened to"
 RECORDED: Final = "recorded"
 LOST: Final = "lost"
 CLOSED: Final = "closed"
 
-_OPEN, _TEAM, _IMMEDIATE, _PATIENCE, _LOCAL_MEMORY, _STREAM, _LOG, _ALONE = (
+_OPEN, _TEAM, _IMMEDIATE, _INLINE_LIMIT, _LOCAL_MEMORY, _STREAM, _LOG, _ALONE = (
     QUEUE.word(field) for field in QUEUE.offsets
 )
 
 
 class QueueRecord:
-    """The QUEUE record of one queue: open while there is no reason against it."""
+    """Opens one queue to machine code while there is no reason against it."""
 
     __slots__ = ("_lock", "_reasons", "_words", "address")
 
@@ -56,7 +56,7 @@ class QueueRecord:
         self._lock = guard()  # a forgotten device closes it wherever the garbage collector runs
         self._reasons = {UNSUPPORTED}
         self._words = array("q", bytes(QUEUE.size))
-        self._words[_IMMEDIATE] = self._words[_PATIENCE] = ANY_COST
+        self._words[_IMMEDIATE] = self._words[_INLINE_LIMIT] = ANY_COST
         self._words[_STREAM] = stream
         self.address: int = self._words.buffer_info()[0]
 
@@ -78,12 +78,12 @@ class QueueRecord:
             self._words[_OPEN] = not self._reasons  # no call between: a reason may come meanwhile
             self._words[_ALONE] = not self._reasons - _LONE
 
-    def hear(self, is_heard: bool) -> None:
+    def listeners_changed(self, are_there: bool) -> None:
         """Closes the record while what is submitted is listened to."""
-        if is_heard:
-            self.hold(HEARD)
+        if are_there:
+            self.hold(LISTENED_TO)
         else:
-            self.release(HEARD)
+            self.release(LISTENED_TO)
 
     def after_fork(self) -> None:
         """In a forked child no thread holds the lock, whatever it says."""
@@ -96,8 +96,8 @@ class QueueRecord:
         """Has machine code log what it executes in a LOG record; 0: none."""
         self._words[_LOG] = log
 
-    def share(self, team: int, immediate: int, patience: int) -> None:
+    def share(self, team: int, immediate: int, inline_limit: int) -> None:
         """Sets the team (0 = none) and what calls may spend."""
         self._words[_TEAM] = team
         self._words[_IMMEDIATE] = immediate
-        self._words[_PATIENCE] = patience
+        self._words[_INLINE_LIMIT] = inline_limit

@@ -36,7 +36,7 @@ INLINE_COST: Final = 60_000
 INLINE_DEFERRED_COST: Final = 10_000
 """Nanoseconds that a thread which only signals a fence may be held up for; a hand-over costs it as much."""
 
-PATIENCE: Final = 2_000_000
+INLINE_LIMIT: Final = 2_000_000
 """Nanoseconds for which a call may keep threads that wait for its session by working itself; what takes
 longer goes through Python, which costs some 300 us."""
 INLINE_BYTES: Final = 16 * 1024
@@ -87,7 +87,7 @@ class TaskDevice(LocalDevice):
     def __init__(self, options: DeviceOptions) -> None:
         self.parameters: TaskParameters = parse_parameters(options.parameters)
         spin = self.parameters.spin_microseconds if available_processors() > 1 else 0
-        limits = InlineLimits(INLINE_COST, PATIENCE)
+        limits = InlineLimits(INLINE_COST, INLINE_LIMIT)
         self._resizing = guard()
         self._pools: list[WorkerPool] = []
         self._teams: list[Team] = []

@@ -42,7 +42,7 @@ class InlineLimits(NamedTuple):
 
     immediate: int
     """A call that must not be held up."""
-    patience: int
+    inline_limit: int
     """A call that waits for it anyway, and has its session for itself meanwhile."""
 
 
@@ -120,7 +120,7 @@ class _Helpers:
 
 
 class Team:
-    """The threads of one queue, of which the submitting thread is one."""
+    """Runs command lists on a queue's threads and the one that submits."""
 
     def __init__(
         self,
@@ -230,8 +230,8 @@ class Team:
         except BaseException:  # it was interrupted: some helpers run, and the caller never gets them to stop
             helpers.stop()
             raise
-        immediate, patience = (int(limit * native.ticks_per_microsecond / 1000) for limit in self._limits)
-        self._record.share(helpers.address, immediate, patience)
+        immediate, inline_limit = (int(limit * native.ticks_per_microsecond / 1000) for limit in self._limits)
+        self._record.share(helpers.address, immediate, inline_limit)
         self._record.release(NO_TEAM)
         return helpers
 

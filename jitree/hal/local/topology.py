@@ -19,7 +19,7 @@ DEFAULT_SPIN_MICROSECONDS: Final = 20
 
 
 class Topology(NamedTuple):
-    """The workers of one queue."""
+    """Lists the workers of one queue."""
 
     processors: tuple[int | None, ...]
     """One entry per worker: the processor it is pinned to, or None."""
@@ -39,7 +39,7 @@ class Topology(NamedTuple):
 
 
 class TaskParameters(NamedTuple):
-    """What a local-task device is created with."""
+    """Holds what a local-task device is created with."""
 
     topologies: tuple[Topology, ...]
     """One per queue."""

@@ -31,7 +31,7 @@ class Task(Protocol):
 
 
 class Parking:
-    """The place where a thread sleeps."""
+    """Parks a thread until it is woken."""
 
     def __init__(self) -> None:
         self._descriptor = os.eventfd(0, os.EFD_CLOEXEC)

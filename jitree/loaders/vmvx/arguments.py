@@ -57,7 +57,7 @@ def _quadwords(address: int, count: int) -> tuple[int, ...]:
 
 
 class Grid:
-    """What the workgroups of a dispatch all get."""
+    """Describes what the workgroups of a dispatch all get."""
 
     __slots__ = ("accesses", "bindings", "constants", "count", "has_private", "local_memory", "size")
 

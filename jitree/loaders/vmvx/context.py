@@ -149,7 +149,8 @@ _LEND: Final = Callback(_lend, 2, _refuse, 0)
 
 
 class WorkerContext:
-    """A thread has it that sets ``busy`` in its record. In :meth:`finish` Python has it from machine code."""
+    """Runs compiled kernels for the thread that sets ``busy`` in its record. In :meth:`finish` Python has it
+    from machine code."""
 
     def __init__(self, worker: Worker, binding_count: int, packed: PackedConstants | None = None) -> None:
         """``worker`` becomes the context's own; its module has kernels, of which none has more bindings.

@@ -53,8 +53,8 @@ _UNFINISHED: Final = -1
 
 
 class Workers(Ended):
-    """The workers of one executable. One takes half a millisecond of Python to make, for which all threads
-    wait: there are more only as far as kernels take long."""
+    """Lends the workers of one executable to threads. One takes half a millisecond of Python to make, for
+    which all threads wait: there are more only as far as kernels take long."""
 
     def __init__(
         self,
@@ -279,7 +279,7 @@ _RUN_ADDRESS, _SLOW_PATH_ADDRESS, _FINISH_ADDRESS = (
 
 
 class VmvxExecutable(TabledExecutable):
-    """A nested bytecode module; see :class:`jitree.loaders.vmvx.loader.VmvxLoader`."""
+    """Runs a nested bytecode module; see :class:`jitree.loaders.vmvx.loader.VmvxLoader`."""
 
     def __init__(
         self,

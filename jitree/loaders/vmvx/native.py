@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from jitree.codegen.image.bar import Bar
     from jitree.codegen.image.batch import ImageBatch
 
-PATIENCE: Final = 20_000_000
+INTERPRETED_FIRST: Final = 20_000_000
 """Nanoseconds that kernels run on the VM before a small executable is compiled
 (:mod:`jitree.loaders.vmvx.policy`): what is not worth that much ends before a builder has started."""
 
@@ -166,7 +166,7 @@ class CompiledKernels(Ended):
         if self._first_call not in (None, interrupts.calls_ended()):
             self._first_call = None
             self._batch.prepare()
-        if not self._policy.worth(PATIENCE, running.nanoseconds):
+        if not self._policy.worth(INTERPRETED_FIRST, running.nanoseconds):
             return ordinal in self._images
         with ExitStack() as waiting:
             bar: Bar | None = None
@@ -226,7 +226,7 @@ class CompiledKernels(Ended):
         batch.gives_way = policy.share != LATER
         if policy.builds:
             batch.start()
-        is_time = policy.builds or policy.worth_aside(PATIENCE, running.nanoseconds)
+        is_time = policy.builds or policy.worth_aside(INTERPRETED_FIRST, running.nanoseconds)
         self._use(ordinal, (wanted.get if is_time else wanted.find)())
 
     def has_left(self, ordinal: int) -> bool:

@@ -47,7 +47,7 @@ _NOTHING: Final = memoryview(b"")
 
 
 class PackedConstants:
-    """Room for copies of the constants of one file. Pages that are never written take no memory."""
+    """Holds copies of the constants of one file. Pages that are never written take no memory."""
 
     def __init__(self, constants: memoryview, most: int = MOST_COPIED) -> None:
         """``most``: bytes that may have copies. RESOURCE_EXHAUSTED if the address space has no room."""
@@ -113,7 +113,7 @@ class PackedConstants:
 
 
 class Told(Protocol):
-    """A kernel that remembers where it may store to constants without a word."""
+    """Remembers where a kernel may store to constants without a word."""
 
     def forget(self, address: int, size: int) -> None:
         """It may not there any more: constants have copies, or will have."""
@@ -125,14 +125,14 @@ def will_be_told(kernel: Told) -> None:
 
 
 class Reader(Protocol):
-    """A worker context."""
+    """Stands for a worker context."""
 
     def let_go(self) -> bool:
         """Whether it keeps no copies any more: not while a thread has it."""
 
 
 class Copies:
-    """The copies of constants that the kernels of one executable read. It has bytes of a limit on memory,
+    """Keeps the copies of constants that one executable's kernels read. It has bytes of a limit on memory,
     where there is one, until others need them."""
 
     def __init__(self, constants: PackedConstants, lender: Lender | None) -> None:

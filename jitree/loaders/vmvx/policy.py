@@ -74,7 +74,7 @@ Sizes = Callable[[int, int], float]
 
 
 class Running(NamedTuple):
-    """A span that a thread interprets."""
+    """Describes a span that a thread interprets."""
 
     dispatch: int
     """The address of the dispatch state."""
@@ -92,7 +92,7 @@ class Running(NamedTuple):
 
 
 class LeftToDo(NamedTuple):
-    """What interpreting the rest of a command list takes: seconds of one processor."""
+    """Estimates what interpreting the rest of a command list takes. Seconds are those of one processor."""
 
     kernel: float
     """Of the kernel that runs."""
@@ -103,7 +103,7 @@ class LeftToDo(NamedTuple):
 
 
 class ListedDispatch(NamedTuple):
-    """One of a list whose kernel is interpreted."""
+    """Describes a dispatch of a list whose kernel is interpreted."""
 
     kernel: int
     workgroups: int
@@ -221,7 +221,7 @@ def _ahead(job: memoryview, running: Running, dispatch: KernelDispatch) -> float
 
 
 class WaitingPolicy:
-    """What one executable does: how long its program may interpret while its kernels are built."""
+    """Decides how long one executable's program interprets while kernels are built."""
 
     def __init__(self, everything: ImageBatch, count: int) -> None:
         """``everything``: the images of its kernels, of which there are so many."""
@@ -254,13 +254,13 @@ class WaitingPolicy:
         spent = [(-seconds, kernel) for kernel, seconds in enumerate(self._spent) if seconds]
         return [kernel for _, kernel in sorted(spent)]
 
-    def worth(self, patience: float, nanoseconds: int) -> bool:
+    def worth(self, first: float, nanoseconds: int) -> bool:
         """Whether enough has been seen to tell what the call takes."""
-        return sum(self._spent) + _NANO * nanoseconds >= _NANO * patience
+        return sum(self._spent) + _NANO * nanoseconds >= _NANO * first
 
-    def worth_aside(self, patience: float, nanoseconds: int) -> bool:
+    def worth_aside(self, first: float, nanoseconds: int) -> bool:
         """Whether it is time for a build that the call does not want: a larger one is begun later."""
-        return self.worth(patience * max(1.0, self._everything.estimate / _SMALL_BUILD), nanoseconds)
+        return self.worth(first * max(1.0, self._everything.estimate / _SMALL_BUILD), nanoseconds)
 
     def is_due(self, kernel: int) -> bool:
         """Whether it is time to decide again, or it is another kernel that runs."""

@@ -31,7 +31,7 @@ MOST_FINISHED: Final = 4
 
 
 class KernelEnvironment(MemoryRecord):
-    """What a function's calls get as environment; the function owns it. The C functions take environment,
+    """Gives a function's calls their environment; the function owns it. The C functions take environment,
     dispatch state and workgroup state, the last one also the worker context that the workgroup left in; they
     return 0, or the number of a failure."""
 
@@ -51,7 +51,7 @@ class KernelEnvironment(MemoryRecord):
 
 
 class Contexts(MemoryRecord):
-    """The worker contexts of one executable: ``count`` grows when another one is complete, up to
+    """Lists the worker contexts of one executable. ``count`` grows when another one is complete, up to
     MAXIMUM_CONTEXTS. The C function takes and returns what those of :class:`KernelEnvironment` do."""
 
     count: Atomic
@@ -62,8 +62,8 @@ class Contexts(MemoryRecord):
 
 
 class WorkerContextRecord(MemoryRecord):
-    """What one thread at a time runs compiled kernels with: a machine, and handles that are aimed at other
-    memory for each span."""
+    """Aims a machine's handles at other memory for each span. One thread at a time runs compiled kernels with
+    it."""
 
     busy: Atomic  # 1 while a thread has it
     state: KernelState  # address of the STATE of its machine

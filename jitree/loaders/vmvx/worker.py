@@ -67,7 +67,7 @@ def _nothing() -> None:
 
 
 class Promotion:
-    """What one worker runs, and for how long."""
+    """Measures what one worker runs, and moves it to machine code."""
 
     def __init__(self) -> None:
         self.compiled: Callable[[], KernelSource | None] = _nothing
@@ -133,8 +133,8 @@ class Promotion:
 
 
 class MeasuredEngine:
-    """An engine that knows the time of a processor that it has used. Waiting for other threads, which calls
-    into Python are full of, does not count."""
+    """Measures the time of a processor that an engine has used. Waiting for other threads, which calls into
+    Python are full of, does not count."""
 
     def __init__(self, engine: Engine) -> None:
         self.name = engine.name
@@ -154,7 +154,7 @@ class MeasuredEngine:
 
 
 class Worker:
-    """Used by one thread at a time."""
+    """Runs kernels for one thread at a time."""
 
     def __init__(
         self,

@@ -325,7 +325,7 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 def test_much_used_kernels_are_taken_over(
     empty_cache: None, monkeypatch: pytest.MonkeyPatch, vm_spans: list[int]
 ) -> None:
-    monkeypatch.setattr(native, "PATIENCE", 0)
+    monkeypatch.setattr(native, "INTERPRETED_FIRST", 0)
     executable = load(Assembler("mine").function("f", ENTRY_CONVENTION, SCRATCH), "auto")
     deadline = time.monotonic() + 60
     while not executable._compiled.ready and time.monotonic() < deadline:  # type: ignore[union-attr]

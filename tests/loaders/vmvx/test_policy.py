@@ -183,7 +183,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[VmvxExecutable]:
     for waited_for in (image.Provider, batch.ImageBatch):
         monkeypatch.setattr(waited_for, "estimate", 0.0)
     monkeypatch.setattr(batch, "_PATIENCE_SECONDS_MORE", 1e6)
-    monkeypatch.setattr(vmvx_native, "PATIENCE", 0)
+    monkeypatch.setattr(vmvx_native, "INTERPRETED_FIRST", 0)
     for module in (grid_call, vmvx_worker):
         monkeypatch.setattr(module, "FIRST_TIME", 0)
     yield load(Assembler("waiting").function("f", ENTRY_CONVENTION, COUNT), "auto")

@@ -121,7 +121,7 @@ def test_the_rest_of_a_span_is_taken_over_at_the_next_workgroup(
 ) -> None:
     """The one in progress ends where it is: each of them runs once."""
     compiled = _compiled(executable)
-    monkeypatch.setattr(vmvx_native, "PATIENCE", 0)
+    monkeypatch.setattr(vmvx_native, "INTERPRETED_FIRST", 0)
     monkeypatch.setattr(vmvx_worker, "_LONG", 1000)
     asked: list[int] = []
 
@@ -149,7 +149,7 @@ def test_the_rest_of_a_span_is_taken_over_at_the_next_workgroup(
 def test_machine_code_of_one_kernel_does_not_wait_for_that_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the others go on in the meantime."""
     monkeypatch.setattr(image.Provider, "_look", lambda provider, niceness: None)
-    monkeypatch.setattr(vmvx_native, "PATIENCE", 0)
+    monkeypatch.setattr(vmvx_native, "INTERPRETED_FIRST", 0)
     module = Assembler("two").function("f", ENTRY_CONVENTION, COUNT).function("g", ENTRY_CONVENTION, COUNTING)
     executable = load(module, "auto")
     compiled = _compiled(executable)

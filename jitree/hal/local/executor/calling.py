@@ -138,7 +138,7 @@ class CommandExecutor:
 
 
 class NativeExecutor(CommandExecutor):
-    """The functions of the image."""
+    """Calls the functions of the image."""
 
     def __init__(self, image: Image) -> None:
         super().__init__(_EXECUTE(image.addresses["execute"]))

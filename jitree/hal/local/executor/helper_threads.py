@@ -212,15 +212,15 @@ def dismiss(team: ThreadTeam) -> None:
 
 
 def spin(team: ThreadTeam, worker: int, seen: int) -> int:
-    """Looks until the worker is invited, is to end, or patience ends. What is posted; ``seen`` if that is
+    """Looks until the worker is invited, is to end, or has spun for long. What is posted; ``seen`` if that is
     nothing new for this worker."""
-    patience = team.spin_ticks
+    most = team.spin_ticks
     since = ticks()
     for _ in range(MOST_LOOKS):
         posted = atomic_load(team.posted)
         if posted != seen and (is_invited(posted, worker) or is_dismissed(posted)):
             return posted
-        if ticks() - since >= patience:
+        if ticks() - since >= most:
             return seen
         pause()
     return seen

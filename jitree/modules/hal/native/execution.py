@@ -321,7 +321,7 @@ def is_short(state: State, handle_pool: HandlePoolRecord, queue: Queue, job: Job
     prompt = state.prompt
     if not unlikely(prompt != PATIENT):
         return True
-    most = queue.immediate if prompt == PROMPT else queue.patience
+    most = queue.immediate if prompt == PROMPT else queue.inline_limit
     if most < 0:
         return True
     ticks = call(handle_pool.estimate, place_of(job))
