@@ -22,7 +22,7 @@ from jitree.api.load_order import parse_reference
 from jitree.base.arguments import shown
 from jitree.base.endings import Ending
 from jitree.base.scopes import Scope, require_going_on
-from jitree.codegen.image.builds import UNLIMITED, Builds
+from jitree.codegen.image.builder import UNLIMITED, Builds
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context, ContextFlags, ModuleLike
 from jitree.dispatch.host_module import HostModule
@@ -39,9 +39,9 @@ from jitree.hal.driver import parse_uri
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters
 from jitree.hal.groups.transport import TransportProvider
 from jitree.hal.heap import HeapAllocator
+from jitree.regs.buffer import VmBuffer
 from jitree.regs.list import without_lists
 from jitree.regs.memory import UNBOUNDED, Bounds
-from jitree.regs.objects import VmBuffer
 from jitree.vmfb.archive import Source, loading, name_of
 from jitree.vmfb.words import FUSED
 

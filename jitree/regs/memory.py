@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from jitree.codegen.image.builds import Builds
+    from jitree.codegen.image.builder import Builds
 
     class Lessee(Protocol):
         """Has bytes of a limit on memory in advance, of which it uses some."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from jitree.codegen.image import contents
-from jitree.codegen.image.place import place
+from jitree.codegen.image.cache import place
 from jitree.tools.flag_table import flag_set
 from jitree.tools.flags import ParsedFlags, command
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from jitree.codegen.image import Recipe
 from jitree.codegen.image.build import generate
-from jitree.codegen.image.place import place
+from jitree.codegen.image.cache import place
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native import nests, tiering
 from jitree.dispatch.native.build import build

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jitree.base import elements
-from jitree.base.host_tensor import Mask, near
+from jitree.base.elements import Mask, near
 from jitree.tools import host_values as hv
 from jitree.tools import printing
 

@@ -11,7 +11,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from jitree.base import elements
 from jitree.errors import (
     InvalidArgumentError,
     OutOfRangeError,
@@ -21,7 +20,7 @@ from jitree.errors import (
 )
 from jitree.tools import host_values as hv
 from jitree.tools import printing
-from jitree.types import BY_NAME
+from jitree.types import BY_NAME, is_packed
 
 _ARCHIVE: Final = ".npz"
 
@@ -114,7 +113,7 @@ def _array(value: hv.HostValue) -> npt.NDArray[Any]:
 
 def _tensor_array(tensor: hv.HostTensor) -> npt.NDArray[Any]:
     row = tensor.element_type
-    if elements.is_packed(row):
+    if is_packed(row):
         return tensor.values.astype(np.int8).reshape(tensor.shape)
     foreign = row.numpy_name.startswith(("bfloat", "float8"))
     dtype = np.dtype(f"V{row.bits // 8}" if foreign else row.numpy_name)

@@ -18,10 +18,11 @@ import pytest
 
 from jitree import Session
 from jitree.codegen import image
-from jitree.codegen.image import background, batch, cache, worklist
+from jitree.codegen.image import batch, cache, worklist
+from jitree.codegen.image import builder as starting
 from jitree.codegen.image.batch import ImageBatch
+from jitree.codegen.image.builder import Starting
 from jitree.codegen.image.flat import START_SECONDS, Recipe
-from jitree.codegen.image.starting import Starting
 from jitree.codegen.image.worklist import WorkList
 
 _ROOT = Path(__file__).parents[2]
@@ -230,7 +231,7 @@ def test_an_estimate_is_of_all_processors(folder: Path, monkeypatch: pytest.Monk
 def test_a_builder_that_has_ended_is_forgotten_by_the_system(status: int, tmp_path: Path) -> None:
     """Also one whose images are there, so that nobody asks for it any more."""
     process = os.posix_spawn("/bin/sh", ["sh", "-c", f"exit {status}"], {})
-    builder = background.Builder(process, tmp_path / "log")
+    builder = starting.Builder(process, tmp_path / "log")
     os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
     with Session("local-sync"):
         pass
@@ -243,7 +244,7 @@ def test_a_session_closes_while_another_thread_starts_the_first_builder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What that imports may be half there."""
-    monkeypatch.setitem(sys.modules, background.__name__, ModuleType(background.__name__))
+    monkeypatch.setitem(sys.modules, starting.__name__, ModuleType(starting.__name__))
     Session("local-sync").close()
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from jitree.codegen import image
-from jitree.codegen.image import background, cache, shipped
+from jitree.codegen.image import builder as background
+from jitree.codegen.image import cache, shipped
+from jitree.codegen.image.builder import Starting
 from jitree.codegen.image.flat import Recipe, map_image, title_of
 from jitree.codegen.image.keys import key_of
-from jitree.codegen.image.starting import Starting
 from jitree.codegen.image.worklist import WorkList
 from jitree.errors import AlreadyExistsError, UnavailableError
 from tests.codegen.images import built

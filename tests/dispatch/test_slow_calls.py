@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, cast
 
-from jitree.dispatch.native.slow_calls import _steps
+from jitree.dispatch.native.engine import _steps
 
 
 class _Machine:

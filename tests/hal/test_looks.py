@@ -20,7 +20,7 @@ import pytest
 from jitree.base import scopes
 from jitree.base.callbacks import Callback, take_kept
 from jitree.base.due import NEVER
-from jitree.codegen.atomics import atomic_store
+from jitree.codegen.record import atomic_store
 from jitree.hal.command_layout import FAILED_INTERRUPTED, FUNCTIONS, JOB
 from jitree.hal.local import executor, interrupts
 from jitree.hal.local.executor import looks

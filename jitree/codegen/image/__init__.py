@@ -23,9 +23,8 @@ from jitree.codegen.image.flat import OUTPUT, FlatImage, Image, Recipe, map_imag
 from jitree.errors import StatusError, UnavailableError, pass_interruption, printable, tell
 
 if TYPE_CHECKING:
-    from jitree.codegen.image.builds import Builds
+    from jitree.codegen.image.builder import Builds, Starting
     from jitree.codegen.image.pack import Pack
-    from jitree.codegen.image.starting import Starting
 
 __all__ = ["Image", "Provider", "Recipe", "get", "processors", "provider", "start", "wait"]
 
@@ -295,8 +294,8 @@ def begin(builder: Starting, wanted: Sequence[Provider], niceness: int) -> None:
 
 def prepare_builder(wanted: Sequence[Provider], key: bytes, niceness: int) -> Starting | None:
     """Starts a builder that waits until it is to build some of these images; None if that fails."""
-    from jitree.codegen.image.place import settle
-    from jitree.codegen.image.starting import Starting  # now: builders start in the middle of calls
+    from jitree.codegen.image.builder import Starting  # now: builders start in the middle of calls
+    from jitree.codegen.image.cache import settle
 
     is_explained = bool(settle().obstacle)  # here, where the caller of the program sees the warning
     builds = wanted[0]._builds
@@ -320,8 +319,8 @@ def prepare_builder(wanted: Sequence[Provider], key: bytes, niceness: int) -> St
 def look_for_ended_builders() -> None:
     """The system keeps a process that has ended until its parent looks. Nobody else asks for the builder of
     an image that is there."""
-    background = sys.modules.get(f"{__name__}.background")  # there once a builder has been started
-    look = getattr(background, "look_for_ended", None)  # it may be half imported
+    builder = sys.modules.get(f"{__name__}.builder")  # there once a builder has been started
+    look = getattr(builder, "look_for_ended", None)  # it may be half imported
     if look is not None:
         look()
 

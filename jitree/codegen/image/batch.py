@@ -25,8 +25,8 @@ from jitree.codegen.image import (
 from jitree.codegen.image.flat import START_SECONDS, hashed
 
 if TYPE_CHECKING:
-    from jitree.codegen.image.bar import Bar
-    from jitree.codegen.image.starting import Starting
+    from jitree.codegen.image.builder import Starting
+    from jitree.codegen.image.estimates import Bar
 
 _PATIENCE_FACTOR: Final = 8
 _PATIENCE_SECONDS_MORE: Final = 5.0
@@ -115,7 +115,7 @@ class ImageBatch:
         where there is less to do than that, where nothing can go on meanwhile, on one processor or beside
         another builder, and where images are not kept in the folder that is stated: to say so is for the call
         that wants them."""
-        from jitree.codegen.image.place import place
+        from jitree.codegen.image.cache import place
 
         is_small = self.stated < START_SECONDS
         if is_small or processors() == 1 or builders_at_work() or place().refusal:
@@ -178,7 +178,7 @@ class ImageBatch:
         """What a terminal shows of waiting, for the first thread that waits; None for others."""
         if self.is_announced:
             return None
-        from jitree.codegen.image.bar import Bar
+        from jitree.codegen.image.estimates import Bar
 
         self.is_announced = True
         return Bar(self.title, self.estimate)

@@ -18,7 +18,7 @@ from jitree.vmfb.program import DecodedModule
 from jitree.vmfb.schema import ModuleTables
 
 if TYPE_CHECKING:
-    from jitree.codegen.image.builds import Builds
+    from jitree.codegen.image.builder import Builds
 
 _NATIVE_WORD: Final = FUNCTION.word("native")
 _WAYS: Final = (("places", "resume"), ("tails", "tail"))
@@ -30,7 +30,7 @@ def recipe(program: DecodedModule, name: str) -> image.Recipe:
     return image.Recipe(
         name="native",
         title=f"native code of module '{name}'",
-        generator="jitree.dispatch.native.generate:program",
+        generator="jitree.dispatch.native.lower:program",
         seconds=0.5,
         data=(source.encode(source.from_program(program)),),
     )

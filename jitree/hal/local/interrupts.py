@@ -182,7 +182,7 @@ def _look_in() -> Callback:
 
 def _first_looks() -> Generator[None, int, None]:
     """What machine code calls first to look. From then on it calls what takes longer to import than most
-    programs run. A generator, as in :mod:`jitree.dispatch.native.slow_calls`. An interrupt may come before it
+    programs run. A generator, as in :mod:`jitree.dispatch.native.engine`. An interrupt may come before it
     knows the job: what looks next gets it, and that looks at once."""
     interruption: BaseException | None = None
     while True:

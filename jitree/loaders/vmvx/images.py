@@ -16,7 +16,7 @@ from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
     from jitree.codegen.image.batch import ImageBatch
-    from jitree.codegen.image.builds import Builds
+    from jitree.codegen.image.builder import Builds
     from jitree.dispatch.bytecode_module import BytecodeModule  # numpy: builders do not need it
     from jitree.vmfb.schema import Export, ModuleTables
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from jitree.codegen.atomics import atomic_add, atomic_load, atomic_replace, atomic_store
 from jitree.codegen.primitives import (
     below,
     call_int,
@@ -12,7 +11,7 @@ from jitree.codegen.primitives import (
     stack_address,
 )
 from jitree.codegen.processor import ticks
-from jitree.codegen.record import layout_of, place_of
+from jitree.codegen.record import atomic_add, atomic_load, atomic_replace, atomic_store, layout_of, place_of
 from jitree.hal.local.executor.records import KernelDispatch, Workgroup
 from jitree.loaders.vmvx.records import (
     MAXIMUM_BINDINGS,

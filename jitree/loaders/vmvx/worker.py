@@ -29,9 +29,9 @@ from jitree.loaders.vmvx.arguments import (
 )
 from jitree.loaders.vmvx.policy import Running
 from jitree.loaders.vmvx.promotion import Promotion
+from jitree.regs.buffer import VmBuffer
 from jitree.regs.machine import Machine
 from jitree.regs.memory import UNBOUNDED, Bounds
-from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.words import signed
 

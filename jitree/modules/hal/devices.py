@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jitree.hal.fence import Fence
     from jitree.hal.objects import Channel, File
     from jitree.modules.hal.module import HalState
-    from jitree.regs.objects import VmBuffer
+    from jitree.regs.buffer import VmBuffer
 
 
 def fence_create(_state: HalState, device: Device, _flags: int) -> Fence:

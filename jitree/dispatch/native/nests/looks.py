@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import Final
 
 from jitree.codegen.ir_text import Iteration
-from jitree.dispatch.native.checked_text import MUCH
 from jitree.dispatch.native.nests.reading import Level
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.prelude import OWN_MEMORY
+from jitree.dispatch.native.site import MUCH
 
 WORK: Final = 1 << 22
 """Instructions on one element between two looks: a tenth of a millisecond in vectors; where each is a slow

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jitree.codegen.atomics import atomic_add, atomic_load
 from jitree.codegen.primitives import lesser, quotient, remainder
+from jitree.codegen.record import atomic_add, atomic_load
 from jitree.hal.local.executor.records import Command, Job, Share, ThreadTeam, next_row, next_share
 from jitree.hal.local.executor.rows import run_span
 

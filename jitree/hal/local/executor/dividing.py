@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jitree.codegen.atomics import atomic_load
 from jitree.codegen.primitives import greater, lesser, quotient
+from jitree.codegen.record import atomic_load
 from jitree.hal.command_layout import (
     BYTES_CHUNK,
     CHUNKS_PER_THREAD,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from jitree.codegen.atomics import atomic_add, atomic_load, atomic_replace
 from jitree.codegen.primitives import apart, call, greater, lesser, quotient
 from jitree.codegen.processor import ticks
-from jitree.codegen.record import place_of
+from jitree.codegen.record import atomic_add, atomic_load, atomic_replace, place_of
 from jitree.hal.command_layout import (
     FUTEX_WAIT,
     FUTEX_WAKE,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from jitree.codegen.atomics import atomic_load, atomic_replace, atomic_store
 from jitree.codegen.primitives import load64, stack
 from jitree.codegen.processor import flush_denormals, restore_denormals, ticks
+from jitree.codegen.record import atomic_load, atomic_replace, atomic_store
 from jitree.hal.command_layout import KIND_DISPATCH, KIND_DISPATCH_INDIRECT
 from jitree.hal.local.executor.logs import begin_log, end_log
 from jitree.hal.local.executor.looks import is_to_end_before

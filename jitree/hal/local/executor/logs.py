@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from jitree.codegen.atomics import atomic_add
 from jitree.codegen.primitives import apart, call, lesser, load64, quotient
 from jitree.codegen.processor import ticks
-from jitree.codegen.record import place_of
+from jitree.codegen.record import atomic_add, place_of
 from jitree.hal.command_layout import COMMAND, EVENT, KIND_DISPATCH, WHOLE_JOB
 from jitree.hal.local.executor.records import Command, Job, Log, LoggedEvent
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from jitree.codegen.atomics import atomic_load, atomic_replace
 from jitree.codegen.primitives import call, load64, stack, store64
 from jitree.codegen.processor import flush_denormals, pause, restore_denormals, ticks
+from jitree.codegen.record import atomic_load, atomic_replace
 from jitree.hal.command_layout import MASK_SIZE, MOST_LOOKS, POSTED_STOP, POSTING
 from jitree.hal.local.executor.chunks import claim_chunks
 from jitree.hal.local.executor.inviting import is_dismissed, is_invited, rouse, sleep, wake

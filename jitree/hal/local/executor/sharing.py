@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from jitree.codegen.atomics import atomic_load, atomic_store
 from jitree.codegen.primitives import call, greater, lesser, quotient
 from jitree.codegen.processor import pause, ticks
+from jitree.codegen.record import atomic_load, atomic_store
 from jitree.hal.command_layout import (
     ENTRY_INTERPRETED,
     FIRST_PART,

@@ -12,7 +12,7 @@ from jitree.hal.local.executor.records import Command, row_at
 from jitree.modules.hal.native.entries import sweep
 from jitree.modules.hal.native.layout import KEPT, OPERANDS, PATCHES, ROWS, SLOTS
 from jitree.modules.hal.native.records import BindingSlot, Entry, HandlePoolRecord, Patch, Recording, State
-from jitree.regs.counting import retain
+from jitree.regs.access import retain
 
 PATCH_SIZE = PATCH.size
 SLOT_SIZE = SLOT.size
