@@ -19,9 +19,9 @@ from jitree.api.module import Module, create_function
 from jitree.api.resources import DeviceChoice, Resources, open_devices, placed, read_module
 from jitree.api.seeing import Observable
 from jitree.api.session_arguments import Compiled, Loaded
+from jitree.base.cancel_scopes import deadline
 from jitree.base.endings import Ended, Remade, require_interpreter
 from jitree.base.memory import give_back_free_memory, give_back_much_free_memory, once
-from jitree.base.scopes import deadline
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import WAITING_TIERS, Context, ContextFlags, ModuleLike, default_tier
 from jitree.dispatch.function import VmFunction as VmFunction

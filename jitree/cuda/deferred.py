@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
-from jitree.base import scopes
+from jitree.base import cancel_scopes
 from jitree.base.endings import end_each, guard
 from jitree.cuda.inbox_thread import InboxThread
 from jitree.cuda.semaphore import CudaSemaphore
@@ -46,7 +46,7 @@ class DeferredOperation:
     ) -> None:
         """``action`` None: the fences are all there is."""
         self.waiting = waiting
-        self.limit = scopes.limit()
+        self.limit = cancel_scopes.limit()
         self.interrupted: StatusError | None = None
         """Why it is not to be submitted any more."""
         self.name = name

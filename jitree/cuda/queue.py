@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from jitree.base.scopes import CURRENT
+from jitree.base.cancel_scopes import CURRENT
 from jitree.cuda.deferred import Action, DeferredOperation, DeferredWork, Stepwise
 from jitree.cuda.events import PooledEvent
 from jitree.cuda.semaphore import CudaSemaphore

@@ -21,7 +21,7 @@ from jitree.codegen import image
 from jitree.codegen.image import batch, cache, worklist
 from jitree.codegen.image import builder as starting
 from jitree.codegen.image.batch import ImageBatch
-from jitree.codegen.image.builder import Starting
+from jitree.codegen.image.builder import BuilderThread
 from jitree.codegen.image.flat import START_SECONDS, Recipe
 from jitree.codegen.image.worklist import WorkList
 
@@ -253,7 +253,7 @@ def two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "processors", lambda: 2)
 
 
-def prepared(images: ImageBatch) -> Starting:
+def prepared(images: ImageBatch) -> BuilderThread:
     """The builder that waits, once its process is there."""
     images.prepare()
     builder = images.providers[0].builder

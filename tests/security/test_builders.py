@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import jitree
-from jitree.base import scopes
+from jitree.base import cancel_scopes
 from jitree.codegen import image
 from jitree.codegen.image import builder as starting
 from jitree.errors import CancelledError, UnavailableError
@@ -69,7 +69,7 @@ def limits_of(process: int) -> dict[int, int]:
 
 
 def test_a_builder_is_limited_and_ends_with_the_load() -> None:
-    before, scope = set(starting._running), scopes.Scope()
+    before, scope = set(starting._running), cancel_scopes.Scope()
 
     def load() -> None:
         with scope:

@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 from weakref import ref
 
+from jitree.base.cancel_scopes import require_going_on
 from jitree.base.endings import guard
-from jitree.base.scopes import require_going_on
 from jitree.codegen.image import (
     BACKGROUND_NICENESS,
     Provider,
@@ -25,7 +25,7 @@ from jitree.codegen.image import (
 from jitree.codegen.image.flat import START_SECONDS, hashed
 
 if TYPE_CHECKING:
-    from jitree.codegen.image.builder import Starting
+    from jitree.codegen.image.builder import BuilderThread
     from jitree.codegen.image.estimates import Bar
 
 _PATIENCE_FACTOR: Final = 8
@@ -47,7 +47,7 @@ class ImageBatch:
         self._order: Sequence[Provider] = providers
         self._aside: Sequence[Provider] = ()
         self._starting = guard()
-        self._prepared: Starting | None = None
+        self._prepared: BuilderThread | None = None
         """A builder that waits."""
         self._started: float | None = None
         """When the last builder has started."""

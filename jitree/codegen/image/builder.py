@@ -190,7 +190,7 @@ def _start(
     )
 
 
-class Starting(Thread):
+class BuilderThread(Thread):
     """Starts a builder process, and is then that: no call waits for it. The process imports what it needs,
     and builds nothing before :meth:`begin`."""
 
@@ -200,7 +200,7 @@ class Starting(Thread):
         keys: Sequence[bytes],
         key: bytes,
         niceness: int,
-        builds: Builds | None,
+        builds: BuilderLimits | None,
     ) -> None:
         """``key`` is that of the builder, of which there is one at a time; ``niceness`` is what it has until
         it begins; ``builds`` limits the process."""
@@ -289,7 +289,7 @@ class Building(Protocol):
     def end(self) -> None: ...
 
 
-class Builds(Unique):
+class BuilderLimits(Unique):
     """Limits builder processes, of which the system ends what takes more, and ends those at work with what
     they work for. What they build is kept in the cache like any other image."""
 
@@ -331,5 +331,5 @@ class Builds(Unique):
             building.end()
 
 
-UNLIMITED: Final = Builds(None, None)
+UNLIMITED: Final = BuilderLimits(None, None)
 """Of sandboxes without limits: they share images, and take none out of packs, which are for others."""

@@ -18,7 +18,7 @@ from jitree.vmfb.program import DecodedModule
 from jitree.vmfb.schema import ModuleTables
 
 if TYPE_CHECKING:
-    from jitree.codegen.image.builder import Builds
+    from jitree.codegen.image.builder import BuilderLimits
 
 _NATIVE_WORD: Final = FUNCTION.word("native")
 _WAYS: Final = (("places", "resume"), ("tails", "tail"))
@@ -97,7 +97,7 @@ class NativeModule:
         return 0
 
 
-_modules: Final[SharedWeakKeys[DecodedModule, dict[Builds | None, NativeModule]]] = SharedWeakKeys()
+_modules: Final[SharedWeakKeys[DecodedModule, dict[BuilderLimits | None, NativeModule]]] = SharedWeakKeys()
 
 
 def native_module(record: ModuleRecord) -> NativeModule:

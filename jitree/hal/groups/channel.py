@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from jitree.base import scopes
+from jitree.base import cancel_scopes
 from jitree.base.endings import Unique
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError, again
 from jitree.hal import checks
@@ -59,7 +59,7 @@ class GroupTransport:
                 self._exchange(head, sent, received)
             except StatusError as error:
                 error.with_context(f"member {self.rank} of {self.count} of a channel")
-                if not watch()() and scopes.why_to_end() is None:
+                if not watch()() and cancel_scopes.why_to_end() is None:
                     self._failure = error
                 raise
             self._failure = None

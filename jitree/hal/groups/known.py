@@ -6,7 +6,7 @@ from _thread import allocate_lock
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
-from jitree.base.scopes import require_going_on
+from jitree.base.cancel_scopes import require_going_on
 
 _LOOK_SECONDS: Final = 0.02
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from typing import Final
 
 from jitree import errors
 from jitree.base.arguments import seconds
-from jitree.base.scopes import require_going_on
+from jitree.base.cancel_scopes import require_going_on
 from jitree.hal.objects import ChannelProvider
 
 _LAUNCHERS: Final = (

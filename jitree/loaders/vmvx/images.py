@@ -16,7 +16,7 @@ from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
     from jitree.codegen.image.batch import ImageBatch
-    from jitree.codegen.image.builder import Builds
+    from jitree.codegen.image.builder import BuilderLimits
     from jitree.dispatch.bytecode_module import BytecodeModule  # numpy: builders do not need it
     from jitree.vmfb.schema import Export, ModuleTables
 
@@ -59,7 +59,7 @@ def _kernel(
     )
 
 
-def batch(executable: BytecodeModule, builds: Builds | None = None) -> ImageBatch:
+def batch(executable: BytecodeModule, builds: BuilderLimits | None = None) -> ImageBatch:
     """The images of an executable's kernels."""
     from jitree.codegen.image.batch import ImageBatch
 

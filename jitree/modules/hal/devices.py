@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from jitree.base import scopes
+from jitree.base import cancel_scopes
 from jitree.dispatch.engine import Pending
 from jitree.errors import PermissionDeniedError, StatusError
 from jitree.hal.device import fence_class
@@ -45,7 +45,7 @@ def channel_create(
         count,
         flags,
     )
-    if not scopes.runs_here():
+    if not cancel_scopes.runs_here():
         return make()
     from jitree.hal import recording
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from jitree.base.scopes import require_going_on
+from jitree.base.cancel_scopes import require_going_on
 from jitree.errors import ResourceExhaustedError
 from jitree.modules.vmvx import native
 from jitree.modules.vmvx.matmul import ACCUMULATE, MOST_COMPILED, MOST_IN_PYTHON
