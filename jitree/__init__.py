@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from jitree.dispatch.host_export import HostExport as HostExport
     from jitree.dispatch.host_module import HostModule as HostModule
     from jitree.hal.device import Device as Device
-    from jitree.regs.objects import VmBuffer as VmBuffer
-    from jitree.regs.objects import VmList as VmList
+    from jitree.regs.buffer import VmBuffer as VmBuffer
+    from jitree.regs.list import VmList as VmList
 
 __version__ = "0.1.0"
 
@@ -64,8 +64,8 @@ _LAZY = {
     "HostExport": "jitree.dispatch.host_export",
     "HostModule": "jitree.dispatch.host_module",
     "Session": "jitree.api.session",
-    "VmBuffer": "jitree.regs.objects",
-    "VmList": "jitree.regs.objects",
+    "VmBuffer": "jitree.regs.list",
+    "VmList": "jitree.regs.list",
     "compile": "jitree.compiling.models",
     "diff": "jitree.compare.differences",
     "donate": "jitree.api.calls.storage_arguments",

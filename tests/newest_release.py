@@ -19,7 +19,7 @@ import numpy as np
 import jitree
 from jitree.errors import StatusError
 from jitree.modules.import_rows import rows
-from jitree.vmfb.isa import INSTRUCTIONS
+from jitree.vmfb.instructions import INSTRUCTIONS
 
 PROGRAM = Path(__file__).resolve().parent / "data" / "releases" / "simple_mul.mlir"
 MODULES = ("hal", "hal_inline", "hal_loader", "io_parameters", "vmvx", "check")

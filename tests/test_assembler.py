@@ -8,7 +8,7 @@ import pytest
 
 import tests.assembler
 from jitree.vmfb.archive import Archive
-from jitree.vmfb.isa import BY_MNEMONIC, INSTRUCTIONS
+from jitree.vmfb.instructions import BY_MNEMONIC, INSTRUCTIONS
 from jitree.vmfb.module import read_module
 from tests.assembler import Assembler, AssemblyError
 

@@ -73,7 +73,8 @@ HEAVY = {"dataclasses", "threading", "pathlib", "json", "hashlib", "logging", "s
 """Of the standard library; half a millisecond or more each."""
 
 SELDOM = {
-    "jitree.vmfb.isa", "jitree.vmfb.superinstructions", "jitree.regs.list", "jitree.hal.command_buffer",
+    "jitree.vmfb.instructions", "jitree.vmfb.superinstructions", "jitree.regs.list",
+    "jitree.hal.command_buffer",
     "jitree.hal.objects", "jitree.hal.recording", "jitree.hal.exchange", "jitree.hal.local.transfer",
     "jitree.base.callbacks", "jitree.api.calls.number_packing", "jitree.api.calls.list_packing",
     "jitree.loaders.fatelf", "jitree.codegen.image.generated", "jitree.hal.local.queue",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jitree.modules.import_rows import rows
-from jitree.vmfb.isa import INSTRUCTIONS
+from jitree.vmfb.instructions import INSTRUCTIONS
 from tests import newest_release
 
 

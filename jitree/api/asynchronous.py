@@ -16,7 +16,7 @@ from jitree.api.calls.tensor_packing import ArrayTransfer, pending_view
 from jitree.api.calls.turns import are_ordered, awaited_use, calls_before, uses_of
 from jitree.api.calls.waiting import await_work, await_work_async, give_up
 from jitree.api.function import Function
-from jitree.dispatch.gate import CANCELS
+from jitree.dispatch.session_lock import CANCELS
 from jitree.errors import StatusError, folded
 from jitree.hal.fence import COMES_AFTER, Fence
 from jitree.hal.memory_order import Earlier, begin

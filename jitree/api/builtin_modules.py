@@ -9,7 +9,7 @@ from jitree.api.calls.refusal import listed
 from jitree.api.load_order import imported_modules
 from jitree.base.arguments import is_one_of, shown
 from jitree.codegen import image
-from jitree.dispatch.tiers import WAITING_TIERS
+from jitree.dispatch.context import WAITING_TIERS
 from jitree.errors import NotFoundError
 from jitree.modules.hal import HalModule
 

@@ -22,8 +22,8 @@ from jitree.errors import InternalError, InvalidArgumentError, StatusError, has_
 from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device, home_of
 from jitree.modules.hal.references import type_name
+from jitree.regs.buffer import VmBuffer
 from jitree.regs.list import VmList
-from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
 
 i32 = Annotated[int, "i32"]

@@ -18,7 +18,7 @@ import numpy as np
 
 from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX
 from jitree.api.inspection import asserted_by
-from jitree.base.scopes import deadline
+from jitree.base.cancel_scopes import deadline
 from jitree.codegen.image import Recipe, cache
 from jitree.codegen.image.flat import FlatImage, hashed
 from jitree.codegen.image.keys import key_of

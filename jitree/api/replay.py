@@ -20,7 +20,7 @@ from jitree.api.array import WRITES, Array
 from jitree.api.calls.declaration import Signature
 from jitree.api.calls.tensor_packing import ArrayTransfer
 from jitree.api.function import Function
-from jitree.base.scopes import require_going_on
+from jitree.base.cancel_scopes import require_going_on
 from jitree.dispatch.function import VmFunction as VmFunction
 from jitree.errors import StatusError
 from jitree.hal.buffer import Buffer, BufferView

@@ -17,8 +17,8 @@ from jitree.dispatch.context import ContextFlags
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.fence import Fence
 from jitree.modules.hal.module import HalModule
+from jitree.regs.buffer import VmBuffer
 from jitree.regs.list import VmList
-from jitree.regs.objects import VmBuffer
 from jitree.vmfb.words import BASE_OPCODE, OPCODE
 
 if TYPE_CHECKING:

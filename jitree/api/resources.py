@@ -240,7 +240,7 @@ def _write_part(array: Array, index: Any, value: Any) -> None:
 
 def _exchange_functions() -> object:
     from jitree.api.calls.native.session import exchange_functions
-    from jitree.base.bound import can_bind
+    from jitree.base.memory import can_bind
 
     return exchange_functions() if can_bind() else None
 

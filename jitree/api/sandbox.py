@@ -20,9 +20,9 @@ from jitree.api.executables import create_loaders
 from jitree.api.limits import LOAD_TIME, TIME, Limits, check, limited_content
 from jitree.api.load_order import parse_reference
 from jitree.base.arguments import shown
+from jitree.base.cancel_scopes import Scope, require_going_on
 from jitree.base.endings import Ending
-from jitree.base.scopes import Scope, require_going_on
-from jitree.codegen.image.builds import UNLIMITED, Builds
+from jitree.codegen.image.builder import UNLIMITED, BuilderLimits
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context, ContextFlags, ModuleLike
 from jitree.dispatch.host_module import HostModule
@@ -39,9 +39,9 @@ from jitree.hal.driver import parse_uri
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters
 from jitree.hal.groups.transport import TransportProvider
 from jitree.hal.heap import HeapAllocator
+from jitree.regs.buffer import VmBuffer
 from jitree.regs.list import without_lists
 from jitree.regs.memory import UNBOUNDED, Bounds
-from jitree.regs.objects import VmBuffer
 from jitree.vmfb.archive import Source, loading, name_of
 from jitree.vmfb.words import FUSED
 
@@ -86,7 +86,7 @@ class Sandbox:
         charge = UNBOUNDED.charge if limits.memory is None else self._allocator.charge
         self._builds = UNLIMITED
         if limits.load_time is not None or limits.memory is not None:
-            self._builds = Builds(limits.load_time, limits.memory)
+            self._builds = BuilderLimits(limits.load_time, limits.memory)
         lender = None if limits.memory is None else self._allocator
         self._bounds = Bounds(frames, limits.handles, charge, self._builds, lender)
         objects = None if limits.handles is None else limits.handles + _KERNEL_HANDLES

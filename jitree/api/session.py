@@ -19,14 +19,13 @@ from jitree.api.module import Module, create_function
 from jitree.api.resources import DeviceChoice, Resources, open_devices, placed, read_module
 from jitree.api.seeing import Observable
 from jitree.api.session_arguments import Compiled, Loaded
+from jitree.base.cancel_scopes import deadline
 from jitree.base.endings import Ended, Remade, require_interpreter
 from jitree.base.memory import give_back_free_memory, give_back_much_free_memory, once
-from jitree.base.scopes import deadline
 from jitree.dispatch.bytecode_module import BytecodeModule
-from jitree.dispatch.context import Context, ContextFlags, ModuleLike
+from jitree.dispatch.context import WAITING_TIERS, Context, ContextFlags, ModuleLike, default_tier
 from jitree.dispatch.function import VmFunction as VmFunction
 from jitree.dispatch.host_module import HostModule, Signal
-from jitree.dispatch.tiers import WAITING_TIERS, default_tier
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, folded, memory_errors, printable
 from jitree.hal.device import Device
 from jitree.hal.local import interrupts

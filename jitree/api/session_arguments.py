@@ -98,7 +98,7 @@ def choose_cache(directory: object) -> None:
     """Has this process keep compiled code there; None leaves it as it is."""
     require_option("cache_dir", "a path", directory, str, os.PathLike)
     if directory is not None:
-        from jitree.codegen.image.place import choose_directory
+        from jitree.codegen.image.cache import choose_directory
 
         choose_directory(directory)  # type: ignore[arg-type]
 

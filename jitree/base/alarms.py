@@ -9,7 +9,7 @@ from _thread import start_new_thread
 from math import inf
 from typing import Final, Protocol
 
-from jitree.base import due
+from jitree.base import next_deadline
 
 _LONGEST: Final = 1e6
 """Seconds that it sleeps: waits refuse times that do not fit their clock."""
@@ -37,7 +37,7 @@ class _Alarms:
     def arm(self, scope: Expiring, until: float) -> None:
         """Has a scope end at a time, unless it is left before."""
         self._armed[scope] = until
-        due.hasten(until)
+        next_deadline.hasten(until)
         if len(self._armed) > self._most:
             self._drop_left()
         if not self._is_started:
@@ -51,7 +51,7 @@ class _Alarms:
         scopes that are to end: the threads in these have perhaps not seen it yet."""
         now = time.monotonic()
         used = [until for scope, until in tuple(self._armed.items()) if scope.is_used]
-        due.put(min((until for until in used if until > now), default=inf))
+        next_deadline.put(min((until for until in used if until > now), default=inf))
         return any(until <= now for until in used)
 
     def _drop_left(self) -> None:
@@ -69,9 +69,9 @@ class _Alarms:
                     self._armed.pop(scope, None)
                     if until <= now:
                         scope.expire()
-            self._due = due = min(tuple(self._armed.values()), default=now + _LONGEST)
+            self._due = next_deadline = min(tuple(self._armed.values()), default=now + _LONGEST)
             try:
-                self._earlier.get(timeout=min(max(due - time.monotonic(), 0.0), _LONGEST))
+                self._earlier.get(timeout=min(max(next_deadline - time.monotonic(), 0.0), _LONGEST))
             except Empty:
                 continue
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from jitree.base.scopes import require_going_on
+from jitree.base.cancel_scopes import require_going_on
 from jitree.errors import ResourceExhaustedError, pass_interruption
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Elements of dense tensors: from bytes to numpy values and to text.
+"""Converts elements of dense tensors from bytes to numpy values and to text.
 
 Elements below 8 bits are packed, low bits first. The text is byte for byte that of IREE's tools.
 """
@@ -9,15 +9,20 @@ import math
 import sys
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from jitree.types import CLASS_INTEGER, CLASS_SIGNED, CLASS_UNSIGNED, ElementType
-from jitree.types import is_packed as is_packed
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from jitree.base.records import NamedTuple
+from jitree.types import (
+    CLASS_INTEGER,
+    CLASS_SIGNED,
+    CLASS_UNSIGNED,
+    ElementType,
+    format_shaped_type,
+    is_packed,
+)
 
 Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 
@@ -29,6 +34,8 @@ _TOGETHER: Final = 1 << 20
 _FIRST_FLOAT: Final = 0x21
 _LAST_FLOAT: Final = 0x28
 _COMPLEX: Final = 0x23
+
+Mask = npt.NDArray[np.bool_]
 
 
 def is_float(row: ElementType) -> bool:
@@ -141,3 +148,51 @@ def _dimension(shape: tuple[int, ...], texts: Iterator[str], budget: _Budget) ->
         yield "["
         yield from _dimension(shape[1:], texts, budget)
         yield "]"
+
+
+class HostTensor(NamedTuple):
+    """A dense row-major tensor; ``data`` holds its bytes (elements below 8 bits packed, low bits first)."""
+
+    element_type: ElementType
+    shape: tuple[int, ...]
+    data: Bytes
+
+    @property
+    def element_count(self) -> int:
+        return count_elements(self.shape)
+
+    @property
+    def values(self) -> npt.NDArray[Any]:
+        """The elements as a flat array, see :func:`jitree.base.elements.values`."""
+        return values(self.element_type, self.data, self.element_count)
+
+    @property
+    def shaped_type(self) -> str:
+        return format_shaped_type(self.shape, self.element_type)
+
+    def text(self, max_element_count: int = DEFAULT_MAX_ELEMENT_COUNT) -> str:
+        """``4xf32=1 2 3 4``; elided after ``max_element_count`` elements."""
+        contents = elements_text(self.element_type, self.shape, self.data, max_element_count)
+        return f"{self.shaped_type}={contents}"
+
+    def element_text(self, index: int) -> str:
+        """Text of the element at a flat index."""
+        texts = element_texts(self.element_type, self.data, self.element_count)
+        return next(islice(texts, index, None))
+
+    def has_bits_of(self, other: HostTensor) -> Mask:
+        """Which elements are those of a tensor of as many elements of that size, bit for bit."""
+        if is_packed(self.element_type):
+            return np.asarray(self.values == other.values)
+        size = self.element_type.bits // 8
+        equal = np.asarray(self.data).reshape(-1, size) == np.asarray(other.data).reshape(-1, size)
+        return np.asarray(equal.all(axis=1))
+
+
+def near(left: npt.NDArray[Any], right: npt.NDArray[Any], atol: float, rtol: float) -> Mask:
+    """Which numbers differ by at most ``atol + rtol * abs(right)``; NaN equals NaN."""
+    left, right = left.astype(np.float64), right.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        close = np.abs(left - right) <= atol + rtol * np.abs(right)
+    same = (left == right) | (np.isnan(left) & np.isnan(right))
+    return np.asarray(same | close & np.isfinite(right))

@@ -1,5 +1,5 @@
 """Memory of this process whose address never changes: pages with protections, for executables, code
-images and machine code snippets.
+images and machine code snippets; and C functions whose last argument is fixed.
 
 A mapping starts without access, is made writable, filled, and then made read-only or executable. No page is
 ever writable and executable at the same time: :meth:`Mapping.protect` refuses it.
@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Mapping as MappingOf
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from jitree.base.code_listing import CodeListing
     from jitree.base.records import Protocol
 
+if TYPE_CHECKING:
+
     class Copied(Protocol):
         """Memory of which something keeps copies in another order."""
 
@@ -43,6 +45,16 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+
+_BOUND: Final = {
+    # mov REGISTER, argument; mov rax, function; jmp rax
+    "x86_64": ({2: "48ba", 3: "48b9", 4: "49b8"}, "", "48b8", "ffe0"),
+    # ldr REGISTER, argument; ldr x16, function; br x16; nop
+    "aarch64": ({2: "82000058", 3: "83000058", 4: "84000058"}, "b000005800021fd61f2003d5", "", ""),
+}
+"""By the number of arguments that come before; what stands around the two addresses."""
+
+STRIDE: Final = 32
 
 
 def once(make: Callable[[], T]) -> Callable[[], T]:
@@ -350,3 +362,28 @@ def _counter() -> Callable[[], Any] | None:
     if count is not None:
         count.restype = Numbers
     return count
+
+
+def can_bind() -> bool:
+    """Whether :func:`bound` knows this machine."""
+    return os.uname().machine in _BOUND
+
+
+def bound(function: int, count: int, argument: int) -> Mapping:
+    """A C function of ``count`` arguments, at the mapping's address, which goes on with another one that has
+    one more argument, always the same."""
+    return map_code(_code(function, count, argument))
+
+
+def bound_together(functions: Iterable[int], count: int, argument: int) -> Mapping:
+    """As :func:`bound`, of several: STRIDE bytes apart."""
+    return map_code(
+        b"".join([_code(function, count, argument).ljust(STRIDE, b"\0") for function in functions])
+    )
+
+
+def _code(function: int, count: int, argument: int) -> bytes:
+    register, *around = _BOUND[os.uname().machine]
+    before, between, after = map(bytes.fromhex, around)
+    words = argument.to_bytes(8, "little") + between + function.to_bytes(8, "little")
+    return bytes.fromhex(register[count]) + before + words + after

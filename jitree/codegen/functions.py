@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any
 
-from jitree.codegen import typed, typed_records, typed_tiles  # noqa: F401  (they make the primitives known)
-from jitree.codegen.elements import ElementMemory
+from jitree.codegen import typed  # noqa: F401  (it makes the primitives known)
 from jitree.codegen.forks import spread
 from jitree.codegen.frontend import RecordType, compiled, is_primitive, signature_of, types
 from jitree.codegen.primitives import APART
+from jitree.codegen.record import ElementMemory
 from jitree.errors import InternalError
 
 IntegerFunction = Callable[..., Any]

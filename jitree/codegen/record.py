@@ -1,4 +1,4 @@
-"""Records in memory that others lay out: fields as attributes, in Python and as machine code.
+"""Describes records in memory that others lay out: fields, numbers in a row, atomic fields.
 
     class Entry(MemoryRecord):
         count: i64
@@ -11,10 +11,17 @@
 
 A record is its address: ``Entry(0)`` is none, false, and equal to another none. The class states the fields
 in order, from which their places follow: integers, addresses of records, or a record itself where its class
-is ``embedded``. As machine code an access is one instruction (:mod:`jitree.codegen.typed_records`).
+is ``embedded``. As machine code an access is one instruction (:mod:`jitree.codegen.typed`).
 
 ``class Entry(MemoryRecord, layout=ENTRY)`` has the fields of a table instead, and states only those that are
 records.
+
+``values = Floats(address)``, ``values[3] = values[2]``: numbers of one type next to each other. As machine
+code these are pointers, not integers, so that LLVM makes vectors of loops over them.
+
+``atomic_add(team.finished, 1)``: numbers that several threads change. Loads, additions and replacements are
+in one order for all threads; a store comes after what its thread did before it. In Python they are ordinary
+ones: there, only one thread may use them at a time.
 """
 
 from __future__ import annotations
@@ -139,3 +146,74 @@ def place_of(record: MemoryRecord) -> int:
     """Where a record lies; 0 of none."""
     place: int = record._place_of_this_record
     return place
+
+
+class Atomic(MemoryRecord):
+    """A field of 64 bits, at a multiple of 8."""
+
+    embedded = True
+
+
+def atomic_load(word: Atomic) -> int:
+    return ctypes.c_int64.from_address(place_of(word)).value
+
+
+def atomic_store(word: Atomic, value: int) -> None:
+    ctypes.c_int64.from_address(place_of(word)).value = value
+
+
+def atomic_add(word: Atomic, amount: int) -> int:
+    """What the number was before."""
+    before = atomic_load(word)
+    atomic_store(word, before + amount)
+    return before
+
+
+def atomic_replace(word: Atomic, expected: int, value: int) -> bool:
+    """Sets the number if it is as expected; whether it was."""
+    found = atomic_load(word) == expected
+    if found:
+        atomic_store(word, value)
+    return found
+
+
+class ElementMemory(MemoryRecord):
+    """The base of the classes, one for each type."""
+
+    kind: ClassVar[Any]
+    width: ClassVar[int]
+    """Bytes of an element."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.width = ctypes.sizeof(cls.kind)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.kind.from_address(place_of(self) + self.width * index).value
+
+    def __setitem__(self, index: int, value: float) -> None:
+        self.kind.from_address(place_of(self) + self.width * index).value = value
+
+
+class Bytes(ElementMemory):
+    kind = ctypes.c_int8
+
+
+class Halves(ElementMemory):
+    kind = ctypes.c_int16
+
+
+class Words(ElementMemory):
+    kind = ctypes.c_int32
+
+
+class Longs(ElementMemory):
+    kind = ctypes.c_int64
+
+
+class Floats(ElementMemory):
+    kind = ctypes.c_float
+
+
+NUMBERS: Final = {Bytes: "int8", Halves: "int16", Words: "int32", Longs: "int64", Floats: "float32"}
+"""The types of elements, as Numba names them."""

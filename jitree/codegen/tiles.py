@@ -1,6 +1,6 @@
 """Tiles of 8 x 8 sums of products, which stay in registers: as machine code eight vectors.
 
-LLVM makes no such vectors of loops (:mod:`jitree.codegen.typed_tiles` says what these become).
+LLVM makes no such vectors of loops (:mod:`jitree.codegen.typed` says what these become).
 """
 
 from __future__ import annotations

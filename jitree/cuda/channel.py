@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from jitree.base import scopes
+from jitree.base import cancel_scopes
 from jitree.base.endings import Ending, guard
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.cuda import nccl
@@ -141,7 +141,7 @@ def create_channel(
     if identifier is None:
         identifier = b"" if count > 1 and rank else library.new_identifier()
         if count > 1 and provider is not None:
-            with scopes.deadline(watch.seconds if watch.has_joined else None):  # all have come once
+            with cancel_scopes.deadline(watch.seconds if watch.has_joined else None):  # all have come once
                 identifier = provider.exchange_default_id(identifier)
     if len(identifier) != nccl.IDENTIFIER_SIZE:
         raise InvalidArgumentError(

@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import TypeVar
 
-from jitree.base import scopes
+from jitree.base import cancel_scopes
+from jitree.base.cancel_scopes import CURRENT
 from jitree.base.endings import end_each, guard
-from jitree.base.scopes import CURRENT
 from jitree.cuda.completion import InboxThread
 from jitree.cuda.context import PooledEvent
 from jitree.cuda.semaphore import CudaSemaphore
@@ -63,7 +63,7 @@ class DeferredOperation:
     ) -> None:
         """``action`` None: the fences are all there is."""
         self.waiting = waiting
-        self.limit = scopes.limit()
+        self.limit = cancel_scopes.limit()
         self.interrupted: StatusError | None = None
         """Why it is not to be submitted any more."""
         self.name = name

@@ -1,7 +1,8 @@
-"""Contexts: modules linked to each other, with their state."""
+"""Links modules to each other, with their state, and creates the engine of a tier."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -23,8 +24,13 @@ from jitree.dispatch.linking import (
     check_dependencies,
     split_name,
 )
-from jitree.dispatch.tiers import create_engine
-from jitree.errors import FailedPreconditionError, NotFoundError, StatusError, error_context
+from jitree.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    StatusError,
+    error_context,
+)
 from jitree.regs.handles import HandleTable
 from jitree.regs.memory import UNBOUNDED, Bounds
 from jitree.regs.records import ModuleRecord
@@ -34,12 +40,44 @@ from jitree.vmfb.schema import Import
 if TYPE_CHECKING:
     from jitree.dispatch.function import ExportingModule
 
+TIERS: Final = ("plain", "fast", "native", "auto")
+"""``auto`` is plain until the fast tier's loop is there, and native where functions run for long."""
+WAITING_TIERS: Final = ("fast", "native")
+"""Asked for by name, they run nothing before their machine code is there."""
+TIER_VARIABLE: Final = "JITREE_TIER"
+
 INIT: Final = "__init"
 DEINIT: Final = "__deinit"
 NOTIFY: Final = "__notify"
 _LISTED_CANDIDATES: Final = 12
 
 ModuleLike = BytecodeModule | HostModule
+
+
+def default_tier() -> str:
+    """The tier that the environment variable JITREE_TIER names, else ``auto``."""
+    return os.environ.get(TIER_VARIABLE) or "auto"
+
+
+def create_engine(tier: str | None = None) -> Engine:
+    """The engine of a tier; None for the default. INVALID_ARGUMENT for an unknown name.
+
+    A tier that has to be compiled first is waited for when it is asked for by name.
+    """
+    name = default_tier() if tier is None else tier
+    if name == "plain":
+        from jitree.dispatch.plain.handlers import PlainEngine
+
+        return PlainEngine()
+    if name == "fast":
+        from jitree.dispatch.fast.engine import FastEngine
+
+        return FastEngine()
+    if name in ("native", "auto"):
+        from jitree.dispatch.native.engine import AutoEngine, NativeEngine
+
+        return NativeEngine() if name == "native" else AutoEngine()
+    raise InvalidArgumentError(f"tier '{name}' is unknown; the tiers are {', '.join(TIERS)}")
 
 
 class ContextFlags(Flags):

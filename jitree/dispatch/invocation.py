@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jitree.base.arguments import object_of
+from jitree.base.cancel_scopes import Scope, require_going_on
 from jitree.base.endings import require_interpreter
 from jitree.base.records import NamedTuple
-from jitree.base.scopes import Scope, require_going_on
 from jitree.dispatch.engine import YIELD, Engine, EngineEntry, Pending, happened
 from jitree.dispatch.function import BytecodeFunction, HostFunction, VmFunction
-from jitree.dispatch.gate import (
+from jitree.dispatch.session_lock import (
     BEGUN,
     CANCELS,
     FAULTS,

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from jitree.base.records import NamedTuple
 from jitree.codegen.vector_math import binary64, functions
-from jitree.dispatch import semantics_conversion, semantics_float, semantics_integer
+from jitree.dispatch import semantics_float, semantics_integer
 from jitree.dispatch.math_library import math_functions
-from jitree.vmfb.isa import INSTRUCTIONS, Instruction
+from jitree.vmfb.instructions import INSTRUCTIONS, Instruction
 
 FAMILIES: Final[tuple[ModuleType, ...]] = (
-    semantics_integer, semantics_float, semantics_conversion, functions, binary64,
+    semantics_integer, semantics_float, semantics_float, functions, binary64,
 )  # fmt: skip
 
 _WIDTH: Final = re.compile("(?<=_[if])(32|64)")

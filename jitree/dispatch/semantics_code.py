@@ -18,7 +18,7 @@ from jitree.codegen.vector_math.ir import FUNCTIONS, function_texts
 from jitree.dispatch import semantics_rows
 from jitree.dispatch.native import packed, side_exits
 from jitree.dispatch.semantics import SEMANTICS
-from jitree.regs import access, counting, fuel
+from jitree.regs import access, fuel
 
 _NUMBERS: Final = {"i32": types.int32, "i64": types.int64, "f32": types.float32, "f64": types.float64}
 
@@ -38,7 +38,7 @@ def symbol(mnemonic: str) -> str:
 
 
 _COUNTING: Final = (
-    counting.retain, counting.lost, counting.join, counting.drop, counting.put, counting.move,
+    access.retain, access.lost, access.join, access.drop, access.put, access.move,
 )  # fmt: skip
 
 

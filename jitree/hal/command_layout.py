@@ -203,8 +203,8 @@ FUNCTIONS: Final = Record(
     i64 look_in           # address of interrupts.look_in, called now and then by threads that submit
     i64 first_look        # of what the first of them calls instead, once; 0: it has been called
     i64 look_ticks        # how long they may go on without
-    i64 rings             # address of the number of rings (`base/scopes.py`)
-    i64 due               # address of the time of the next deadline (`base/due.py`)
+    i64 rings             # address of the number of rings (`base/cancel_scopes.py`)
+    i64 due               # address of the time of the next deadline (`base/next_deadline.py`)
     """,
 )
 """Addresses: an image refers to nothing by name. Those in front are of C library functions."""

@@ -10,8 +10,8 @@ from functools import partial
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from jitree.base.arguments import contents, integer, object_of
+from jitree.base.cancel_scopes import require_going_on
 from jitree.base.endings import Ending, Unique
-from jitree.base.scopes import require_going_on
 from jitree.errors import (
     InternalError,
     InvalidArgumentError,

@@ -14,7 +14,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
-from jitree.base import scopes
+from jitree.base import cancel_scopes
 from jitree.base.arguments import seconds
 from jitree.base.records import Enumeration, Flags
 from jitree.errors import CancelledError, StatusError, again
@@ -179,7 +179,7 @@ def wait_for(points: Sequence[tuple[Timeline, int]], mode: WaitMode, timeout: fl
 
 def _wait(points: Sequence[tuple[Timeline, int]], mode: WaitMode, deadline: float | None) -> bool:
     if mode == WaitMode.ALL:
-        latest = _earlier(deadline, scopes.until())
+        latest = _earlier(deadline, cancel_scopes.until())
         for semaphore, value in points:
             semaphore.await_device(value, latest)
     if _are_reached(points, mode):
@@ -212,7 +212,7 @@ def _sleep(points: Sequence[tuple[Timeline, int]], mode: WaitMode, deadline: flo
             interrupt_all(pending(), failure)
         reached(failure)
 
-    scope = scopes.current()
+    scope = cancel_scopes.current()
     open_points: Sequence[Registered] = ()
     try:
         if scope is not None:
@@ -220,8 +220,10 @@ def _sleep(points: Sequence[tuple[Timeline, int]], mode: WaitMode, deadline: flo
         help_with(pending, deadline)
         open_points = when_reached(points, mode, reached)
         if deadline is None:
-            while not wake.acquire(timeout=_LOOP_SECONDS if scopes.runs_here() else scopes.LOOK_SECONDS):
-                scopes.require_uncancelled()
+            while not wake.acquire(
+                timeout=_LOOP_SECONDS if cancel_scopes.runs_here() else cancel_scopes.LOOK_SECONDS
+            ):
+                cancel_scopes.require_uncancelled()
         else:
             _acquire_until(wake, deadline)
     finally:  # also when a signal handler raised
@@ -260,7 +262,7 @@ def _acquire_until(lock: LockType, deadline: float) -> bool:
         remaining = deadline - time.monotonic()
         if remaining <= 0:
             return lock.acquire(False)
-        if lock.acquire(True, min(remaining, scopes.LOOK_SECONDS)):
+        if lock.acquire(True, min(remaining, cancel_scopes.LOOK_SECONDS)):
             return True
 
 

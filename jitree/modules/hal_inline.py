@@ -15,7 +15,7 @@ from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.hal.executable import ExecutableLoader
 from jitree.modules.hal.module import RowModule, TraceSink, supplier_of, write_to_stderr
 from jitree.modules.import_rows import text
-from jitree.regs.objects import VmBuffer
+from jitree.regs.buffer import VmBuffer
 
 if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext

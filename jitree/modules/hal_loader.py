@@ -11,7 +11,7 @@ from jitree.hal.executable import Executable, ExecutableCache, ExecutableLoader,
 from jitree.hal.local import executor
 from jitree.modules.hal.executable import parameters_of
 from jitree.modules.hal.module import RowModule, supplier_of
-from jitree.regs.objects import VmBuffer
+from jitree.regs.buffer import VmBuffer
 
 if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jitree.base.records import NamedTuple
 
 if TYPE_CHECKING:
-    from jitree.regs.objects import VmBuffer
+    from jitree.regs.buffer import VmBuffer
 
 
 def text(buffer: VmBuffer) -> str:

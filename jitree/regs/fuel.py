@@ -15,9 +15,9 @@ from jitree.regs.layout import LIBRARY_FUNCTIONS, SLOW_DONE, SLOW_LOOK, SLOW_REF
 CLOCK = 8 * len(LIBRARY_FUNCTIONS)
 """Where the address of :func:`clock` is, which is not the same for all processors."""
 RINGS = CLOCK + 8
-"""Where the address of the number of rings is (:mod:`jitree.base.scopes`)."""
+"""Where the address of the number of rings is (:mod:`jitree.base.cancel_scopes`)."""
 DUE = RINGS + 8
-"""Where the address of the time of the next deadline is (:mod:`jitree.base.due`)."""
+"""Where the address of the time of the next deadline is (:mod:`jitree.base.next_deadline`)."""
 MOST = 1 << 13
 """Branches in a row. Looking at the clock takes as long as some twenty of them."""
 LONG = 1_000_000

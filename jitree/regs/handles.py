@@ -2,7 +2,7 @@
 
 A handle is the address of a 64-byte entry (:data:`jitree.regs.layout.ENTRY`) in one region that never moves.
 The entry counts the references that registers, globals and lists hold; as long as it is not free the table
-keeps the object alive. Machine code counts by itself (:mod:`jitree.regs.counting`); entries whose count it
+keeps the object alive. Machine code counts by itself (:mod:`jitree.regs.access`); entries whose count it
 brought to zero it links into the list of STATE.released, which :meth:`HandleTable.drain` frees. Python counts
 by the same rule in views of the table, an eighth of what records take; a test compares both.
 

@@ -34,9 +34,8 @@ from jitree.regs.layout import (
     LIST_VARIANT,
     VALUE_TYPE_CODES,
 )
-from jitree.regs.list_values import convert, from_bits, to_bits
 from jitree.regs.memory import UNBOUNDED, Bounds, address_of
-from jitree.regs.ref_types import LIST_NAME
+from jitree.regs.ref_types import LIST_NAME, convert, from_bits, to_bits
 
 if TYPE_CHECKING:
     from jitree.regs.handles import HandleTable

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from jitree.base.scopes import require_going_on
+from jitree.base.cancel_scopes import require_going_on
 from jitree.errors import CancelledError, ResourceExhaustedError
 from jitree.regs.handles import HandleTable
 from jitree.regs.layout import FRAME, PROMPT, STATE

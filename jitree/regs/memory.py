@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from jitree.codegen.image.builds import Builds
+    from jitree.codegen.image.builder import BuilderLimits
 
     class Lessee(Protocol):
         """Has bytes of a limit on memory in advance, of which it uses some."""
@@ -89,7 +89,7 @@ class Bounds(NamedTuple):
     """What registers, globals and lists refer to; None: as many as a table has room for."""
     charge: Callable[[int], object] = _free
     """Counts bytes of ``vm.buffer``, ``vm.list`` and globals until what it gives dies. RESOURCE_EXHAUSTED."""
-    builds: Builds | None = None
+    builds: BuilderLimits | None = None
     """Limits what it takes to build the programs' machine code."""
     lender: Lender | None = None
     """Counts what machine code has of ``charge``; None where that limits nothing."""

@@ -14,10 +14,10 @@ from jitree.base import whole_files
 from jitree.base.private_files import LARGEST
 from jitree.codegen.image import Provider, Recipe, cache, contents, shipped
 from jitree.codegen.image.batch import ImageBatch
-from jitree.codegen.image.builds import UNLIMITED
+from jitree.codegen.image.builder import UNLIMITED
+from jitree.codegen.image.cache import kept_in, place
 from jitree.codegen.image.flat import key_of
 from jitree.codegen.image.pack import packed
-from jitree.codegen.image.place import kept_in, place
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError
 from jitree.tools import cache_warm

@@ -16,12 +16,12 @@ from jitree.base import elements
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.fence import Fence
+from jitree.regs.buffer import VmBuffer
 from jitree.regs.layout import LIST_F32, LIST_F64, LIST_I8, LIST_I16, LIST_I32, LIST_I64
 from jitree.regs.list import VmList
-from jitree.regs.objects import VmBuffer
 from jitree.tools import host_values as hv
 from jitree.tools.values import SCALAR_TYPES
-from jitree.types import BY_NAME, ENCODING_DENSE, element_type
+from jitree.types import BY_NAME, ENCODING_DENSE, element_type, is_packed
 from jitree.vmfb.words import signed
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def _python_value(value: hv.HostValue, packed: object, device: Device) -> object
 
 def _to_view(tensor: hv.HostTensor, device: Device) -> BufferView:
     row = tensor.element_type
-    if elements.is_packed(row):
+    if is_packed(row):
         return copy_to_device(tensor.values.reshape(tensor.shape), row, device)
     return copy_to_device(
         np.ascontiguousarray(tensor.data).view(row.dtype).reshape(tensor.shape), row, device
@@ -238,7 +238,7 @@ def _plain_to_host(value: Any, kind: str) -> hv.HostValue:
         return hv.NULL if value is None else _scalar_to_host(value, kind)
     row = native_row(value.dtype)
     assert row is not None  # the session has made it of one
-    data = elements.pack_integers(value.reshape(-1), row) if elements.is_packed(row) else hv.to_bytes(value)
+    data = elements.pack_integers(value.reshape(-1), row) if is_packed(row) else hv.to_bytes(value)
     return hv.HostTensor(row, value.shape, data)
 
 

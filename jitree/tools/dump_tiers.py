@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from jitree.codegen.image import Recipe
 from jitree.codegen.image.build import generate
+from jitree.codegen.image.cache import place
 from jitree.codegen.image.compile import compile_unit, host_target, optimized_module
-from jitree.codegen.image.place import place
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native import nests, tiering
 from jitree.dispatch.native.build import build

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from jitree.base import elements
 from jitree.errors import InvalidArgumentError, pass_interruption
-from jitree.types import CLASS_BOOLEAN, ELEMENT_TYPES, ElementType, element_type
+from jitree.types import CLASS_BOOLEAN, ELEMENT_TYPES, ElementType, element_type, is_packed
 
 _NUMBER: Final = re.compile(
     r"""(?P<sign>[+-]?)(?:
@@ -203,7 +203,7 @@ def _parse_integers(tokens: list[str], row: ElementType) -> npt.NDArray[Any]:
     low, high = integer_range(row)
     mask = (1 << row.bits) - 1
     values = [parse_integer(token, low, high) & mask for token in tokens]
-    return np.array(values, np.int16 if elements.is_packed(row) else f"u{row.bits // 8}")
+    return np.array(values, np.int16 if is_packed(row) else f"u{row.bits // 8}")
 
 
 def _parse_floats(tokens: list[str], row: ElementType) -> npt.NDArray[Any]:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jitree.base.elements import Bytes
-from jitree.base.host_tensor import HostTensor as HostTensor
+from jitree.base.elements import HostTensor as HostTensor
 from jitree.errors import InvalidArgumentError
 
 

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jitree.base import elements
-from jitree.base.elements import DEFAULT_MAX_ELEMENT_COUNT
-from jitree.base.host_tensor import Mask, near
+from jitree.base.elements import DEFAULT_MAX_ELEMENT_COUNT, Mask, near
 from jitree.errors import (
     InvalidArgumentError,
     OutOfRangeError,
@@ -25,7 +24,7 @@ from jitree.errors import (
     pass_interruption,
 )
 from jitree.tools import host_values as hv
-from jitree.types import BY_NAME
+from jitree.types import BY_NAME, is_packed
 
 _ARCHIVE: Final = ".npz"
 
@@ -168,7 +167,7 @@ def _array(value: hv.HostValue) -> npt.NDArray[Any]:
 
 def _tensor_array(tensor: hv.HostTensor) -> npt.NDArray[Any]:
     row = tensor.element_type
-    if elements.is_packed(row):
+    if is_packed(row):
         return tensor.values.astype(np.int8).reshape(tensor.shape)
     foreign = row.numpy_name.startswith(("bfloat", "float8"))
     dtype = np.dtype(f"V{row.bits // 8}" if foreign else row.numpy_name)

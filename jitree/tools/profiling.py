@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from jitree.base.scopes import deadline
+from jitree.base.cancel_scopes import deadline
 from jitree.errors import InvalidArgumentError, UnavailableError, UnimplementedError, is_interruption
 from jitree.tools.flags import ParsedFlags
 

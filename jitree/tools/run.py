@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
-from jitree.base.scopes import deadline
+from jitree.base.cancel_scopes import deadline
 from jitree.errors import error_context
 from jitree.tools import devices, outputs
 from jitree.tools import host_values as hv

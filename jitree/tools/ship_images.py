@@ -25,12 +25,9 @@ from jitree.tools import build_stamp
 from jitree.tools.cache_warm import own_recipes
 
 COMMAND: Final = "python -m jitree.tools.ship_images"
-TABLES: Final = ("jitree.vmfb.generate_opcode_table", "jitree.dispatch.plain.generate_shapes")
+TABLES: Final = ("jitree.vmfb.superinstructions", "jitree.dispatch.plain.generate_shapes")
 """What writes the Python files that are derived from the instruction table and the semantics."""
-_BACK_END: Final = tuple(
-    f"codegen/{name}.py"
-    for name in ("image/compile", "image/link", "image/object_file", "image/relocations", "processor_texts")
-)
+_BACK_END: Final = tuple(f"codegen/{name}.py" for name in ("image/compile", "image/link", "processor_texts"))
 """What machine code is made with, from IR."""
 _OTHER_PROCESSORS: Final = {("loop", "x86-64-v4"): "x86-64-v3"}
 """By image and level: the processor that LLVM compiles for in place of the level's. It orders instructions of

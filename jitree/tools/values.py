@@ -28,7 +28,7 @@ from jitree.errors import (
 from jitree.tools import element_parsing
 from jitree.tools import host_values as hv
 from jitree.tools.value_files import ValueFiles, is_numpy_file
-from jitree.types import BY_NAME, CLASS_OPAQUE, ELEMENT_TYPES, ElementType, format_shaped_type
+from jitree.types import BY_NAME, CLASS_OPAQUE, ELEMENT_TYPES, ElementType, format_shaped_type, is_packed
 
 SCALAR_TYPES: Final = {"i": "i32", "I": "i64", "f": "f32", "F": "f64"} | {
     row.name: row.name for row in ELEMENT_TYPES if elements.is_float(row) and row.bits < 32
@@ -179,7 +179,7 @@ def parse_contents(contents: str, shape: tuple[int, ...], row: ElementType) -> e
     with _memory_for(length):
         if len(items) < count:
             items = np.repeat(items, count)
-        return elements.pack_integers(items, row) if elements.is_packed(row) else hv.to_bytes(items)
+        return elements.pack_integers(items, row) if is_packed(row) else hv.to_bytes(items)
 
 
 def _zeros(length: int) -> elements.Bytes:

@@ -19,11 +19,12 @@ from jitree.vmfb.instructions import (
     MOVE_BIT,
     REF_BIT,
     REF_MASK,
+    Instruction,
     InstructionRecord,
     Moves,
+    Operand,
     read_instructions,
 )
-from jitree.vmfb.isa import Instruction, Operand
 from jitree.vmfb.module import choose_entry_rule
 from jitree.vmfb.schema import FunctionRow, ModuleTables
 from jitree.vmfb.words import TAG_REF_COPY, TAG_VALUE32, TAG_VALUE64

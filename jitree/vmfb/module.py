@@ -461,7 +461,7 @@ def choose_entry_rule(module: ModuleTables) -> EntryRule:
             return first_fit_slots
         if dependency.name == "hal" and dependency.minimum_version >= _FIRST_ASCENDING_HAL:
             return ascending_slots
-    from jitree.vmfb.entry import rule_of_code  # old programs without devices only
+    from jitree.vmfb.argument_placement import rule_of_code  # old programs without devices only
 
     return rule_of_code(module)
 

@@ -13,16 +13,19 @@ from typing import Any, Final
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError, StatusError
 from jitree.vmfb.cconv import parse
 from jitree.vmfb.instructions import (
+    BY_MNEMONIC,
     IMPORT_BIT,
     MOVE_BIT,
+    PREFIXES,
     REF_BIT,
     REF_MASK,
     TARGET_LIMIT,
+    Instruction,
     InstructionRecord,
     Moves,
+    Operand,
     read_instruction,
 )
-from jitree.vmfb.isa import BY_MNEMONIC, PREFIXES, Instruction, Operand
 from jitree.vmfb.module import FunctionSignature
 from jitree.vmfb.schema import (
     FEATURE_EXT_F32,

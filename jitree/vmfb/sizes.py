@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from jitree.base.cancel_scopes import require_going_on
 from jitree.base.memory import once
-from jitree.base.scopes import require_going_on
 from jitree.vmfb.opcode_table import RESULT_SLOTS
 from jitree.vmfb.program import DecodedFunction, DecodedModule
 from jitree.vmfb.schema import ModuleTables

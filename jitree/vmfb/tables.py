@@ -1,8 +1,16 @@
-"""The tables of a module's FlatBuffer: fields in slot order, as in IREE's ``bytecode_module_def.fbs``."""
+"""States the tables of a module's FlatBuffer, also as halfwords for machine code.
+
+Fields are in slot order, as in IREE's ``bytecode_module_def.fbs``. :mod:`jitree.vmfb.native.checking`
+verifies by the halfwords.
+"""
 
 from __future__ import annotations
 
+from array import array
 from typing import Final
+
+from jitree.vmfb.native import layout
+from jitree.vmfb.native.layout import FIELD
 
 LOCATION_TYPES: Final = ("NONE", "CallSiteLocDef", "FileLineColLocDef", "FusedLocDef", "NameLocDef")
 """Tables of the union of locations, by its tag."""
@@ -63,3 +71,34 @@ KINDS: Final[dict[str, tuple[str, int]]] = {
 }  # fmt: skip
 """What lies in the file for each kind of field, and the bytes of it or of its elements. The slot in front of
 unions has their tags."""
+
+NAMES: Final = tuple(TABLES)
+FIRST_LOCATION: Final = NAMES.index(LOCATION_TYPES[1])
+_FIELD_KINDS: Final = {
+    "scalar": layout.FIELD_SCALAR,
+    "text": layout.FIELD_TEXT,
+    "vector": layout.FIELD_VECTOR,
+    "union": layout.FIELD_UNION,
+    "unions": layout.FIELD_UNIONS,
+}
+
+
+def schema_words() -> array[int]:
+    words = array("H", bytes(2 * len(NAMES)))
+    for number, name in enumerate(NAMES):
+        words[number] = len(words)
+        for slot, _, kind in TABLES[name]:
+            found, size = _field(kind)
+            words.extend((found, slot, size, 0))
+        words.extend([0] * (FIELD.size // 2))
+    return words
+
+
+def _field(kind: str) -> tuple[int, int]:
+    """FIELD.kind and FIELD.size."""
+    if kind.endswith("*"):
+        return layout.FIELD_TABLES, NAMES.index(kind[:-1])
+    if kind not in KINDS:
+        return layout.FIELD_TABLE, NAMES.index(kind)
+    found, size = KINDS[kind]
+    return _FIELD_KINDS[found], len(LOCATION_TYPES) - 1 if found == "unions" else size

@@ -15,7 +15,7 @@ import pytest
 
 from jitree import Function, HostExport, HostModule, Session
 from jitree.dispatch.engine import Pending
-from jitree.dispatch.native import slow_calls, tiering
+from jitree.dispatch.native import engine, tiering
 from jitree.errors import AbortedError, DataLossError
 from jitree.regs.layout import GATE
 from jitree.regs.machine import PROMPT_TIME, Machine
@@ -246,13 +246,13 @@ def longest_run(wanted: str, events: list[object]) -> int:
 
 def test_functions_inside_of_others_leave_the_event_loop_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[object] = []
-    may_go_on = slow_calls.may_go_on
+    may_go_on = engine.may_go_on
 
     def look(machine: Machine) -> bool:
         events.append("look")
         return may_go_on(machine)
 
-    monkeypatch.setattr(slow_calls, "may_go_on", look)
+    monkeypatch.setattr(engine, "may_go_on", look)
     with Session("local-sync", tier="native") as session:
         asyncio.run(some_turns(session.load(ENDLESS.build()).counts, events))
     assert 0 < longest_run("look", events) <= MOST_SOUGHT

@@ -14,7 +14,7 @@ import pytest
 from jitree import Session
 from jitree.api import call_gate
 from jitree.dispatch import context, invocation
-from jitree.dispatch.plain import engine
+from jitree.dispatch.plain import handlers
 from jitree.errors import CancelledError, FailedPreconditionError
 from jitree.regs import machine
 from jitree.regs.layout import PROMPT, STATE
@@ -189,7 +189,7 @@ def test_bytecode_that_takes_long_gives_way(tier: str, turns: int, monkeypatch: 
     monkeypatch.setattr(machine, "PROMPT_TIME", 0)
     for module in (context, invocation):
         monkeypatch.setattr(module, "SUBMITTED", invocation.Policy(PROMPT, 0))
-    monkeypatch.setattr(engine, "SLICE", turns // 100)
+    monkeypatch.setattr(handlers, "SLICE", turns // 100)
     with Session("local-sync", tier=tier) as session:
         count = session.load(Assembler("m").function("f", "0i_i", COUNTING).build()).f
         assert count(turns) == 0

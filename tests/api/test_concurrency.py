@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from jitree import Array, CustomModule, Instance, Session
-from jitree.dispatch import gate
+from jitree.dispatch import session_lock
 from jitree.errors import CancelledError, FailedPreconditionError, StatusCode
 from jitree.hal import watchdog
 from jitree.hal.fence import Fence
@@ -234,7 +234,7 @@ def test_a_thread_that_waits_for_a_session_is_noticed(device: str, monkeypatch: 
 
         for _ in range(3):
             assert np.array_equal(large(values), expected) and not invoker.is_contended()
-        monkeypatch.setattr(gate, "_CONTENDED_SECONDS", 3600.0)
+        monkeypatch.setattr(session_lock, "_CONTENDED_SECONDS", 3600.0)
         call_while_another_has_it()
         assert invoker.is_contended()
         assert np.array_equal(large(values), expected)

@@ -20,8 +20,8 @@ import pytest
 
 from jitree import CustomModule, Limits, Session
 from jitree.api.calls.argument_order import ArgumentOrder
-from jitree.base import due
-from jitree.base.scopes import Scope
+from jitree.base import next_deadline
+from jitree.base.cancel_scopes import Scope
 from jitree.codegen.image import Provider
 from jitree.codegen.image.batch import ImageBatch
 from jitree.errors import CancelledError, DeadlineExceededError, InvalidArgumentError, StatusError
@@ -253,7 +253,7 @@ def test_the_loop_looks_each_time_that_Python_has_worked_for_it() -> None:
         calls.append(number)
         if len(calls) == passed:
             limit.until = time.monotonic()
-            due.put(limit.until)
+            next_deadline.put(limit.until)
         assert len(calls) < 10 * passed
         return number
 

@@ -15,7 +15,8 @@ import pytest
 
 from jitree import Array, Session, donate
 from jitree.api.calls.native import RECIPE
-from jitree.base import bound, dlpack, dlpack_names
+from jitree.base import dlpack, dlpack_names
+from jitree.base import memory as process_memory
 from jitree.base.dlpack import DLTensor, Versioned
 from jitree.codegen import image
 from jitree.errors import FailedPreconditionError
@@ -215,7 +216,7 @@ def test_an_interrupt_is_passed_on(
 
 
 def test_other_machines_do_without(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bound, "_BOUND", {})
+    monkeypatch.setattr(process_memory, "_BOUND", {})
     assert not hasattr(Array, dlpack.EXCHANGE_ATTRIBUTE)
 
 
@@ -229,9 +230,9 @@ def test_functions_with_one_more_argument(machine: str, monkeypatch: pytest.Monk
             for register in ("82", "83", "84")
         ],
     }
-    monkeypatch.setattr(bound, "map_code", bytes.hex)
+    monkeypatch.setattr(process_memory, "map_code", bytes.hex)
     monkeypatch.setattr("os.uname", lambda: SimpleNamespace(machine=machine))
-    made: list[object] = [bound.bound(0x22, count, 0x11) for count in (2, 3, 4)]
+    made: list[object] = [process_memory.bound(0x22, count, 0x11) for count in (2, 3, 4)]
     assert made == expected[machine]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jitree
-from jitree.base import copying, scopes
+from jitree.base import cancel_scopes, copying
 from jitree.errors import CancelledError, StatusError
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.fence import Fence
@@ -92,7 +92,7 @@ def end_at(look: int, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         looks += 1
         return CancelledError("as session.cancel() does") if looks == look else None
 
-    monkeypatch.setattr(scopes, "why_to_end", why_to_end)
+    monkeypatch.setattr(cancel_scopes, "why_to_end", why_to_end)
     return lambda: looks
 
 

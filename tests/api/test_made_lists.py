@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from jitree import Session
 from jitree.errors import StatusError
+from jitree.regs.buffer import VmBuffer
 from jitree.regs.list import VmList
-from jitree.regs.objects import VmBuffer
 from tests.api.direct import CALLS, direct, live, needs_machine_code, prepare_calls
 from tests.assembler import Assembler
 

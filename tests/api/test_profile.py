@@ -15,7 +15,7 @@ import pytest
 
 from jitree import Session
 from jitree.dispatch import invocation
-from jitree.dispatch.plain import engine
+from jitree.dispatch.plain import handlers
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
 from jitree.observe.profile import covered, merged
 from jitree.observe.profile_rows import operations
@@ -260,7 +260,7 @@ def test_calls_that_an_event_loop_makes_are_of_the_line_that_runs_it(
 
 
 def test_parts_of_a_call_that_gives_way_are_of_the_line_that_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "SLICE", 1)  # after each instruction
+    monkeypatch.setattr(handlers, "SLICE", 1)  # after each instruction
     (site,) = calls_of_an_event_loop("plain")
     assert "test_profile.py" in site.name and site.calls > 3
 

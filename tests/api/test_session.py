@@ -16,7 +16,7 @@ import pytest
 import jitree
 from jitree import ContextFlags, HostExport, HostModule, Instance, Session
 from jitree.codegen import image
-from jitree.dispatch import context, tiers
+from jitree.dispatch import context
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.engine import Engine
 from jitree.errors import (
@@ -420,7 +420,7 @@ def test_what_devices_need_is_built_beside_the_engine(
         return original_engine(name)
 
     asked: set[str] = set()
-    original_engine = tiers.create_engine
+    original_engine = context.create_engine
     monkeypatch.setattr(context, "create_engine", create_engine)
     monkeypatch.setattr(image, "start", lambda recipe: asked.add(recipe.name))
     with Session("local-sync", tier=tier):

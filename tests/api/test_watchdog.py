@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jitree import Session
-from jitree.dispatch.tiers import TIERS
+from jitree.dispatch.context import TIERS
 from jitree.hal import watchdog
 from jitree.hal.command_list import CommandList
 from jitree.hal.local.executor import require_native_executor

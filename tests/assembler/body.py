@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from jitree.vmfb.isa import BY_MNEMONIC, EXT_F32, EXT_F64, PREFIXES, Instruction, Operand
+from jitree.vmfb.instructions import BY_MNEMONIC, EXT_F32, EXT_F64, PREFIXES, Instruction, Operand
 from jitree.vmfb.schema import FEATURE_EXT_F32, FEATURE_EXT_F64, FEATURE_YIELD
 
 _TOKEN = re.compile(

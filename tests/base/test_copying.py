@@ -9,7 +9,7 @@ import pytest
 
 from jitree.api.calls import conversion
 from jitree.base import copying, elements
-from jitree.base.scopes import Scope
+from jitree.base.cancel_scopes import Scope
 from jitree.errors import CancelledError
 from jitree.types import BY_NAME
 

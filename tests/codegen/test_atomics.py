@@ -11,7 +11,6 @@ import pytest
 
 from jitree.base.layout import Record
 from jitree.codegen import functions, processor_texts
-from jitree.codegen.atomics import Atomic, atomic_add, atomic_load, atomic_replace, atomic_store
 from jitree.codegen.image.compile import Target, compile_object, host_target, optimized_module
 from jitree.codegen.image.flat import Image, map_image
 from jitree.codegen.image.link import link
@@ -26,7 +25,15 @@ from jitree.codegen.primitives import (
     stack_address,
 )
 from jitree.codegen.processor import call_kernel, flush_denormals, pause, restore_denormals, ticks
-from jitree.codegen.record import MemoryRecord, place_of
+from jitree.codegen.record import (
+    Atomic,
+    MemoryRecord,
+    atomic_add,
+    atomic_load,
+    atomic_replace,
+    atomic_store,
+    place_of,
+)
 from jitree.errors import InternalError
 
 MIXED = Record("mixed", "u8 a\nu8 b\nu16 c\nu32 d\ni32 e\nu32 f\ni64 word\nline shared\nline other")

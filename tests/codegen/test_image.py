@@ -20,10 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitree.codegen import image
-from jitree.codegen.image import background, cache, keys, place
+from jitree.codegen.image import builder, cache, keys
 from jitree.codegen.image.flat import FlatImage, Recipe, decode, encode, from_json, map_image, to_json
 from jitree.codegen.image.keys import key_of
-from jitree.codegen.image.relocations import RELOCATIONS
+from jitree.codegen.image.link import RELOCATIONS
 from jitree.errors import NotFoundError, PermissionDeniedError, UnavailableError, UnimplementedError
 from tests.codegen.images import built
 
@@ -178,14 +178,14 @@ def test_get_does_not_wait(folder: Path) -> None:
 
 
 def test_get_does_not_wait_for_the_start_of_a_builder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reached, go_on, start = threading.Event(), threading.Event(), background.start_builder
+    reached, go_on, start = threading.Event(), threading.Event(), builder.start_builder
 
-    def late(*arguments: Any) -> background.Builder | None:
+    def late(*arguments: Any) -> builder.Builder | None:
         reached.set()
         assert go_on.wait(60)
         return start(*arguments)
 
-    monkeypatch.setattr(background, "start_builder", late)
+    monkeypatch.setattr(builder, "start_builder", late)
     sample = recipe("texts")
     assert image.get(sample) is None and reached.wait(60)
     assert image.provider(sample).is_building
@@ -258,7 +258,7 @@ def test_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "file").touch()
     monkeypatch.setenv("JITREE_CACHE_DIR", str(tmp_path / "file" / "cache"))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "file"))
-    monkeypatch.setattr(place, "_TEMPORARY", (str(tmp_path / "file"),))
+    monkeypatch.setattr(cache, "_TEMPORARY", (str(tmp_path / "file"),))
     monkeypatch.setattr(image, "_static", {})
     with (
         pytest.warns(RuntimeWarning, match="so nothing is compiled"),
@@ -354,7 +354,7 @@ def test_mapping_imports_no_compiler(folder: Path) -> None:
     assert result.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("generator", ["jitree.loaders.vmvx.build", "jitree.dispatch.native.generate"])
+@pytest.mark.parametrize("generator", ["jitree.loaders.vmvx.build", "jitree.dispatch.native.lower"])
 def test_builders_of_kernels_import_little(generator: str) -> None:
     """A program waits for them on a slow tier."""
     program = (

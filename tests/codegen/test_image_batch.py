@@ -21,10 +21,11 @@ import pytest
 from jitree import Session
 from jitree.base.weak_sets import SharedWeakValues
 from jitree.codegen import image
-from jitree.codegen.image import background, batch, cache, worklist
+from jitree.codegen.image import batch, cache, worklist
+from jitree.codegen.image import builder as starting
 from jitree.codegen.image.batch import ImageBatch
+from jitree.codegen.image.builder import BuilderThread
 from jitree.codegen.image.flat import START_SECONDS, Recipe
-from jitree.codegen.image.starting import Starting
 from jitree.codegen.image.worklist import WorkList
 
 _ROOT = Path(__file__).parents[2]
@@ -236,7 +237,7 @@ def test_an_estimate_is_of_all_processors(folder: Path, monkeypatch: pytest.Monk
 def test_a_builder_that_has_ended_is_forgotten_by_the_system(status: int, tmp_path: Path) -> None:
     """Also one whose images are there, so that nobody asks for it any more."""
     process = os.posix_spawn("/bin/sh", ["sh", "-c", f"exit {status}"], {})
-    builder = background.Builder(process, tmp_path / "log")
+    builder = starting.Builder(process, tmp_path / "log")
     os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
     with Session("local-sync"):
         pass
@@ -249,7 +250,7 @@ def test_a_session_closes_while_another_thread_starts_the_first_builder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What that imports may be half there."""
-    monkeypatch.setitem(sys.modules, background.__name__, ModuleType(background.__name__))
+    monkeypatch.setitem(sys.modules, starting.__name__, ModuleType(starting.__name__))
     Session("local-sync").close()
 
 
@@ -258,7 +259,7 @@ def two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "processors", lambda: 2)
 
 
-def prepared(images: ImageBatch) -> Starting:
+def prepared(images: ImageBatch) -> BuilderThread:
     """The builder that waits, once its process is there."""
     images.prepare()
     builder = images.providers[0].builder
@@ -361,17 +362,17 @@ def test_the_number_of_a_builder_is_its_own_while_it_is_used(
 ) -> None:
     """The system gives it to another process once a thread has asked whether the builder has ended."""
     process = os.posix_spawn("/bin/sleep", ["sleep", "600"], {})
-    builder, seen = background.Builder(process, tmp_path / "log"), []
+    builder, seen = starting.Builder(process, tmp_path / "log"), []
 
     def look(number: int, *more: int, **named: int) -> None:
         assert number == process
         os.kill(process, signal.SIGKILL)
         os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
         with ThreadPoolExecutor(1) as others:
-            seen.append(others.submit(background._looking.acquire, False).result())
+            seen.append(others.submit(starting._looking.acquire, False).result())
 
     monkeypatch.setattr(os, "killpg", look)
-    monkeypatch.setattr(background, "go_after", look)
+    monkeypatch.setattr(starting, "go_after", look)
     if what == "end":
         builder.end()
     elif what == "limit":

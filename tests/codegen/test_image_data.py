@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from jitree.codegen import image
-from jitree.codegen.image import background, cache, shipped
+from jitree.codegen.image import builder as background
+from jitree.codegen.image import cache, shipped
+from jitree.codegen.image.builder import BuilderThread
 from jitree.codegen.image.flat import Recipe, map_image, title_of
 from jitree.codegen.image.keys import key_of
-from jitree.codegen.image.starting import Starting
 from jitree.codegen.image.worklist import WorkList
 from jitree.errors import AlreadyExistsError, UnavailableError
 from tests.codegen.images import built
@@ -54,7 +55,7 @@ def test_starting_a_builder_gives_way(folder: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(background, "folders_of", find)
     monkeypatch.setattr(background, "spawn", spawn)
     sample = recipe("sum_of_constants", b"7")
-    starting = Starting([sample], [key_of(sample)], key_of(sample), 0, None)
+    starting = BuilderThread([sample], [key_of(sample)], key_of(sample), 0, None)
     starting.start()
     starting.join()
     assert {"numba", "numpy", "jitree"} <= set(steps) and steps[-1] == "spawn"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jitree.codegen.image import packages
+from jitree.codegen.image import keys
 
 _ROOT = Path(__file__).parents[2]
 _TEXTS = _ROOT / "tests" / "codegen" / "image_texts.py"
@@ -131,12 +131,12 @@ def test_packages_of_an_archive(folder: Path, tmp_path: Path) -> None:
 def test_the_current_folder_comes_last(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.delitem(sys.modules, "llvmlite", raising=False)
-    known = packages.folders_of("llvmlite")
+    known = keys.folders_of("llvmlite")
     (folder / "llvmlite.py").touch()
     (folder / "only_here.py").touch()
     for entry in ("", str(folder), f"{folder}/../current"):
         monkeypatch.setattr(sys, "path", [entry, *sys.path])
-        assert packages.folders_of("llvmlite") == known
-        assert packages.folders_of("only_here") == [str(folder)]
-    assert packages.folders_of("jitree") == [str(_ROOT)]
-    assert packages.folders_of("nowhere_at_all") == []
+        assert keys.folders_of("llvmlite") == known
+        assert keys.folders_of("only_here") == [str(folder)]
+    assert keys.folders_of("jitree") == [str(_ROOT)]
+    assert keys.folders_of("nowhere_at_all") == []

@@ -19,7 +19,7 @@ from jitree.api import session_arguments
 from jitree.api.process import starting
 from jitree.base import private_files
 from jitree.codegen import image
-from jitree.codegen.image import cache, place
+from jitree.codegen.image import cache
 from jitree.codegen.image.flat import FlatImage
 from jitree.tools import cache as command
 from jitree.tools import dump
@@ -35,7 +35,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     monkeypatch.setattr(image, "_static", {})
-    monkeypatch.setattr(place, "_chosen", None)
+    monkeypatch.setattr(cache, "_chosen", None)
     return tmp_path / "temporary" / f"jitree-{os.geteuid()}"
 
 
@@ -98,7 +98,7 @@ BAD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("source", [place.VARIABLE, "cache_dir", "XDG_CACHE_HOME"])
+@pytest.mark.parametrize("source", [cache.VARIABLE, "cache_dir", "XDG_CACHE_HOME"])
 @pytest.mark.parametrize("plant", BAD)
 def test_images_are_built_all_the_same(
     plant: Callable[[Path], str], source: str, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -110,7 +110,7 @@ def test_images_are_built_all_the_same(
     if source == "cache_dir":
         session_arguments.choose_cache(path)
     else:
-        monkeypatch.delenv(place.VARIABLE, raising=False)
+        monkeypatch.delenv(cache.VARIABLE, raising=False)
         monkeypatch.setenv(source, str(base if source == "XDG_CACHE_HOME" else path))
     if source == "XDG_CACHE_HOME" and plant in (_open_to_all, _of_all):
         assert cache.directory() == path, "it is for jitree alone, which may take rights away"
@@ -145,11 +145,11 @@ def test_a_folder_without_the_right_to_write(
 ) -> None:
     folder = tmp_path / "read"
     folder.mkdir(mode=0o555)
-    monkeypatch.setenv(place.VARIABLE, str(folder))
+    monkeypatch.setenv(cache.VARIABLE, str(folder))
     _is_root_elsewhere(monkeypatch, folder)
     reason = rf"cannot be written by user .* \(mode 0555\): give that right \(chmod u\+wx '{folder}'\)"
     with pytest.warns(RuntimeWarning, match=reason):
-        assert place.settle().folder == str(own)
+        assert cache.settle().folder == str(own)
 
 
 def test_images_of_a_folder_that_is_read_only_are_used(
@@ -157,10 +157,10 @@ def test_images_of_a_folder_that_is_read_only_are_used(
 ) -> None:
     """As of a container: nothing is said until something has to be built."""
     folder = tmp_path / "read"
-    monkeypatch.setenv(place.VARIABLE, str(folder))
+    monkeypatch.setenv(cache.VARIABLE, str(folder))
     flat = FlatImage(b"x" * 8, b"", {})
     cache.store(recipe("texts"), KEY, flat)
-    place._places.clear()
+    cache._places.clear()
     _is_root_elsewhere(monkeypatch, folder)
     system = os.fstatvfs
     monkeypatch.setattr(os, "fstatvfs", lambda file: _ReadOnly(system(file).f_flag | os.ST_RDONLY))
@@ -180,7 +180,7 @@ class _ReadOnly:
 
 
 def test_a_folder_without_room(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(place.VARIABLE, str(tmp_path / "full"))
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "full"))
     create = private_files.create
 
     def full(directory: int, name: str) -> Any:
@@ -210,17 +210,17 @@ def test_warnings_that_are_errors(
     own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A call in which something is built does not fail for it."""
-    monkeypatch.setenv(place.VARIABLE, "/dev/null")
-    monkeypatch.setattr(place, "_told", set())
+    monkeypatch.setenv(cache.VARIABLE, "/dev/null")
+    monkeypatch.setattr(cache, "_told", set())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert place.settle().folder == place.settle().folder == str(own)
+        assert cache.settle().folder == cache.settle().folder == str(own)
     assert capsys.readouterr().err.count("'/dev/null' is a device: name a folder; it is kept in") == 1
 
 
 def test_a_folder_that_becomes_unusable(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "cache"
-    monkeypatch.setenv(place.VARIABLE, str(folder))
+    monkeypatch.setenv(cache.VARIABLE, str(folder))
     cache.write("name", b"data")
     assert cache.directory() == folder
     folder.chmod(0o777)
@@ -237,12 +237,12 @@ def test_what_tools_say(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "shared"
-    monkeypatch.setenv(place.VARIABLE, str(folder))
+    monkeypatch.setenv(cache.VARIABLE, str(folder))
     assert dump.main(["--tiers", str(VMVX)]) == 0
     assert "not used for machine code" not in capsys.readouterr().out
     folder.chmod(0o775)
-    place._places.clear()
-    reason = place.place().reason
+    cache._places.clear()
+    reason = cache.place().reason
     assert f"(chmod go-w '{folder}')" in reason and f"is kept in '{own}' instead" in reason
     assert dump.main(["--tiers", str(VMVX)]) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == ["", reason]
@@ -279,7 +279,7 @@ def test_programs_are_compiled(sandbox: str, own: Path, tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(0o775)
-    environment = os.environ | {place.VARIABLE: str(folder), "PYTHONPATH": str(_ROOT)}
+    environment = os.environ | {cache.VARIABLE: str(folder), "PYTHONPATH": str(_ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(VMVX), sandbox],
         env=environment, capture_output=True, text=True, timeout=240,
@@ -306,13 +306,13 @@ def test_the_process_of_a_sandbox_takes_the_same_folder(
     monkeypatch.setattr(subprocess, "Popen", start)
     with pytest.raises(OSError, match="none is started"):
         starting.Starter().start()
-    assert given[place.VARIABLE] == str(tmp_path / "chosen" if is_usable else own)
+    assert given[cache.VARIABLE] == str(tmp_path / "chosen" if is_usable else own)
 
 
 def test_the_name_that_was_taken_is_removed_at_the_end(own: Path, tmp_path: Path) -> None:
     own.touch()
     program = "from jitree.codegen.image import cache; cache.write('name', b'data'); print(cache.directory())"
-    environment = os.environ | {place.VARIABLE: "/dev/null", "PYTHONPATH": str(_ROOT)}
+    environment = os.environ | {cache.VARIABLE: "/dev/null", "PYTHONPATH": str(_ROOT)}
     command = [sys.executable, "-W", "ignore", "-c", program]
     named = Path(subprocess.check_output(command, env=environment, text=True).strip())
     assert named.parent == own.parent and named.name.startswith(f"{own.name}-")

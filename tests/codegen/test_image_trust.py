@@ -12,7 +12,7 @@ import pytest
 
 import jitree
 from jitree.codegen import image
-from jitree.codegen.image import cache, place
+from jitree.codegen.image import cache
 from jitree.codegen.image.flat import FlatImage
 from jitree.codegen.image.keys import key_of
 from jitree.errors import UnavailableError
@@ -54,9 +54,9 @@ def test_no_cache_is_in_the_current_folder_where_no_other_can_be_written(
     monkeypatch.chdir(tmp_path)
     for temporary in ("/proc/nothing", ".", "temporary"):
         monkeypatch.setenv("TMPDIR", temporary)
-        monkeypatch.setattr(place, "_TEMPORARY", ("/proc/not there",))
+        monkeypatch.setattr(cache, "_TEMPORARY", ("/proc/not there",))
         assert cache.directory() == Path(f"/proc/not there/jitree-{os.geteuid()}")
-        monkeypatch.setattr(place, "_TEMPORARY", ("/proc/not there", str(tmp_path / "temporary")))
+        monkeypatch.setattr(cache, "_TEMPORARY", ("/proc/not there", str(tmp_path / "temporary")))
         assert cache.directory() == tmp_path / "temporary" / f"jitree-{os.geteuid()}"
     assert not [*tmp_path.glob("jitree*")]
 
@@ -64,7 +64,7 @@ def test_no_cache_is_in_the_current_folder_where_no_other_can_be_written(
 def test_programs_run_where_nothing_can_be_written(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home.chmod(0o777)
     monkeypatch.setenv("TMPDIR", "/proc/nothing")
-    monkeypatch.setattr(place, "_TEMPORARY", ("/proc",))
+    monkeypatch.setattr(cache, "_TEMPORARY", ("/proc",))
     with jitree.Session("local-sync") as session:
         assert session.load(VMVX).classify(np.zeros((8, 8), np.float32)).shape == (10,)
 

@@ -10,11 +10,10 @@ import pytest
 
 from jitree.base.layout import Record
 from jitree.codegen import functions
-from jitree.codegen.atomics import Atomic, atomic_add
 from jitree.codegen.image.compile import compile_object, host_target
 from jitree.codegen.image.flat import map_image
 from jitree.codegen.image.link import link
-from jitree.codegen.record import MemoryRecord, layout_of, place_of
+from jitree.codegen.record import Atomic, MemoryRecord, atomic_add, layout_of, place_of
 from jitree.errors import InternalError
 
 if TYPE_CHECKING:

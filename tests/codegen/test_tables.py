@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jitree.codegen.vector_math import computed, tables
-from jitree.codegen.vector_math.series import ONE, error_function
+from jitree.codegen.vector_math.computed import ONE, error_function
 
 
 def test_elements_of_the_table_of_erf() -> None:
@@ -51,7 +51,7 @@ from jitree.codegen.vector_math import functions, ir, registers
 print(functions.erf_f32(0.5), functions.tanh_f32(0.5), functions.sin_f32(1e9))
 for mnemonic, function in registers.FUNCTIONS.items():
     ir.function_texts(mnemonic, '@"f"', registers.LANES, "internal", function)
-print({"fractions", "jitree.codegen.vector_math.series"} & set(sys.modules))
+print({"fractions", "jitree.codegen.vector_math.computed"} & set(sys.modules))
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
     assert result.stdout.splitlines()[-1:] == ["set()"], result.stderr

@@ -11,7 +11,7 @@ import pytest
 from jitree import Session
 from jitree.api.calls.native import RECIPE as CALLS_RECIPE
 from jitree.codegen import image
-from jitree.codegen.image import place
+from jitree.codegen.image import cache
 from jitree.cuda import jit, timings
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.driver import CudaDriver
@@ -41,7 +41,7 @@ def cubins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def apart(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(place, "_chosen", str(folder))
+                patch.setattr(cache, "_chosen", str(folder))
                 return function(*arguments)
 
         return call

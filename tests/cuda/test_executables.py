@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jitree.codegen.image import contents, place
+from jitree.codegen.image import cache, contents
 from jitree.cuda import executable_format
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.executable import CudaExecutable
@@ -247,7 +247,7 @@ def test_they_are_files_of_the_cache_of_machine_code(
     """Which ``jitree cache`` lists and empties, and JITREE_CACHE_SIZE bounds."""
     data = executable_bytes(ONE, [EXPORT])
     load(device, data)
-    monkeypatch.setattr(place, "_chosen", str(cubins))
+    monkeypatch.setattr(cache, "_chosen", str(cubins))
     (file,) = contents.entries()
     assert file.name == "cubins" and (file.title or "").endswith(" bytes of PTX for sm_90")
     assert contents.clear() == (1, file.size)

@@ -20,7 +20,7 @@ from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.fence import Fence
 from jitree.hal.profiling import ProfilingMode
 from jitree.modules.hal.native import supply
-from jitree.regs.objects import VmBuffer
+from jitree.regs.buffer import VmBuffer
 from tests.cuda import fake_native, native_kernels
 from tests.cuda.fake import FakeDriver
 from tests.cuda.fake_results import CUresult

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from jitree.base import scopes
+from jitree.base import cancel_scopes
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.semaphore import CudaSemaphore
 from jitree.errors import (
@@ -110,7 +110,7 @@ def test_what_was_deferred_ends_with_its_call(fake: FakeDriver, device: CudaDevi
     buffer = allocate(device)
     fill(device, buffer, None, None, 1)
     host, first, last = (Fence.create(device) for _ in range(3))
-    with scopes.deadline({"deadline": 0.01, "passed": 0}.get(how, TIMEOUT)):
+    with cancel_scopes.deadline({"deadline": 0.01, "passed": 0}.get(how, TIMEOUT)):
         fill(device, buffer, host, first, 2)
         fill(device, buffer, first, last, 3)
         if how == "interrupt":
@@ -131,9 +131,9 @@ def test_a_deadline_leaves_what_was_submitted_elsewhere(fake: FakeDriver, device
     buffer = allocate(device)
     host, done = Fence.create(device), Fence.create(device)
     fill(device, buffer, host, done, 2)
-    with scopes.deadline(0):
+    with cancel_scopes.deadline(0):
         pass
-    with scopes.Scope(TIMEOUT) as limit:
+    with cancel_scopes.Scope(TIMEOUT) as limit:
         fill(device, buffer, done, late := Fence.create(device), 3)
     host.signal()
     assert late.wait(TIMEOUT) == StatusCode.OK

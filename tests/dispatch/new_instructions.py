@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 
 from jitree.errors import StatusCode
-from jitree.vmfb.isa import BY_MNEMONIC
+from jitree.vmfb.instructions import BY_MNEMONIC
 from tests.dispatch import test_programs, test_semantics
 from tests.dispatch.native.nests import test_operations
 from tests.dispatch.semantics_reference import EXACT, Array, edge_columns

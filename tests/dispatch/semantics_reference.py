@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 
 from jitree.dispatch.semantics import SEMANTICS
-from jitree.vmfb.isa import BY_MNEMONIC
+from jitree.vmfb.instructions import BY_MNEMONIC
 
 Array = npt.NDArray[Any]
 DTYPES: dict[str, Any] = {"i32": np.int32, "i64": np.int64, "f32": np.float32, "f64": np.float64}

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from jitree.base.copying import PART
-from jitree.dispatch import siphash as hashing
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
+from jitree.dispatch.plain import buffers as hashing
 from jitree.errors import CancelledError
 from jitree.modules.vmvx.kernels import in_python
+from jitree.regs.buffer import VmBuffer
 from jitree.regs.machine import Machine
-from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
 from tests.assembler import Assembler
 

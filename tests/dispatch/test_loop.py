@@ -16,8 +16,8 @@ from jitree.codegen.image.flat import decode_trusted, map_image
 from jitree.codegen.image.link import link
 from jitree.dispatch.fast import LOOP
 from jitree.dispatch.fast.engine import FastEngine
-from jitree.dispatch.fast.skeleton import SIDE_EXITS, generate
-from jitree.dispatch.plain.engine import PlainEngine
+from jitree.dispatch.fast.loop_texts import SIDE_EXITS, loop_text
+from jitree.dispatch.plain.handlers import PlainEngine
 from jitree.errors import StatusError
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.handles import HandleTable
@@ -26,9 +26,9 @@ from jitree.regs.machine import Machine
 from jitree.regs.memory import address_of
 from jitree.regs.records import FunctionRecord, FunctionRecords
 from jitree.regs.ref_types import RefTypes
-from jitree.vmfb import generate_opcode_table
-from jitree.vmfb.isa import BY_MNEMONIC
-from jitree.vmfb.native import fusing, tables
+from jitree.vmfb import superinstructions
+from jitree.vmfb.instructions import BY_MNEMONIC
+from jitree.vmfb.native import joining, tables
 from jitree.vmfb.native.layout import DECODER, PART
 from jitree.vmfb.superinstructions import (
     LOOP_BY_NAME,
@@ -45,19 +45,19 @@ REFS = 4
 
 
 def test_generated_table_is_current() -> None:
-    text = generate_opcode_table.FILE.read_text(encoding="ascii")
-    assert text == generate_opcode_table.generate(), "run python -m jitree.tools.ship_images"
+    text = superinstructions.FILE.read_text(encoding="ascii")
+    assert text == superinstructions.generate(), "run python -m jitree.tools.ship_images"
 
 
 def test_every_instruction_has_a_handler_or_is_listed() -> None:
-    text = generate()
+    text = loop_text()
     handled = {name for name in OPCODE_NAMES if f'define internal preserve_nonecc i64 @"op.{name}"(' in text}
     assert handled | SIDE_EXITS == set(OPCODE_NAMES)
     assert not handled & SIDE_EXITS
 
 
 def test_table_has_a_row_for_every_opcode_word() -> None:
-    table = generate().split("@handlers = ")[1]
+    table = loop_text().split("@handlers = ")[1]
     assert table.startswith(f"internal constant [{len(BASE_OPCODE)} x ptr]")
 
 
@@ -159,7 +159,7 @@ def fusing_tables() -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 @cache
 def fusing_code() -> tuple[Image, Any]:
     image = map_image(
-        link([compile_object(functions.texts([fusing.fuse]), ["fuse"], host_target())], ["fuse"])
+        link([compile_object(functions.texts([joining.fuse]), ["fuse"], host_target())], ["fuse"])
     )
     return image, ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(image.addresses["fuse"])
 

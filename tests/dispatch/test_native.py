@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jitree.dispatch.linking import BytecodeInstance
-from jitree.dispatch.native import slow_calls, tiering
+from jitree.dispatch.native import engine, tiering
 from jitree.errors import StatusError
 from jitree.regs import machine
 from jitree.regs.buffer import VmBuffer
@@ -134,7 +134,7 @@ BRANCHING = """
 @pytest.mark.parametrize("is_left", [True, False])
 def test_a_loop_that_ran_out_of_time_goes_on(is_left: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is left only where Python wants that; then it is entered again at its next turn."""
-    monkeypatch.setattr(slow_calls, "may_go_on", lambda machine: not is_left)
+    monkeypatch.setattr(engine, "may_go_on", lambda machine: not is_left)
     monkeypatch.setattr(machine, "FUEL", 1001)
     monkeypatch.setattr(machine, "TIME", 0)
     found: list[bool] = []
@@ -223,7 +223,7 @@ def test_builds_for_aarch64() -> None:
     """The text does not depend on the machine, and the linker knows every relocation that comes out."""
     from jitree.codegen.image.build import build
     from jitree.codegen.image.compile import Target
-    from jitree.dispatch.native.generate import program
+    from jitree.dispatch.native.lower import program
     from jitree.dispatch.native.source import encode, from_program
 
     module = load(Assembler("m").function("f", "0i_i", DEEP).function("sum", "0i_i", SUM))

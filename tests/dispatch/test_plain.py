@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jitree.dispatch import tiers
+from jitree.dispatch import context as tiers
 from jitree.dispatch.context import Context, ContextFlags
 from jitree.dispatch.plain import generate_shapes, shapes
 from jitree.dispatch.plain.handlers import HANDLERS, find

@@ -14,7 +14,7 @@ from jitree.dispatch.semantics import SEMANTICS
 from jitree.errors import StatusError
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.list import VmList
-from jitree.vmfb.isa import INSTRUCTIONS, Instruction
+from jitree.vmfb.instructions import INSTRUCTIONS, Instruction
 from tests.assembler import Assembler
 from tests.dispatch.harness import HostFunctions, Vm, compile_here, load
 

@@ -16,7 +16,7 @@ from jitree.errors import StatusError
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.list import VmList
 from jitree.regs.ref_types import RefTypes
-from jitree.vmfb.isa import BY_MNEMONIC
+from jitree.vmfb.instructions import BY_MNEMONIC
 from tests.assembler import Assembler
 
 SINGLES, PAIRS, REFS = range(0, 6), range(6, 14, 2), range(2, 6)

@@ -20,7 +20,7 @@ from jitree.dispatch.semantics import SEMANTICS
 from jitree.errors import InvalidArgumentError
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.ref_types import RefTypes
-from jitree.vmfb.isa import INSTRUCTIONS
+from jitree.vmfb.instructions import INSTRUCTIONS
 from jitree.vmfb.words import FUSED, STRICT
 from tests.assembler import Assembler
 from tests.dispatch.semantics_reference import (

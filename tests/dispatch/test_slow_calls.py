@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from jitree.dispatch.native.slow_calls import _steps
+from jitree.dispatch.native.engine import _steps
 
 
 class _Machine:

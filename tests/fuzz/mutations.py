@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 
 from jitree.vmfb.archive import Archive
-from jitree.vmfb.isa import INSTRUCTIONS
+from jitree.vmfb.instructions import INSTRUCTIONS
 from jitree.vmfb.module import read_module
 from jitree.vmfb.schema import ModuleTables
 

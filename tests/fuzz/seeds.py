@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from jitree.vmfb.isa import INSTRUCTIONS, Instruction
+from jitree.vmfb.instructions import INSTRUCTIONS, Instruction
 from tests.assembler import Assembler
 
 _ROOT = Path(__file__).resolve().parents[2]

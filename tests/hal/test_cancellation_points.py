@@ -17,10 +17,10 @@ from typing import Final
 
 import pytest
 
-from jitree.base import scopes
+from jitree.base import cancel_scopes
 from jitree.base.callbacks import Callback, take_kept
-from jitree.base.due import NEVER
-from jitree.codegen.atomics import atomic_store
+from jitree.base.next_deadline import NEVER
+from jitree.codegen.record import atomic_store
 from jitree.hal.command_layout import FAILED_INTERRUPTED, FUNCTIONS, JOB
 from jitree.hal.local import executor, interrupts
 from jitree.hal.local.executor import cancellation_points
@@ -154,11 +154,11 @@ def _look_interrupted(
     def look(function: int) -> Callable[[], int]:
         return partial(_LOOK(function), job.buffer_info()[0])
 
-    before = scopes.rings()
+    before = cancel_scopes.rings()
     first: list[Callable[[], object]] = [send, look(interrupts._first.address)]
     with pytest.raises(kind):
         _pending(*first[place == "in the middle" :])
-    assert scopes.rings() != before and job[JOB.word("failure")] == 0
+    assert cancel_scopes.rings() != before and job[JOB.word("failure")] == 0
     _pending(send, look(table[FUNCTIONS.word("look_in")]))
     assert job[JOB.word("failure")] == FAILED_INTERRUPTED
     assert isinstance(take_kept(), kind)

@@ -6,7 +6,7 @@ from array import array
 
 import pytest
 
-from jitree.codegen.atomics import atomic_store
+from jitree.codegen.record import atomic_store
 from jitree.hal.command_layout import CHUNKS_PER_THREAD, COMMAND, ENTRY_POINT, SHARE, TEAM
 from jitree.hal.local.executor.command_lists import chunk_size, cut, even_parts, even_size
 from jitree.hal.local.executor.records import Command, KernelEntry, Share, ThreadTeam

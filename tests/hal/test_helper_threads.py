@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from jitree.codegen.atomics import atomic_load, atomic_store
 from jitree.codegen.processor import ticks
+from jitree.codegen.record import atomic_load, atomic_store
 from jitree.hal.command_layout import HELPER, MOST_GAINED, POSTED_STOP, POSTING, TEAM
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor, thread_team

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from jitree.base.scopes import deadline
+from jitree.base.cancel_scopes import deadline
 from jitree.errors import (
     CancelledError,
     DataLossError,

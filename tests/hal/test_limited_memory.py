@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jitree import Session
-from jitree.base import scopes
+from jitree.base import cancel_scopes
 from jitree.base.copying import PART
 from jitree.codegen import image
 from jitree.errors import CancelledError, ResourceExhaustedError
@@ -107,7 +107,7 @@ def test_clearing_a_large_block_ends_with_its_call() -> None:
     allocator = HeapAllocator(is_zeroed=True)
     allocator.allocate(0, 0, 3 * PART).host_array()[:] = 7
     kept = allocator.kept_bytes
-    with scopes.Scope() as scope:
+    with cancel_scopes.Scope() as scope:
         scope.end(CancelledError("as a deadline does"))
         with pytest.raises(CancelledError):
             allocator.allocate(0, 0, 3 * PART)

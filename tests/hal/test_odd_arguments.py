@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from jitree import Session
-from jitree.base.scopes import deadline
+from jitree.base.cancel_scopes import deadline
 from jitree.dispatch.linking import split_name
 from jitree.errors import InvalidArgumentError, OutOfRangeError, StatusError
 from jitree.hal.buffer import Buffer, BufferView

@@ -6,7 +6,7 @@ from typing import Any
 
 from jitree import Session
 from jitree.hal.buffer import Buffer
-from jitree.regs.objects import VmBuffer
+from jitree.regs.buffer import VmBuffer
 
 DEVICE_LOCAL = 0x30
 DEFAULT_USAGE = 0xC03

@@ -34,7 +34,7 @@ from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.modules.native_library import hal_layout, hal_objects
 from jitree.modules.native_library.instance import destructor
 from jitree.modules.native_library.machine_code import machine_code
-from jitree.regs.objects import VmBuffer
+from jitree.regs.buffer import VmBuffer
 from tests.assembler import Assembler
 from tests.loaders.compiler import COMPILER, NEEDS_COMPILER, compile_library
 from tests.tools import command

@@ -14,7 +14,7 @@ from jitree.modules.hal.native.entries import free_entry, new_entry, release
 from jitree.modules.hal.native.fences import fence_create, fence_query, fence_signal
 from jitree.modules.hal.native.layout import HANDLE_POOL
 from jitree.modules.hal.native.records import Entry, HandlePoolRecord, Queue, State
-from jitree.regs.counting import retain
+from jitree.regs.access import retain
 from jitree.regs.layout import ENTRY, OWNER_CODE, STATE
 from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32
 

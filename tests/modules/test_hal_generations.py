@@ -22,7 +22,7 @@ from jitree.hal.buffer import Buffer
 from jitree.modules import releases
 from jitree.modules.hal.module import HalModule
 from jitree.modules.import_rows import ImportRow, parse_parameters, rows
-from jitree.regs.objects import VmBuffer
+from jitree.regs.buffer import VmBuffer
 from tests.assembler import Assembler
 from tests.modules.helpers import ANY, Hal, content, text
 

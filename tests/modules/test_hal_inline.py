@@ -22,7 +22,7 @@ from jitree.errors import (
 )
 from jitree.hal.executable import Executable
 from jitree.modules.hal_loader import MAXIMUM_BINDINGS
-from jitree.regs.objects import VmBuffer
+from jitree.regs.buffer import VmBuffer
 from tests.assembler import Assembler
 from tests.modules.helpers import text
 

@@ -26,7 +26,7 @@ from jitree.hal.profiling import ProfilingMode
 from jitree.modules.hal.native import RECIPE, buffers, supply
 from jitree.modules.hal.native.handle_pool import HandlePool
 from jitree.modules.hal.native.layout import POOL_COUNT, class_index
-from jitree.regs.objects import VmBuffer
+from jitree.regs.buffer import VmBuffer
 from tests.assembler import Assembler
 from tests.hal.native_kernels import MULTIPLY
 from tests.modules.hal_programs import (

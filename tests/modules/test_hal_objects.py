@@ -22,7 +22,7 @@ from jitree.errors import (
 )
 from jitree.hal.buffer import BufferView
 from jitree.modules.hal import HalModule
-from jitree.regs.objects import VmBuffer
+from jitree.regs.buffer import VmBuffer
 from tests.modules.helpers import ANY, DEFAULT_USAGE, DEVICE_LOCAL, Hal, content, text
 
 F32, I32, UI32, I8, BOOL = 0x21000020, 0x10000020, 0x12000020, 0x10000008, 0x13000008

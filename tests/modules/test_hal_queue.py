@@ -18,7 +18,7 @@ from jitree.errors import (
     StatusCode,
     UnimplementedError,
 )
-from jitree.regs.objects import VmBuffer
+from jitree.regs.buffer import VmBuffer
 from tests.modules.helpers import ANY, DEFAULT_USAGE, DEVICE_LOCAL, Hal, content, text
 
 

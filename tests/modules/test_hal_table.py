@@ -20,7 +20,7 @@ from jitree.hal.objects import Channel
 from jitree.modules.hal.module import HalModule
 from jitree.modules.hal.references import HAL_TYPES, call_once, checked
 from jitree.modules.import_rows import ImportRow, parse_parameters, rows
-from jitree.regs.objects import VmBuffer
+from jitree.regs.buffer import VmBuffer
 from jitree.vmfb.cconv import Span, parse
 from tests.assembler import Assembler
 from tests.modules.helpers import Hal

@@ -15,8 +15,8 @@ from jitree.errors import StatusError
 from jitree.hal.command_list import CommandList
 from jitree.hal.executable import Executable
 from jitree.modules.hal.native import supply
+from jitree.regs.buffer import VmBuffer
 from jitree.regs.handles import HandleTable
-from jitree.regs.objects import VmBuffer
 from tests.api.direct import live, needs_machine_code
 from tests.assembler import Assembler
 from tests.hal.kernels import ADD, FAIL, Call, Kernel, PythonExecutable, make_executable

@@ -19,7 +19,7 @@ from jitree.loaders.vmvx.packed import stable_memory
 from jitree.modules.io_parameters import IoParametersModule
 from jitree.params import ParameterIndex, ParameterProvider, open_providers, splat_entry
 from jitree.params.irpa_writer import plan, write
-from jitree.regs.objects import VmBuffer
+from jitree.regs.buffer import VmBuffer
 
 IMMUTABLE = 0x80C03
 DEFAULT_USAGE = 0xC03

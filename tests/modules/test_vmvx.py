@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError, PermissionDeniedError
 from jitree.modules.vmvx import VmvxModule
-from jitree.regs.objects import VmBuffer
+from jitree.regs.buffer import VmBuffer
 
 MODULE = VmvxModule()
 F32_EDGES = [0.0, -0.0, 1.0, -1.5, 2.5, -2.5, 1e-40, 3.4e38, math.inf, -math.inf, math.nan, 88.0, -104.0, 0.1]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jitree
-from jitree.base import scopes
+from jitree.base import cancel_scopes
 from jitree.codegen import image
 from jitree.errors import CancelledError, DeadlineExceededError, ResourceExhaustedError, StatusError
 from jitree.modules.vmvx import elementwise, long_products, native
@@ -79,7 +79,7 @@ def test_it_ends_between_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         looks += 1
         return CancelledError("as a deadline does") if looks == 3 else None
 
-    monkeypatch.setattr(scopes, "why_to_end", why_to_end)
+    monkeypatch.setattr(cancel_scopes, "why_to_end", why_to_end)
     with pytest.raises(CancelledError):
         list(long_products.parts(operands(*SHAPES[0]), 64))
     with pytest.raises(ResourceExhaustedError, match="8 x 8 x 1"):

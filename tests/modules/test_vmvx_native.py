@@ -20,8 +20,8 @@ from jitree.dispatch.host_module import HostModule
 from jitree.errors import StatusError
 from jitree.modules.vmvx import VmvxModule, native
 from jitree.modules.vmvx.kernels import BINARY_CCONV, COMPILED, UNARY_CCONV
+from jitree.regs.buffer import VmBuffer
 from jitree.regs.layout import ENTRY, KIND_BUFFER, STATE
-from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
 from tests import exact_functions

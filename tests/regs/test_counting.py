@@ -17,9 +17,9 @@ from jitree.codegen import functions
 from jitree.codegen.image.compile import compile_object, host_target
 from jitree.codegen.image.flat import Image, map_image
 from jitree.codegen.image.link import link
-from jitree.regs import counting
+from jitree.regs import access
+from jitree.regs.access import Entry, Released
 from jitree.regs.buffer import VmBuffer
-from jitree.regs.counting import Entry, Released
 from jitree.regs.handles import HandleTable
 from jitree.regs.layout import COUNT_UNLIMITED, ENTRY, STATE
 from jitree.regs.memory import address_of
@@ -41,7 +41,7 @@ steps = st.tuples(
 
 @cache
 def _image() -> Image:
-    texts = functions.texts(getattr(counting, name) for name in NAMES)
+    texts = functions.texts(getattr(access, name) for name in NAMES)
     return map_image(link([compile_object(texts, NAMES, host_target())], NAMES))
 
 
@@ -64,7 +64,7 @@ def _moved_by_table(table: HandleTable, registers: Any, state: Any, step: Step) 
 
 def _moved_by_function(table: HandleTable, registers: Any, state: Any, step: Step) -> None:
     place, released = address_of(registers), Released(address_of(state) + STATE["released"])
-    counting.move(*step, 0, place, 0, place, released)
+    access.move(*step, 0, place, 0, place, released)
 
 
 def _moved_by_machine_code(table: HandleTable, registers: Any, state: Any, step: Step) -> None:
@@ -101,8 +101,8 @@ def test_entries_without_a_limit_are_not_counted(count: int) -> None:
     memory = np.zeros(ENTRY.size // 8, np.int64)
     entry, released = Entry(address_of(memory)), np.zeros(1, np.int64)
     entry.count = count
-    counting.retain(entry)
-    counting.drop(entry, Released(address_of(released)))
+    access.retain(entry)
+    access.drop(entry, Released(address_of(released)))
     assert _compiled("retain")(address_of(memory)) == address_of(memory)
     _compiled("drop")(address_of(memory), address_of(released))
     assert entry.count == count and not released.any()
@@ -116,6 +116,6 @@ def test_entries_without_a_limit_are_not_counted(count: int) -> None:
 
 
 def test_null_is_left_alone() -> None:
-    assert not counting.retain(Entry(0)) and _compiled("retain")(0) == 0
-    counting.drop(Entry(0), Released(0))
+    assert not access.retain(Entry(0)) and _compiled("retain")(0) == 0
+    access.drop(Entry(0), Released(0))
     _compiled("drop")(0, 0)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from jitree.base.due import NEVER
-from jitree.base.scopes import RINGS, ring
+from jitree.base.cancel_scopes import RINGS, ring
+from jitree.base.next_deadline import NEVER
 from jitree.codegen.primitives import load64
 from jitree.regs import fuel
 from jitree.regs.fuel import FuelState

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import jitree
-from jitree.base import scopes
+from jitree.base import cancel_scopes
 from jitree.codegen import image
-from jitree.codegen.image import background, builds
+from jitree.codegen.image import builder as starting
 from jitree.errors import CancelledError, UnavailableError
 from tests.assembler import Assembler
 from tests.security.programs import VMVX
@@ -51,11 +51,11 @@ def sandbox(tier: str, **limits: Any) -> jitree.Session:
 
 def begun(before: set[Any]) -> Any:
     """The builder of a module that has been started, if it has."""
-    started = background._running - before
+    started = starting._running - before
     return next((item for item in started if item._log.name.startswith("native")), None)
 
 
-def require_killed(builder: background.Builder) -> None:
+def require_killed(builder: starting.Builder) -> None:
     while not builder.has_ended():
         time.sleep(0.01)
     assert builder._code == -signal.SIGKILL
@@ -69,7 +69,7 @@ def limits_of(process: int) -> dict[int, int]:
 
 
 def test_a_builder_is_limited_and_ends_with_the_load() -> None:
-    before, scope = set(background._running), scopes.Scope()
+    before, scope = set(starting._running), cancel_scopes.Scope()
 
     def load() -> None:
         with scope:
@@ -87,14 +87,14 @@ def test_a_builder_is_limited_and_ends_with_the_load() -> None:
         require_killed(builder)
         assert len(session.load(unbuilt(1)).names) == 1
     assert found == {
-        resource.RLIMIT_CPU: LONG + builds.SPARE_SECONDS,
-        resource.RLIMIT_AS: (1 << 26) + builds.SPARE_MEMORY,
+        resource.RLIMIT_CPU: LONG + starting.SPARE_SECONDS,
+        resource.RLIMIT_AS: (1 << 26) + starting.SPARE_MEMORY,
         resource.RLIMIT_CORE: 0,
     }
 
 
 def test_a_builder_ends_with_the_session() -> None:
-    before = set(background._running)
+    before = set(starting._running)
     with sandbox("auto", load_time=LONG) as session:
         count = session.load(unbuilt(FUNCTIONS)).f0
         while (builder := begun(before)) is None:
@@ -108,8 +108,8 @@ def test_what_cannot_be_built_within_the_limits(
     tier: str, limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs by the interpreter, or is UNAVAILABLE where machine code was asked for."""
-    monkeypatch.setattr(builds, "SPARE_SECONDS", 1 - LONG)
-    monkeypatch.setattr(builds, "SPARE_MEMORY", 0)
+    monkeypatch.setattr(starting, "SPARE_SECONDS", 1 - LONG)
+    monkeypatch.setattr(starting, "SPARE_MEMORY", 0)
     limits = {"load_time": LONG} if limit == "load_time" else {"memory": 1 << 26}
     with sandbox(tier, **limits) as session:
         if tier == "native":

@@ -14,7 +14,7 @@ import pytest
 
 import jitree
 from jitree.api.load_order import explain_incompatible
-from jitree.base import scopes
+from jitree.base import cancel_scopes
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import CancelledError, DeadlineExceededError, ResourceExhaustedError, StatusError
 from jitree.modules.io_parameters.kernel_names import KERNEL, operation, words_of
@@ -179,7 +179,7 @@ def test_ranges_of_parameters_are_memory_and_end_in_time(monkeypatch: pytest.Mon
             looks += 1
             return CancelledError("as a deadline does") if looks == 20 else None
 
-        monkeypatch.setattr(scopes, "why_to_end", end)
+        monkeypatch.setattr(cancel_scopes, "why_to_end", end)
         with pytest.raises(CancelledError):
             load()
         monkeypatch.undo()

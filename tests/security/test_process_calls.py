@@ -26,7 +26,7 @@ import pytest
 import jitree
 from jitree.api.process import messages, starting, worker
 from jitree.api.process.serving import NativeSandbox
-from jitree.base import scopes
+from jitree.base import cancel_scopes
 from jitree.errors import (
     AbortedError,
     CancelledError,
@@ -282,7 +282,7 @@ def test_a_child_that_reads_nothing(is_early: bool, monkeypatch: pytest.MonkeyPa
         if is_early:
             fake.connection.send(b"m")
         error: type[StatusError] = AbortedError if is_early else DeadlineExceededError
-        with pytest.raises(error), scopes.Scope(TIMEOUT if is_early else SHORT):
+        with pytest.raises(error), cancel_scopes.Scope(TIMEOUT if is_early else SHORT):
             child.ask({}, [], "while it was asked")
         assert not child.is_alive
 

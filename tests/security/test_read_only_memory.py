@@ -23,7 +23,7 @@ from jitree.observe.tensors import ObservedDispatch
 from jitree.params.arrays import array_entry
 from jitree.params.irpa_writer import plan, write
 from jitree.regs import records
-from jitree.regs.objects import VmBuffer
+from jitree.regs.buffer import VmBuffer
 from jitree.vmfb.archive import _MAPPED_SIZE
 from tests.assembler import Assembler
 from tests.hal.native_kernels import aligned

@@ -8,12 +8,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jitree.base import elements
 from jitree.errors import StatusError
 from jitree.tools import host_values as hv
 from jitree.tools.outputs import write_outputs
 from jitree.tools.value_files import ValueFiles, array_tensor
 from jitree.tools.values import parse_value
+from jitree.types import is_packed
 
 
 def value(text: str, kind: str = "r") -> hv.HostValue:
@@ -71,7 +71,7 @@ def test_numpy_and_raw_files(result: hv.HostValue, array: np.ndarray, tmp_path: 
     stored = np.load(tmp_path / "a.npy")
     assert stored.dtype == array.dtype and stored.shape == array.shape
     assert stored.tobytes() == array.tobytes()
-    if not (isinstance(result, hv.HostTensor) and elements.is_packed(result.element_type)):
+    if not (isinstance(result, hv.HostTensor) and is_packed(result.element_type)):
         assert (tmp_path / "a.bin").read_bytes() == array.tobytes()
 
 

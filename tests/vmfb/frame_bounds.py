@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from jitree.vmfb.isa import BY_MNEMONIC, Operand
+from jitree.vmfb.instructions import BY_MNEMONIC, Operand
 from jitree.vmfb.program import DecodedFunction, DecodedModule
 from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
 from tests.vmfb.words_reader import Decoded, read_function

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from jitree.vmfb.isa import INSTRUCTIONS, Instruction, Operand
+from jitree.vmfb.instructions import INSTRUCTIONS, Instruction, Operand
 from tests.assembler import Assembler
 
 VALUE_SLOTS = 32

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from jitree.vmfb.isa import BY_MNEMONIC, INSTRUCTIONS, PREFIXES, SETS, opcode_table
+from jitree.vmfb.instructions import BY_MNEMONIC, INSTRUCTIONS, PREFIXES, SETS, opcode_table
 from jitree.vmfb.module import VERSIONS
 
 KINDS = {

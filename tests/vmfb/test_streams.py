@@ -12,8 +12,7 @@ from jitree.errors import StatusError
 from jitree.vmfb.archive import Archive
 from jitree.vmfb.decode import decode_module
 from jitree.vmfb.disassemble import Disassembler, operand_register
-from jitree.vmfb.instructions import InstructionRecord, read_instructions
-from jitree.vmfb.isa import Operand
+from jitree.vmfb.instructions import InstructionRecord, Operand, read_instructions
 from jitree.vmfb.module import read_module
 from jitree.vmfb.schema import ModuleTables
 from tests.assembler import Assembler

@@ -11,7 +11,7 @@ from jitree.api.calls.number_packing import number_packer
 from jitree.errors import StatusError
 from jitree.regs.layout import LIST_F32, LIST_F64, LIST_I64, LIST_VARIANT, VALUE_TYPE_CODES
 from jitree.regs.list import VmList
-from jitree.regs.list_values import to_bits
+from jitree.regs.ref_types import to_bits
 
 Pack = Callable[[Any], Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from jitree.base.scopes import Scope
+from jitree.base.cancel_scopes import Scope
 from jitree.errors import CancelledError, StatusError, is_interruption
 
 if TYPE_CHECKING:

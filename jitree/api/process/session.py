@@ -26,11 +26,11 @@ from jitree.api.session_arguments import (
     require_name,
 )
 from jitree.base.arguments import is_one_of, shown
+from jitree.base.cancel_scopes import Scope, deadline
 from jitree.base.copying import copy_of, room_for
-from jitree.base.scopes import Scope, deadline
 from jitree.dispatch.bytecode_module import BytecodeModule
-from jitree.dispatch.gate import CANCELS, ContextGate, Entrance
 from jitree.dispatch.host_module import HostModule
+from jitree.dispatch.session_lock import CANCELS, ContextGate, Entrance
 from jitree.errors import (
     AbortedError,
     CancelledError,

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from jitree.base.endings import guard
-from jitree.codegen.image.packages import folders_of
-from jitree.codegen.image.place import VARIABLE, place
+from jitree.codegen.image.cache import VARIABLE, place
+from jitree.codegen.image.keys import folders_of
 from jitree.errors import UnavailableError, pass_interruption
 
 _PROGRAM: Final = Path(__file__).with_name("starter.py")

@@ -16,9 +16,9 @@ from typing import Any, Final
 from jitree.api.limits import Limits
 from jitree.api.process import messages
 from jitree.api.process.starting import ask_for_child
-from jitree.base import scopes
+from jitree.base import cancel_scopes
+from jitree.base.cancel_scopes import Scope
 from jitree.base.endings import Ended, Ending, guard
-from jitree.base.scopes import Scope
 from jitree.errors import (
     AbortedError,
     DataLossError,
@@ -104,11 +104,11 @@ class Child(Ended):
     def ask(self, head: dict[str, Any], parts: Sequence[memoryview], doing: str) -> messages.Message:
         """The answer to a message. What the child fails with; ABORTED when it ends meanwhile or answers what
         no session does; why the scope is to end that the thread is in. It has ended then."""
-        scopes.require_going_on()
+        cancel_scopes.require_going_on()
         with messages.new_file() as file:
             try:
                 self._signal(signal.SIGCONT)
-                with self._ending_with(scopes.current()):  # the child may read nothing
+                with self._ending_with(cancel_scopes.current()):  # the child may read nothing
                     messages.send(self._socket, head, parts, file)
             except OSError as error:
                 if is_interruption(error):
@@ -131,7 +131,7 @@ class Child(Ended):
 
     def _answer(self, file: int, doing: str) -> messages.Message:
         try:
-            with self._ending_with(scopes.current()):
+            with self._ending_with(cancel_scopes.current()):
                 message = messages.receive_answer(self._socket, file, self._most)
                 self._signal(signal.SIGSTOP)
                 if message is not None:
@@ -184,7 +184,7 @@ class Child(Ended):
         return AbortedError(f"the process of the sandbox sent what no session does {doing}")
 
     def _ended(self, doing: str) -> StatusError:
-        why = scopes.why_to_end()
+        why = cancel_scopes.why_to_end()
         how = self._how()
         self.end()
         if why is not None:

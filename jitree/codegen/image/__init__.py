@@ -14,18 +14,17 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
+from jitree.base.cancel_scopes import require_going_on
 from jitree.base.endings import guard
 from jitree.base.memory import NAMES_CODE, name_code
-from jitree.base.scopes import require_going_on
 from jitree.base.weak_sets import SharedWeakSet, SharedWeakValues
 from jitree.codegen.image import shipped
 from jitree.codegen.image.flat import OUTPUT, FlatImage, Image, Recipe, map_image
 from jitree.errors import StatusError, UnavailableError, pass_interruption, printable, tell
 
 if TYPE_CHECKING:
-    from jitree.codegen.image.builds import Builds
+    from jitree.codegen.image.builder import BuilderLimits, BuilderThread
     from jitree.codegen.image.pack import Pack
-    from jitree.codegen.image.starting import Starting
 
 __all__ = ["Image", "Provider", "Recipe", "get", "processors", "provider", "start", "wait"]
 
@@ -65,13 +64,13 @@ class Together(Protocol):
 class Provider:
     """The state of one image in this process: mapped, being built, or failed. It keeps the mapped image."""
 
-    def __init__(self, recipe: Recipe, builds: Builds | None = None) -> None:
+    def __init__(self, recipe: Recipe, builds: BuilderLimits | None = None) -> None:
         self.recipe = recipe
         self._builds = builds
         self.image: Image | None = None
         self.failure: str | None = None
         self._lock = allocate_lock()
-        self._builder: Starting | None = None
+        self._builder: BuilderThread | None = None
         self._was_lost = False
         """Whether an image that was built was gone when it was looked for (``jitree cache clear``)."""
         self._next_look = 0.0
@@ -128,7 +127,7 @@ class Provider:
         return self.image is not None or self.failure is not None
 
     @property
-    def builder(self) -> Starting | None:
+    def builder(self) -> BuilderThread | None:
         """The builder that this process started for it, until the image is there."""
         return self._builder
 
@@ -285,7 +284,7 @@ def start_builder(wanted: Sequence[Provider], key: bytes, niceness: int) -> None
         begin(builder, wanted, niceness)
 
 
-def begin(builder: Starting, wanted: Sequence[Provider], niceness: int) -> None:
+def begin(builder: BuilderThread, wanted: Sequence[Provider], niceness: int) -> None:
     """Has a builder that waits build images."""
     now = time.monotonic()
     for item in wanted:
@@ -293,15 +292,15 @@ def begin(builder: Starting, wanted: Sequence[Provider], niceness: int) -> None:
     builder.begin([item.key for item in wanted], niceness)
 
 
-def prepare_builder(wanted: Sequence[Provider], key: bytes, niceness: int) -> Starting | None:
+def prepare_builder(wanted: Sequence[Provider], key: bytes, niceness: int) -> BuilderThread | None:
     """Starts a builder that waits until it is to build some of these images; None if that fails."""
-    from jitree.codegen.image.place import settle
-    from jitree.codegen.image.starting import Starting  # now: builders start in the middle of calls
+    from jitree.codegen.image.builder import BuilderThread  # now: builders start in the middle of calls
+    from jitree.codegen.image.cache import settle
 
     is_explained = bool(settle().obstacle)  # here, where the caller of the program sees the warning
     builds = wanted[0]._builds
     recipes, keys = [item.recipe for item in wanted], [item.key for item in wanted]
-    builder = Starting(recipes, keys, key, niceness, builds)
+    builder = BuilderThread(recipes, keys, key, niceness, builds)
     if builds is not None:
         builds.add(builder)
     try:
@@ -320,8 +319,8 @@ def prepare_builder(wanted: Sequence[Provider], key: bytes, niceness: int) -> St
 def look_for_ended_builders() -> None:
     """The system keeps a process that has ended until its parent looks. Nobody else asks for the builder of
     an image that is there."""
-    background = sys.modules.get(f"{__name__}.background")  # there once a builder has been started
-    look = getattr(background, "look_for_ended", None)  # it may be half imported
+    builder = sys.modules.get(f"{__name__}.builder")  # there once a builder has been started
+    look = getattr(builder, "look_for_ended", None)  # it may be half imported
     if look is not None:
         look()
 
@@ -367,7 +366,7 @@ _static: Final[dict[str, Provider]] = {}
 _providers_lock: Final = guard()
 
 
-def provider(recipe: Recipe, builds: Builds | None = None) -> Provider:
+def provider(recipe: Recipe, builds: BuilderLimits | None = None) -> Provider:
     """The provider of an image. All callers that want the image at the same time, with the same limits on
     building (``builds``), share it."""
     identity = recipe.name, recipe.generator, recipe.data, builds

@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 from weakref import ref
 
+from jitree.base.cancel_scopes import require_going_on
 from jitree.base.endings import guard
-from jitree.base.scopes import require_going_on
 from jitree.codegen.image import (
     BACKGROUND_NICENESS,
     Provider,
@@ -25,8 +25,8 @@ from jitree.codegen.image import (
 from jitree.codegen.image.flat import START_SECONDS, hashed
 
 if TYPE_CHECKING:
-    from jitree.codegen.image.bar import Bar
-    from jitree.codegen.image.starting import Starting
+    from jitree.codegen.image.builder import BuilderThread
+    from jitree.codegen.image.estimates import Bar
 
 _PATIENCE_FACTOR: Final = 8
 _PATIENCE_SECONDS_MORE: Final = 5.0
@@ -47,7 +47,7 @@ class ImageBatch:
         self._order: Sequence[Provider] = providers
         self._aside: Sequence[Provider] = ()
         self._starting = guard()
-        self._prepared: Starting | None = None
+        self._prepared: BuilderThread | None = None
         """A builder that waits."""
         self._started: float | None = None
         """When the last builder has started."""
@@ -115,7 +115,7 @@ class ImageBatch:
         where there is less to do than that, where nothing can go on meanwhile, on one processor or beside
         another builder, and where images are not kept in the folder that is stated: to say so is for the call
         that wants them."""
-        from jitree.codegen.image.place import place
+        from jitree.codegen.image.cache import place
 
         is_small = self.stated < START_SECONDS
         if is_small or processors() == 1 or builders_at_work() or place().refusal:
@@ -178,7 +178,7 @@ class ImageBatch:
         """What a terminal shows of waiting, for the first thread that waits; None for others."""
         if self.is_announced:
             return None
-        from jitree.codegen.image.bar import Bar
+        from jitree.codegen.image.estimates import Bar
 
         self.is_announced = True
         return Bar(self.title, self.estimate)

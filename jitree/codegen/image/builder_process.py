@@ -1,4 +1,4 @@
-"""The builder process: started as a program, in isolated mode, by :mod:`jitree.codegen.image.background`.
+"""The builder process: started as a program, in isolated mode, by :mod:`jitree.codegen.image.builder`.
 
 It imports from the standard library and the packages that it is told the folders of: not from the current
 folder, ``PYTHONPATH`` or whatever else lies beside those packages. Argument 1 is JSON of the folders by

@@ -17,8 +17,8 @@ from typing import Final
 from jitree.base import private_files
 from jitree.base.records import NamedTuple
 from jitree.codegen.image import cache
+from jitree.codegen.image.cache import place
 from jitree.codegen.image.flat import SUFFIX, title_of
-from jitree.codegen.image.place import place
 from jitree.errors import InvalidArgumentError, pass_interruption
 
 SIZE_VARIABLE: Final = "JITREE_CACHE_SIZE"

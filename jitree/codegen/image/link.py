@@ -1,24 +1,179 @@
-"""From relocatable ELF objects to one flat image: no libraries, no symbols left to find."""
+"""Links relocatable ELF objects into one flat image.
+
+Reads objects as LLVM writes them (64 bits, little endian): sections, symbols, relocations. No libraries, no
+symbols are left to find. How each relocation type of the supported machines patches a word is a row here.
+Offsets are inside the image, which is placed at a multiple of 4096, so page-relative forms can be resolved
+at link time; only absolute words remain to be rebased when the image is mapped.
+"""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+from jitree.base.layout import rows_of
+from jitree.base.records import NamedTuple
 from jitree.codegen.image.flat import FlatImage
-from jitree.codegen.image.object_file import (
-    FLAG_ALLOCATED,
-    SECTION_RELOCATIONS,
-    SECTION_ZEROS,
-    ObjectFile,
-    Symbol,
-    is_defined,
-)
-from jitree.codegen.image.relocations import MACHINES, RELOCATIONS, absolute64
 from jitree.errors import AlreadyExistsError, NotFoundError, UnimplementedError
 
+_IDENTIFICATION: Final = b"\x7fELF\x02\x01"
+_RELOCATABLE: Final = 1
+_FILE_HEADER: Final = struct.Struct("<16sHHIQQQIHHHHHH")
+_SECTION_HEADER: Final = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL: Final = struct.Struct("<IBBHQQ")
+_RELOCATION: Final = struct.Struct("<QQq")
+
+SECTION_SYMBOLS: Final = 2
+SECTION_RELOCATIONS: Final = 4
+SECTION_ZEROS: Final = 8
+FLAG_ALLOCATED: Final = 2
+_RESERVED_SECTIONS: Final = 0xFF00
+UNDEFINED: Final = 0
+_LOCAL: Final = 0
+
+Patch = Callable[[bytearray, int, int], None]
+"""Patches the word at a place with a target value (symbol plus addend)."""
+
 _UNWIND_SECTIONS: Final = (".eh_frame", ".ARM.exidx")
+
+
+class Section(NamedTuple):
+    name: str
+    kind: int
+    flags: int
+    alignment: int
+    size: int
+    data: bytes
+    target: int
+    """The number of the section that the relocations in this one change."""
+
+
+class Symbol(NamedTuple):
+    name: str
+    section: int
+    """Number of the section that defines it, UNDEFINED for one that another object must define."""
+    value: int
+    local: bool
+
+
+class ObjectRelocation(NamedTuple):
+    offset: int
+    kind: int
+    symbol: int
+    addend: int
+
+
+class ObjectFile:
+    """A parsed object. What is read comes from LLVM in this process, so damage is not looked for."""
+
+    def __init__(self, data: bytes) -> None:
+        """UNIMPLEMENTED for any other kind of file."""
+        header = _FILE_HEADER.unpack_from(data)
+        if data[: len(_IDENTIFICATION)] != _IDENTIFICATION or header[1] != _RELOCATABLE:
+            raise UnimplementedError(
+                "the compiler's output is no relocatable ELF file of 64 bits, little endian"
+            )
+        self.machine: int = header[2]
+        rows = [
+            _SECTION_HEADER.unpack_from(data, header[6] + number * header[11]) for number in range(header[12])
+        ]
+        contents = [b"" if row[1] == SECTION_ZEROS else data[row[4] : row[4] + row[5]] for row in rows]
+        names = contents[header[13]]
+        self.sections: list[Section] = [
+            Section(_text(names, row[0]), row[1], row[2], max(row[8], 1), row[5], content, row[7])
+            for row, content in zip(rows, contents, strict=True)
+        ]
+        self.symbols: list[Symbol] = []
+        for row, content in zip(rows, contents, strict=True):
+            if row[1] == SECTION_SYMBOLS:
+                strings = contents[row[6]]
+                self.symbols = [
+                    Symbol(_text(strings, name), section, value, info >> 4 == _LOCAL)
+                    for name, info, _, section, value, _ in rows_of(_SYMBOL, content)
+                ]
+
+    def relocations(self, section: Section) -> Iterator[ObjectRelocation]:
+        for offset, info, addend in rows_of(_RELOCATION, section.data):
+            yield ObjectRelocation(offset, info & 0xFFFFFFFF, info >> 32, addend)
+
+
+def is_defined(symbol: Symbol) -> bool:
+    """Whether its section is one of the object's."""
+    return UNDEFINED < symbol.section < _RESERVED_SECTIONS
+
+
+def _text(table: bytes, offset: int) -> str:
+    return table[offset : table.index(b"\0", offset)].decode()
+
+
+def _relative32(code: bytearray, place: int, target: int) -> None:
+    distance = target - place
+    if not -(2**31) <= distance < 2**31:
+        raise UnimplementedError(f"machine code of more than 2 GiB: distance {distance}")
+    struct.pack_into("<i", code, place, distance)
+
+
+def absolute64(code: bytearray, place: int, target: int) -> None:
+    """Stores an image offset; the place must also be in the image's rebase list."""
+    struct.pack_into("<q", code, place, target)
+
+
+def _insert(code: bytearray, place: int, bits: int) -> None:
+    (word,) = struct.unpack_from("<I", code, place)
+    struct.pack_into("<I", code, place, word | bits)
+
+
+def _branch26(code: bytearray, place: int, target: int) -> None:
+    distance = target - place
+    if not -(2**27) <= distance < 2**27:
+        raise UnimplementedError(f"branch over {distance} bytes")
+    _insert(code, place, (distance >> 2) & 0x3FFFFFF)
+
+
+def _address21(code: bytearray, place: int, value: int) -> None:
+    _insert(code, place, (value & 3) << 29 | ((value >> 2) & 0x7FFFF) << 5)
+
+
+def _page21(code: bytearray, place: int, target: int) -> None:
+    _address21(code, place, (target >> 12) - (place >> 12))
+
+
+def _near21(code: bytearray, place: int, target: int) -> None:
+    _address21(code, place, target - place)
+
+
+def _low12(scale: int) -> Patch:
+    def patch(code: bytearray, place: int, target: int) -> None:
+        _insert(code, place, ((target & 0xFFF) >> scale) << 10)
+
+    return patch
+
+
+MACHINES: Final = {62: "EM_X86_64", 183: "EM_AARCH64"}
+"""Names of the machines by their number in ELF files."""
+
+RELOCATIONS: Final[dict[str, dict[int, Patch]]] = {
+    "EM_X86_64": {
+        1: absolute64,  # R_X86_64_64
+        2: _relative32,  # R_X86_64_PC32
+        4: _relative32,  # R_X86_64_PLT32
+    },
+    "EM_AARCH64": {
+        257: absolute64,  # R_AARCH64_ABS64
+        261: _relative32,  # R_AARCH64_PREL32
+        274: _near21,  # R_AARCH64_ADR_PREL_LO21
+        275: _page21,  # R_AARCH64_ADR_PREL_PG_HI21
+        277: _low12(0),  # R_AARCH64_ADD_ABS_LO12_NC
+        278: _low12(0),  # R_AARCH64_LDST8_ABS_LO12_NC
+        282: _branch26,  # R_AARCH64_JUMP26
+        283: _branch26,  # R_AARCH64_CALL26
+        284: _low12(1),  # R_AARCH64_LDST16_ABS_LO12_NC
+        285: _low12(2),  # R_AARCH64_LDST32_ABS_LO12_NC
+        286: _low12(3),  # R_AARCH64_LDST64_ABS_LO12_NC
+        299: _low12(4),  # R_AARCH64_LDST128_ABS_LO12_NC
+    },
+}
 
 
 def link(
@@ -32,7 +187,7 @@ def link(
 
     Raises NOT_FOUND for symbols that no object defines, ALREADY_EXISTS for those that two define,
     UNIMPLEMENTED for relocation types or machines without a row in
-    :mod:`~jitree.codegen.image.relocations` and for writable or zero-filled data.
+    :mod:`~jitree.codegen.image.link` and for writable or zero-filled data.
     """
     layout = _Layout([ObjectFile(data) for data in object_files], base or FlatImage(b"", b"", {}))
     rebase = layout.relocate()

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import jitree
 from jitree.base import private_files
-from jitree.codegen.image import place
+from jitree.codegen.image import cache
 from jitree.compat.iree_runtime.dtypes import DTYPE_TO_ABI_TYPE
 from jitree.compat.iree_runtime.vm import VmModule
 
@@ -46,7 +46,7 @@ _NAME: Final = "iree-benchmark-module"
 def benchmark_exe() -> str:
     """The command that measures: ``jitree benchmark`` of this process's Python and package, as a file in the
     folder of machine code."""
-    folder = os.path.join(place.settle().folder, "tools")
+    folder = os.path.join(cache.settle().folder, "tools")
     package = os.path.dirname(os.path.dirname(jitree.__file__))
     lines = (
         "#!/bin/sh",

@@ -25,7 +25,7 @@ from jitree.compat.iree_runtime.variants import VmVariantList
 from jitree.compat.iree_runtime.vm import VmContext, VmFunction
 from jitree.errors import has_attribute
 from jitree.hal.buffer import BufferView
-from jitree.regs.objects import VmBuffer as VmBytes
+from jitree.regs.buffer import VmBuffer as VmBytes
 
 __all__ = [
     "IMPLICIT_BUFFER_ARG_MEMORY_TYPE", "IMPLICIT_BUFFER_ARG_USAGE", "ArgumentError", "FunctionInvoker",

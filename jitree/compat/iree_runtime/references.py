@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Self
 from jitree.base.arguments import shown
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.fence import Fence
+from jitree.regs.buffer import VmBuffer as VmBytes
 from jitree.regs.list import VmList
-from jitree.regs.objects import VmBuffer as VmBytes
 
 _NAMES = {
     VmBytes: "vm.buffer",

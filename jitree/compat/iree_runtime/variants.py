@@ -13,9 +13,9 @@ from jitree.compat.iree_runtime.references import Reference, VmRef, raw_of
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from jitree.hal.buffer import BufferView
 from jitree.hal.fence import Fence
+from jitree.regs.buffer import VmBuffer as VmBytes
 from jitree.regs.layout import LIST_F32, LIST_F64, LIST_I8, LIST_I16, LIST_I32, LIST_I64
 from jitree.regs.list import VmList
-from jitree.regs.objects import VmBuffer as VmBytes
 from jitree.types import element_type
 
 _VALUE_NAMES = {

@@ -41,7 +41,7 @@ from jitree.errors import (
     is_interruption,
 )
 from jitree.modules.hal import HalModule
-from jitree.regs.objects import VmList
+from jitree.regs.list import VmList
 from jitree.vmfb.archive import OwnMemory
 
 if TYPE_CHECKING:

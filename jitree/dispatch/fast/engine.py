@@ -12,9 +12,9 @@ from typing import Final
 
 import numpy as np
 
-from jitree.base.due import DUE, count_by
+from jitree.base.cancel_scopes import RINGS
 from jitree.base.memory import once
-from jitree.base.scopes import RINGS
+from jitree.base.next_deadline import DUE, count_by
 from jitree.codegen import image
 from jitree.dispatch.engine import YIELD, EngineEntry
 from jitree.dispatch.fast import LOOP

@@ -1,7 +1,8 @@
-"""Writing the LLVM IR of one handler, the function that executes one instruction (or a fused run of them).
+"""Writes the LLVM IR of one handler, and handlers of arithmetic.
 
-A handler has the code pointer, the frame's registers, the state block, the handler table and the fuel in
-arguments and ends by a tail call of the handler of the instruction that comes next.
+A handler is the function that executes one instruction (or a fused run of them). It has the code pointer, the
+frame's registers, the state block, the handler table and the fuel in arguments and ends by a tail call of the
+handler of the instruction that comes next.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from contextlib import contextmanager
 from typing import Final
 
 from jitree.codegen.ir_text import LLVM_TYPES, UNLIKELY
-from jitree.dispatch.native.checked_text import CheckedText
-from jitree.regs.layout import EXIT_STOPPED, STATE
+from jitree.dispatch.native.site import CheckedText
+from jitree.dispatch.semantics import SEMANTICS, Semantic
+from jitree.regs.layout import EXIT_STOPPED, MATH_FUNCTIONS, STATE
 
 PARAMETERS: Final = "ptr %pc, ptr %values, ptr %refs, ptr %state, ptr %table, i64 %fuel"
 _ALIGNMENT: Final = {"i32": 4, "i64": 8, "f32": 4, "f64": 8}
@@ -253,3 +255,75 @@ def _tail_call(
 ) -> list[str]:
     arguments = f"ptr {address}, ptr {values}, ptr {refs}, ptr %state, ptr %table, i64 {fuel}"
     return [f"  {result} = musttail call preserve_nonecc i64 {handler}({arguments})", f"  ret i64 {result}"]
+
+
+_CONSTANTS: Final = ("const.i32", "const.i64", "const.f32", "const.f64")
+ARITHMETIC: Final = (*SEMANTICS, *_CONSTANTS, *(f"{name}.zero" for name in _CONSTANTS))
+
+
+def emit_arithmetic(handler: Handler, mnemonic: str) -> None:
+    """Reads the operands, computes, writes the result."""
+    if mnemonic in SEMANTICS:
+        _emit_semantic(handler, mnemonic, SEMANTICS[mnemonic])
+    else:
+        _emit_constant(handler, mnemonic)
+
+
+def _emit_constant(handler: Handler, mnemonic: str) -> None:
+    kind = "i64" if "64" in mnemonic else "i32"
+    size = {"i32": 1, "i64": 2}[kind]
+    if mnemonic.endswith(".zero"):
+        value, out = "0", 1
+    else:
+        value, out = handler.load(kind, handler.place(1), alignment=4), 1 + size
+    handler.set_value(kind, out, value)
+    handler.advance(out + 1)
+
+
+def _emit_semantic(handler: Handler, mnemonic: str, semantic: Semantic) -> None:
+    count = len(semantic.argument_types)
+    handler.fetch(1, count + 2)  # and the next opcode
+    result = _compute(handler, mnemonic, semantic, 1)
+    handler.set_value(semantic.result_type, 1 + count, result)
+    handler.advance(2 + count)
+
+
+def emit_copied_compare(handler: Handler, mnemonic: str, position: int) -> str:
+    """A comparison whose operands stand at a word position; the condition as i1."""
+    semantic = SEMANTICS[mnemonic]
+    count = len(semantic.argument_types)
+    handler.fetch(position, count + 1)
+    result = _compute(handler, mnemonic, semantic, position)
+    handler.set_value("i32", position + count, result)
+    return handler.let(f"icmp ne i32 {result}, 0")
+
+
+def _compute(handler: Handler, mnemonic: str, semantic: Semantic, position: int) -> str:
+    kinds = semantic.argument_types
+    arguments = [handler.value(kind, position + number) for number, kind in enumerate(kinds)]
+    handler.require_valid(mnemonic, semantic, arguments)
+    typed = ", ".join(f"{LLVM_TYPES[k]} {a}" for k, a in zip(kinds, arguments, strict=True))
+    function = _function(handler, mnemonic, semantic)
+    return handler.let(f"call {LLVM_TYPES[semantic.result_type]} {function}({typed})")
+
+
+def _function(handler: Handler, mnemonic: str, semantic: Semantic) -> str:
+    if semantic.math_function is None:
+        return symbol(mnemonic)
+    table = handler.pointer_field("%state", STATE["math"])
+    return handler.pointer_field(table, 8 * MATH_FUNCTIONS.index(semantic.math_function))
+
+
+def symbol(mnemonic: str) -> str:
+    """The name that the builder gives the compiled semantics function."""
+    return f'@"semantics.{mnemonic}"'
+
+
+def declarations() -> list[str]:
+    """One line for each semantics function that the builder has to supply."""
+    return [
+        f"declare {LLVM_TYPES[semantic.result_type]} {symbol(mnemonic)}"
+        f"({', '.join(LLVM_TYPES[kind] for kind in semantic.argument_types)})"
+        for mnemonic, semantic in SEMANTICS.items()
+        if semantic.math_function is None
+    ]

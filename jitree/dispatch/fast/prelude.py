@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from jitree.base.due import NEVER
+from jitree.base.next_deadline import NEVER
 from jitree.dispatch.fast.handler import PARAMETERS
 from jitree.dispatch.native.counting import declaration, on_pointers
 from jitree.regs.access import CALLED

@@ -1,4 +1,4 @@
-"""Instructions on memory and references in the loop: decoded words name the registers of their operands."""
+"""Writes handlers of instructions on memory and references: decoded words name their registers."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from typing import Final
 
 from jitree.dispatch.fast.handler import Handler
-from jitree.dispatch.native import lists, memory, references
-from jitree.dispatch.native.site import Site, Statement
+from jitree.dispatch.native.memory import LIST_STATEMENTS, MEMORY_STATEMENTS
+from jitree.dispatch.native.site import REFERENCE_STATEMENTS, Site, Statement
 from jitree.regs.layout import ACCESS_WRITE, ENTRY, KIND_BUFFER
-from jitree.vmfb.isa import BY_MNEMONIC
+from jitree.vmfb.instructions import BY_MNEMONIC
 
 _STATEMENTS: Final[Mapping[str, Statement]] = {
-    **memory.STATEMENTS, **lists.STATEMENTS, **references.STATEMENTS
+    **MEMORY_STATEMENTS, **LIST_STATEMENTS, **REFERENCE_STATEMENTS
 }  # fmt: skip
-MNEMONICS: Final = tuple(_STATEMENTS)
+MEMORY: Final = tuple(_STATEMENTS)
 _FETCHED: Final = ("buffer.load.", "buffer.store.", "global.")
 """Beginnings of the mnemonics of frequent instructions, whose words are read two by two."""
 
 
-def emit(handler: Handler, mnemonic: str) -> None:
+def emit_on_memory(handler: Handler, mnemonic: str) -> None:
     site = LoopSite(handler, mnemonic)
     if mnemonic.startswith(_FETCHED):
         handler.fetch(1, site.size)
@@ -146,3 +146,54 @@ def take(handler: Handler, operand: str) -> str:
     handler.jump(taken)
     handler.label(taken)
     return ref
+
+
+def emit_reference(handler: Handler, mnemonic: str) -> None:
+    _EMITTERS[mnemonic](handler)
+
+
+def _emit_zero(handler: Handler) -> None:
+    handler.put(1, "null")
+    handler.advance(2)
+
+
+def _emit_discard(handler: Handler) -> None:
+    """count, (ref, move) each: drops those with the flag"""
+    first = handler.place(2)
+    count = handler.ordinal(1)
+    with handler.counted(count) as index:
+        operand = handler.element("[2 x i32]", first, index)
+        moved = handler.let(f"icmp ne i64 {handler.ordinal_at(handler.element('i32', operand, '1'))}, 0")
+        drop, done = handler.fresh("drop"), handler.fresh("dropped")
+        handler.branch(moved, drop, done)
+        handler.label(drop)
+        register = handler.ref_place(handler.ordinal_at(operand))
+        handler.do(f"call void @vm.put(ptr null, ptr {register}, ptr %state)")
+        handler.jump(done)
+        handler.label(done)
+    handler.move_to(handler.element("[2 x i32]", first, count))
+
+
+def _emit_switch(handler: Handler) -> None:
+    """index, type, (default, move), count, (case, move) each, result; only the chosen one moves"""
+    index = handler.unsigned_value(1)
+    count = handler.ordinal(5)
+    inside = handler.let(f"icmp ult i64 {index}, {count}")
+    cases = handler.place(6)
+    case = handler.element("[2 x i32]", cases, index)
+    chosen = handler.let(f"select i1 {inside}, ptr {case}, ptr {handler.place(3)}")
+    reference = handler.load_pointer(handler.ref_place(handler.ordinal_at(chosen)))
+    LoopSite(handler, "switch.ref").require_type(reference, 0)
+    ref = take(handler, chosen)
+    out = handler.element("[2 x i32]", cases, count)
+    register = handler.ref_place(handler.ordinal_at(out))
+    handler.do(f"call void @vm.put(ptr {ref}, ptr {register}, ptr %state)")
+    handler.move_to(handler.element("i32", out, "1"))
+
+
+_EMITTERS: Final = {
+    "const.ref.zero": _emit_zero,
+    "discard.refs": _emit_discard,
+    "switch.ref": _emit_switch,
+}
+REFERENCES: Final = tuple(_EMITTERS)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import count
 
-from jitree.dispatch.native.graph import find_loops, reverse_postorder, set_dominators
 from jitree.dispatch.native.ownership import Registers, Step
 from jitree.dispatch.native.reading import ReadBlock, ReadInstruction, read_blocks
 from jitree.dispatch.native.source import FunctionSource, ModuleSource
@@ -24,6 +23,9 @@ from jitree.dispatch.native.ssa import (
     SsaInstruction,
     Value,
     Variable,
+    find_loops,
+    reverse_postorder,
+    set_dominators,
     variable_of,
 )
 from jitree.dispatch.native.views import Refusal, block_views, check_views, liveness, sets_of

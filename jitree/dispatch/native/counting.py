@@ -35,7 +35,7 @@ attributes #2 = { nounwind alwaysinline "no-builtins" }
 that are nearly never and nearly always taken, after !20 and the next accesses that do not overlap others."""
 
 ALIASES: Final = {"entry": "!22", "count": "!23", "state": "!25", "list slot": "!26", "link": "!27"}
-"""The metadata of what :mod:`jitree.regs.counting` and :mod:`jitree.regs.access` name."""
+"""The metadata of what :mod:`jitree.regs.access` and :mod:`jitree.regs.access` name."""
 UNLIKELY: Final = "!1"
 LIKELY: Final = "!2"
 
@@ -97,7 +97,7 @@ def declared(name: str) -> str:
 
 
 def on_pointers(name: str) -> str:
-    """``@vm.<name>``, of pointers: calls a function of :mod:`jitree.regs.counting`, :mod:`jitree.regs.access`
+    """``@vm.<name>``, of pointers: calls a function of :mod:`jitree.regs.access`, :mod:`jitree.regs.access`
     or :mod:`jitree.dispatch.native.side_exits`, to which addresses are integers."""
     kinds, results, attributes = _CALLS[name]
     result, made = results.split()

@@ -13,10 +13,9 @@ from typing import Final
 
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import ModuleText
-from jitree.dispatch.native import control
 from jitree.dispatch.native.calls import Callees
 from jitree.dispatch.native.emitter import Emitter, Registers
-from jitree.dispatch.native.lower_function import lower_block, lower_instruction
+from jitree.dispatch.native.lower_function import BRANCH_EMITTERS, lower_block, lower_instruction
 from jitree.dispatch.native.nest_context import nest_context, nest_label
 from jitree.dispatch.native.nests import Nest
 from jitree.dispatch.native.nests.cutting import Cut, best_cut
@@ -145,7 +144,7 @@ class _CutNests:
         emitter.begin_block(block)
         for instruction in block.instructions:
             if instruction is block.terminator:
-                control.EMITTERS[instruction.mnemonic](emitter, block, instruction)
+                BRANCH_EMITTERS[instruction.mnemonic](emitter, block, instruction)
             elif is_pure(instruction):
                 lower_instruction(emitter, instruction)
             else:

@@ -1,18 +1,22 @@
-"""A module to LLVM IR: every function that can be lowered, and the entries of the interpreter into them."""
+"""Lowers a module to LLVM IR: its functions, and the interpreter's entries into them.
+
+The builder process calls the generator of native images here.
+"""
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from jitree.base.records import NamedTuple
+from jitree.codegen.image.generated import Generated, Pipeline, Unit
 from jitree.codegen.ir_text import ModuleText
-from jitree.dispatch.native.borrowing import borrowed
 from jitree.dispatch.native.build import Refusal, build
-from jitree.dispatch.native.calls import Callees, Needs
-from jitree.dispatch.native.cut_function import find_cut, lower_cut_function
-from jitree.dispatch.native.entries import (
+from jitree.dispatch.native.calls import (
+    Callees,
+    Needs,
     enter_symbol,
     enter_text,
     resume_symbol,
@@ -20,12 +24,14 @@ from jitree.dispatch.native.entries import (
     tail_symbol,
     tail_text,
 )
+from jitree.dispatch.native.cut_function import find_cut, lower_cut_function
 from jitree.dispatch.native.lower_function import check_supported, lower_function
 from jitree.dispatch.native.nest_context import leaves_nothing_else
 from jitree.dispatch.native.nests import Nest, find
-from jitree.dispatch.native.prelude import prelude
+from jitree.dispatch.native.ownership import borrowed
+from jitree.dispatch.native.prelude import BASE, prelude
 from jitree.dispatch.native.reading import TERMINATORS, read_blocks
-from jitree.dispatch.native.source import FunctionSource, ModuleSource
+from jitree.dispatch.native.source import FunctionSource, ModuleSource, decode
 from jitree.dispatch.native.ssa import SsaFunction
 from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES
 
@@ -47,6 +53,8 @@ _ENDS: Final = frozenset(word for word, base in enumerate(BASE_OPCODE) if OPCODE
 """Words of instructions that end a block."""
 _MODULE_LIMIT: Final = 30_000
 """Instructions, some 20 s of compiling."""
+
+PROGRAM: Pipeline = Pipeline(2, loop_vectorization=True, slp_vectorization=True, loop_unrolling=True)
 
 
 class Lowered(NamedTuple):
@@ -316,3 +324,19 @@ def _measure(
             4 * row.value_count + max((item.values for item in below), default=0),
             8 * row.ref_count + max((item.refs for item in below), default=0),
         )
+
+
+def program(data: bytes) -> Generated:
+    """All functions of a module, from :func:`jitree.dispatch.native.source.encode`'s bytes. The notes say
+    where functions can be resumed and why some are not native."""
+    source = decode(data)
+    lowered = lower(source, range(len(source.functions)))
+    return resumable(lowered, PROGRAM)
+
+
+def resumable(lowered: Lowered, pipeline: Pipeline) -> Generated:
+    """What :class:`~jitree.dispatch.native.tiering.NativeModule` takes."""
+    names = ("places", "tails", "refusals", "loops")
+    notes = json.dumps({name: getattr(lowered, name) for name in names})
+    unit = Unit([lowered.text], lowered.entries, pipeline)
+    return Generated([unit], lowered.entries, notes.encode(), BASE)

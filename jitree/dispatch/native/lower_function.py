@@ -1,4 +1,4 @@
-"""One function to LLVM IR: its blocks in order, each instruction by the emitter of its family."""
+"""Lowers one function to LLVM IR: its blocks, each instruction by its family, and branches."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.codegen.ir_text import LLVM_TYPES, ModuleText
 from jitree.codegen.vector_math.ir import FUNCTIONS, function_texts
-from jitree.dispatch.native import calls, compiled_site, control, rows
+from jitree.dispatch.native import calls, compiled_site, rows
 from jitree.dispatch.native.calls import Callees
+from jitree.dispatch.native.compiled_site import emit_slow
 from jitree.dispatch.native.emitter import Emitter
 from jitree.dispatch.native.nest_context import emit_nest, nest_label
 from jitree.dispatch.native.ownership import SLOW
-from jitree.dispatch.native.slow import emit_slow
 from jitree.dispatch.native.ssa import (
     ENTRY_PC,
     REF,
+    RESUME,
     RESUMED,
     Block,
     SsaFunction,
@@ -27,7 +28,7 @@ from jitree.dispatch.native.ssa import (
 )
 from jitree.dispatch.native.views import Refusal
 from jitree.dispatch.semantics import SEMANTICS, Semantic
-from jitree.regs.layout import FRAME
+from jitree.regs.layout import FRAME, STATE
 
 if TYPE_CHECKING:
     from jitree.dispatch.native.nests import Nest
@@ -46,6 +47,65 @@ _EFFECTS: Final = frozenset((
 _CONSTANTS: Final = ("const.i32", "const.i64", "const.f32", "const.f64")
 
 
+def _emit_br(emitter: Emitter, block: Block, instruction: SsaInstruction) -> None:
+    target = block.successors[0]
+    emitter.retain_all(instruction.retained)
+    emitter.drop_all(instruction.dropped)
+    emitter.do(f"br label %{emitter.edge(block, target)}")
+
+
+def _emit_conditional(emitter: Emitter, block: Block, instruction: SsaInstruction) -> None:
+    condition = emitter.truth(instruction.operands[0])
+    if_true, if_false = (emitter.edge(block, target) for target in block.successors)
+    emitter.branch(condition, if_true, if_false)
+
+
+def _emit_table(emitter: Emitter, block: Block, instruction: SsaInstruction) -> None:
+    """index; default, cases"""
+    default, *labels = [emitter.edge(block, target) for target in block.successors]
+    cases = " ".join(f"i32 {number}, label %{label}" for number, label in enumerate(labels))
+    emitter.do(f"switch i32 {operand(instruction.operands[0])}, label %{default} [ {cases} ]")
+
+
+def _emit_fail(emitter: Emitter, block: Block, instruction: SsaInstruction) -> None:
+    if not block.successors:
+        _emit_side_exit(emitter, block, instruction)
+        return
+    emitter.require(emitter.let(f"icmp eq i32 {operand(instruction.operands[0])}, 0"))
+    _emit_br(emitter, block, instruction)
+
+
+def _emit_side_exit(emitter: Emitter, block: Block, instruction: SsaInstruction) -> None:
+    emitter.jump(emitter.side_exit())
+
+
+def _emit_resume(emitter: Emitter, block: Block, instruction: SsaInstruction) -> None:
+    """Goes to the place that STATE.pc says."""
+    place = emitter.let(f"load i64, ptr {emitter.field('%state', STATE['pc'])}, align 8")
+    code = emitter.let(f"ptrtoint ptr {emitter.module_pointer('code')} to i64")
+    word = emitter.let(f"lshr i64 {emitter.let(f'sub i64 {place}, {code}')}, 2")
+    pairs = zip(instruction.literals, block.successors, strict=True)
+    cases = " ".join(f"i64 {pc}, label %{emitter.edge(block, target)}" for pc, target in pairs)
+    lost = emitter.fresh("lost")
+    emitter.do(f"switch i64 {word}, label %{lost} [ {cases} ]")
+    emitter.label(lost)
+    emitter.do("unreachable")
+
+
+BRANCH_EMITTERS: Final[dict[str, Callable[[Emitter, Block, SsaInstruction], None]]] = {
+    "br": _emit_br,
+    "br.bare": _emit_br,
+    "break": _emit_br,
+    "cond_br": _emit_conditional,
+    "cond_break": _emit_conditional,
+    "br_table": _emit_table,
+    "fail": _emit_fail,
+    "yield": _emit_side_exit,
+    RESUME: _emit_resume,
+}
+"""Emitters of terminators, ``return`` aside."""
+
+
 def check_supported(function: SsaFunction) -> None:
     """Raises :class:`Refusal` for an instruction that no emitter knows."""
     for block in function.blocks:
@@ -53,7 +113,7 @@ def check_supported(function: SsaFunction) -> None:
             mnemonic = instruction.mnemonic
             if not (
                 mnemonic in _EMITTERS
-                or mnemonic in control.EMITTERS
+                or mnemonic in BRANCH_EMITTERS
                 or mnemonic.startswith(_CONSTANTS)
                 or mnemonic.startswith("switch.")
                 or mnemonic == "call.internal"
@@ -93,8 +153,8 @@ def lower_block(emitter: Emitter, block: Block, callees: Callees) -> None:
         emitter.spend_iteration(block)  # nothing runs for ever that does not come back here
     emitter.safepoint(block.instructions[0])
     for number, instruction in enumerate(block.instructions):
-        if instruction is block.terminator and instruction.mnemonic in control.EMITTERS:
-            control.EMITTERS[instruction.mnemonic](emitter, block, instruction)
+        if instruction is block.terminator and instruction.mnemonic in BRANCH_EMITTERS:
+            BRANCH_EMITTERS[instruction.mnemonic](emitter, block, instruction)
             return
         if instruction.mnemonic == "call.internal":
             calls.emit_call(emitter, instruction, block.instructions[number + 1], callees)

@@ -1,7 +1,11 @@
-"""What an instruction does to the registers: which values it reads, writes, retains and drops.
+"""Finds what instructions do to registers, and which references need no counting.
 
-Follows the order in which the other tiers read and write registers, which matters where one instruction names
-a register twice.
+Which values an instruction reads, writes, retains and drops follows the order in which the other tiers read
+and write registers, which matters where one instruction names a register twice.
+
+A kernel's caller keeps the arguments, the lists among them keep what is read from them, and the module keeps
+its constants. A kernel changes no list, and nothing else changes the lists that it is given while it runs. A
+side exit counts the references that it writes to the frame: from there on registers own them.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from jitree.dispatch.native.reading import Move, ReadInstruction, copies
-from jitree.dispatch.native.ssa import REF, Value, Variable, variable_of
+from jitree.dispatch.native.ssa import REF, SsaFunction, Value, Variable, variable_of
 from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE
 
 Registers = dict[Variable, Value]
@@ -20,6 +24,21 @@ SLOW: Final = frozenset((
 ))  # fmt: skip
 """Instructions that are executed on the registers in memory, by the plain tier's handler or by machine code
 of an imported function. Their operands are put there before and all of their registers read back after."""
+
+BINDINGS: Final = 2
+"""The argument of a kernel that is the list of its bindings. All of its elements are buffers, which it has
+from its worker context (:mod:`jitree.loaders.vmvx.context`)."""
+_FROM_OTHERS: Final = ("list.get.ref", "const.ref.rodata")
+_OWN: Final = ("buffer.alloc", "const.ref.zero")
+_LOOKING: Final = (
+    "buffer.load.",
+    "buffer.store.",
+    "buffer.fill.",
+    "buffer.copy",
+    "buffer.length",
+    "list.size",
+)
+_FORGETTING: Final = ("br", "br.bare", "return", "discard.refs")
 
 
 class Step:
@@ -139,3 +158,26 @@ _TAKING: Final = frozenset((
 ))  # fmt: skip
 """Keep references that are given to them: where a register keeps its own they take another count.
 Of others, such as comparisons and loads, references are only looked at."""
+
+
+def borrowed(function: SsaFunction) -> frozenset[Value] | None:
+    """The references of a function that its caller or something else keeps; None if the function does more
+    with references than to read them from lists, to look at them and to forget them."""
+    found = {value for value in function.arguments if value.type == REF}
+    for block in function.blocks:
+        if any(parameter.type == REF for parameter in block.parameters):
+            return None
+        for instruction in block.instructions:
+            mnemonic = instruction.mnemonic
+            references = [
+                value for value in (*instruction.operands, *instruction.results) if value.type == REF
+            ]
+            if mnemonic in _FROM_OTHERS:
+                found.update(instruction.results)
+            elif references and not mnemonic.startswith(_LOOKING) and mnemonic not in (*_OWN, *_FORGETTING):
+                return None
+            if instruction.retained:
+                return None
+    if not all(value.operands[0] in found for value in found if value.operation == "list.get.ref"):
+        return None
+    return frozenset(found)

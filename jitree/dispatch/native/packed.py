@@ -14,10 +14,16 @@ that begins there and has a copy.
 
 from __future__ import annotations
 
-from jitree.codegen.atomics import Atomic, atomic_add, atomic_load, atomic_replace, atomic_store
-from jitree.codegen.elements import Words
 from jitree.codegen.primitives import below, unlikely
-from jitree.codegen.record import MemoryRecord
+from jitree.codegen.record import (
+    Atomic,
+    MemoryRecord,
+    Words,
+    atomic_add,
+    atomic_load,
+    atomic_replace,
+    atomic_store,
+)
 from jitree.regs.layout import PACKED, PACKED_LINE, PACKED_ROWS, SCRATCH, STATE
 
 _NEW, _MET, _TAKEN, _REFUSED, _DEPTHS = range(5)

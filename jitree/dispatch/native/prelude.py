@@ -1,5 +1,5 @@
 """What every module of native code begins with: counting references, side exits, and memory for its buffers
-(:mod:`jitree.regs.counting`, :mod:`jitree.dispatch.native.side_exits`), and metadata. What of it is not
+(:mod:`jitree.regs.access`, :mod:`jitree.dispatch.native.side_exits`), and metadata. What of it is not
 inlined all images have in common: they begin with a copy of one that is shipped (:data:`BASE`)."""
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Final
 from jitree.base.records import NamedTuple
 from jitree.dispatch.native.source import FunctionSource, ModuleSource
 from jitree.dispatch.native.ssa import ENTRY_PC, REF, RESUME, Variable, variable_of
-from jitree.vmfb.isa import BY_MNEMONIC, Operand
+from jitree.vmfb.instructions import BY_MNEMONIC, Operand
 from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
 
 

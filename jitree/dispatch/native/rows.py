@@ -14,7 +14,7 @@ from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.semantics import SEMANTICS
 from jitree.dispatch.semantics_rows import CALL, STEP, rows, symbol
-from jitree.vmfb.isa import BY_MNEMONIC
+from jitree.vmfb.instructions import BY_MNEMONIC
 
 Let = Callable[[str], str]
 """Adds an instruction and returns the name of its result."""

@@ -7,11 +7,10 @@ run all the time.
 
 from __future__ import annotations
 
-from jitree.codegen.atomics import Atomic, atomic_load, atomic_replace
 from jitree.codegen.primitives import below, call, call_int, load64, store32, store64
-from jitree.codegen.record import MemoryRecord, place_of
+from jitree.codegen.record import Atomic, MemoryRecord, atomic_load, atomic_replace, place_of
 from jitree.dispatch.native.source import OF_SPAN
-from jitree.regs.counting import Entry
+from jitree.regs.access import Entry
 from jitree.regs.layout import (
     FRAME,
     FUNCTION,

@@ -18,7 +18,7 @@ from jitree.vmfb.program import DecodedModule
 from jitree.vmfb.schema import ModuleTables
 
 if TYPE_CHECKING:
-    from jitree.codegen.image.builds import Builds
+    from jitree.codegen.image.builder import BuilderLimits
 
 _NATIVE_WORD: Final = FUNCTION.word("native")
 _WAYS: Final = (("places", "resume"), ("tails", "tail"))
@@ -30,7 +30,7 @@ def recipe(program: DecodedModule, name: str) -> image.Recipe:
     return image.Recipe(
         name="native",
         title=f"native code of module '{name}'",
-        generator="jitree.dispatch.native.generate:program",
+        generator="jitree.dispatch.native.lower:program",
         seconds=0.5,
         data=(source.encode(source.from_program(program)),),
     )
@@ -97,7 +97,7 @@ class NativeModule:
         return 0
 
 
-_modules: Final[SharedWeakKeys[DecodedModule, dict[Builds | None, NativeModule]]] = SharedWeakKeys()
+_modules: Final[SharedWeakKeys[DecodedModule, dict[BuilderLimits | None, NativeModule]]] = SharedWeakKeys()
 
 
 def native_module(record: ModuleRecord) -> NativeModule:

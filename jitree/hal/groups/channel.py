@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from jitree.base import scopes
+from jitree.base import cancel_scopes
 from jitree.base.arguments import seconds
 from jitree.base.endings import Unique
 from jitree.errors import (
@@ -193,7 +193,7 @@ class GroupTransport:
                 self._exchange(head, sent, received)
             except StatusError as error:
                 error.with_context(f"member {self.rank} of {self.count} of a channel")
-                if not watch()() and scopes.why_to_end() is None:
+                if not watch()() and cancel_scopes.why_to_end() is None:
                     self._failure = error
                 raise
             self._failure = None

@@ -22,7 +22,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from jitree import errors
 from jitree.base.arguments import seconds
-from jitree.base.scopes import require_going_on
+from jitree.base.cancel_scopes import require_going_on
 from jitree.errors import (
     AlreadyExistsError,
     DeadlineExceededError,

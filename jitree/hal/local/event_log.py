@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.layout import rows_of
-from jitree.codegen.atomics import atomic_load, atomic_store
+from jitree.codegen.record import atomic_load, atomic_store
 from jitree.errors import UnavailableError
 from jitree.hal.command_layout import EVENT, EVENT_ROW, KIND_COPY, KIND_FILL, KIND_UPDATE, LOG, WHOLE_JOB
 from jitree.hal.executable import LocalExecutable, prepared_executables

@@ -15,10 +15,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from jitree.base import scopes
+from jitree.base import cancel_scopes
+from jitree.base.cancel_scopes import CURRENT
 from jitree.base.endings import guard, raised_later
 from jitree.base.memory import once
-from jitree.base.scopes import CURRENT
 from jitree.errors import AFTER_OVERFLOW, CancelledError, DeadlineExceededError, StatusError, is_interruption
 from jitree.hal.command_layout import FAILED_INTERRUPTED, JOB
 from jitree.hal.local import executor
@@ -119,7 +119,7 @@ def watch(*failures: ctypes.c_int64) -> Callable[[], bool]:
 
 def require_going_on(*failures: ctypes.c_int64) -> None:
     """Raises why this thread is to end what it executes."""
-    scopes.require_going_on()
+    cancel_scopes.require_going_on()
     if watch(*failures)():
         raise CancelledError("the work was interrupted")
 
@@ -161,7 +161,7 @@ def _fail(error: BaseException, job: int) -> int:
 
     keep(error)
     ctypes.c_int64.from_address(job + JOB["failure"]).value = FAILED_INTERRUPTED
-    scopes.ring()
+    cancel_scopes.ring()
     return 0
 
 
@@ -175,14 +175,14 @@ def _look_in() -> Callback:
 
 def _first_looks() -> Generator[None, int, None]:
     """What machine code calls first to look. From then on it calls what takes longer to import than most
-    programs run. A generator, as in :mod:`jitree.dispatch.native.slow_calls`. An interrupt may come before it
+    programs run. A generator, as in :mod:`jitree.dispatch.native.engine`. An interrupt may come before it
     knows the job: what looks next gets it, and that looks at once."""
     interruption: BaseException | None = None
     while True:
         try:
             if interruption is not None:
                 FUNCTION_TABLE[LOOK_IN] = _look_in().address
-                scopes.ring()
+                cancel_scopes.ring()
                 again, interruption = raised_later(interruption), None
                 _ = [*again]  # Python looks for interrupts after calls and jumps, and would raise it here
             while True:

@@ -9,8 +9,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from jitree.base import scopes
-from jitree.base.scopes import CURRENT
+from jitree.base import cancel_scopes
+from jitree.base.cancel_scopes import CURRENT
 from jitree.errors import (
     CancelledError,
     InternalError,
@@ -101,7 +101,7 @@ class Operation:
         self.charge: object = None
         """Counts its memory while its submitter has gone on."""
         self.submitted = this_thread.submitted
-        self.limit = scopes.limit()
+        self.limit = cancel_scopes.limit()
         """The deadline of the block that it was submitted in; no other ends it, such as one of the thread
         that happens to execute it."""
 
@@ -114,7 +114,7 @@ class Operation:
             outer, scope = this_thread.operation, CURRENT.get()
             try:
                 this_thread.operation = self
-                scopes.require_uncancelled()
+                cancel_scopes.require_uncancelled()
                 if self.interrupted is not None:
                     raise again(self.interrupted)
                 CURRENT.set(self.limit)
@@ -195,7 +195,7 @@ class Operation:
     def _is_not_wanted(self) -> None:
         if self.interrupted is None:
             self.interrupted = CancelledError(f"{self.name} was interrupted")
-            scopes.ring()
+            cancel_scopes.ring()
 
     def _stop_before(self, error: BaseException) -> None:
         """As :meth:`stop`, but what a thread has begun is left to it."""
@@ -247,14 +247,14 @@ class Operation:
     def _ends_by(self, deadline: float | None) -> bool:
         """Whether it will have ended by a time and before what limits this thread. If that limits the
         operation, too, it ends it."""
-        limit = scopes.limit()
-        times = [deadline, None if limit is self.limit else scopes.until()]
+        limit = cancel_scopes.limit()
+        times = [deadline, None if limit is self.limit else cancel_scopes.until()]
         return all(end is None or 0 <= self.cost * 1e-9 < end - time.monotonic() for end in times)
 
     def interrupt(self, failure: StatusError) -> None:
         """As :meth:`Producer.interrupt`."""
         self.interrupted = failure
-        scopes.ring()
+        cancel_scopes.ring()
         post = self.post
         try:
             if self.queue.claim(self):

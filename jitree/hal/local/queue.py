@@ -26,7 +26,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from jitree.base import scopes
+from jitree.base import cancel_scopes
 from jitree.base.endings import end_each, guard
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import CancelledError, FailedPreconditionError, StatusError, again
@@ -226,14 +226,14 @@ class CallerExecutor:
         self._waiter: Waiter | None = None
 
     def start(self, operation: Operation) -> StatusError | None:
-        if operation.cost != WAITS or not scopes.runs_here():
+        if operation.cost != WAITS or not cancel_scopes.runs_here():
             return operation.execute()
         operation.announce()
         self._start_apart(operation)
         return None
 
     def start_deferred(self, operation: Operation) -> None:
-        if operation.cost == WAITS and scopes.runs_here():
+        if operation.cost == WAITS and cancel_scopes.runs_here():
             self._start_apart(operation)
         else:
             run_on_this_thread(operation)

@@ -17,7 +17,7 @@ import numpy as np
 from jitree.base.endings import Ending, carefully, guard
 from jitree.base.records import NamedTuple
 from jitree.base.weak_sets import SharedWeakSet
-from jitree.codegen.atomics import atomic_load, atomic_store
+from jitree.codegen.record import atomic_load, atomic_store
 from jitree.hal import watchdog
 from jitree.hal.command_layout import FUTEX_CALL, FUTEX_CALLS, HELPER, MASK_SIZE, TEAM
 from jitree.hal.command_list import CommandList

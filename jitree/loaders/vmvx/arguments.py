@@ -14,9 +14,10 @@ import numpy as np
 
 from jitree.dispatch.grid_call import Cell
 from jitree.hal.command_layout import DISPATCH, WORKGROUP
+from jitree.regs.buffer import VmBuffer
 from jitree.regs.handles import HandleTable
 from jitree.regs.layout import ACCESS_PRIVATE, ACCESS_READ, ACCESS_WRITE, KIND_BUFFER
-from jitree.regs.objects import VmBuffer, VmList
+from jitree.regs.list import VmList
 
 if TYPE_CHECKING:
     import numpy.typing as npt

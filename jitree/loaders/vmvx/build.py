@@ -12,8 +12,7 @@ from typing import Final
 from jitree.base.layout import Record
 from jitree.codegen.image.generated import STRAIGHT, Generated, Unit
 from jitree.codegen.record import layout_of
-from jitree.dispatch.native.generate import PROGRAM, resumable
-from jitree.dispatch.native.lower import lower
+from jitree.dispatch.native.lower import PROGRAM, lower, resumable
 from jitree.dispatch.native.prelude import BASE
 from jitree.dispatch.native.source import decode, mnemonics
 from jitree.hal.command_layout import DISPATCH
@@ -103,7 +102,7 @@ def generate(data: bytes, numbers: bytes) -> Generated:
 
 
 def generate_hot(data: bytes, ordinals: bytes) -> Generated:
-    """As :func:`jitree.dispatch.native.generate.program`, of some kernels and what they call."""
+    """As :func:`jitree.dispatch.native.lower.program`, of some kernels and what they call."""
     wanted = array("i", ordinals)
     lowered = lower(decode(data), wanted, hot=wanted, roots=wanted)
     return resumable(lowered, PROGRAM if lowered.scalar else STRAIGHT)

@@ -32,10 +32,10 @@ from jitree.loaders.vmvx.kernels import SPANS
 from jitree.loaders.vmvx.packed import PackedConstants
 from jitree.loaders.vmvx.records import SCRATCH_MARK, WorkerContextRecord
 from jitree.loaders.vmvx.worker import Worker, job_failure
+from jitree.regs.buffer import VmBuffer
 from jitree.regs.layout import COUNT_UNLIMITED, ENTRY, FRAME, SCRATCH, SLOW_DONE, SLOW_LOOK, STATE
 from jitree.regs.machine import Machine
 from jitree.regs.memory import MemoryBlock
-from jitree.regs.objects import VmBuffer
 
 if TYPE_CHECKING:
     from jitree.regs.memory import Lender

@@ -20,7 +20,7 @@ from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
     from jitree.codegen.image.batch import ImageBatch
-    from jitree.codegen.image.builds import Builds
+    from jitree.codegen.image.builder import BuilderLimits
     from jitree.dispatch.bytecode_module import BytecodeModule  # numpy: builders do not need it
 
 ENTRY_CONVENTION: Final = "0rrriiiiiiiii_v"
@@ -109,7 +109,7 @@ def _kernel(
     )
 
 
-def batch(executable: BytecodeModule, builds: Builds | None = None) -> ImageBatch:
+def batch(executable: BytecodeModule, builds: BuilderLimits | None = None) -> ImageBatch:
     """The images of an executable's kernels."""
     from jitree.codegen.image.batch import ImageBatch
 

@@ -8,8 +8,8 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
 from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.dispatch.context import create_engine, default_tier
 from jitree.dispatch.host_module import HostModule
-from jitree.dispatch.tiers import create_engine, default_tier
 from jitree.errors import InvalidArgumentError, StatusError, error_context, pass_interruption
 from jitree.hal.executable import ExecutableLoader, ExecutableParameters
 from jitree.loaders.library import LOCAL_MEMORY_PAGE, MAXIMUM_COUNT, EntryPoint

@@ -38,8 +38,8 @@ from jitree.loaders.vmvx.records import MAXIMUM_BINDINGS, MAXIMUM_CONTEXTS, Cont
 from jitree.loaders.vmvx.worker import job_failure
 
 if TYPE_CHECKING:
-    from jitree.codegen.image.bar import Bar
     from jitree.codegen.image.batch import ImageBatch
+    from jitree.codegen.image.estimates import Bar
 
 INTERPRETED_FIRST: Final = 20_000_000
 """Nanoseconds that kernels run on the VM before a small executable is compiled

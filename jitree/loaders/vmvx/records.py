@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from jitree.codegen.atomics import Atomic
-from jitree.codegen.record import MemoryRecord
+from jitree.codegen.record import Atomic, MemoryRecord
 from jitree.regs.layout import ENTRY, SCRATCH, STATE
 
 if TYPE_CHECKING:

@@ -7,11 +7,10 @@ image and tests import this module.
 from __future__ import annotations
 
 from jitree.codegen import functions
-from jitree.codegen.atomics import atomic_add, atomic_load, atomic_replace, atomic_store
 from jitree.codegen.image.generated import Generated, one_unit
 from jitree.codegen.primitives import below, call, call_int, load64, quotient, remainder, stack_address
 from jitree.codegen.processor import ticks
-from jitree.codegen.record import layout_of, place_of
+from jitree.codegen.record import atomic_add, atomic_load, atomic_replace, atomic_store, layout_of, place_of
 from jitree.hal.local.executor.records import KernelDispatch, Workgroup
 from jitree.loaders.vmvx.records import (
     MAXIMUM_BINDINGS,

@@ -34,9 +34,9 @@ from jitree.loaders.vmvx.arguments import (
     read_span,
 )
 from jitree.loaders.vmvx.policy import Running
+from jitree.regs.buffer import VmBuffer
 from jitree.regs.machine import FIRST_TIME, Machine
 from jitree.regs.memory import UNBOUNDED, Bounds
-from jitree.regs.objects import VmBuffer
 from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.words import signed
 

@@ -6,8 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from jitree.base.elements import float_text, is_float, is_integer
-from jitree.base.host_tensor import HostTensor, Mask, near
+from jitree.base.elements import HostTensor, Mask, float_text, is_float, is_integer, near
 from jitree.errors import InvalidArgumentError
 from jitree.types import CLASS_BOOLEAN, ElementType, element_type
 

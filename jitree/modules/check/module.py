@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from jitree.base.host_tensor import HostTensor
+from jitree.base.elements import HostTensor
 from jitree.errors import OutOfRangeError
 from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device

@@ -11,8 +11,8 @@ from jitree.hal.buffer import Buffer
 from jitree.hal.device import Device
 from jitree.hal.enums import BufferUsage, names
 from jitree.modules.hal.module import HalState
+from jitree.regs.buffer import VmBuffer
 from jitree.regs.layout import ACCESS_PRIVATE
-from jitree.regs.objects import VmBuffer
 
 _IMMUTABLE: Final = int(BufferUsage.SHARING_IMMUTABLE)
 _MAXIMUM_CANDIDATES: Final = 64

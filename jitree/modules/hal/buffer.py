@@ -10,7 +10,7 @@ from jitree.hal.device import Device
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType, names
 from jitree.modules.hal.module import HalState
 from jitree.modules.import_rows import text
-from jitree.regs.objects import VmBuffer
+from jitree.regs.buffer import VmBuffer
 
 
 def assert_(

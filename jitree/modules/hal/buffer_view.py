@@ -12,7 +12,7 @@ from jitree.types import CLASS_OPAQUE, INTEGER_CLASSES, element_type
 
 if TYPE_CHECKING:
     from jitree.modules.hal.module import HalState
-    from jitree.regs.objects import VmBuffer
+    from jitree.regs.buffer import VmBuffer
 
 MAXIMUM_RANK: Final = 128
 MAXIMUM_TRACED: Final = 128

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from jitree.base.scopes import require_going_on
+from jitree.base.cancel_scopes import require_going_on
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.reading import ReadBlock, ReadInstruction, read_blocks
 from jitree.dispatch.native.source import from_program

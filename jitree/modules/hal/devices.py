@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from jitree.base import scopes
+from jitree.base import cancel_scopes
 from jitree.dispatch.engine import Pending
 from jitree.errors import PermissionDeniedError, StatusError
 from jitree.hal.device import fence_class
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jitree.hal.fence import Fence
     from jitree.hal.objects import Channel, File
     from jitree.modules.hal.module import HalState
-    from jitree.regs.objects import VmBuffer
+    from jitree.regs.buffer import VmBuffer
 
 
 def fence_create(_state: HalState, device: Device, _flags: int) -> Fence:
@@ -46,7 +46,7 @@ def channel_create(
         count,
         flags,
     )
-    if not scopes.runs_here():
+    if not cancel_scopes.runs_here():
         return make()
     from jitree.hal import recording
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jitree.hal.device import Device
     from jitree.hal.pipeline_layout import PipelineLayout
     from jitree.modules.hal.module import HalState
-    from jitree.regs.objects import VmBuffer
+    from jitree.regs.buffer import VmBuffer
 
 
 def create(

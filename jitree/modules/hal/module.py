@@ -95,7 +95,7 @@ def write_to_stderr(key: str, views: Sequence[BufferView]) -> None:
 
 def view_text(view: BufferView) -> str:
     """``4xf32=1 2 3 4``; a reason in place of the elements when the host cannot read them."""
-    from jitree.base.host_tensor import HostTensor  # few programs trace
+    from jitree.base.elements import HostTensor  # few programs trace
 
     row = element_type(view.element_type)
     try:

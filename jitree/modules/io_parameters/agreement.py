@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from jitree.base.cancel_scopes import require_going_on
 from jitree.base.copying import ranges
-from jitree.base.scopes import require_going_on
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import InvalidArgumentError
 from jitree.modules.io_parameters.kernel_names import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from jitree.base.scopes import require_going_on
+from jitree.base.cancel_scopes import require_going_on
 from jitree.errors import StatusError, again
 from jitree.hal.allocator import HostMemory
 from jitree.hal.buffer import Buffer

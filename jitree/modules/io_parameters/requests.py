@@ -11,7 +11,7 @@ from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, OutOfRangeError
 from jitree.hal.allocator import HostMemory
 from jitree.modules.io_parameters.providers import ScopeProvider, StoredParameter, find_provider
-from jitree.regs.objects import VmBuffer
+from jitree.regs.buffer import VmBuffer
 
 NAME: Final = struct.Struct("<II")
 """offset and length of a key in the key data"""

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeVar
 
-from jitree.base.scopes import require_going_on
+from jitree.base.cancel_scopes import require_going_on
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.modules.io_parameters.requests import NAME, SPAN
 from jitree.vmfb.instructions import (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from jitree.codegen.elements import Bytes, ElementMemory, Floats, Halves, Longs, Words
 from jitree.codegen.numbers import i32, require_unsigned_division, signed_quotient
+from jitree.codegen.record import Bytes, ElementMemory, Floats, Halves, Longs, Words
 from jitree.modules.vmvx.operands import LONG, MOST_ELEMENTS, OK, readable, writable
-from jitree.regs.counting import Entry
+from jitree.regs.access import Entry
 
 WORD = Words.width
 Element = Callable[..., float]

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from jitree.base.scopes import require_going_on
+from jitree.base.cancel_scopes import require_going_on
 from jitree.errors import ResourceExhaustedError
 from jitree.modules.vmvx import native
 from jitree.modules.vmvx.matmul import ACCUMULATE, MOST_COMPILED, MOST_IN_PYTHON
 from jitree.modules.vmvx.operands import MOST_ELEMENTS, OK
-from jitree.regs.counting import Entry
+from jitree.regs.access import Entry
 from jitree.regs.layout import ENTRY, KIND_BUFFER
 from jitree.regs.memory import address_of, zeroed
 

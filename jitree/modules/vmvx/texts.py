@@ -13,7 +13,7 @@ from jitree.dispatch import semantics_code
 from jitree.modules.vmvx.kernels import COMPILED, ELEMENTWISE, TILED, compiled
 from jitree.modules.vmvx.matmul import MOST_COMPILED
 from jitree.modules.vmvx.native import symbol_of
-from jitree.regs.counting import Entry, Released, put
+from jitree.regs.access import Entry, Released, put
 from jitree.regs.layout import COMPILED_DONE, KIND_BUFFER, STATE
 from jitree.vmfb.words import TAG_REF_MOVE
 

@@ -16,7 +16,7 @@ from jitree.base.records import NamedTuple
 from jitree.codegen import image
 from jitree.codegen.image import Recipe
 
-RECIPE: Final = Recipe("load", "the verifier of modules", "jitree.vmfb.native.texts:generate", 8.0)
+RECIPE: Final = Recipe("load", "the verifier of modules", "jitree.vmfb.native.bodies:generate", 8.0)
 
 
 _ENTRIES: Final = ("decode", "verify", "read_columns")
@@ -56,13 +56,13 @@ def compiled() -> Code | None:
 @cache
 def interpreted() -> Code:
     """The same functions, run by Python."""
-    from jitree.vmfb.native import bodies, checking, columns, records, tables
+    from jitree.vmfb.native import bodies, checking, records, tables
 
     content = tables.generate()
     return Code(
         lambda address: bodies.decode(records.Decoder(address)),
         lambda address: checking.verify(records.Verifier(address)),
-        lambda address: columns.read_columns(records.ColumnReader(address)),
+        lambda address: checking.read_columns(records.ColumnReader(address)),
         address_of(np.frombuffer(content, np.uint8)),
         content,
     )

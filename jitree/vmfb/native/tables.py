@@ -10,10 +10,11 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from jitree.vmfb.isa import BY_MNEMONIC, INSTRUCTIONS, SETS, Instruction, Operand
-from jitree.vmfb.native import layout, schema
+from jitree.vmfb.instructions import BY_MNEMONIC, INSTRUCTIONS, SETS, Instruction, Operand
+from jitree.vmfb.native import layout
 from jitree.vmfb.native.layout import COND_BR_KEYS, NODE, PLAN, TABLES
 from jitree.vmfb.superinstructions import LOOP_OPCODE, SHAPES, SUPERINSTRUCTIONS, Part
+from jitree.vmfb.tables import FIRST_LOCATION, schema_words
 from jitree.vmfb.words import BASE_OPCODE, EXACT, OPCODE, SUMS, TRUNCATION
 
 SPECIAL: Final = {
@@ -72,8 +73,8 @@ def generate() -> bytes:
     for key, prefixes in _tree().items():
         roots[key] = _add_row(words, prefixes)
     words[TABLES.word("roots")] = _add(words, roots)
-    words[TABLES.word("schema")] = _add(words, schema.encode())
-    words[TABLES.word("unions")] = schema.FIRST_LOCATION
+    words[TABLES.word("schema")] = _add(words, schema_words())
+    words[TABLES.word("unions")] = FIRST_LOCATION
     return words.tobytes() + bytes(8)
 
 

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from jitree.dispatch.bytecode_module import BytecodeModule
-from jitree.dispatch.native.borrowing import borrowed
 from jitree.dispatch.native.build import build
 from jitree.dispatch.native.lower import lower
+from jitree.dispatch.native.ownership import borrowed
 from jitree.dispatch.native.source import ModuleSource, from_program
 from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
 from tests.assembler import Assembler

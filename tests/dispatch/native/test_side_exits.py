@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from jitree.dispatch.native import side_exits
 from jitree.dispatch.native.side_exits import ExitImport, ExitModule, ExitState, Frame, Scratch
-from jitree.regs.counting import Entry
+from jitree.regs.access import Entry
 from jitree.regs.layout import (
     ENTRY,
     FRAME,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jitree.base import due, scopes
+from jitree.base import cancel_scopes, next_deadline
 from jitree.dispatch.native import tiering
 from jitree.regs import machine
 from jitree.regs.buffer import VmBuffer
@@ -35,10 +35,10 @@ MATMUL = load(module([Level(ROWS), Level(COLUMNS), Level(DEPTH)], _matmul))
 @pytest.fixture(autouse=True)
 def _no_rings() -> Iterator[None]:
     """A new machine looks once after other calls of this process were ended, at the first branch."""
-    rings, scopes._words[0] = scopes._words[0], 0
-    due.put(math.inf)
+    rings, cancel_scopes._words[0] = cancel_scopes._words[0], 0
+    next_deadline.put(math.inf)
     yield
-    scopes._words[0] = rings
+    cancel_scopes._words[0] = rings
 
 
 class Looks:

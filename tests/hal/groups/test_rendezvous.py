@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jitree.base.scopes import deadline
+from jitree.base.cancel_scopes import deadline
 from jitree.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
 from jitree.hal.groups.channel import MpiProvider
 from jitree.hal.groups.rendezvous import EnvironmentProvider, FixedProvider, exchange

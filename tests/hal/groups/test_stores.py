@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jitree.base.scopes import deadline
+from jitree.base.cancel_scopes import deadline
 from jitree.errors import AlreadyExistsError, DeadlineExceededError, InvalidArgumentError, UnavailableError
 from jitree.hal.groups.rendezvous import FolderStore, StoreProvider
 

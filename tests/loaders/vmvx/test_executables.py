@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from jitree.dispatch.tiers import TIERS
+from jitree.dispatch.context import TIERS
 from jitree.errors import InvalidArgumentError, NotFoundError, OutOfRangeError, ResourceExhaustedError
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor

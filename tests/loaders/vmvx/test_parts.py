@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jitree.codegen.atomics import atomic_store
+from jitree.codegen.record import atomic_store
 from jitree.errors import OutOfRangeError
 from jitree.hal.command_list import CommandList
 from jitree.hal.local.executor.records import KernelEntry

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jitree.base import scopes
+from jitree.base import cancel_scopes
 from jitree.codegen import image
 from jitree.codegen.image import batch
 from jitree.codegen.image.flat import map_image
@@ -225,7 +225,7 @@ def test_a_call_waits_for_its_kernels(hanging: VmvxExecutable, monkeypatch: pyte
 
 
 def test_a_deadline_ends_the_wait(hanging: VmvxExecutable) -> None:
-    with scopes.deadline(0.05), pytest.raises(DeadlineExceededError):
+    with cancel_scopes.deadline(0.05), pytest.raises(DeadlineExceededError):
         _run(hanging)
 
 

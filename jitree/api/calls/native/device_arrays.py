@@ -20,7 +20,7 @@ from jitree.codegen.record import place_of
 from jitree.hal.enums import MemoryAccess
 from jitree.modules.hal.native.records import Entry
 from jitree.modules.hal.native.views import retyped
-from jitree.regs.counting import retain
+from jitree.regs.access import retain
 from jitree.regs.layout import PLACE_SHIFT
 from jitree.types import ENCODING_DENSE
 

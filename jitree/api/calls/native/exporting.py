@@ -13,9 +13,8 @@ from jitree.api.array import Array
 from jitree.api.calls.native.objects import new_capsule
 from jitree.api.calls.transfers import copy_to_device, native_row, wrap_in_place
 from jitree.base import dlpack
-from jitree.base.bound import bound
 from jitree.base.dlpack_names import VERSIONED_NAME
-from jitree.base.memory import once
+from jitree.base.memory import bound, once
 from jitree.errors import pass_interruption
 from jitree.hal.device import Device
 from jitree.hal.driver import all_drivers

@@ -24,7 +24,7 @@ from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
 from jitree.modules.hal.native.fences import is_done_at_a_glance, is_done_in_a_moment, tick_of
 from jitree.modules.hal.native.records import Entry, State, StreamRecord
-from jitree.regs.counting import retain
+from jitree.regs.access import retain
 from jitree.regs.layout import PATIENT, PROMPT
 
 _ARGUMENT_SIZE = ARGUMENT.size

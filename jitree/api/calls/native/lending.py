@@ -17,7 +17,7 @@ from jitree.hal.enums import MemoryType
 from jitree.modules.hal.native.buffers import granted_type, granted_usage, place_number
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
 from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State
-from jitree.regs.counting import retain
+from jitree.regs.access import retain
 from jitree.regs.layout import OWNER_CODE, PLACE_SHIFT
 from jitree.types import ENCODING_DENSE
 

@@ -22,9 +22,8 @@ from jitree.api.calls.native.owners import handle_of
 from jitree.api.calls.native.python import drop
 from jitree.api.calls.native.records import Argument, CallRecord, Exchange, Owners, Python, Tensor
 from jitree.api.calls.native.views import fits, is_alike_type
-from jitree.codegen.atomics import atomic_add
 from jitree.codegen.primitives import call, call_int, load64, stack, store64
-from jitree.codegen.record import place_of
+from jitree.codegen.record import atomic_add, place_of
 from jitree.hal.command_layout import BINDING_ALIGNMENT
 from jitree.hal.stream_record import LEGACY_STREAM, MOST_NEIGHBOURS
 from jitree.modules.hal.native.records import Entry, StreamRecord

@@ -11,7 +11,7 @@ from jitree.codegen.primitives import call, call_double, load64
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import STATE_RELEASED, release
 from jitree.modules.hal.native.records import Entry
-from jitree.regs.counting import retain
+from jitree.regs.access import retain
 from jitree.regs.layout import KIND_LIST, LIST_EMPTY, LIST_F32, LIST_F64, LIST_REF, LIST_SLOT
 
 _SLOT = LIST_SLOT.size

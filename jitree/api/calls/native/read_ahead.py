@@ -20,7 +20,7 @@ from jitree.modules.hal.native.layout import POOL_COUNT
 from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State, StreamRecord
 from jitree.modules.hal.native.registers import DONE
 from jitree.modules.hal.native.transfers import move
-from jitree.regs.counting import retain
+from jitree.regs.access import retain
 from jitree.regs.layout import LINK_POOLED, PLACE_SHIFT
 from jitree.types import ENCODING_DENSE
 

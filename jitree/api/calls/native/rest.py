@@ -12,7 +12,7 @@ from jitree.api.calls.waiting import Begun, await_work, await_work_async, give_u
 from jitree.api.function import Function, unpacked
 from jitree.dispatch.fast.engine import RUNNING
 from jitree.dispatch.function import BytecodeFunction
-from jitree.dispatch.gate import BEGUN
+from jitree.dispatch.session_lock import BEGUN
 from jitree.errors import StatusError, error_context, raise_as_raised
 from jitree.hal.fence import Fence
 
@@ -71,7 +71,7 @@ class Rest:
     def set_aside(self, signal: int) -> Begun | None:
         """As :meth:`go_on`, without waiting: None if the call is complete, or what completes it and gives its
         results when it is awaited. ``signal``: the handle of the fence that it reaches, 0 for none."""
-        from jitree.dispatch.setting_aside import go_on_promptly  # of few programs
+        from jitree.dispatch.suspended_calls import go_on_promptly  # of few programs
 
         invoker, machine, entry = self._invoker, self._machine, self._entry
         try:

@@ -23,8 +23,8 @@ from jitree.api.calls.native.layout import (
 )
 from jitree.api.calls.transfers import native_row
 from jitree.codegen import image
+from jitree.dispatch.context import WAITING_TIERS
 from jitree.dispatch.function import BytecodeFunction
-from jitree.dispatch.tiers import WAITING_TIERS
 from jitree.errors import ResourceExhaustedError, memory_errors
 from jitree.hal.enums import READING
 from jitree.types import is_packed

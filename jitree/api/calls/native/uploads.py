@@ -13,7 +13,7 @@ from jitree.modules.hal.native.entries import STATE_RELEASED, release
 from jitree.modules.hal.native.records import Entry
 from jitree.modules.hal.native.registers import DONE
 from jitree.modules.hal.native.transfers import upload_new
-from jitree.regs.counting import retain
+from jitree.regs.access import retain
 
 _LARGEST_SHARING = 1024
 _ALIGNMENT = 64

@@ -14,9 +14,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from jitree.codegen.ir_text import FunctionText, Iteration, is_pure, llvm_type
-from jitree.dispatch.native.checked_text import MUCH
 from jitree.dispatch.native.nests.structure import Level
 from jitree.dispatch.native.prelude import OWN_MEMORY
+from jitree.dispatch.native.site import MUCH
 
 if TYPE_CHECKING:
     from jitree.dispatch.native.nest_context import NestContext

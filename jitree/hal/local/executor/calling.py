@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from jitree.base.due import DUE, count_by
+from jitree.base.cancel_scopes import RINGS
 from jitree.base.memory import C_LIBRARY
-from jitree.base.scopes import RINGS
+from jitree.base.next_deadline import DUE, count_by
 from jitree.hal.command_layout import FUNCTIONS, JOB, SHARE
 from jitree.regs.memory import address_of, local_memory, zeroed
 

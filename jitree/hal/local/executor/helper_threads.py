@@ -5,7 +5,6 @@ Helpers serve until they are dismissed; every thread of a team claims chunks and
 
 from __future__ import annotations
 
-from jitree.codegen.atomics import atomic_add, atomic_load, atomic_replace
 from jitree.codegen.primitives import (
     apart,
     call,
@@ -18,7 +17,7 @@ from jitree.codegen.primitives import (
     store64,
 )
 from jitree.codegen.processor import flush_denormals, pause, restore_denormals, ticks
-from jitree.codegen.record import place_of
+from jitree.codegen.record import atomic_add, atomic_load, atomic_replace, place_of
 from jitree.hal.command_layout import (
     FUTEX_WAIT,
     FUTEX_WAKE,

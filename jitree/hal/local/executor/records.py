@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from jitree.codegen.atomics import Atomic
-from jitree.codegen.record import MemoryRecord, place_of
+from jitree.codegen.record import Atomic, MemoryRecord, place_of
 from jitree.hal.command_layout import (
     COMMAND,
     COUNTS,

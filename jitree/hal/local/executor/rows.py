@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from jitree.codegen.atomics import atomic_add, atomic_load, atomic_replace, atomic_store
 from jitree.codegen.primitives import (
     apart,
     below,
@@ -17,7 +16,7 @@ from jitree.codegen.primitives import (
     store64,
 )
 from jitree.codegen.processor import call_kernel, ticks
-from jitree.codegen.record import place_of
+from jitree.codegen.record import atomic_add, atomic_load, atomic_replace, atomic_store, place_of
 from jitree.hal.command_layout import (
     BYTES_PER_TICK,
     COMMAND,

@@ -34,7 +34,7 @@ from jitree.modules.hal.native.registers import (
     queue_of,
     reference,
 )
-from jitree.regs.counting import retain
+from jitree.regs.access import retain
 from jitree.regs.layout import ENTRY, KIND_BUFFER, LINK_POOLED, OWNER_CODE, PLACE_SHIFT
 
 _OPTIMAL = int(MemoryType.OPTIMAL)

@@ -26,7 +26,7 @@ from jitree.modules.hal.native.registers import (
     queue_of,
     reference,
 )
-from jitree.regs.counting import retain
+from jitree.regs.access import retain
 from jitree.regs.layout import ACCESS_READ, KIND_BUFFER, OWNER_CODE
 
 _ANY = int(CommandCategory.ANY)

@@ -6,7 +6,7 @@ from jitree.codegen.primitives import apart, below, load64, store64, unlikely
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.layout import ACCOUNT_SIZE, ACCOUNTS, HANDLE_POOL, POOL_COUNT, STORAGE_POOLS
 from jitree.modules.hal.native.records import HandlePoolRecord, Recording, State
-from jitree.regs.counting import Entry, Released, join, lost
+from jitree.regs.access import Entry, Released, join, lost
 from jitree.regs.layout import (
     ENTRY,
     KIND_FREE,

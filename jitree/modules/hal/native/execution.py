@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from jitree.codegen.atomics import atomic_store
 from jitree.codegen.primitives import apart, call, load64, stack, store64, unlikely
-from jitree.codegen.record import place_of
+from jitree.codegen.record import atomic_store, place_of
 from jitree.hal.command_buffer import CommandBufferMode
 from jitree.hal.command_layout import JOB, KIND_COPY, LIST, PATCH, SLOT
 from jitree.hal.local.executor.records import (

@@ -7,9 +7,8 @@ number is the fence's address.
 
 from __future__ import annotations
 
-from jitree.codegen.atomics import atomic_add, atomic_load, atomic_replace
 from jitree.codegen.primitives import call_int, greater, unlikely
-from jitree.codegen.record import place_of
+from jitree.codegen.record import atomic_add, atomic_load, atomic_replace, place_of
 from jitree.modules.hal.native.entries import new_entry
 from jitree.modules.hal.native.launches import note_end
 from jitree.modules.hal.native.layout import PROMISED, REACHED

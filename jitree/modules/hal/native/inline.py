@@ -30,7 +30,7 @@ from jitree.modules.hal.native.registers import (
     number,
     reference,
 )
-from jitree.regs.counting import retain
+from jitree.regs.access import retain
 from jitree.regs.layout import ACCESS_READ, ACCESS_WRITE, KIND_BUFFER, PLACE_SHIFT
 from jitree.vmfb.words import TAG_VALUE64
 

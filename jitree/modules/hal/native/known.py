@@ -6,9 +6,8 @@ and waits. As nothing but uploads has been submitted since, the host can write t
 
 from __future__ import annotations
 
-from jitree.codegen.atomics import atomic_replace, atomic_store
 from jitree.codegen.primitives import call, lesser
-from jitree.codegen.record import place_of
+from jitree.codegen.record import atomic_replace, atomic_store, place_of
 from jitree.hal.enums import MemoryType
 from jitree.hal.stream_record import (
     KNOWN,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from jitree.codegen.atomics import Atomic
-from jitree.codegen.record import MemoryRecord
+from jitree.codegen.record import Atomic, MemoryRecord
 from jitree.hal.command_layout import PATCH, SLOT
 from jitree.hal.local.executor.records import Functions, List, ThreadTeam
 from jitree.hal.local.queue_record import QUEUE
 from jitree.hal.pipeline_layout import PIPELINE
 from jitree.hal.stream_record import CHAIN, INSTANCE, KNOWN, LAUNCH, PROGRAM, SHAPE, STREAM
 from jitree.modules.hal.native.layout import HANDLE_POOL, RECORDING
-from jitree.regs.counting import Entry as Entry
+from jitree.regs.access import Entry as Entry
 from jitree.regs.layout import STATE
 
 

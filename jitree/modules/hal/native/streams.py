@@ -6,7 +6,6 @@ launches, is compared with those of the last run of each graph; the one with few
 
 from __future__ import annotations
 
-from jitree.codegen.atomics import atomic_load, atomic_replace, atomic_store
 from jitree.codegen.primitives import (
     call,
     call_int,
@@ -19,7 +18,7 @@ from jitree.codegen.primitives import (
     store32,
     store64,
 )
-from jitree.codegen.record import place_of
+from jitree.codegen.record import atomic_load, atomic_replace, atomic_store, place_of
 from jitree.hal.command_layout import KIND_BARRIER, KIND_COPY, KIND_DISPATCH, KIND_FILL, KIND_UPDATE
 from jitree.hal.local.executor.records import Command, List, next_row
 from jitree.hal.stream_record import (

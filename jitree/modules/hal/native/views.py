@@ -19,7 +19,7 @@ from jitree.modules.hal.native.registers import (
     number,
     reference,
 )
-from jitree.regs.counting import retain
+from jitree.regs.access import retain
 from jitree.regs.layout import KIND_BUFFER, OWNER_CODE
 from jitree.types import CLASS_INTEGER, ENCODING_DENSE
 

@@ -1,10 +1,9 @@
-"""Why what a thread or a task does is to end before it has: a deadline, a session that was cancelled, a task
-that an event loop is to end.
+"""Ends work early: at deadlines, for cancelled sessions and cancelled tasks.
 
 Code that takes long looks here now and then (:func:`require_going_on`). A thread that ends something says so
 first and rings then: machine code compares the number of rings each time that its fuel is used up, and has
-Python look when it has changed, or when a deadline passes (:mod:`jitree.base.due`). A thread that sleeps is
-woken by what it has left with the scope that it is in.
+Python look when it has changed, or when a deadline passes (:mod:`jitree.base.next_deadline`). A thread that
+sleeps is woken by what it has left with the scope that it is in.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from jitree.base import arguments, due
+from jitree.base import arguments, next_deadline
 from jitree.base.endings import Unique
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import DeadlineExceededError, FailedPreconditionError, StatusError, again, attribute_of
@@ -258,7 +257,7 @@ cancelled: Final[SharedWeakSet[Caller]] = SharedWeakSet()
 
 def why_to_end() -> StatusError | None:
     """Why what this thread or task does is to end."""
-    if due.is_over():
+    if next_deadline.is_over():
         from jitree.base.alarms import look_ahead
 
         if look_ahead():

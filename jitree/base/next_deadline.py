@@ -1,7 +1,8 @@
-"""When the next deadline passes, for machine code, which compares that each time that it looks at the clock.
+"""Tells machine code when the next deadline passes.
 
-So a call ends in time also where a thread that would have to tell it gets its turn late: those of a busy
-machine, and of Python programs that keep the interpreter's lock.
+Machine code compares the time each time that it looks at the clock. So a call ends in time also where a
+thread that would have to tell it gets its turn late: those of a busy machine, and of Python programs that
+keep the interpreter's lock.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from math import inf
 
 import pytest
 
-from jitree.base import alarms, due, scopes
-from jitree.base.scopes import Scope
+from jitree.base import alarms, cancel_scopes, next_deadline
+from jitree.base.cancel_scopes import Scope
 
 PER_SECOND = 3e9
 
@@ -30,18 +30,18 @@ class Times:
 @pytest.fixture(params=[1e-7, 0.004], ids=["quiet", "interrupted"])
 def times(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Times:
     made = Times(request.param)
-    monkeypatch.setattr(due, "time", made)
-    monkeypatch.setattr(due, "_word", ctypes.c_int64(due.NEVER))
+    monkeypatch.setattr(next_deadline, "time", made)
+    monkeypatch.setattr(next_deadline, "_word", ctypes.c_int64(next_deadline.NEVER))
     return made
 
 
 def word() -> int:
-    return due._word.value
+    return next_deadline._word.value
 
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_it_is_told_soon_enough(times: Times, is_known: bool) -> None:
-    following, until = due._Next(), times.now + 1
+    following, until = next_deadline._Next(), times.now + 1
     if is_known:
         following.count_by(times.ticks)
     assert not following.is_over()
@@ -56,11 +56,11 @@ def test_it_is_told_soon_enough(times: Times, is_known: bool) -> None:
             break
     assert times.now >= until and following.is_over()
     following.put(inf)
-    assert word() == due.NEVER and not following.is_over()
+    assert word() == next_deadline.NEVER and not following.is_over()
 
 
 def test_the_first_deadline_counts(times: Times) -> None:
-    following = due._Next()
+    following = next_deadline._Next()
     following.count_by(times.ticks)
     following.hasten(times.now + 30)
     first = word()
@@ -71,10 +71,10 @@ def test_the_first_deadline_counts(times: Times) -> None:
 
 
 def test_a_deadline_that_is_very_far(times: Times) -> None:
-    following = due._Next()
+    following = next_deadline._Next()
     following.count_by(times.ticks)
     following.hasten(1e300)
-    assert times.now * PER_SECOND < word() < due.NEVER
+    assert times.now * PER_SECOND < word() < next_deadline.NEVER
 
 
 def test_who_looks_sees_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,16 +83,16 @@ def test_who_looks_sees_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = alarms._Alarms()
     monkeypatch.setattr(mine, "_is_started", True)
     monkeypatch.setattr(alarms, "look_ahead", mine.look_ahead)
-    monkeypatch.setattr(due, "put", put.append)
-    monkeypatch.setattr(due, "is_over", lambda: True)
+    monkeypatch.setattr(next_deadline, "put", put.append)
+    monkeypatch.setattr(next_deadline, "is_over", lambda: True)
     passed, later, left = Scope(), Scope(), Scope()
     with passed, later:
         mine.arm(passed, 0.0)
         mine.arm(later, 1e300)
         mine.arm(left, 1e200)
-        before = scopes.rings()
-        assert scopes.why_to_end() is None
-        assert put == [1e300] and scopes.rings() != before
-    before = scopes.rings()
-    assert scopes.why_to_end() is None
-    assert put == [1e300, inf] and scopes.rings() == before
+        before = cancel_scopes.rings()
+        assert cancel_scopes.why_to_end() is None
+        assert put == [1e300] and cancel_scopes.rings() != before
+    before = cancel_scopes.rings()
+    assert cancel_scopes.why_to_end() is None
+    assert put == [1e300, inf] and cancel_scopes.rings() == before

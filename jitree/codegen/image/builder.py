@@ -1,7 +1,7 @@
-"""Starting the builder process and waiting for it.
+"""Starts builder processes, waits for them and limits what they take.
 
-A process starts one in the middle of a call, so this imports little and takes little: ``subprocess`` and
-``tempfile`` would take ten times as long.
+A process starts one in the middle of a call, which does not wait for it, and before it is known what it is to
+build. So this imports little and takes little: ``subprocess`` and ``tempfile`` would take ten times as long.
 """
 
 from __future__ import annotations
@@ -10,24 +10,26 @@ import errno
 import fcntl
 import json
 import os
+import resource
 import sys
 import time
+from contextlib import suppress
+from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from threading import Thread
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 from jitree.base import private_files
-from jitree.base.endings import guard
+from jitree.base.endings import Unique, guard
 from jitree.base.spawn import go_after, spawn
 from jitree.codegen.image import cache
 from jitree.codegen.image.flat import OUTPUT, Recipe, to_json
-from jitree.codegen.image.packages import folders_of
-from jitree.codegen.image.worklist import IDLE
+from jitree.codegen.image.keys import folders_of
+from jitree.codegen.image.worklist import IDLE, WorkList
 from jitree.errors import ignored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from jitree.codegen.image.worklist import WorkList
+    from collections.abc import Callable, Iterable, Sequence
 
 _PROGRAM: Final = Path(__file__).with_name("builder_process.py")
 _ISOLATED: Final = ("-I", "-S")
@@ -36,6 +38,11 @@ _PAUSE: Final = 0.001
 """Seconds for which a thread that starts a builder lets others have the interpreter."""
 _PACKAGES: Final = ("jitree", "numpy", "ml_dtypes", "numba", "llvmlite", "elftools")
 """This one and what is installed with it: what generators may import."""
+
+SPARE_SECONDS: Final = 10
+"""Seconds of a processor that each process of a builder may take beside the limit: to start takes one."""
+SPARE_MEMORY: Final = 1 << 30
+"""Bytes of address space, the same way."""
 
 
 class Builder:
@@ -186,3 +193,148 @@ def _start(
         os.environ | {"JITREE_CACHE_DIR": folder},
         {1: log.fileno(), 2: log.fileno(), kept: work.descriptor, kept + 1: lock},
     )
+
+
+class BuilderThread(Thread):
+    """Starts a builder process, and is then that: no call waits for it. The process imports what it needs,
+    and builds nothing before :meth:`begin`."""
+
+    def __init__(
+        self,
+        recipes: Sequence[Recipe],
+        keys: Sequence[bytes],
+        key: bytes,
+        niceness: int,
+        builds: BuilderLimits | None,
+    ) -> None:
+        """``key`` is that of the builder, of which there is one at a time; ``niceness`` is what it has until
+        it begins; ``builds`` limits the process."""
+        super().__init__(name=f"jitree-builder-{recipes[0].name}")
+        self.work = WorkList.create(len(recipes))
+        self._numbers = {key: number for number, key in enumerate(keys)}
+        self._arguments = recipes, keys, key, niceness, self.work
+        self._builds = builds
+        self._niceness = niceness
+        self.is_waiting = True
+        """Whether it has not been said yet what to build."""
+        self.is_ended = False
+        """Whether :meth:`end` was called."""
+        self._builder: Builder | None = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            give_way()
+            self._builder = start_builder(*self._arguments)
+            if self._builder is not None and self._builds is not None and self._builds.is_limit:
+                self._builder.limit(self._builds.limit)
+            if self._niceness != self._arguments[3]:  # it has begun meanwhile
+                self._go_after()
+            if self.is_ended:
+                self.end()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self.work.close()
+
+    def begin(self, keys: Iterable[bytes], niceness: int) -> None:
+        """Has these images built, in this order."""
+        self.work.order(map(self._numbers.__getitem__, keys))
+        self.is_waiting = False
+        if niceness != self._niceness:
+            self._niceness = niceness
+            self._go_after()
+
+    def _go_after(self) -> None:
+        if self._builder is not None:
+            self._builder.go_after(self._niceness)
+
+    def want(self, key: bytes) -> None:
+        """An image is waited for."""
+        self.work.want(self._numbers[key])
+
+    def put_aside(self, key: bytes) -> None:
+        """No call ends sooner by an image."""
+        self.work.put_aside(self._numbers[key])
+
+    def put_off(self, key: bytes) -> None:
+        """An image can come after all others."""
+        self.work.put_off(self._numbers[key])
+
+    def end(self) -> None:
+        """Ends the builder, also one that is not there yet; its image is not built."""
+        self.is_ended = True
+        if self._builder is not None:
+            self._builder.end()
+
+    def has_ended(self) -> bool:
+        return not self.is_alive() and (self._builder is None or self._builder.has_ended())
+
+    def has_built(self) -> bool:
+        """As :meth:`Builder.has_built`; False if another process is building."""
+        return self._builder is not None and self._builder.has_built()
+
+    def failure(self) -> str | None:
+        """As :meth:`Builder.failure`; None if another process is building, or none was wanted in time."""
+        if self._error is not None:
+            return f"the builder process cannot be started: {self._error}"
+        if self._builder is None or self._builder.has_built_nothing():
+            return None
+        return self._builder.failure()
+
+
+class Building(Protocol):
+    """A thread that starts a builder."""
+
+    @property
+    def ident(self) -> int | None:
+        """None before it is started."""
+
+    def has_ended(self) -> bool: ...
+    def end(self) -> None: ...
+
+
+class BuilderLimits(Unique):
+    """Limits builder processes, of which the system ends what takes more, and ends those at work with what
+    they work for. What they build is kept in the cache like any other image."""
+
+    def __init__(self, seconds: float | None, memory: int | None) -> None:
+        """``seconds``: of processor time; ``memory``: bytes of address space. None limits nothing."""
+        self.is_limit = seconds is not None or memory is not None
+        """Whether it limits anything; builders without a limit go on when their session ends."""
+        self._limits: list[tuple[int, int]] = [(resource.RLIMIT_CORE, 0)]
+        if seconds is not None:
+            self._limits.append((resource.RLIMIT_CPU, ceil(seconds) + SPARE_SECONDS))
+        if memory is not None:
+            self._limits.append((resource.RLIMIT_AS, memory + SPARE_MEMORY))
+        self._lock = guard()  # a forgotten sandbox ends wherever the garbage collector runs
+        self._building: set[Building] = set()
+
+    def add(self, building: Building) -> None:
+        """A builder that :meth:`end` is to end."""
+        with self._lock:
+            self._building.add(building)
+            for item in list(self._building):
+                if item.ident is not None and item.has_ended():
+                    self._building.discard(item)
+
+    def limit(self, process: int) -> None:
+        """Limits a process and those that it makes from now on; a lower limit that it has already stays."""
+        with suppress(ProcessLookupError):  # it has ended
+            for kind, most in self._limits:
+                _, hard = resource.prlimit(process, kind)
+                most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+                resource.prlimit(process, kind, (most, most))
+
+    def end(self) -> None:
+        """Ends the builders that are at work, if it limits them."""
+        if not self.is_limit:
+            return
+        with self._lock:
+            ended, self._building = self._building, set()
+        for building in ended:
+            building.end()
+
+
+UNLIMITED: Final = BuilderLimits(None, None)
+"""Of sandboxes without limits: they share images, and take none out of packs, which are for others."""

@@ -1,4 +1,4 @@
-"""Direct calls that something awaits: what they wait for is not waited for on the thread that made them."""
+"""Suspends an awaited call that has to wait, so that its thread is free."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which dimensions of arguments an assertion of a program ties: found in the bytecode where one has failed.
+"""Finds which dimensions of arguments an assertion that failed ties.
 
 Modules name no dimensions. What says that two are the same is ``hal.buffer_view.assert`` of one argument
 with a dimension of another, and a comparison of two in front of ``fail``. Both are followed back to the

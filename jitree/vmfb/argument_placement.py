@@ -1,4 +1,4 @@
-"""Which of the two compiler rules placed the arguments of a module's functions.
+"""Finds which of two compiler rules placed the arguments of a module's functions.
 
 Compilers up to release 3.4.0 reuse the hole in front of an aligned 64-bit argument, later ones do not
 (:mod:`jitree.vmfb.cconv`), and a module does not record its compiler. The rules differ only when a 32-bit

@@ -1,5 +1,4 @@
-"""The gate of a context, which one call at a time passes: waiting there and elsewhere, cancelling, forks;
-and what host functions found wrong in a call that goes on."""
+"""Lets one call at a time into a context: waiting, cancelling, forks, failures noted."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ from operator import attrgetter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from jitree.base import scopes
-from jitree.base.scopes import Scope
+from jitree.base import cancel_scopes
+from jitree.base.cancel_scopes import Scope
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.dispatch.engine import YIELD
 from jitree.errors import CancelledError, DeadlineExceededError, FailedPreconditionError, StatusError
@@ -157,7 +156,7 @@ class ContextGate(abc.ABC):
         """Takes the lock, which another thread has. True. DEADLINE_EXCEEDED if it has it for too long,
         CANCELLED if that is said meanwhile."""
         self._notice_contention()
-        begun, until = self.gate[CANCELS], scopes.until()
+        begun, until = self.gate[CANCELS], cancel_scopes.until()
         try:
             with self.watch_gate(self.lock):
                 while not self.lock.acquire(timeout=_remaining(until)):
@@ -175,7 +174,7 @@ class ContextGate(abc.ABC):
         """What takes the lock; notices whether another thread has it."""
         if self.lock._is_owned():  # type: ignore[attr-defined]
             return self.lock
-        if scopes.until() is not None:
+        if cancel_scopes.until() is not None:
             return Entrance(self)
         if self.gate[NESTING]:
             self._notice_contention()
@@ -201,16 +200,16 @@ class ContextGate(abc.ABC):
     def cancel(self) -> None:
         """Ends the calls that have begun, on whatever threads; returns at once."""
         self.gate[CANCELS] = next(self._cancels)
-        scopes.cancelled.add(self)
+        cancel_scopes.cancelled.add(self)
         failure = cancellation()
         for scope in tuple(self.waiting):
             scope.end(failure)
         for fence in self.submitted:
             fence.interrupt(failure)
-        scopes.ring()
+        cancel_scopes.ring()
 
     def cancelled_here(self) -> StatusError | None:
-        """See :class:`jitree.base.scopes.Caller`."""
+        """See :class:`jitree.base.cancel_scopes.Caller`."""
         gate = self.gate
         is_cancelled = gate[NESTING] and gate[BEGUN] != gate[CANCELS]
         return cancellation() if is_cancelled and self.lock._is_owned() else None  # type: ignore[attr-defined]
@@ -264,7 +263,7 @@ class ContextGate(abc.ABC):
 
 def _remaining(until: float | None) -> float:
     """Seconds to sleep before the next look."""
-    longest = scopes.LOOK_SECONDS
+    longest = cancel_scopes.LOOK_SECONDS
     return longest if until is None else min(max(until - time.monotonic(), 0.0), longest)
 
 
