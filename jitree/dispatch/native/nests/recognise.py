@@ -256,8 +256,7 @@ class Dependence:
         polynomials = [access.index for access in structure.accesses]
         for level in (structure.outermost, *reader.levels.values()):
             polynomials += [level.initial, level.bound]
-        for polynomial in polynomials:
-            self._need(polynomial)
+        self._need(*polynomials)
         if self.weight > LARGEST_BODY:
             raise NotANest("a body of more than 400 instructions")
 
@@ -324,9 +323,10 @@ class Dependence:
         elif not value.operation.startswith("const."):
             self.invariants[value] = None
 
-    def _need(self, polynomial: Polynomial) -> None:
-        symbols = polynomial.symbols() - set(self._structure.counters)
-        self.invariants.update(dict.fromkeys(sorted(symbols, key=lambda value: value.number)))
+    def _need(self, *polynomials: Polynomial) -> None:
+        for polynomial in polynomials:
+            symbols = polynomial.symbols() - set(self._structure.counters)
+            self.invariants.update(dict.fromkeys(sorted(symbols, key=lambda value: value.number)))
 
 
 def conditions(predicate: Predicate) -> list[Value]:

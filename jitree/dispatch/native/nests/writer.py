@@ -58,8 +58,10 @@ class Writer(FunctionText):
     def let(self, expression: str) -> str:
         if not is_pure(expression):
             return super().let(expression)
-        inside = len(self._fronts)
-        depth = max(map(self.depth, _NAME.findall(expression)), default=0) if inside else 0
+        inside, depth, known_depth = len(self._fronts), 0, self._depths.get
+        for operand in _NAME.findall(expression) if inside else ():
+            found = known_depth(operand)
+            depth = max(depth, self.depth(operand) if found is None else found)
         known = self._known if depth >= inside else self._fronts[depth].known
         name = known.get(expression)
         if name is None:
