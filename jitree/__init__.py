@@ -64,7 +64,7 @@ _LAZY = {
     "HostExport": "jitree.dispatch.host_export",
     "HostModule": "jitree.dispatch.host_module",
     "Session": "jitree.api.session",
-    "VmBuffer": "jitree.regs.list",
+    "VmBuffer": "jitree.regs.buffer",
     "VmList": "jitree.regs.list",
     "compile": "jitree.compiling.models",
     "diff": "jitree.compare.differences",

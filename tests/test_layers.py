@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -156,6 +157,22 @@ def test_imports_only_upwards(path: Path) -> None:
         if {importer, imported} <= LAYERS[0]:
             continue
         assert rank(imported) < rank(importer), f"{importer} imports {imported}, which is not above it"
+
+
+def test_imports_by_name_go_upwards() -> None:
+    """A text that names a file, as ``import_module`` takes it, is an import too."""
+    for path in FILES:
+        importer = part_of(path)
+        for text in filter(re.compile(r"jitree(\.\w+)+(:\w+)?").fullmatch, texts_in(path)):
+            file = ROOT.joinpath(*text.partition(":")[0].split("."))
+            named = {file.with_suffix(".py"), file / "__init__.py"} & FILES.keys()
+            for imported in {part_of(each) for each in named} - {importer}:
+                assert rank(imported) <= rank(importer), f"{path} names {text}, which is not above it"
+
+
+def texts_in(path: Path) -> set[str]:
+    nodes = ast.walk(tree(path))
+    return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
 
 @pytest.mark.parametrize("imported", [imported_files, run_files])

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final, NoReturn, SupportsIndex, TypeVar
+from typing import Any, ClassVar, Final, NoReturn, SupportsIndex, TypeVar
 from weakref import ref
 
 from jitree.errors import FailedPreconditionError, UnimplementedError, is_interruption, keep_as_interruption
@@ -51,6 +51,8 @@ class Remade(Unique):
     """What another process makes again by what made it: a pickle says how. A copy in this one is refused."""
 
     __slots__ = ()
+    reduced: ClassVar[Callable[[Any], Any]]
+    """What ``__reduce_ex__`` gives; stated by the package of the classes."""
 
     def __copy__(self) -> NoReturn:
         raise UnimplementedError(
@@ -62,9 +64,7 @@ class Remade(Unique):
         self.__copy__()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        from importlib import import_module
-
-        return import_module("jitree.api.program").remade(self)  # by name: it is made of such objects
+        return Remade.reduced(self)
 
 
 Item = TypeVar("Item")
