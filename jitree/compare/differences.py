@@ -1,4 +1,4 @@
-"""``jitree.diff``: two builds, devices or runtimes side by side, and where they first depart."""
+"""Compares two builds, devices or runtimes up to their first difference: ``jitree.diff``."""
 
 from __future__ import annotations
 
@@ -7,15 +7,24 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.compare.lone_dispatch import LoneDispatch, require_folder, save_reproduction
-from jitree.compare.observed_calls import Results, both, observed
-from jitree.compare.peers.base import Peer
-from jitree.compare.sides import ProgramSide, Side, SideLike, arguments_of, require_apart, side_of
+from jitree.compare.peers import Peer
+from jitree.compare.sides import (
+    ProgramSide,
+    Results,
+    Side,
+    SideLike,
+    arguments_of,
+    both,
+    observed,
+    require_apart,
+    side_of,
+)
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, folded
 from jitree.hal.observing import DISPATCH
 from jitree.observe.closeness import FarElement, Tolerance, compare, tolerance
 from jitree.observe.departures import ELSEWHERE, Compared, Comparison, Departure, ReadTensor, table
 from jitree.observe.lockstep import LockstepCall, Meeting, Numbers
-from jitree.observe.makers import Makers
+from jitree.observe.observation import Makers
 from jitree.observe.outlines import Outline, Pair, Sketch, align, related, suspects, used_by
 from jitree.types import element_type_of
 

@@ -1,4 +1,4 @@
-"""``jitree.reduce``: from a call that is wrong to the one dispatch that is."""
+"""Reduces a wrong call to its one wrong dispatch: ``jitree.reduce``."""
 
 from __future__ import annotations
 

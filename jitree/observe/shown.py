@@ -1,4 +1,4 @@
-"""Tensors that something else than a program shows while it computes, given to onlookers as dispatches."""
+"""Passes tensors of other runtimes to observers, as if they were dispatches."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from jitree.observe.departures import UNKNOWN_ORDER, Comparison
 from jitree.observe.export_names import TensorKind
 from jitree.observe.layouts import MANY, MOST, MatrixLayout, find, nearness
 from jitree.observe.lockstep import Arrival
-from jitree.observe.makers import Makers
+from jitree.observe.observation import Makers
 from jitree.observe.tensors import ObservedDispatch, ObservedTensor
 from jitree.types import BY_NAME
 from tests.api.programs import PROGRAMS

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import jitree
 from jitree.compare.peers import local_arrays
-from jitree.compare.peers.onnx_graph import GraphValue, outputs_of, values_of, with_outputs
+from jitree.compare.peers.onnx_models import GraphValue, outputs_of, values_of, with_outputs
 from jitree.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from jitree.observe.shown import Shower
 from tests.api import onnx_files
