@@ -9,9 +9,9 @@ import numpy as np
 
 from jitree.hal.observing import DISPATCH, DeviceStep
 from jitree.observe.export_names import TensorKind
+from jitree.observe.fingerprints import digest
 from jitree.observe.observation import Onlooker
 from jitree.observe.origins import CallOrigin
-from jitree.observe.outlines import digest
 from jitree.observe.tensors import VALUE, ObservedDispatch, ObservedTensor
 from jitree.types import element_type_of
 

@@ -127,13 +127,13 @@ def test_lines_that_assign_and_change_arrays() -> None:
 
 
 def test_values_that_are_shown_twice_count_once() -> None:
-    from jitree.observe.outlines import Outline
+    from jitree.observe.fingerprints import CallFingerprints
 
-    outline = Outline()
-    shower = Shower([outline])
+    fingerprint = CallFingerprints()
+    shower = Shower([fingerprint])
     for array in (np.arange(4.0), np.arange(4.0), np.arange(4.0, dtype=">f8"), np.arange(4.0).reshape(2, 2)):
         shower("x", array)
-    assert [(sketch.type, sketch.label) for sketch in outline.sketches] == [
+    assert [(fingerprint.type, fingerprint.label) for fingerprint in fingerprint.fingerprints] == [
         ("4xf64", "x (value 0)"), ("2x2xf64", "x (value 1)")
     ]  # fmt: skip
 
