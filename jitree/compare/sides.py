@@ -212,7 +212,7 @@ def _observed_peer(peer: Peer, onlookers: Sequence[Onlooker], inputs: Sequence[A
     others = [onlooker for onlooker in onlookers if not isinstance(onlooker, Makers)]
     if not others:
         return arrays_of(peer.call(inputs, None))
-    from jitree.observe.shown import Shower
+    from jitree.observe.external_tensors import Shower
 
     shower = Shower(others)
 

@@ -18,7 +18,7 @@ import jitree
 from jitree.compare.peers import local_arrays
 from jitree.compare.peers.onnx_models import GraphValue, outputs_of, values_of, with_outputs
 from jitree.errors import InvalidArgumentError, NotFoundError, UnavailableError
-from jitree.observe.shown import Shower
+from jitree.observe.external_tensors import Shower
 from tests.api import onnx_files
 from tests.api.test_differences import CHAIN, ELEMENTS, MATMUL, SOFTMAX, X, weights
 from tests.tools.command import jitree as command
