@@ -18,9 +18,9 @@ from jitree.errors import (
     is_interruption,
 )
 from jitree.hal.observing import DISPATCH
-from jitree.observe.closeness import EXACT
 from jitree.observe.finite import DEFAULT, FiniteCheck
 from jitree.observe.observation import Onlooker
+from jitree.observe.tolerance import EXACT
 
 if TYPE_CHECKING:
     from jitree.api.function import Function

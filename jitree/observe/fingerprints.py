@@ -15,10 +15,10 @@ import numpy as np
 
 from jitree.base.records import NamedTuple
 from jitree.hal.observing import DISPATCH
-from jitree.observe.closeness import split
 from jitree.observe.export_names import parse
 from jitree.observe.observation import Onlooker
 from jitree.observe.regions import SCRATCH
+from jitree.observe.tolerance import split
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -14,9 +14,9 @@ from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, NonFiniteError
 from jitree.hal.buffer import BufferView
 from jitree.hal.observing import DISPATCH
-from jitree.observe.closeness import bits_text, split
 from jitree.observe.observation import Onlooker
 from jitree.observe.tensors import DECLARED, GIVEN, GUESSED, ObservedDispatch, ObservedTensor, kind_of
+from jitree.observe.tolerance import bits_text, split
 
 if TYPE_CHECKING:
     import numpy.typing as npt

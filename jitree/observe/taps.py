@@ -32,10 +32,10 @@ from jitree.errors import (
     pass_interruption,
 )
 from jitree.hal.observing import DISPATCH
-from jitree.observe.closeness import statistics
 from jitree.observe.export_names import TensorKind
 from jitree.observe.observation import Observation, Onlooker
 from jitree.observe.tensors import GIVEN, ObservedDispatch, ObservedTensor
+from jitree.observe.tolerance import statistics
 from jitree.types import BY_NAME
 
 if TYPE_CHECKING:

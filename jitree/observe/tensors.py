@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from jitree.hal.buffer import BufferView
     from jitree.hal.observing import DeviceStep, Extent, Look
-    from jitree.observe.closeness import Statistics
     from jitree.observe.origins import CallOrigin
+    from jitree.observe.tolerance import Statistics
     from jitree.types import ElementType
 
 GUESSED: Final = "guess: as the inputs"

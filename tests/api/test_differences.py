@@ -25,10 +25,10 @@ from jitree.errors import (
     StatusError,
     UnavailableError,
 )
-from jitree.observe.closeness import EXACT, Tolerance, compare
 from jitree.observe.fingerprints import CallFingerprints, TensorFingerprint, align
 from jitree.observe.lockstep import Arrival, Meeting
 from jitree.observe.regions import SCRATCH
+from jitree.observe.tolerance import EXACT, Tolerance, compare
 from tests.api.programs import ASYNCHRONOUS, PROGRAMS, TORCH_STYLE
 from tests.tools.command import jitree as command
 
