@@ -21,8 +21,8 @@ from jitree.compare.sides import (
 )
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, folded
 from jitree.hal.observing import DISPATCH
-from jitree.observe.departures import ELSEWHERE, Compared, Comparison, Departure, ReadTensor, table
 from jitree.observe.fingerprints import CallFingerprints, Pair, PerSide, align, related, suspects, used_by
+from jitree.observe.first_difference import ELSEWHERE, Compared, Comparison, Departure, ReadTensor, table
 from jitree.observe.lockstep import LockstepCall, Meeting, Numbers
 from jitree.observe.observation import Makers
 from jitree.observe.tolerance import FarElement, Tolerance, compare, tolerance

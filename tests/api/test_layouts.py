@@ -18,8 +18,8 @@ from jitree.compare import differences
 from jitree.compare.differences import Difference
 from jitree.compare.peers.callables import CallablePeer
 from jitree.compare.sides import extents_of
-from jitree.observe.departures import UNKNOWN_ORDER, Comparison
 from jitree.observe.export_names import TensorKind
+from jitree.observe.first_difference import UNKNOWN_ORDER, Comparison
 from jitree.observe.layouts import MANY, MOST, MatrixLayout, find, nearness
 from jitree.observe.lockstep import Arrival
 from jitree.observe.observation import Makers

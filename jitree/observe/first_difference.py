@@ -1,4 +1,4 @@
-"""Where two calls depart: what was compared, the first that is beyond the tolerance, and why."""
+"""Compares two calls tensor by tensor, up to the first difference and its reason."""
 
 from __future__ import annotations
 
