@@ -25,7 +25,7 @@ from metrics import CONTENT_TYPE, Metrics, header, sample, text_of
 import jitree
 from jitree.errors import DeadlineExceededError, InvalidArgumentError, StatusError, UnavailableError
 from jitree.integrations.batching import Batcher, PaddedFunction
-from jitree.integrations.statuses import http_status
+from jitree.integrations.ray import http_status
 from jitree.integrations.streams import Streams
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]

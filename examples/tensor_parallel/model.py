@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from jitree.params.arrays import array_entry
-from jitree.params.irpa_writer import plan, write
+from jitree.params.irpa import plan, write
+from jitree.params.provider import array_entry
 
 TOKENS, SIZE, HEADS, HIDDEN, RANKS = 8, 32, 4, 32, 2
 EPSILON = 1e-5

@@ -1,7 +1,7 @@
-"""Which dispatch reads an element of a constant: programs bind all of their constants to each dispatch.
+"""Finds the dispatch that reads an element of a constant.
 
-Each one that binds the element is run alone, with other bits there. The first that then makes something else
-reads it.
+Programs bind all of their constants to each dispatch. Each one that binds the element is run alone, with
+other bits there. The first that then makes something else reads it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``jitree.diff``: two builds, devices or runtimes side by side, and where they first depart."""
+"""Compares two builds, devices or runtimes up to their first difference: ``jitree.diff``."""
 
 from __future__ import annotations
 
@@ -7,16 +7,25 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.compare.lone_dispatch import LoneDispatch, require_folder, save_reproduction
-from jitree.compare.observed_calls import Results, both, observed
-from jitree.compare.peers.base import Peer
-from jitree.compare.sides import ProgramSide, Side, SideLike, arguments_of, require_apart, side_of
+from jitree.compare.peers import Peer
+from jitree.compare.sides import (
+    ProgramSide,
+    Results,
+    Side,
+    SideLike,
+    arguments_of,
+    both,
+    observed,
+    require_apart,
+    side_of,
+)
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, folded
 from jitree.hal.observing import DISPATCH
-from jitree.observe.closeness import FarElement, Tolerance, compare, tolerance
-from jitree.observe.departures import ELSEWHERE, Compared, Comparison, Departure, ReadTensor, table
+from jitree.observe.fingerprints import CallFingerprints, Pair, PerSide, align, related, suspects, used_by
+from jitree.observe.first_difference import ELSEWHERE, Compared, Comparison, Departure, ReadTensor, table
 from jitree.observe.lockstep import LockstepCall, Meeting, Numbers
-from jitree.observe.makers import Makers
-from jitree.observe.outlines import Outline, Pair, Sketch, align, related, suspects, used_by
+from jitree.observe.observation import Makers
+from jitree.observe.tolerance import FarElement, Tolerance, compare, tolerance
 from jitree.types import element_type_of
 
 if TYPE_CHECKING:
@@ -140,24 +149,24 @@ def _two_programs(
             _name_reader(found, comparison, one, inputs)
             return found
         unread.add(place)
-    outlines = _outlines((one, other), inputs)
-    return _aligned((one, other), inputs, allowed, outlines, *align(*outlines))
+    per_side = _fingerprints((one, other), inputs)
+    return _aligned((one, other), inputs, allowed, per_side, *align(*per_side))
 
 
-def _outlines(sides: tuple[Side, Side], inputs: Sequence[Any]) -> tuple[list[Sketch], list[Sketch]]:
+def _fingerprints(sides: tuple[Side, Side], inputs: Sequence[Any]) -> PerSide:
     """What both make, from a call of each."""
-    outlines = Outline(), Outline()
-    for side, outline in zip(sides, outlines, strict=True):
+    per_side = CallFingerprints(), CallFingerprints()
+    for side, recorder in zip(sides, per_side, strict=True):
         with side.open() as opened:
-            observed(opened, (outline,), inputs)
-    return outlines[0].sketches, outlines[1].sketches
+            observed(opened, (recorder,), inputs)
+    return per_side[0].fingerprints, per_side[1].fingerprints
 
 
 def _aligned(
     sides: tuple[Side, Side],
     inputs: Sequence[Any],
     allowed: Tolerance,
-    outlines: tuple[list[Sketch], list[Sketch]],
+    per_side: PerSide,
     pairs: Sequence[Pair],
     rearranged: Sequence[Pair],
 ) -> Difference:
@@ -173,10 +182,10 @@ def _aligned(
     comparison.rearranged = {pairs.index(pair) for pair in unsure}
     found = _in_lock_step(sides, inputs, comparison, (numbers[0], numbers[1]))
     if found.first is not None and found.first.ordinals != (None, None):
-        found.first = _pinned(found.first, found.rows, outlines, sure)
-    for names, sketches, ordinals in zip(found.alone, outlines, numbers, strict=True):
+        found.first = _pinned(found.first, found.rows, per_side, sure)
+    for names, fingerprints, ordinals in zip(found.alone, per_side, numbers, strict=True):
         met = {ordinal for ordinal, _ in ordinals}
-        others = {sketch.ordinal: sketch.label for sketch in sketches if sketch.ordinal not in met}
+        others = {item.ordinal: item.label for item in fingerprints if item.ordinal not in met}
         names[:] = others.values()
     return found
 
@@ -224,8 +233,8 @@ def _name_reader(found: Difference, comparison: Comparison, one: ProgramSide, in
 def _pinned(
     first: Departure,
     rows: Sequence[Compared],
-    outlines: tuple[list[Sketch], list[Sketch]],
-    rearranged: Sequence[tuple[Sketch, Sketch]],
+    per_side: PerSide,
+    rearranged: Sequence[Pair],
 ) -> Departure:
     """The difference with the dispatches that may have made it."""
     number = next(row.number for row in rows if row.ordinals == first.ordinals)
@@ -234,13 +243,13 @@ def _pinned(
     pairs = [(a.ordinal, b.ordinal) for a, b in rearranged]
     agreeing += [(a, b) for a, b in pairs if a < (first.ordinals[0] or 0) and b < (first.ordinals[1] or 0)]
     since = max(agreeing, default=(None, None), key=lambda pair: (pair[0] or 0) + (pair[1] or 0))
-    text = _place(since, outlines) if agreeing else "the beginning"
+    text = _place(since, per_side) if agreeing else "the beginning"
     reason = f"{first.reason}; what both make before agrees, so it is made after {text}"
-    return first._replace(reason=f"{reason}: {suspects(outlines, since, first.ordinals)}")
+    return first._replace(reason=f"{reason}: {suspects(per_side, since, first.ordinals)}")
 
 
-def _place(ordinals: tuple[int | None, int | None], outlines: tuple[list[Sketch], list[Sketch]]) -> str:
-    words = [next((sketch.what for sketch in sketches), DISPATCH) for sketches in outlines]
+def _place(ordinals: tuple[int | None, int | None], per_side: PerSide) -> str:
+    words = [next((item.what for item in fingerprints), DISPATCH) for fingerprints in per_side]
     if words[0] == words[1] == DISPATCH:
         return "dispatches {} and {}".format(*ordinals)
     return " and ".join(f"{word} {ordinal}" for word, ordinal in zip(words, ordinals, strict=True))
@@ -290,30 +299,29 @@ def _one_program(sides: tuple[Side, Side], inputs: Sequence[Any], allowed: Toler
 
 
 def _narrowed(found: Difference, first: Departure, inputs: Sequence[Any]) -> Difference:
-    sides, outlines = found.sides, _outlines(found.sides, inputs)
-    for name, side, sketches in zip("ab", sides, outlines, strict=True):
-        if not sketches:
+    sides, per_side = found.sides, _fingerprints(found.sides, inputs)
+    for name, side, fingerprints in zip("ab", sides, per_side, strict=True):
+        if not fingerprints:
             if isinstance(side, Peer) and not all(isinstance(one, Peer) for one in sides):
                 why = f"{name} shows nothing between arguments and results: {side.nothing_shown}"
                 found.first = first._replace(reason=f"{first.reason}; {why}")
             return found
-    pairs, rearranged = align(related(*outlines), related(*outlines[::-1]))
-    narrowed = _aligned(sides, inputs, found.tolerance, outlines, pairs, rearranged)
-    kept = _unrefuted(pairs, narrowed.rows, outlines)
+    pairs, rearranged = align(related(*per_side), related(*per_side[::-1]))
+    narrowed = _aligned(sides, inputs, found.tolerance, per_side, pairs, rearranged)
+    kept = _unrefuted(pairs, narrowed.rows, per_side)
     if len(kept) < len(pairs):
-        narrowed = _aligned(sides, inputs, found.tolerance, outlines, kept, rearranged)
+        narrowed = _aligned(sides, inputs, found.tolerance, per_side, kept, rearranged)
     _forget_numbers(narrowed)
     return narrowed
 
 
-def _unrefuted(
-    pairs: Sequence[Pair], rows: Sequence[Compared], outlines: tuple[list[Sketch], list[Sketch]]
-) -> Sequence[Pair]:
+def _unrefuted(pairs: Sequence[Pair], rows: Sequence[Compared], per_side: PerSide) -> Sequence[Pair]:
     """Without tensors that depart though what is made of them agrees: they are not the same one, or the
     difference does not matter."""
     agreeing = [pairs[row.number] for row in rows if row.number < len(pairs) and not row.closeness.differing]
     used = [
-        used_by({pair[side].ordinal for pair in agreeing}, sketches) for side, sketches in enumerate(outlines)
+        used_by({pair[side].ordinal for pair in agreeing}, fingerprints)
+        for side, fingerprints in enumerate(per_side)
     ]
     departing = {row.number for row in rows if row.closeness.differing}
     return [

@@ -1,4 +1,4 @@
-"""One dispatch of a call by itself: what it runs and on what, kept in files, and run again alone."""
+"""Stores one dispatch of a call in files and reruns it alone."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from jitree.hal.executable import ExecutableParameters
 from jitree.hal.fence import Fence
 from jitree.hal.observing import DISPATCH
 from jitree.observe.observation import Onlooker
-from jitree.observe.statistics import Statistics, statistics
 from jitree.observe.taps import require_memory, tensor_type
 from jitree.observe.tensors import dtype_of, elements_of, has_elements
+from jitree.observe.tolerance import Statistics, statistics
 from jitree.types import BY_NAME
 
 if TYPE_CHECKING:
     from jitree.api.function import Function
     from jitree.hal.device import Device
     from jitree.hal.observing import DeviceStep, Extent
-    from jitree.observe.closeness import Tolerance
     from jitree.observe.tensors import ObservedDispatch
+    from jitree.observe.tolerance import Tolerance
 
 Array = np.ndarray[Any, Any]
 

@@ -1,4 +1,4 @@
-"""``jitree.reduce``: from a call that is wrong to the one dispatch that is."""
+"""Reduces a wrong call to its one wrong dispatch: ``jitree.reduce``."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from jitree.errors import (
     is_interruption,
 )
 from jitree.hal.observing import DISPATCH
-from jitree.observe.closeness import EXACT
 from jitree.observe.finite import DEFAULT, FiniteCheck
 from jitree.observe.observation import Onlooker
+from jitree.observe.tolerance import EXACT
 
 if TYPE_CHECKING:
     from jitree.api.function import Function

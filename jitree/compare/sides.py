@@ -1,11 +1,16 @@
-"""What is compared: a program on a device, a function of a session, a model of another runtime, or anything
-that can be called."""
+"""Describes and calls the two sides of a comparison, one or both at a time.
+
+A side is a program on a device, a function of a session, a model of another runtime, or anything that can be
+called.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -17,13 +22,15 @@ from jitree.api.calls.tensor_packing import as_array
 from jitree.api.function import Function
 from jitree.api.other_kinds import OtherKind
 from jitree.base.arguments import items
-from jitree.compare.peers.base import Peer
+from jitree.compare.peers import Peer
 from jitree.compare.peers.callables import CallablePeer
-from jitree.errors import InvalidArgumentError, NotFoundError, has_attribute, pass_interruption
+from jitree.errors import InvalidArgumentError, NotFoundError, StatusError, has_attribute, pass_interruption
+from jitree.observe.observation import Makers
 
 if TYPE_CHECKING:
     from jitree.api.session import Session
     from jitree.hal.observing import Extent
+    from jitree.observe.observation import Onlooker
 
 _NO_NUMBERS: Final = "OSUMm"
 """Kinds of arrays: of objects, texts and dates."""
@@ -31,6 +38,8 @@ _NO_NUMBERS: Final = "OSUMm"
 SideLike: TypeAlias = Any
 """A path or bytes of a module, (module, device), (module, device, options of the session), a Function, or
 something that takes arrays and gives such."""
+
+Results = list[np.ndarray[Any, Any]]
 
 
 class ModuleSide:
@@ -174,3 +183,73 @@ def _array(item: Any) -> np.ndarray[Any, Any]:
     if array.dtype.kind in _NO_NUMBERS:
         raise InvalidArgumentError(f"results are compared as arrays, and {describe(item)} is none")
     return array
+
+
+def observed(
+    opened: Function | Peer,
+    onlookers: Sequence[Onlooker],
+    inputs: Sequence[Any],
+    after: Callable[[], object] | None = None,
+) -> Results:
+    """Results of a call that onlookers look at; ``after`` is called at its end, however that is."""
+    try:
+        if isinstance(opened, Peer):
+            return _observed_peer(opened, onlookers, inputs)
+        with opened.session.looked_at(*onlookers):
+            given = opened(*inputs)
+            results = arrays_of(given)
+        for onlooker in onlookers:
+            if isinstance(onlooker, Makers):
+                onlooker.results = [extent and onlooker.of(extent) for extent in extents_of(given)]
+        return results
+    finally:
+        if after is not None:
+            after()
+
+
+def _observed_peer(peer: Peer, onlookers: Sequence[Onlooker], inputs: Sequence[Any]) -> Results:
+    """What no dispatch makes has no makers."""
+    others = [onlooker for onlooker in onlookers if not isinstance(onlooker, Makers)]
+    if not others:
+        return arrays_of(peer.call(inputs, None))
+    from jitree.observe.external_tensors import Shower
+
+    shower = Shower(others)
+
+    def show(name: str, value: Any) -> None:
+        array = shown_array(value)
+        if array is not None:
+            shower(name, array)
+
+    return arrays_of(peer.call(inputs, show))
+
+
+Call = tuple[str, Callable[[], Results]]
+"""With the name of what is called, for messages."""
+
+
+def both(here: Call, elsewhere: Call) -> tuple[Results, Results]:
+    """Makes two calls at the same time, one of them on another thread. What the first fails with comes
+    first."""
+    outcome: list[Results | BaseException] = []
+
+    def work() -> None:
+        try:
+            outcome.append(elsewhere[1]())
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=copy_context().run, args=(work,), name="jitree-diff")
+    thread.start()
+    try:
+        first = here[1]()
+    except StatusError as error:
+        raise error.with_context(f"of {here[0]}") from error.__cause__
+    finally:
+        thread.join()
+    second = outcome[0]
+    if isinstance(second, StatusError):
+        raise second.with_context(f"of {elsewhere[0]}")
+    if isinstance(second, BaseException):
+        raise second
+    return first, second

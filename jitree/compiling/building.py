@@ -1,4 +1,9 @@
-"""The way from a model to a module, step by step; files are written whole or not at all."""
+"""Builds a module from a model, step by step, and explains a refusal in one line.
+
+Files are written whole or not at all. An explanation names the operator, its place in the model, the reason,
+and what to change; what is known of the messages of importer and compiler is in ``explanations.tsv``, one row
+each.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +22,6 @@ from jitree.base.private_files import unique
 from jitree.base.records import NamedTuple
 from jitree.base.whole_files import refuse_special, replace, written
 from jitree.compiling.checking import WRONG, ModelCheck, check_model
-from jitree.compiling.explanations import explain
 from jitree.compiling.onnx_files import NodePlace, can_expand, prepare, read_model
 from jitree.compiling.onnx_inputs import ChosenInputs
 from jitree.compiling.processes import CompilerWork, MessageLog, compiler, importer
@@ -33,6 +38,18 @@ from jitree.errors import (
     pass_interruption,
 )
 
+_ERROR: Final = re.compile(r"^(?P<place>[^\n]*?)\b(?:error|LLVM ERROR): (?P<text>[^\n]+)", re.MULTILINE)
+_OF_FLAGS: Final = re.compile(r"^iree-compile: (?P<place>)(?P<text>[^\n]+)", re.MULTILINE)
+"""What it says of its command line, before it begins."""
+_LOCATION: Final = re.compile(r'loc\([a-z(\[]*"((?:[^"\\]|\\.)*)".*?\)(?=: |$)')
+"""Of one node, or of the first of several."""
+_ESCAPED: Final = re.compile(rb"\\([0-9A-F]{2}|\\)")
+"""A byte of a name that MLIR does not print as it is."""
+_OPERATOR: Final = re.compile(r'"onnx\.(\w+)"')
+_OPERATION: Final = re.compile(r"'([a-z_]+\.[\w.]+)'")
+_LAST_WORDS: Final = 300
+"""Characters of a message that no row knows: what follows is the operation with all its types."""
+
 PREFIX: Final = "jitree-compile-"
 """Of names of folders for a while."""
 _DEMOTE: Final = "--iree-input-demote-f64-to-f32"
@@ -45,6 +62,74 @@ _LONGEST_NAME: Final = 100
 _OF_THE_RUNTIME: Final = ("hal", "hal_inline", "hal_loader", "io_parameters", "vm", "vmvx")
 """Modules that sessions have themselves, or that the compiler names."""
 _UNSIGNED: Final = re.compile(r"[x<]ui[0-9]+>")
+
+
+class _Row(NamedTuple):
+    pattern: re.Pattern[str]
+    reason: str
+    remedy: str
+
+
+class RefusedModel(NamedTuple):
+    operator: str
+    """Of ONNX, or an operation of MLIR; empty where the message tells of none."""
+    place: str
+    """Where it is in the model; empty where the message does not tell."""
+    reason: str
+    remedy: str
+    """What to change; empty where nothing is known."""
+
+    def __str__(self) -> str:
+        head = " ".join(part for part in (self.operator, self.place) if part)
+        text = f"{head}: {self.reason}" if head else self.reason
+        return f"{text}; {self.remedy}" if self.remedy else text
+
+
+def explain(log: str, nodes: Mapping[str, NodePlace]) -> RefusedModel | None:
+    """The first error of a log; None where there is none. ``nodes``: what is known of a location's name."""
+    found = _ERROR.search(log) or _OF_FLAGS.search(log)
+    if found is None:
+        return None
+    text, named = found["text"], ""
+    place = found["place"].strip().removesuffix(":")
+    place = f"at {place}" if place not in ("", "<unknown>:0") else ""
+    location = _LOCATION.match(text)
+    if location is not None:
+        name = _unescaped(location[1])
+        text = text[location.end() :].lstrip(": ")
+        place = f"'{name}'"
+        if name in nodes:
+            place, named = f"{place} ({nodes[name].text})", nodes[name].operator
+    if not named:
+        operator = _OPERATOR.search(text) or _OPERATION.search(text)
+        named = operator[1] if operator else ""
+    for row in _rows():
+        known = row.pattern.search(text)
+        if known is not None:
+            values = {"operator": named, **known.groupdict()}
+            return RefusedModel(named, place, row.reason.format(**values), row.remedy.format(**values))
+    return RefusedModel(named, place, _cut(text), "")
+
+
+def _unescaped(name: str) -> str:
+    """As the file has it."""
+    data = _ESCAPED.sub(lambda found: _byte(found[1]), name.encode("utf-8", "surrogatepass"))
+    return data.decode("utf-8", "backslashreplace")
+
+
+def _byte(escaped: bytes) -> bytes:
+    return escaped if escaped == b"\\" else bytes.fromhex(escaped.decode())
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LAST_WORDS else text[:_LAST_WORDS] + " …"
+
+
+@cache
+def _rows() -> tuple[_Row, ...]:
+    lines = Path(__file__).with_name("explanations.tsv").read_text(encoding="utf-8").splitlines()
+    fields = (line.split("\t") for line in lines if not line.startswith("#"))
+    return tuple(_Row(re.compile(pattern), reason, remedy) for pattern, reason, remedy in fields)
 
 
 class CompileOptions(NamedTuple):

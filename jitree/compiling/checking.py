@@ -1,4 +1,4 @@
-"""Whether a module computes what onnxruntime computes of the model that it was made of."""
+"""Checks a module against onnxruntime's results for its model."""
 
 from __future__ import annotations
 

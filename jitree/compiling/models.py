@@ -1,4 +1,4 @@
-"""``jitree.compile``: a model of another tool becomes a module."""
+"""Compiles a model of another tool to a module: ``jitree.compile``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Programs that this package starts to compile: their place, their time limit, and the file that they write
-their messages to."""
+"""Runs the compiler's programs: their folder, time limit and message file."""
 
 from __future__ import annotations
 

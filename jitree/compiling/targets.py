@@ -1,4 +1,4 @@
-"""What modules are compiled for, and the flags that the compiler gets for it (``docs/compiling.md``)."""
+"""Chooses the compiler flags of a target (``docs/compiling.md``)."""
 
 from __future__ import annotations
 

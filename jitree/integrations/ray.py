@@ -1,4 +1,7 @@
-"""Programs on Ray: predictors for datasets, replicas for Serve. What they do is in :mod:`.batching`."""
+"""Runs programs on Ray: predictors for datasets, replicas for Serve.
+
+What they do is in :mod:`.batching`. Servers answer a status by a code of HTTP.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,11 +22,21 @@ from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
+    StatusCode,
     StatusError,
 )
 from jitree.hal.groups.rendezvous import PolledStore
 from jitree.integrations.batching import Batcher, PaddedFunction
-from jitree.integrations.statuses import http_status
+
+_STATUSES: Final = {
+    StatusCode.INVALID_ARGUMENT: 400, StatusCode.OUT_OF_RANGE: 400, StatusCode.NOT_FOUND: 404,
+    StatusCode.RESOURCE_EXHAUSTED: 429, StatusCode.UNAVAILABLE: 503, StatusCode.DEADLINE_EXCEEDED: 504,
+}  # fmt: skip
+
+
+def http_status(error: StatusError) -> int:
+    """500 for what the caller can do nothing about."""
+    return _STATUSES.get(error.code, 500)
 
 
 def placed(program: Program) -> Program:

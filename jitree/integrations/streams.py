@@ -1,4 +1,4 @@
-"""Requests that are answered step by step, such as texts letter by letter, and that share each step."""
+"""Answers requests step by step, such as texts letter by letter, in shared steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which bytes of memory change, found without a copy of it.
+"""Detects changed bytes of memory without a copy of it.
 
 Memory up to 4 MiB is copied. Of more, each line of 64 bytes leaves a number of 16 bits: one change in 65536
 is not seen, and those next to it are.

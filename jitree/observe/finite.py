@@ -1,4 +1,4 @@
-"""The first wrong number: which dispatch makes a value that is not finite from values that are."""
+"""Finds the first dispatch that makes a non-finite value from finite ones."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, NonFiniteError
 from jitree.hal.buffer import BufferView
 from jitree.hal.observing import DISPATCH
-from jitree.observe.closeness import bits_text
 from jitree.observe.observation import Onlooker
-from jitree.observe.statistics import split
 from jitree.observe.tensors import DECLARED, GIVEN, GUESSED, ObservedDispatch, ObservedTensor, kind_of
+from jitree.observe.tolerance import bits_text, split
 
 if TYPE_CHECKING:
     import numpy.typing as npt

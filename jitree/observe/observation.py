@@ -1,8 +1,11 @@
-"""What observes a session: tells those who look (taps, checks) of each dispatch, with its tensors.
+"""Tells observers of a session (taps, checks) of each dispatch, with its tensors.
 
 While there is one, devices execute commands one by one, and Python makes every call
 (:mod:`jitree.hal.observing`). Memory that a program asks for is filled with a pattern, so that what a
 dispatch writes there can be told from what was left there; a program that reads before it writes reads that.
+
+Programs bind all of their constants to each dispatch, and say in a number of the dispatch, a push constant,
+where in them the weights of a product of matrices begin. What else such numbers are for, other tensors tell.
 """
 
 from __future__ import annotations
@@ -22,7 +25,6 @@ from jitree.hal.observing import DISPATCH, DeviceStep, Extent, Observer, memory,
 from jitree.hal.operations import Listener
 from jitree.observe.changes import Digest
 from jitree.observe.export_names import TensorKind, parse
-from jitree.observe.factors import place_factors
 from jitree.observe.origins import CallOrigin, ObservedCall, Origins
 from jitree.observe.regions import (
     PlacedTensor,
@@ -34,7 +36,18 @@ from jitree.observe.regions import (
     outputs_of,
     overlaps,
 )
-from jitree.observe.tensors import ALIKE, ARGUMENT, DECLARED, READ, ObservedDispatch, ObservedTensor, kind_of
+from jitree.observe.tensors import (
+    ALIKE,
+    ARGUMENT,
+    DECLARED,
+    ELEMENTS_NAMED,
+    NAMED,
+    READ,
+    UNKNOWN,
+    ObservedDispatch,
+    ObservedTensor,
+    kind_of,
+)
 
 if TYPE_CHECKING:
     from jitree.dispatch.invocation import Invoker
@@ -43,10 +56,60 @@ if TYPE_CHECKING:
     from jitree.hal.executable import Executable
     from jitree.hal.operations import QueueOperations
     from jitree.hal.transfers import Transfer
+    from jitree.observe.export_names import ExportName
+
+_ALIGNMENT: Final = 64
+"""Tensors in a block begin at multiples of it."""
 
 _ANY_QUEUE: Final = -1
 PATTERN: Final = 0x5A
 """Neither zero nor, as a number of any type, anything but finite."""
+
+
+def place_factors(
+    inputs: Sequence[ObservedTensor],
+    outputs: Sequence[ObservedTensor],
+    operands: Sequence[Extent],
+    name: ExportName,
+    constants: Sequence[int],
+) -> None:
+    """Gives inputs that are whole blocks of constants the part that the name and the constants of the
+    dispatch say, where there is one way only: as many blocks as places and operands that nothing else
+    explains."""
+    blocks = [tensor for tensor in inputs if _is_block(tensor, operands)]
+    others = [tensor for tensor in (*inputs, *outputs) if tensor not in blocks]
+    places = list(constants)
+    for tensor in others:
+        offset = tensor.extent[0] - operands[tensor.binding][0]
+        if offset in places:
+            places.remove(offset)
+    kinds = _unread(name, [tensor for tensor in others if tensor not in outputs])
+    if not blocks or not len(blocks) == len(places) == len(kinds):
+        return
+    parts = list(zip(blocks, places, kinds, strict=True))
+    if all(_fits(tensor, place, kind) for tensor, place, kind in parts):
+        for tensor, place, kind in parts:
+            tensor.extent = tensor.extent[0] + place, kind.byte_length
+            tensor.kind, tensor.source, tensor.offset = kind, NAMED, place
+
+
+def _is_block(tensor: ObservedTensor, operands: Sequence[Extent]) -> bool:
+    is_whole = tensor.extent == operands[tensor.binding]
+    return is_whole and tensor.source in (ELEMENTS_NAMED, UNKNOWN) and tensor.origin in ("", READ)
+
+
+def _unread(name: ExportName, known: Sequence[ObservedTensor]) -> list[TensorKind]:
+    """Operands of the product that are none of the known inputs."""
+    kinds = list(name.factors)
+    for tensor in known:
+        found = next((kind for kind in kinds if kind.byte_length == tensor.extent[1]), None)
+        if found is not None:
+            kinds.remove(found)
+    return kinds
+
+
+def _fits(tensor: ObservedTensor, place: int, kind: TensorKind) -> bool:
+    return 0 <= place <= tensor.extent[1] - kind.byte_length and place % _ALIGNMENT == 0
 
 
 class Onlooker(abc.ABC):
@@ -314,3 +377,23 @@ def _merged(extents: Sequence[Extent]) -> list[Extent]:
         else:
             found.append((address, length))
     return found
+
+
+class Makers(Onlooker):
+    """What made the tensors of a call. What is copied was made by what made it where it comes from."""
+
+    def __init__(self) -> None:
+        self._writes: list[tuple[Extent, ObservedDispatch | None]] = []
+        self.results: Sequence[ObservedDispatch | None] = ()
+        """The dispatches that made the results of the call."""
+
+    def looks_at(self, dispatch: ObservedDispatch) -> None:
+        maker: ObservedDispatch | None = dispatch
+        if dispatch.kind != DISPATCH:
+            maker = self.of(dispatch.inputs[0].extent) if dispatch.inputs else None
+        self._writes += [(tensor.extent, maker) for tensor in dispatch.outputs]
+
+    def of(self, extent: Extent) -> ObservedDispatch | None:
+        """None for what no dispatch has made."""
+        found = (maker for written, maker in reversed(self._writes) if overlaps(written, extent))
+        return next(found, None)

@@ -1,5 +1,7 @@
-"""Which call submitted something, from where in the program and in Python: read from the stack of the thread
-that submits, so that calls keep nothing of it."""
+"""Finds the call, program location and Python line that submitted a dispatch.
+
+They are read from the stack of the thread that submits, so that calls keep nothing of it.
+"""
 
 from __future__ import annotations
 

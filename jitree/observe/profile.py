@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from jitree.hal.device import Device
-    from jitree.observe.sampling import Sampler, Samples
+    from jitree.observe.profiled import Sampler, Samples
 
 BY: Final = ("dispatch", "function", "import", "call site", "device operation")
 _WORTH_TELLING: Final = 0.05
@@ -56,9 +56,9 @@ class Profile(Unique):
             timings = (device.profiler.timings for device in self._devices)
             costly = [each for each in timings if isinstance(each, CostlyTimings)]
             if costly:
-                from jitree.observe import sampling
+                from jitree.observe import profiled
 
-                self._sampler = sampling.Sampler(costly)
+                self._sampler = profiled.Sampler(costly)
                 notes.before, notes.after = self._sampler.before, self._sampler.after
         except BaseException:
             self.stop()
@@ -162,7 +162,7 @@ class Profile(Unique):
         """Writes a trace that Perfetto and Chrome open: threads and streams, calls with the Python functions
         that they come from, and arrows from submissions to executions."""
         path = object_of("path", path, str, os.PathLike)
-        from jitree.observe.profile_trace import write
+        from jitree.observe.profile_rows import write
 
         write(Noted(self.begun, self.calls, self.imports, self.measurements, self.places), path)
 

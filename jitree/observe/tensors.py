@@ -1,4 +1,4 @@
-"""Tensors and dispatches as they are shown to programs that look at them."""
+"""Describes tensors and dispatches for observers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jitree.hal.buffer import BufferView
     from jitree.hal.observing import DeviceStep, Extent, Look
     from jitree.observe.origins import CallOrigin
-    from jitree.observe.statistics import Statistics
+    from jitree.observe.tolerance import Statistics
     from jitree.types import ElementType
 
 GUESSED: Final = "guess: as the inputs"

@@ -1,20 +1,30 @@
-"""Parameters: bytes under a key, in a file, in memory or as a repeated pattern."""
+"""Describes a parameter: bytes under a key, in a file, in memory or repeated.
+
+Tools of IREE's Python packages store shape and element type beside a parameter:
+``TENSORv0:{"type": "Tensor", "dtype": "float32", "shape": [2, 3]}``, or with ``PYTORCH:`` in front.
+"""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
-from jitree.errors import InvalidArgumentError
-from jitree.types import ElementType, format_shaped_type
+import numpy as np
+
+from jitree.errors import InvalidArgumentError, pass_interruption
+from jitree.types import BY_NAME, ElementType, element_type_of, format_shaped_type
 
 PATTERN_LENGTHS: Final = (1, 2, 4, 8, 16)
 """Bytes that a repeated pattern may have: up to one complex number of two f64."""
 
 CHUNK_LENGTH: Final = 1 << 20
 """Bytes of a repeated pattern that are made at one time; a multiple of every pattern length."""
+
+_PREFIXES: Final = ("TENSORv0", "PYTORCH")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +132,46 @@ def repeat(pattern: bytes, phase: int, length: int) -> bytes:
     """``length`` bytes of a pattern repeated, from byte ``phase`` of the first one."""
     start = phase % len(pattern)
     return (pattern * ((start + length) // len(pattern) + 1))[start : start + length]
+
+
+def tensor_type(metadata: bytes) -> TensorType | None:
+    """What metadata says about the elements; None when it says nothing that can be read."""
+    if not metadata:
+        return None
+    prefix, separator, text = metadata.decode("utf-8", "backslashreplace").partition(":")
+    if not separator or prefix not in _PREFIXES:
+        return None
+    try:
+        fields = json.loads(text)
+        if fields["type"] != "Tensor":
+            return None
+        shape = tuple(int(dimension) for dimension in fields["shape"])
+        return TensorType(shape, element_called(str(fields["dtype"])))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        pass_interruption(error)
+        return None  # a text for people; nothing depends on it
+
+
+def element_called(name: str) -> ElementType | str:
+    """The element type of a numpy name or of IREE's own; the name itself when there is none."""
+    if name in BY_NAME:
+        return BY_NAME[name]
+    try:
+        return element_type_of(np.dtype(name)) or name
+    except TypeError as error:
+        pass_interruption(error)
+        return name
+
+
+def check_overlaps(entries: Iterable[ParameterEntry]) -> None:
+    """INVALID_ARGUMENT when two parameters of a format that forbids it share bytes."""
+    ranges = sorted(
+        (entry.file_offset, entry.file_offset + entry.length, entry.key)
+        for entry in entries
+        if entry.file_offset is not None and entry.length
+    )
+    for (_, end, first), (begin, _, second) in pairwise(ranges):
+        if begin < end:
+            raise InvalidArgumentError(
+                f"parameters '{first}' and '{second}' overlap at byte {begin} of the file"
+            )

@@ -1,4 +1,4 @@
-"""Parameter files in memory: mapped, so that nothing is read before it is used, or read as a whole."""
+"""Maps or reads parameter files; nothing is read before it is used."""
 
 from __future__ import annotations
 

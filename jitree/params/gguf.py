@@ -1,4 +1,4 @@
-"""gguf files, versions 2 and 3: key-value pairs, descriptions of tensors, then their bytes.
+"""Reads gguf files, versions 2 and 3: key-value pairs, tensor descriptions, their bytes.
 
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -10,9 +10,8 @@ import struct
 from typing import Final, NamedTuple
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError
-from jitree.params.entry import ParameterEntry, TensorType
+from jitree.params.entry import ParameterEntry, TensorType, check_overlaps
 from jitree.params.files import ParameterFile
-from jitree.params.ranges import check_overlaps
 from jitree.types import BY_NAME
 
 _MAGIC: Final = b"GGUF"

@@ -1,17 +1,28 @@
-"""Parameter indices: entries by key, gathered from archives and from Python."""
+"""Indexes parameters by key, from archives of any format and from Python."""
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator
+from typing import Final
 
-from jitree.errors import AlreadyExistsError, NotFoundError
+from jitree.errors import AlreadyExistsError, NotFoundError, UnimplementedError, error_context
 from jitree.params.entry import ParameterEntry
-from jitree.params.files import Access, Mode
+from jitree.params.files import Access, Mode, ParameterFile
 
 _NEAREST_SEARCHED = 20_000
 """Keys that are compared with a missing one; more would make the failure slow."""
 _NEAREST_SHOWN = 3
+
+FORMATS: Final = {
+    ".irpa": "jitree.params.irpa",
+    ".safetensors": "jitree.params.safetensors",
+    ".gguf": "jitree.params.gguf",
+    ".npy": "jitree.params.numpy_files",
+    ".npz": "jitree.params.numpy_files",
+}
+"""Module of each format; its ``read`` takes the file and gives the entries."""
 
 
 class ParameterIndex:
@@ -57,7 +68,6 @@ class ParameterIndex:
         NOT_FOUND for a missing file, UNIMPLEMENTED for an unknown extension or version, INVALID_ARGUMENT and
         OUT_OF_RANGE for a damaged file, ALREADY_EXISTS for a key that is there.
         """
-        from jitree.params.formats import read_archive
 
         entries = read_archive(path, mode, access)
         name = os.fspath(path)
@@ -90,3 +100,19 @@ def nearest(name: str, candidates: list[str]) -> str:
 
     found = difflib.get_close_matches(name, candidates[:_NEAREST_SEARCHED], _NEAREST_SHOWN, 0.5)
     return f"; nearest: {', '.join(repr(item) for item in found)}" if found else ""
+
+
+def read_archive(
+    path: str | os.PathLike[str], mode: Mode = Mode.FILE, access: Access = Access.READ
+) -> list[ParameterEntry]:
+    """All parameters of an archive; errors as of ``ParameterIndex.load``, naming the file."""
+    file = ParameterFile(path, mode, access)
+    module = FORMATS.get(file.suffix)
+    if module is None:
+        raise UnimplementedError(
+            f"parameter archive '{file.name}': extension '{file.suffix}' is not known; there are "
+            f"{', '.join(FORMATS)}"
+        )
+    with error_context(f"reading parameter archive '{file.name}'"):
+        entries: list[ParameterEntry] = importlib.import_module(module).read(file)
+    return entries

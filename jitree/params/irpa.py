@@ -1,19 +1,33 @@
-"""IREE parameter archives (``.irpa``), version 0: one or several linked tables of entries.
+"""Reads and writes IREE parameter archives (``.irpa``), version 0.
 
-Everything is little-endian and packed; offsets count from the header they belong to. Layout as documented in
-IREE's schemas/parameter_archive.h.
+An archive has one or several linked tables of entries. Everything is little-endian and packed; offsets count
+from the header they belong to. Layout as documented in IREE's schemas/parameter_archive.h.
+What is written has one header, its table of entries, then the bytes of those that have any, as IREE's tools
+make it: the same parameters give the same bytes.
 """
 
 from __future__ import annotations
 
+import os
+import stat
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
 
-from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError
-from jitree.params.entry import ParameterEntry, splat_entry
+from jitree.base.private_files import unique
+from jitree.errors import (
+    InvalidArgumentError,
+    OutOfRangeError,
+    StatusError,
+    UnavailableError,
+    UnimplementedError,
+    error_context,
+    pass_interruption,
+)
+from jitree.params.entry import ParameterEntry, splat_entry, tensor_type
 from jitree.params.files import ParameterFile, check_range
-from jitree.params.metadata import tensor_type
 
 MAGIC: Final = int.from_bytes(b"IRPA", "little")
 PREFIX: Final = struct.Struct("<IHHQQQ")
@@ -34,6 +48,12 @@ EXTERNAL_TYPE: Final = 3
 
 ENTRY_ALIGNMENT: Final = 16
 """The alignment of headers and of entries in the table."""
+
+DEFAULT_ALIGNMENT: Final = 64
+"""Bytes; devices use parameters in place that begin at a multiple of this."""
+_FILE_ALIGNMENT: Final = 4096
+"""What the length of the file is a multiple of: whole pages can be mapped."""
+_PATTERN_ROOM: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,3 +196,129 @@ def _check_size(key: str, size: int, needed: int) -> None:
         raise OutOfRangeError(
             f"the entry of parameter '{key}' has {size} bytes; it needs {ENTRY.size + needed}"
         )
+
+
+class Stored(NamedTuple):
+    """A parameter in the archive that is written."""
+
+    entry: ParameterEntry
+    offset: int | None
+    """Where its bytes begin in the file; None for a pattern in the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveLayout:
+    """An archive before its bytes are written."""
+
+    head: bytes
+    """Header, entries, names and metadata."""
+    parameters: tuple[Stored, ...]
+    size: int
+    """Bytes of the file."""
+
+
+def plan(
+    entries: Sequence[ParameterEntry],
+    expanded: Sequence[ParameterEntry] = (),
+    alignment: int = DEFAULT_ALIGNMENT,
+) -> ArchiveLayout:
+    """Where everything goes: ``entries`` (patterns in the table), then ``expanded``, whose patterns are
+    written out.
+
+    INVALID_ARGUMENT for an alignment that is no power of two and for a key that occurs twice.
+    """
+    if alignment < 1 or alignment & (alignment - 1):
+        raise InvalidArgumentError(f"alignment {alignment} is no power of two")
+    in_table = {entry.key for entry in entries if entry.pattern is not None}
+    everything = [*entries, *expanded]
+    _check_unique(everything)
+    sizes = [ENTRY.size + (SPLAT if entry.key in in_table else DATA).size for entry in everything]
+    table_length = sum(_aligned(size, ENTRY_ALIGNMENT) for size in sizes[:-1]) + sum(sizes[-1:])
+    names = [entry.key.encode() for entry in everything]
+    metadata_start = _aligned(HEADER.size, ENTRY_ALIGNMENT) + table_length
+    metadata = b"".join(name + entry.metadata for name, entry in zip(names, everything, strict=True))
+    stored = len(in_table) < len(everything)
+    storage_start = _aligned(metadata_start + len(metadata), alignment if stored else 1)
+
+    table = bytearray()
+    parameters = []
+    name_offset = storage_length = 0
+    for name, entry in zip(names, everything, strict=True):
+        table += bytes(-len(table) % ENTRY_ALIGNMENT)
+        metadata_offset = name_offset + len(name) if entry.metadata else 0
+        references = (name_offset, len(name), metadata_offset, len(entry.metadata))
+        name_offset += len(name) + len(entry.metadata)
+        if entry.key in in_table:
+            pattern = entry.pattern or b""
+            table += ENTRY.pack(ENTRY.size + SPLAT.size, SPLAT_TYPE, 0, *references, 0)
+            table += SPLAT.pack(entry.length, pattern.ljust(_PATTERN_ROOM, b"\0"), len(pattern))
+            parameters.append(Stored(entry, None))
+        else:
+            offset = _aligned(storage_length, alignment)
+            storage_length = offset + entry.length
+            table += ENTRY.pack(ENTRY.size + DATA.size, DATA_TYPE, 0, *references, alignment)
+            table += DATA.pack(offset, entry.length)
+            parameters.append(Stored(entry, storage_start + offset))
+
+    header = HEADER.pack(
+        MAGIC, 0, 0, HEADER.size, 0, 0, len(everything),
+        _aligned(HEADER.size, ENTRY_ALIGNMENT), table_length,
+        metadata_start, len(metadata), storage_start, storage_length,
+    )  # fmt: skip
+    head = header.ljust(_aligned(HEADER.size, ENTRY_ALIGNMENT), b"\0") + table + metadata
+    size = _aligned(storage_start + storage_length, _FILE_ALIGNMENT)
+    return ArchiveLayout(bytes(head), tuple(parameters), size)
+
+
+def write(path: str | os.PathLike[str], layout: ArchiveLayout, start: int = 0) -> None:
+    """Writes the archive, ``start`` bytes into the file; one that is there is replaced when the new one is
+    complete, so that parameters may come from it.
+
+    UNAVAILABLE when the file cannot be written, INVALID_ARGUMENT for a path that is no file, naming it.
+    """
+    target = Path(path)
+    with error_context(f"writing parameter archive '{target}'"):
+        try:
+            if target.exists() and not stat.S_ISREG(target.stat().st_mode):
+                raise InvalidArgumentError("it is there and is no file that could be replaced")
+            unfinished = target.with_name(f".{target.name}.{unique()}")
+            file = open(unfinished, "xb")  # never through a link that has this name
+            try:
+                with file:
+                    file.seek(start)
+                    file.write(layout.head)
+                    _write_storage(file, layout, start)
+                os.replace(unfinished, target)
+            finally:
+                unfinished.unlink(missing_ok=True)
+        except StatusError:
+            raise
+        except OSError as error:
+            pass_interruption(error)
+            raise UnavailableError(f"cannot write: {error.strerror or error}") from None
+        except ValueError as error:  # a name with a zero in it
+            pass_interruption(error)
+            raise InvalidArgumentError(f"it is no file name: {error}") from None
+
+
+def _write_storage(file: BinaryIO, layout: ArchiveLayout, start: int) -> None:
+    """The bytes of the parameters. What is zero is left out: the system reads it so, and stores nothing."""
+    for entry, offset in layout.parameters:
+        if offset is None or (entry.pattern is not None and not any(entry.pattern)):
+            continue
+        file.seek(start + offset)
+        for chunk in entry.chunks():
+            file.write(chunk)
+    file.truncate(start + layout.size)
+
+
+def _check_unique(entries: Sequence[ParameterEntry]) -> None:
+    seen = set()
+    for entry in entries:
+        if entry.key in seen:
+            raise InvalidArgumentError(f"parameter '{entry.key}' occurs twice")
+        seen.add(entry.key)
+
+
+def _aligned(position: int, alignment: int) -> int:
+    return position + -position % alignment

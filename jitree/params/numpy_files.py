@@ -1,7 +1,7 @@
-"""numpy files: one array (``.npy``, called as the file is), or named arrays in a zip file (``.npz``).
+"""Reads numpy files: one array (``.npy``), or named arrays in a zip file (``.npz``).
 
 Arrays that are stored as programs want them are used in place; compressed members, other orders of elements
-or bytes are converted when they are first used.
+or bytes are converted when they are first used. An array of ``.npy`` is called as the file is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""safetensors files: a JSON header of 64-bit length, then the bytes of all tensors.
+"""Reads safetensors files: a JSON header of 64-bit length, then tensor bytes.
 
 https://github.com/huggingface/safetensors#format
 """
@@ -11,9 +11,8 @@ import struct
 from typing import Any, Final
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError, pass_interruption
-from jitree.params.entry import ParameterEntry, TensorType
+from jitree.params.entry import ParameterEntry, TensorType, check_overlaps
 from jitree.params.files import ParameterFile, check_range
-from jitree.params.ranges import check_overlaps
 from jitree.types import BY_NAME
 
 _LENGTH: Final = struct.Struct("<Q")

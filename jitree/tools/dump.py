@@ -66,7 +66,7 @@ def _native_lines(read: ModuleTables, flags: ParsedFlags) -> Iterator[str]:
     if flags.boolean("tiers"):
         yield from dump_tiers.tier_lines(module)
     if flags.boolean("time"):
-        from jitree.tools.dump_tiers import time_lines
+        from jitree.tools.dump_times import time_lines
 
         yield from time_lines(module)
     renderers = [

@@ -1,22 +1,15 @@
-"""Lists compiled functions and nests with reasons, and measures how long kernels compile.
-
-``jitree dump --tiers`` and ``--time``. For the latter each kernel is compiled by itself, in this process,
-without the functions that all have in common. What a process needs once (imports, tables) is had before the
-first one. The passes are those that :mod:`jitree.codegen.image.generated` lists.
-"""
+"""``jitree dump --tiers``: which functions are compiled as wholes, which loops become nests, and why not."""
 
 from __future__ import annotations
 
 import importlib
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from jitree.codegen.image import Recipe
 from jitree.codegen.image.build import generate
 from jitree.codegen.image.cache import place
-from jitree.codegen.image.compile import compile_unit, host_target, optimized_module
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native import nests, tiering
 from jitree.dispatch.native.build import build
@@ -25,9 +18,6 @@ from jitree.dispatch.native.ssa import Block, SsaLoop
 from jitree.errors import not_installed
 from jitree.loaders.vmvx import kernels as vmvx_kernels
 from jitree.loaders.vmvx.kernels import kernels
-
-Result = TypeVar("Result")
-_MILLISECONDS: Final = 1e3
 
 
 class _Count(NamedTuple):
@@ -111,51 +101,3 @@ def _module_lines(title: str, module: BytecodeModule, refusals: Mapping[int, str
 
 def _depth(loop: SsaLoop) -> int:
     return 1 + max(map(_depth, loop.children), default=0)
-
-
-class _Times(NamedTuple):
-    """Seconds of the processor."""
-
-    generating: float = 0.0
-    passes: float = 0.0
-    machine_code: float = 0.0
-
-    def plus(self, other: _Times) -> _Times:
-        return _Times(*(a + b for a, b in zip(self, other, strict=True)))
-
-    def text(self) -> str:
-        parts = zip(("generating", "passes", "machine code"), self, strict=True)
-        return ", ".join(f"{name} {_MILLISECONDS * seconds:.1f}" for name, seconds in parts) + " ms"
-
-
-def time_lines(module: BytecodeModule) -> Iterator[str]:
-    """A line for each kernel of the module's VMVX executables, and the sum."""
-    for number, executable in enumerate(vmvx_kernels.executables(module.module)):
-        yield f"executable {number}, @{executable.name}:"
-        exports = kernels(executable.module)
-        width = max(len(export.name) for export in exports)
-        total = _Times()
-        recipes = vmvx_kernels.recipes(executable)
-        _measured(recipes[0])
-        for export, recipe in zip(exports, recipes, strict=True):
-            times = _measured(recipe)
-            total = total.plus(times)
-            yield f"  [{export.ordinal:3}] {export.name:{width}}  {times.text()}"
-        yield f"  in all: {total.text()}"
-
-
-def _measured(recipe: Recipe) -> _Times:
-    target = host_target()
-    generating, generated = _timed(lambda: generate(recipe))
-    units = generated.units
-    passes, _ = _timed(
-        lambda: [optimized_module(unit.texts, unit.entries, target, unit.pipeline) for unit in units]
-    )
-    compiling, _ = _timed(lambda: [compile_unit(unit, target) for unit in units])
-    return _Times(generating, passes, max(compiling - passes, 0.0))
-
-
-def _timed(work: Callable[[], Result]) -> tuple[float, Result]:
-    start = time.process_time()
-    result = work()
-    return time.process_time() - start, result

@@ -25,10 +25,10 @@ from jitree.errors import (
     StatusError,
     UnavailableError,
 )
-from jitree.observe.closeness import EXACT, Tolerance, compare
+from jitree.observe.fingerprints import CallFingerprints, TensorFingerprint, align
 from jitree.observe.lockstep import Arrival, Meeting
-from jitree.observe.outlines import Outline, Sketch, align
 from jitree.observe.regions import SCRATCH
+from jitree.observe.tolerance import EXACT, Tolerance, compare
 from tests.api.programs import ASYNCHRONOUS, PROGRAMS, TORCH_STYLE
 from tests.tools.command import jitree as command
 
@@ -381,25 +381,25 @@ def test_representable_numbers_apart() -> None:
     assert mixed.first is None
 
 
-def sketch(ordinal: int, name: str, values: list[float]) -> Sketch:
+def fingerprint(ordinal: int, name: str, values: list[float]) -> TensorFingerprint:
     samples = np.array(values, np.float64)
-    return Sketch(ordinal, 0, name, f"{len(values)}xf32", len(values), samples.tobytes(), samples)
+    return TensorFingerprint(ordinal, 0, name, f"{len(values)}xf32", len(values), samples.tobytes(), samples)
 
 
 def test_alignment() -> None:
     one = [
-        sketch(0, "f_dispatch_0_matmul_3x3_f32", [1, 2, 3]),
-        sketch(1, "f_dispatch_1_slow_3_f32", [4, 5, 6]),
-        sketch(2, "f_dispatch_2_reduction_3_f32", [7, 8, 9]),
+        fingerprint(0, "f_dispatch_0_matmul_3x3_f32", [1, 2, 3]),
+        fingerprint(1, "f_dispatch_1_slow_3_f32", [4, 5, 6]),
+        fingerprint(2, "f_dispatch_2_reduction_3_f32", [7, 8, 9]),
     ]
     other = [
-        sketch(0, "g_dispatch_0_pack_3_f32", [3, 1, 2]),
-        sketch(1, "g_dispatch_1_matmul_3x3_f32", [1.001, 2, 3]),
-        sketch(2, "g_dispatch_2_reduction_3_f32", [-7, 8, 90]),
+        fingerprint(0, "g_dispatch_0_pack_3_f32", [3, 1, 2]),
+        fingerprint(1, "g_dispatch_1_matmul_3x3_f32", [1.001, 2, 3]),
+        fingerprint(2, "g_dispatch_2_reduction_3_f32", [-7, 8, 90]),
     ]
     assert [(a.ordinal, b.ordinal) for a, b in align(one, other)[0]] == [(0, 1), (2, 2)]
     one[2] = one[2]._replace(sources=(1,))
-    later = [sketch(3, "f_dispatch_3_transpose_3_f32", [1, 1, 4])._replace(sources=(2,))]
+    later = [fingerprint(3, "f_dispatch_3_transpose_3_f32", [1, 1, 4])._replace(sources=(2,))]
     assert [(a.ordinal, b.ordinal) for a, b in align(one + later, other + later)[0]] == [(0, 1), (3, 3)], (
         "what both make of it agrees, so the two reductions are not the same tensor"
     )
@@ -407,15 +407,17 @@ def test_alignment() -> None:
     assert align(one, []) == ([], []) == align([], [])
 
 
-def outlined(ordinal: int, name: str, array: np.ndarray[Any, Any], sources: Sequence[int] = ()) -> Sketch:
-    outline = Outline()
+def fingerprinted(
+    ordinal: int, name: str, array: np.ndarray[Any, Any], sources: Sequence[int] = ()
+) -> TensorFingerprint:
+    recorder = CallFingerprints()
     output = SimpleNamespace(array=array, kind="f32", type=f"{array.size}xf32")
     inputs = [SimpleNamespace(origin=f"f (dispatch {source})") for source in sources]
     dispatch: Any = SimpleNamespace(
         kind="dispatch", what="dispatch", ordinal=ordinal, name=name, inputs=inputs, outputs=[output]
     )
-    outline.looks_at(dispatch)
-    return outline.sketches[0]
+    recorder.looks_at(dispatch)
+    return recorder.fingerprints[0]
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f2"])
@@ -426,22 +428,23 @@ def test_tensors_in_another_order(dtype: str) -> None:
     packed[:, 3, 60:] = made[:, 24:, 60:].swapaxes(1, 2)
     made[3:], wrong = -made[3:], made[3:] * 2
     name = "f_dispatch_{}_elementwise_{}_f32"
-    one = [outlined(n, name.format(n, n), array, (n - 1,)) for n, array in enumerate(made)]
+    one = [fingerprinted(n, name.format(n, n), array, (n - 1,)) for n, array in enumerate(made)]
     other = [
-        outlined(n, name.format(n + 9, n), array, (n - 1,)) for n, array in enumerate([*packed[:3], *wrong])
+        fingerprinted(n, name.format(n + 9, n), array, (n - 1,))
+        for n, array in enumerate([*packed[:3], *wrong])
     ]
     pairs, rearranged = align(one, other)
     assert [(a.ordinal, b.ordinal) for a, b in rearranged] == [(0, 0), (1, 1), (2, 2)]
     assert [(a.ordinal, b.ordinal) for a, b in pairs] == [(3, 3), (4, 4), (5, 5)]
     padded = np.concatenate((made[0].ravel()[::-1], np.zeros(99, dtype)))
-    assert one[0].is_rearranged(outlined(0, "padded", padded)), "with padding, of any size"
-    again = outlined(0, "again", np.random.default_rng(4).standard_normal(made[0].shape).astype(dtype))
+    assert one[0].is_rearranged(fingerprinted(0, "padded", padded)), "with padding, of any size"
+    again = fingerprinted(0, "again", np.random.default_rng(4).standard_normal(made[0].shape).astype(dtype))
     assert not one[0].is_rearranged(again), "other tensors of one distribution"
-    masks = [outlined(0, "mask", np.roll(np.arange(64) % 4 == 0, step)) for step in (0, 1)]
+    masks = [fingerprinted(0, "mask", np.roll(np.arange(64) % 4 == 0, step)) for step in (0, 1)]
     assert not masks[0].is_rearranged(masks[1]), "as many ones tell nothing"
     unknown = made[0].copy()
     unknown.flat[9] = np.nan
-    assert not one[0].is_rearranged(outlined(0, "one NaN", unknown))
+    assert not one[0].is_rearranged(fingerprinted(0, "one NaN", unknown))
 
 
 @pytest.mark.parametrize(
@@ -449,14 +452,14 @@ def test_tensors_in_another_order(dtype: str) -> None:
     [(["f (dispatch 2)", ""], (2,)), ([SCRATCH], (6,)), (["f (dispatch 2)", SCRATCH], (2, 6)), ([""], ())],
 )
 def test_what_an_output_is_made_of(origins: list[str], sources: tuple[int, ...]) -> None:
-    outline, array = Outline(), np.ones(4, np.float32)
+    recorder, array = CallFingerprints(), np.ones(4, np.float32)
     output = SimpleNamespace(array=array, kind=None, type="4xf32")
     inputs = [SimpleNamespace(origin=origin) for origin in origins]
     dispatch: Any = SimpleNamespace(
         kind="dispatch", what="dispatch", ordinal=7, name="f", inputs=inputs, outputs=[output]
     )
-    outline.looks_at(dispatch)
-    assert outline.sketches[0].sources == sources
+    recorder.looks_at(dispatch)
+    assert recorder.fingerprints[0].sources == sources
 
 
 def test_calls_that_meet_in_another_order() -> None:

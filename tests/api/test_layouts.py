@@ -18,13 +18,13 @@ from jitree.compare import differences
 from jitree.compare.differences import Difference
 from jitree.compare.peers.callables import CallablePeer
 from jitree.compare.sides import extents_of
-from jitree.observe.closeness import EXACT
-from jitree.observe.departures import UNKNOWN_ORDER, Comparison
 from jitree.observe.export_names import TensorKind
+from jitree.observe.first_difference import UNKNOWN_ORDER, Comparison
 from jitree.observe.layouts import MANY, MOST, MatrixLayout, find, nearness
 from jitree.observe.lockstep import Arrival
-from jitree.observe.makers import Makers
+from jitree.observe.observation import Makers
 from jitree.observe.tensors import ObservedDispatch, ObservedTensor
+from jitree.observe.tolerance import EXACT
 from jitree.types import BY_NAME
 from tests.api.programs import PROGRAMS
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jitree.observe.export_names import parse
-from jitree.observe.factors import place_factors
+from jitree.observe.observation import place_factors
 from jitree.observe.regions import PlacedTensor, Regions, inputs_of, outputs_of
 
 
@@ -117,7 +117,7 @@ def test_the_part_of_a_block_of_constants(
      ([np.nan], np.nan, np.nan), ([], np.nan, np.nan)],
 )  # fmt: skip
 def test_least_and_greatest_without_finite_elements(elements: list[float], least: float, most: float) -> None:
-    from jitree.observe.statistics import statistics
+    from jitree.observe.tolerance import statistics
 
     array = np.array(elements, np.float32)
     found = statistics(lambda: iter([array]), array.shape, "f32")

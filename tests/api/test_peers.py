@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import jitree
 from jitree.compare.peers import local_arrays
-from jitree.compare.peers.onnx_graph import GraphValue, outputs_of, values_of, with_outputs
+from jitree.compare.peers.onnx_models import GraphValue, outputs_of, values_of, with_outputs
 from jitree.errors import InvalidArgumentError, NotFoundError, UnavailableError
-from jitree.observe.shown import Shower
+from jitree.observe.external_tensors import Shower
 from tests.api import onnx_files
 from tests.api.test_differences import CHAIN, ELEMENTS, MATMUL, SOFTMAX, X, weights
 from tests.tools.command import jitree as command
@@ -127,13 +127,13 @@ def test_lines_that_assign_and_change_arrays() -> None:
 
 
 def test_values_that_are_shown_twice_count_once() -> None:
-    from jitree.observe.outlines import Outline
+    from jitree.observe.fingerprints import CallFingerprints
 
-    outline = Outline()
-    shower = Shower([outline])
+    fingerprint = CallFingerprints()
+    shower = Shower([fingerprint])
     for array in (np.arange(4.0), np.arange(4.0), np.arange(4.0, dtype=">f8"), np.arange(4.0).reshape(2, 2)):
         shower("x", array)
-    assert [(sketch.type, sketch.label) for sketch in outline.sketches] == [
+    assert [(fingerprint.type, fingerprint.label) for fingerprint in fingerprint.fingerprints] == [
         ("4xf64", "x (value 0)"), ("2x2xf64", "x (value 1)")
     ]  # fmt: skip
 

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 import pytest
 
 from jitree.hal.profiling import CostlyTimings, Measurement, ProfilingMode
-from jitree.observe import sampling
-from jitree.observe.profiled import ProfiledCall
-from jitree.observe.sampling import Sampler
+from jitree.observe import profiled
+from jitree.observe.profiled import ProfiledCall, Sampler
 
 CALL = 200_000
 """Nanoseconds."""
@@ -48,7 +47,7 @@ class Calls:
         self.timed = list[bool]()
         self.calls = list[ProfiledCall]()
         self.measurements = list[Measurement]()
-        monkeypatch.setattr(sampling, "perf_counter_ns", lambda: self.time)
+        monkeypatch.setattr(profiled, "perf_counter_ns", lambda: self.time)
         self.timings = Timed()
         self.sampler = Sampler([self.timings])
 

@@ -35,7 +35,7 @@ OTHERS = {
     "integrations/ray.py": "of asyncio",
     "modules/native_library/instance.py": "no thread blocks for it",
     "observe/lockstep.py": "two threads of one comparison take turns, around all else",
-    "observe/sampling.py": "no thread blocks for it",
+    "observe/profiled.py": "no thread blocks for it",
 }
 """Files that make other locks, and why these hold up no ending."""
 KINDS = ("RLock", "Lock", "allocate_lock", "Condition")

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jitree.compiling.onnx_files import can_expand, opset_of, prepare, read_model
-from jitree.compiling.onnx_forms import replace_forms
+from jitree.compiling.onnx_files import can_expand, opset_of, prepare, read_model, replace_forms
 from jitree.compiling.onnx_inputs import ChosenInputs, choose, inputs_of, shape_of
 from jitree.compiling.processes import CompilerWork, MessageLog
 from jitree.errors import InvalidArgumentError

@@ -11,7 +11,7 @@ import pytest
 
 import jitree
 from jitree.errors import FailedPreconditionError, InvalidArgumentError
-from jitree.integrations.padding import PaddedFunction, stacked
+from jitree.integrations.batching import PaddedFunction, stacked
 from tests.api.programs import ARITHMETIC
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.llvm-cpu.vmfb"

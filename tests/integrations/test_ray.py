@@ -18,8 +18,8 @@ import pytest
 from jitree import Program
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from jitree.integrations.ray import Predictor
-from jitree.params.arrays import array_entry
-from jitree.params.irpa_writer import plan, write
+from jitree.params.irpa import plan, write
+from jitree.params.provider import array_entry
 from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, CALLS, PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,7 +18,7 @@ from jitree.hal.fence import Fence
 from jitree.loaders.vmvx.packed import stable_memory
 from jitree.modules.io_parameters import IoParametersModule
 from jitree.params import ParameterIndex, ParameterProvider, open_providers, splat_entry
-from jitree.params.irpa_writer import plan, write
+from jitree.params.irpa import plan, write
 from jitree.regs.buffer import VmBuffer
 
 IMMUTABLE = 0x80C03
@@ -90,7 +90,7 @@ class Calls:
 @pytest.fixture(params=["local-sync", "local-task"])
 def calls(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calls]:
     """Scope s: w of 64 bytes in a file, splats of 1, 4 and 16 bytes, ``saved`` in memory; none: ``plain``."""
-    from jitree.params.arrays import array_entry
+    from jitree.params.provider import array_entry
 
     path = tmp_path / "w.irpa"
     write(path, plan([array_entry("w", W)]))

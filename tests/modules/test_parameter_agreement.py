@@ -16,8 +16,8 @@ from jitree import Session
 from jitree.errors import InvalidArgumentError, OutOfRangeError
 from jitree.modules.io_parameters.kernel_names import named
 from jitree.params import open_providers, splat_entry
-from jitree.params.arrays import array_entry
-from jitree.params.irpa_writer import plan, write
+from jitree.params.irpa import plan, write
+from jitree.params.provider import array_entry
 from jitree.types import BY_NAME
 from tests.assembler import Assembler
 from tests.params.archives import gguf, gguf_tensor, safetensors, write_irpa
@@ -363,7 +363,7 @@ def test_bits_of_floats_that_numpy_does_not_have() -> None:
     """16-bit integers may be those of bf16: nothing is said of them, only of what numpy can state."""
     from jitree.modules.io_parameters.agreement import ReadingProgram, require_agreement
     from jitree.modules.io_parameters.requests import ParameterRequest
-    from jitree.params.arrays import array_entry
+    from jitree.params.provider import array_entry
     from jitree.types import BY_NAME
 
     class Bf16(ReadingProgram):

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from jitree.params import ParameterEntry, ParameterIndex, splat_entry
-from jitree.params.arrays import array_entry
-from jitree.params.irpa_writer import plan, write
+from jitree.params.irpa import plan, write
+from jitree.params.provider import array_entry
 
 ALIGNMENT = 64
 

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitree.errors import AlreadyExistsError, InvalidArgumentError, StatusError, UnavailableError
-from jitree.params import Mode, ParameterIndex, irpa_writer, splat_entry
-from jitree.params.arrays import array_entry
-from jitree.params.irpa_writer import plan, write
+from jitree.params import Mode, ParameterIndex, irpa, splat_entry
+from jitree.params.irpa import plan, write
+from jitree.params.provider import array_entry
 from tests.params.archives import address, content, load, write_irpa
 
 DATA = Path(__file__).parent.parent / "data" / "parameters"
@@ -193,7 +193,7 @@ def test_one_key_in_two_archives(archive: Path, tmp_path: Path) -> None:
 
 def test_an_archive_is_not_written_through_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder of many users, another user could guess the name that it has until it is complete."""
-    monkeypatch.setattr(irpa_writer, "unique", lambda: "guessed")
+    monkeypatch.setattr(irpa, "unique", lambda: "guessed")
     monkeypatch.setattr(os, "getpid", lambda: "guessed")
     (tmp_path / "victim").write_bytes(b"precious")
     for name in (".a.irpa.guessed", "a.irpa"):

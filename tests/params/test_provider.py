@@ -144,7 +144,7 @@ SPARSE = """
 import resource, sys, time
 import numpy as np
 from jitree import Session
-from jitree.params.irpa_writer import plan
+from jitree.params.irpa import plan
 from jitree.regs.buffer import VmBuffer
 from jitree.modules.io_parameters import IoParametersModule
 import struct
@@ -173,7 +173,7 @@ print(seconds, grown, resident() - before)
 def test_two_gigabytes_are_ready_at_once(tmp_path: Path) -> None:
     """A sparse file: the system gives zeros for what was never written."""
     from jitree.params import splat_entry
-    from jitree.params.irpa_writer import plan, write
+    from jitree.params.irpa import plan, write
 
     path = tmp_path / "big.irpa"
     write(path, plan([], [splat_entry(key, b"\0", 1 << 30) for key in "ab"]))

@@ -20,8 +20,8 @@ from jitree.hal.local.device import LocalDevice
 from jitree.hal.pipeline_layout import PipelineLayout
 from jitree.loaders.vmvx.loader import FORMAT
 from jitree.observe.tensors import ObservedDispatch
-from jitree.params.arrays import array_entry
-from jitree.params.irpa_writer import plan, write
+from jitree.params.irpa import plan, write
+from jitree.params.provider import array_entry
 from jitree.regs import records
 from jitree.regs.buffer import VmBuffer
 from jitree.vmfb.archive import _MAPPED_SIZE

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jitree.params.arrays import array_entry
-from jitree.params.irpa_writer import plan, write
+from jitree.params.irpa import plan, write
+from jitree.params.provider import array_entry
 from tests.tools.command import PROGRAMS, jitree
 
 DATA = PROGRAMS.parent / "parameters"

@@ -18,10 +18,9 @@ from jitree.api.calls.transfers import native_row
 from jitree.api.process.messages import aligned
 from jitree.base.copying import copy_of, room_for
 from jitree.errors import DataLossError, pass_interruption
-from jitree.params.arrays import array_entry
 from jitree.params.entry import TensorType, splat_entry
 from jitree.params.index import ParameterIndex
-from jitree.params.provider import ParameterProvider
+from jitree.params.provider import ParameterProvider, array_entry
 from jitree.types import BY_NAME, ElementType, element_type
 
 _MOST_DIMENSIONS: Final = 64

@@ -1,4 +1,4 @@
-"""A function of Python, or anything else that can be called with arrays."""
+"""Calls a Python function, or any other callable, with arrays."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jitree.compare.lone_dispatch import LoneDispatch
-from jitree.compare.peers import local_arrays, torch_calls
-from jitree.compare.peers.base import Peer, Show
+from jitree.compare.peers import Peer, Show, local_arrays, torch_calls
 from jitree.errors import attribute_of
 
 

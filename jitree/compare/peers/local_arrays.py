@@ -1,4 +1,4 @@
-"""What functions of Python compute on the way: arrays that lines assign to local variables, or change."""
+"""Traces arrays that Python lines assign to local variables, or change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What PyTorch computes in a call: the tensors that its functions give, with the modules that call them."""
+"""Traces a PyTorch call: the tensors of its functions, with the calling modules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jitree.compare.peers.base import Peer, Show
+from jitree.compare.peers import Peer, Show
 
 
 class TorchPeer(Peer):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from jitree.compat.iree_runtime.dtypes import map_dtype_to_dtype_info
 from jitree.compat.iree_runtime.parameters import ParameterIndex, ParameterIndexEntry
 from jitree.errors import memory_errors
-from jitree.params.metadata import tensor_type
+from jitree.params.entry import tensor_type
 from jitree.types import ElementType
 
 __all__ = [

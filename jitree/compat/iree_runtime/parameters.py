@@ -21,13 +21,13 @@ from jitree.compat.iree_runtime.arguments import (
     text,
 )
 from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError, pass_interruption
-from jitree.params import formats, irpa_writer
+from jitree.params import irpa
 from jitree.params import provider as providers
-from jitree.params.arrays import ArrayMemory
-from jitree.params.entry import ParameterEntry, splat_entry
+from jitree.params.entry import ParameterEntry, splat_entry, tensor_type
 from jitree.params.files import Access, Mode, ParameterFile
+from jitree.params.index import FORMATS
 from jitree.params.index import ParameterIndex as Index
-from jitree.params.metadata import tensor_type
+from jitree.params.provider import ArrayMemory
 from jitree.tools.parameters import ParameterRow, table
 
 
@@ -263,11 +263,11 @@ class ParameterIndex:
 
     def _read(self, handle: FileHandle, file: ParameterFile, format: str, base: int = 0) -> None:
         suffix = f".{format.removeprefix('.').lower()}"
-        module = formats.FORMATS.get(suffix)
+        module = FORMATS.get(suffix)
         if module is None:
             raise UnimplementedError(
                 f"unsupported file format `{format}`; ensure the extension matches one of the supported "
-                f"formats: [{', '.join(formats.FORMATS)}]"
+                f"formats: [{', '.join(FORMATS)}]"
             )
         for raw in importlib.import_module(module).read(file):
             offset = raw.file_offset
@@ -283,7 +283,7 @@ class ParameterIndex:
         self, file_path: Any, file_offset: int = 0, target_index: ParameterIndex | None = None
     ) -> ParameterIndex:
         """Writes an irpa archive, ``file_offset`` bytes into a new file, and gives an index of it."""
-        irpa_writer.write(file_path, irpa_writer.plan([entry.raw for entry in self._entries]), file_offset)
+        irpa.write(file_path, irpa.plan([entry.raw for entry in self._entries]), file_offset)
         target = ParameterIndex() if target_index is None else target_index
         handle = FileHandle(ParameterFile(file_path).view)
         archive = _MemoryFile(FileHandle(handle.bytes[file_offset:]), os.fspath(file_path))

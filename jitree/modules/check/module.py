@@ -1,23 +1,123 @@
-"""``check``: a failed expectation is recorded, the program goes on."""
+"""Implements module ``check``: a failed expectation is recorded, the program goes on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from jitree.base.elements import HostTensor
-from jitree.errors import OutOfRangeError
+import numpy as np
+
+from jitree.base.elements import HostTensor, Mask, float_text, is_float, is_integer, near
+from jitree.errors import InvalidArgumentError, OutOfRangeError
 from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device
-from jitree.modules.check.comparison import almost_equal, default_tolerance, equal, nonzero
 from jitree.modules.hal.module import RowModule
-from jitree.types import element_type
+from jitree.types import CLASS_BOOLEAN, ElementType, element_type
 
 if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext
 
+_COMPLEX: Final = 0x23
+_SMALL_TOLERANCE: Final = 1e-3
+_TOLERANCE: Final = 1e-4
+"""Absolute, for types below 32 bits and the others: what compilers up to 3.2 left to the runtime."""
+_CONTENTS: Final = "Contents does not match"
+"""In the words of IREE's module, which programs and scripts look for."""
+
 FailureSink = Callable[[str], None]
 """Gets the text of each expectation that failed, when it fails."""
+
+
+def default_tolerance(code: int) -> float:
+    """The absolute tolerance for elements of a type, by its number, when the program states none."""
+    return _SMALL_TOLERANCE if element_type(code).bits < 32 else _TOLERANCE
+
+
+def nonzero(tensor: HostTensor) -> str | None:
+    """Every element is different from zero. INVALID_ARGUMENT for opaque elements."""
+    _require(_has_zero(tensor.element_type), "expect_all_true", tensor.element_type)
+    zeros: Mask = tensor.values == 0
+    if not zeros.any():
+        return None
+    return (
+        f"Expected all elements to be nonzero; {_how_many(zeros)} zero, the first at "
+        f"{_position(zeros, tensor.shape)}.\n  operand:\n    {tensor.text()}"
+    )
+
+
+def equal(lhs: HostTensor, rhs: HostTensor) -> str | None:
+    """Type, shape and every byte are the same."""
+    reasons = _mismatches(lhs, rhs)
+    if not reasons:
+        different = ~lhs.has_bits_of(rhs)
+        if not different.any():
+            return None
+        index = int(different.argmax())
+        first = f"lhs {lhs.element_text(index)}, rhs {rhs.element_text(index)}"
+        place = f"the first at {_position(different, lhs.shape)}"
+        reasons = [f"{_CONTENTS}.", f"{_how_many(different)} different, {place}: {first}"]
+    return _comparison("Expected equality of these values.", reasons, lhs, rhs)
+
+
+def almost_equal(lhs: HostTensor, rhs: HostTensor, atol: float, rtol: float) -> str | None:
+    """Type and shape are the same and elements differ by at most atol + rtol * abs(right); NaN equals NaN.
+
+    INVALID_ARGUMENT for elements that are no floating-point numbers.
+    """
+    _require(is_float(lhs.element_type), "expect_almost_eq", lhs.element_type)
+    reasons = _mismatches(lhs, rhs)
+    if not reasons:
+        far = ~near(lhs.values, rhs.values, atol, rtol)
+        if not far.any():
+            return None
+        left, right = (float(tensor.values[far.argmax()]) for tensor in (lhs, rhs))
+        with np.errstate(invalid="ignore"):
+            apart = float(np.subtract(right, left))
+        reasons = [
+            f"{_CONTENTS} to tolerance parameters atol={_number(atol)}, rtol={_number(rtol)}.",
+            f"The first failure occurs at index {int(far.argmax())} as the lhs value {_number(left)} differs "
+            f"from the rhs value {_number(right)} by {apart:.3e}.",
+        ]
+    return _comparison("Expected near equality of these values.", reasons, lhs, rhs)
+
+
+def _mismatches(lhs: HostTensor, rhs: HostTensor) -> list[str]:
+    reasons = []
+    if lhs.element_type.code != rhs.element_type.code:
+        reasons.append("Element types do not match.")
+    if lhs.shape != rhs.shape:
+        reasons.append("Shapes do not match.")
+    return reasons
+
+
+def _number(value: float) -> str:
+    """As C++ streams write it: ``1e+10``, ``nan``, ``-inf``."""
+    return float_text(value).lower()
+
+
+def _how_many(mask: Mask) -> str:
+    count = int(mask.sum())
+    return f"{count} of {mask.size} elements {'is' if count == 1 else 'are'}"
+
+
+def _position(mask: Mask, shape: tuple[int, ...]) -> str:
+    return str([int(index) for index in np.unravel_index(int(mask.argmax()), shape)])
+
+
+def _comparison(title: str, reasons: list[str], lhs: HostTensor, rhs: HostTensor) -> str:
+    head = " ".join([title, *reasons])
+    return f"{head}\n  lhs:\n    {lhs.text()}\n  rhs:\n    {rhs.text()}"
+
+
+def _has_zero(row: ElementType) -> bool:
+    return is_float(row) or is_integer(row) or row.numerical_class in (CLASS_BOOLEAN, _COMPLEX)
+
+
+def _require(condition: bool, function: str, row: ElementType) -> None:
+    if not condition:
+        raise InvalidArgumentError(
+            f"check.{function} of elements of type {row.name}, which it cannot compare"
+        )
 
 
 class CheckModule(RowModule):

@@ -45,8 +45,7 @@ from jitree.modules.io_parameters.kernel_names import (
     operation,
     words_of,
 )
-from jitree.modules.io_parameters.providers import StoredParameter
-from jitree.modules.io_parameters.requests import ParameterRequest, described, in_turn
+from jitree.modules.io_parameters.requests import ParameterRequest, StoredParameter, described, in_turn
 from jitree.types import BY_NAME, INTEGER_CLASSES, ElementType, element_type
 
 if TYPE_CHECKING:

@@ -1,17 +1,17 @@
-"""What a call asks for: the tables of names and ranges, checked and looked up."""
+"""Reads the requests of a program, and finds the provider of their scope."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from jitree.base.copying import ranges
 from jitree.base.records import NamedTuple
-from jitree.errors import InvalidArgumentError, OutOfRangeError
+from jitree.errors import InvalidArgumentError, NotFoundError, OutOfRangeError
 from jitree.hal.allocator import HostMemory
-from jitree.modules.io_parameters.providers import ScopeProvider, StoredParameter, find_provider
 from jitree.regs.buffer import VmBuffer
+from jitree.types import ElementType
 
 NAME: Final = struct.Struct("<II")
 """offset and length of a key in the key data"""
@@ -25,6 +25,71 @@ _FEW: Final = 64
 
 Tables = tuple[VmBuffer | None, VmBuffer, VmBuffer, VmBuffer]
 """Name of a scope, table of keys, the keys, spans."""
+
+
+class Elements(Protocol):
+    """What an archive says about the elements of a parameter; as text ``4x2xf32``."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def element(self) -> ElementType | str:
+        """A name where it is no element type of programs."""
+
+
+class StoredParameter(Protocol):
+    """Bytes under a key: a pattern repeated, or contents that the host can address."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def pattern(self) -> bytes | None:
+        """1, 2, 4, 8 or 16 bytes that are repeated; None for a parameter with contents."""
+
+    @property
+    def tensor(self) -> Elements | None:
+        """None where the archive does not say."""
+
+    @property
+    def writable(self) -> bool: ...
+
+    def contents(self) -> memoryview: ...
+
+
+class ScopeProvider(Protocol):
+    """The parameters of one scope."""
+
+    @property
+    def scope(self) -> str: ...
+
+    def get(self, key: str) -> StoredParameter:
+        """NOT_FOUND naming scope and key, and what was searched."""
+
+
+def find_provider(providers: Sequence[ScopeProvider], scope: str) -> ScopeProvider:
+    """The first provider of exactly that scope.
+
+    NOT_FOUND with the scopes that there are; without any, with the way to name one.
+    """
+    for provider in providers:
+        if provider.scope == scope:
+            return provider
+    known = ", ".join(_scope_text(provider.scope) for provider in providers)
+    example = f"{scope}=weights.irpa" if scope else "weights.irpa"
+    there = f"there are: {known}" if known else "there are none at all"
+    raise NotFoundError(
+        f"no provider of parameters for scope {_scope_text(scope)}; {there}. "
+        f'Name an archive for it: --parameters={example}, Session(parameters=["{example}"])'
+    )
+
+
+def _scope_text(scope: str) -> str:
+    return f"'{scope}'" if scope else "<global>"
 
 
 class ParameterRequest(NamedTuple):

@@ -25,9 +25,9 @@ from jitree.modules.hal.buffer_view import MAXIMUM_RANK
 from jitree.modules.native_library import hal_layout as layout
 from jitree.modules.native_library import library_buffers
 from jitree.modules.native_library.instance import destructor
+from jitree.modules.native_library.interface import code_of, read_memory
 from jitree.modules.native_library.layout import CAllocator, String
 from jitree.modules.native_library.machine_code import machine_code
-from jitree.modules.native_library.status import code_of, read_memory
 from jitree.types import element_type
 
 _VIEW: Final = "hal.buffer_view"

@@ -1,4 +1,4 @@
-"""The table of ref types that libraries register theirs in, and find the built-in ones."""
+"""Registers the ref types of libraries, and finds the built-in ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jitree.base.callbacks import Callback, keep
 from jitree.base.endings import guard
 from jitree.errors import FailedPreconditionError, is_interruption
 from jitree.modules.native_library import layout
-from jitree.modules.native_library.status import read_memory
+from jitree.modules.native_library.interface import read_memory
 
 _CAPACITY: Final = 1024
 _PLAUSIBLE_NAME: Final = 256

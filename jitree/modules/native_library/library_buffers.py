@@ -1,4 +1,4 @@
-"""Buffers that code in libraries made, as Python buffers over their memory."""
+"""Wraps buffers that code in libraries made as Python buffers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from jitree.base.endings import carefully
 from jitree.errors import FailedPreconditionError, InvalidArgumentError
 from jitree.hal.buffer import Allocation, Buffer
 from jitree.modules.native_library import hal_layout as layout
+from jitree.modules.native_library.interface import read_memory, take_status
 from jitree.modules.native_library.layout import DESTROY
 from jitree.modules.native_library.machine_code import machine_code
-from jitree.modules.native_library.status import read_memory, take_status
 
 ALIGNMENT: Final = 64
 """The alignment of memory that kernels get."""

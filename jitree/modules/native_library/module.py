@@ -1,4 +1,4 @@
-"""C modules as host modules."""
+"""Loads C modules as host modules."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from jitree.base.c_allocator import allocator_address
 from jitree.base.endings import Ending, carefully
 from jitree.dispatch.host_export import HostExport
 from jitree.dispatch.host_module import HostModule, Signal
-from jitree.modules.native_library.interface import ModuleInterface
+from jitree.modules.native_library.interface import ModuleInterface, take_status
 from jitree.modules.native_library.layout import CREATE, DEFAULT_CREATE, VERSION, CAllocator, Pair, String
 from jitree.modules.native_library.references import References
 from jitree.modules.native_library.state import LibraryState
-from jitree.modules.native_library.status import take_status
 from jitree.vmfb.cconv import parse
 
 if TYPE_CHECKING:

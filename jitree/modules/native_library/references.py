@@ -22,8 +22,8 @@ from jitree.modules.native_library import layout, library_buffers
 from jitree.modules.native_library.hal_objects import HalObjects
 from jitree.modules.native_library.instance import TypeInstance
 from jitree.modules.native_library.instance import type_name as name_of_descriptor
+from jitree.modules.native_library.interface import read_memory
 from jitree.modules.native_library.machine_code import machine_code
-from jitree.modules.native_library.status import read_memory
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.ref_types import RefTypes
 

@@ -1,4 +1,4 @@
-"""What the dispatches of a call make, in a few numbers each, so that two programs can be laid side by side.
+"""Fingerprints the results of a call's dispatches, and pairs those of two programs.
 
 Two compilations of one program compute many of the same tensors, in dispatches of other names and numbers.
 Those are found by their values: by a hash where bits agree, by some of their elements where they are near.
@@ -18,7 +18,7 @@ from jitree.hal.observing import DISPATCH
 from jitree.observe.export_names import parse
 from jitree.observe.observation import Onlooker
 from jitree.observe.regions import SCRATCH
-from jitree.observe.statistics import split
+from jitree.observe.tolerance import split
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -49,7 +49,7 @@ _WINDOW: Final = 64
 Array = Any
 
 
-class Sketch(NamedTuple):
+class TensorFingerprint(NamedTuple):
     """One output of a dispatch."""
 
     ordinal: int
@@ -80,7 +80,7 @@ class Sketch(NamedTuple):
     def operation(self) -> str:
         return parse(self.name).operation
 
-    def is_near(self, other: Sketch) -> bool:
+    def is_near(self, other: TensorFingerprint) -> bool:
         """Whether both seem to be the same tensor, perhaps computed in another order."""
         a, b = self.samples, other.samples
         if self.size != other.size or a is None or b is None or self.size < 2:
@@ -91,7 +91,7 @@ class Sketch(NamedTuple):
         length = float(np.sqrt(np.square(a[finite]).sum() + np.square(b[finite]).sum()))
         return length > 0 and float(np.sqrt(np.square(a[finite] - b[finite]).sum())) <= _NEAR * length
 
-    def agrees_mostly(self, other: Sketch) -> bool:
+    def agrees_mostly(self, other: TensorFingerprint) -> bool:
         """Whether most elements of both differ by rounding only: one tensor, of which a part departs."""
         a, b = self.samples, other.samples
         if self.size != other.size or self.type != other.type or a is None or b is None:
@@ -100,7 +100,7 @@ class Sketch(NamedTuple):
             same = np.count_nonzero((a != 0) & (abs(a - b) <= _SAME * abs(b)))
         return bool(same >= max(_FEWEST, np.count_nonzero((a != 0) | (b != 0)) * _MOST))
 
-    def nearness(self, other: Sketch) -> float:
+    def nearness(self, other: TensorFingerprint) -> float:
         """How near it is to one that is near, in sixteenths up to a half: which of several it is."""
         a, b = self.samples, other.samples
         assert a is not None and b is not None
@@ -108,18 +108,18 @@ class Sketch(NamedTuple):
         apart = float(np.abs(a[finite] - b[finite]).max()) / (float(np.abs(b[finite]).max()) or 1.0)
         return min(8, int(-np.log10(max(apart, 1e-8)))) / 16 if apart < 1 else 0.0
 
-    def is_same(self, other: Sketch) -> bool:
+    def is_same(self, other: TensorFingerprint) -> bool:
         """Whether one that is near differs by rounding only: what departs may come near again later."""
         is_wide = self.figures is None or self.figures.near == _SAME
         return self.digest == other.digest or self.nearness(other) >= (
             _ROUNDED if is_wide else _ROUNDED_SHORT
         )
 
-    def has_elements_of(self, other: Sketch) -> bool:
+    def has_elements_of(self, other: TensorFingerprint) -> bool:
         """Whether both hold the same elements, in any order, but for zeros."""
         return self.bag != 0 and self.bag == other.bag
 
-    def is_shuffled(self, other: Sketch) -> bool:
+    def is_shuffled(self, other: TensorFingerprint) -> bool:
         """Whether both hold the same elements, and not only a few at other places: near each other as many
         are alike."""
         a, b = self.samples, other.samples
@@ -127,7 +127,7 @@ class Sketch(NamedTuple):
             return False
         return bool(np.count_nonzero(a != b) > _MOVED * a.size)
 
-    def is_rearranged(self, other: Sketch) -> bool:
+    def is_rearranged(self, other: TensorFingerprint) -> bool:
         """Whether both seem to hold the same elements, perhaps in another order and with padding."""
         if self.has_elements_of(other):
             return True
@@ -155,11 +155,15 @@ class Figures(NamedTuple):
         return means <= near * self.absmean and ends <= near * float(np.abs(self.ends).max())
 
 
-class Outline(Onlooker):
-    """The outline of a call: what its dispatches make, in their order."""
+PerSide = tuple[list[TensorFingerprint], list[TensorFingerprint]]
+"""Fingerprints of the two calls that are compared."""
+
+
+class CallFingerprints(Onlooker):
+    """Records fingerprints of what its dispatches make in a call, in their order."""
 
     def __init__(self) -> None:
-        self._sketches: dict[tuple[int, int], Sketch] = {}
+        self._fingerprints: dict[tuple[int, int], TensorFingerprint] = {}
 
     def looks_at(self, dispatch: ObservedDispatch) -> None:
         if dispatch.kind != DISPATCH or dispatch.ordinal is None:
@@ -169,7 +173,7 @@ class Outline(Onlooker):
             array = tensor.array
             assert array is not None
             samples = None if tensor.kind is None or array.dtype.kind == "c" else _samples(array)
-            self._sketches[dispatch.ordinal, number] = Sketch(
+            self._fingerprints[dispatch.ordinal, number] = TensorFingerprint(
                 dispatch.ordinal,
                 number,
                 dispatch.name,
@@ -184,8 +188,8 @@ class Outline(Onlooker):
             )
 
     @property
-    def sketches(self) -> list[Sketch]:
-        return [self._sketches[key] for key in sorted(self._sketches)]
+    def fingerprints(self) -> list[TensorFingerprint]:
+        return [self._fingerprints[key] for key in sorted(self._fingerprints)]
 
 
 def _sources(dispatch: ObservedDispatch, ordinal: int) -> tuple[int, ...]:
@@ -244,22 +248,22 @@ def _figures(array: Array) -> Figures | None:
 
 
 def suspects(
-    outlines: tuple[list[Sketch], list[Sketch]],
+    per_side: PerSide,
     since: tuple[int | None, int | None],
     until: tuple[int | None, int | None],
 ) -> str:
     """The dispatches between two places where both make the same, but for those that only lay out in another
     way what the other has as well."""
     texts = []
-    for side, sketches in enumerate(outlines):
+    for side, fingerprints in enumerate(per_side):
         first, last = since[side], until[side]
-        others = _Rearranged(outlines[1 - side])
+        others = _Rearranged(per_side[1 - side])
         names = {
-            sketch.ordinal: sketch.label
-            for sketch in sketches
-            if (first is None or sketch.ordinal > first)
-            and (last is None or sketch.ordinal <= last)
-            and (sketch.ordinal == last or not others.have(sketch))
+            item.ordinal: item.label
+            for item in fingerprints
+            if (first is None or item.ordinal > first)
+            and (last is None or item.ordinal <= last)
+            and (item.ordinal == last or not others.have(item))
         }
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         if names:
@@ -270,18 +274,18 @@ def suspects(
 class _Rearranged:
     """What one program makes, to find what has the same elements in any order."""
 
-    def __init__(self, sketches: list[Sketch]) -> None:
-        self._bags = {sketch.bag for sketch in sketches} - {0}
+    def __init__(self, fingerprints: list[TensorFingerprint]) -> None:
+        self._bags = {item.bag for item in fingerprints} - {0}
         self._figures = sorted(
-            (sketch.figures for sketch in sketches if sketch.figures is not None), key=_greatest
+            (item.figures for item in fingerprints if item.figures is not None), key=_greatest
         )
         self._near = max((figures.near for figures in self._figures), default=0.0)
 
-    def have(self, sketch: Sketch) -> bool:
-        """As :meth:`Sketch.is_rearranged` of any of them."""
-        if sketch.bag in self._bags:
+    def have(self, fingerprint: TensorFingerprint) -> bool:
+        """As :meth:`TensorFingerprint.is_rearranged` of any of them."""
+        if fingerprint.bag in self._bags:
             return True
-        figures = sketch.figures
+        figures = fingerprint.figures
         if figures is None:
             return False
         apart = max(self._near, figures.near) * float(np.abs(figures.ends).max())
@@ -301,32 +305,30 @@ def _samples(array: Array) -> npt.NDArray[np.float64]:
         return np.asarray(flat[places].astype(np.float64))
 
 
-Pair = tuple[Sketch, Sketch]
+Pair = tuple[TensorFingerprint, TensorFingerprint]
 
 
-def related(one: list[Sketch], other: list[Sketch]) -> list[Sketch]:
+def related(one: list[TensorFingerprint], other: list[TensorFingerprint]) -> list[TensorFingerprint]:
     """Those of one side that may be a tensor of the other one, by their values."""
-    digests = {sketch.digest for sketch in other}
+    digests = {item.digest for item in other}
     rearranged = _Rearranged(other)
-    lengths: dict[int, list[tuple[float, Sketch]]] = {}
-    for sketch in other:
-        lengths.setdefault(sketch.size, []).append((_finite_length(sketch), sketch))
+    lengths: dict[int, list[tuple[float, TensorFingerprint]]] = {}
+    for item in other:
+        lengths.setdefault(item.size, []).append((_finite_length(item), item))
     for row in lengths.values():
         row.sort(key=lambda pair: pair[0])
 
-    def is_near_any(sketch: Sketch) -> bool:
-        length, row = _finite_length(sketch), lengths.get(sketch.size, [])
+    def is_near_any(item: TensorFingerprint) -> bool:
+        length, row = _finite_length(item), lengths.get(item.size, [])
         apart = 3 * _NEAR * length
         first = bisect_left(row, length - apart, key=lambda pair: pair[0])
         last = bisect_right(row, length + apart, key=lambda pair: pair[0])
-        return any(sketch.is_near(each) for _, each in row[first:last])
+        return any(item.is_near(each) for _, each in row[first:last])
 
-    return [
-        sketch for sketch in one if sketch.digest in digests or is_near_any(sketch) or rearranged.have(sketch)
-    ]
+    return [item for item in one if item.digest in digests or is_near_any(item) or rearranged.have(item)]
 
 
-def align(one: list[Sketch], other: list[Sketch]) -> tuple[list[Pair], list[Pair]]:
+def align(one: list[TensorFingerprint], other: list[TensorFingerprint]) -> tuple[list[Pair], list[Pair]]:
     """Outputs that are the same tensor in both, in the order of both; and those whose elements are the same
     in another order, which cannot be compared one by one."""
     pairs: list[Pair] = []
@@ -349,8 +351,8 @@ def _unrefuted(
     agreeing: list[Pair],
     rearranged: list[Pair],
     sure: list[Pair],
-    one: list[Sketch],
-    other: list[Sketch],
+    one: list[TensorFingerprint],
+    other: list[TensorFingerprint],
 ) -> list[Pair]:
     """Without those that only look alike by their names, and of which both make something that agrees for
     sure: they are of another layout, or fused with other operations."""
@@ -367,25 +369,25 @@ def _unrefuted(
     ]
 
 
-def used_by(ordinals: set[int], sketches: list[Sketch]) -> set[int]:
+def used_by(ordinals: set[int], fingerprints: list[TensorFingerprint]) -> set[int]:
     """Dispatches of which one of these is made, at once or by others."""
     used = set[int]()
-    for sketch in reversed(sketches):
-        if sketch.ordinal in ordinals or sketch.ordinal in used:
-            used.update(sketch.sources)
+    for item in reversed(fingerprints):
+        if item.ordinal in ordinals or item.ordinal in used:
+            used.update(item.sources)
     return used
 
 
-def _equal(one: list[Sketch], other: list[Sketch]) -> list[tuple[int, int]]:
+def _equal(one: list[TensorFingerprint], other: list[TensorFingerprint]) -> list[tuple[int, int]]:
     """Places of those whose bits agree: the longest such row that is in the order of both."""
     from difflib import SequenceMatcher
 
-    keys = [[(sketch.size, sketch.digest) for sketch in side] for side in (one, other)]
+    keys = [[(item.size, item.digest) for item in side] for side in (one, other)]
     blocks = SequenceMatcher(None, keys[0], keys[1], autojunk=False).get_matching_blocks()
     return [(block.a + step, block.b + step) for block in blocks for step in range(block.size)]
 
 
-def _gap(one: list[Sketch], other: list[Sketch]) -> list[Pair]:
+def _gap(one: list[TensorFingerprint], other: list[TensorFingerprint]) -> list[Pair]:
     """Between two places where bits agree: the best row of those that are near, or of one operation."""
     if not one or not other:
         return []
@@ -414,9 +416,9 @@ def _gap(one: list[Sketch], other: list[Sketch]) -> list[Pair]:
 class _Rating:
     """How much outputs of two programs are alike, by their places; 0 outside of the window."""
 
-    def __init__(self, one: list[Sketch], other: list[Sketch]) -> None:
+    def __init__(self, one: list[TensorFingerprint], other: list[TensorFingerprint]) -> None:
         self._one, self._other = one, other
-        self._lengths = [_length(sketch) for sketch in one], [_length(sketch) for sketch in other]
+        self._lengths = [_length(item) for item in one], [_length(item) for item in other]
         self._found: dict[tuple[int, int], float] = {}
 
     def of(self, i: int, j: int) -> float:
@@ -438,12 +440,13 @@ class _Rating:
         return 1.0 if a.size == b.size and a.type == b.type and a.operation == b.operation != "" else 0.0
 
 
-def _finite_length(sketch: Sketch) -> float:
-    if sketch.samples is None:
+def _finite_length(fingerprint: TensorFingerprint) -> float:
+    if fingerprint.samples is None:
         return 0.0
-    return float(np.sqrt(np.square(sketch.samples[np.isfinite(sketch.samples)]).sum()))
+    return float(np.sqrt(np.square(fingerprint.samples[np.isfinite(fingerprint.samples)]).sum()))
 
 
-def _length(sketch: Sketch) -> float:
+def _length(fingerprint: TensorFingerprint) -> float:
     """The length of the samples as a vector: of two that are near, nearly the same."""
-    return float("nan") if sketch.samples is None else float(np.sqrt(np.square(sketch.samples).sum()))
+    samples = fingerprint.samples
+    return float("nan") if samples is None else float(np.sqrt(np.square(samples).sum()))

@@ -1,4 +1,4 @@
-"""Where two calls depart: what was compared, the first that is beyond the tolerance, and why."""
+"""Compares two calls tensor by tensor, up to the first difference and its reason."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.base.records import NamedTuple
-from jitree.observe.closeness import Closeness, FarElement, Tolerance, changes_of_bits, compare
 from jitree.observe.export_names import TensorKind
 from jitree.observe.layouts import MANY, MOST, find, nearness
 from jitree.observe.regions import overlaps
 from jitree.observe.tensors import ARGUMENT, VALUE, elements_of, has_elements
+from jitree.observe.tolerance import Closeness, FarElement, Tolerance, changes_of_bits, compare
 
 if TYPE_CHECKING:
     import numpy.typing as npt

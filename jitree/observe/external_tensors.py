@@ -1,4 +1,4 @@
-"""Tensors that something else than a program shows while it computes, given to onlookers as dispatches."""
+"""Passes tensors of other runtimes to observers, as if they were dispatches."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 
 from jitree.hal.observing import DISPATCH, DeviceStep
 from jitree.observe.export_names import TensorKind
+from jitree.observe.fingerprints import digest
 from jitree.observe.observation import Onlooker
 from jitree.observe.origins import CallOrigin
-from jitree.observe.outlines import digest
 from jitree.observe.tensors import VALUE, ObservedDispatch, ObservedTensor
 from jitree.types import element_type_of
 
