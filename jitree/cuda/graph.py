@@ -78,7 +78,7 @@ class Graph:
         self._api.launch_graph(self._executable, stream.handle)
 
     def instance(self) -> tuple[tuple[int, int, int, int], array[int]]:
-        """The INSTANCE record of a graph of one part, and what it keeps beside the graph."""
+        """The InstanceRecord of a graph of one part, and what it keeps beside the graph."""
         (nodes,), (parameters,) = self._nodes, self._parameters
         handles = array("q", [int(node) for _, _, node, _ in nodes])
         structures = self._structures.buffer_info()[0]

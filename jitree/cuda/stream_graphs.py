@@ -39,7 +39,7 @@ def make_graphs(stream: Stream, plan: LaunchPlan, kept: object) -> StreamGraphs 
 
 
 class _Chains:
-    """CHAIN records of one shape and what they refer to. Launches that could run side by side, too, come one
+    """ChainRecords of one shape and what they refer to. Launches that could run side by side, too, come one
     after the other."""
 
     def __init__(self, stream: Handle, launches: tuple[Launch, ...], words: array[int]) -> None:
