@@ -98,7 +98,7 @@ class Graph:
         self._api.launch_graph(self._executable, stream.handle)
 
     def instance(self) -> tuple[tuple[int, int, int, int], array[int]]:
-        """Makes the INSTANCE record of a graph of one part. Also gives what it keeps beside the graph."""
+        """Makes the InstanceRecord of a graph of one part. Also gives what it keeps beside the graph."""
         (nodes,), (parameters,) = self._nodes, self._parameters
         handles = array("q", [int(node) for _, _, node, _ in nodes])
         structures = self._structures.buffer_info()[0]
@@ -307,7 +307,7 @@ def make_graphs(stream: Stream, plan: LaunchPlan, kept: object) -> StreamGraphs 
 
 
 class _Chains:
-    """CHAIN records of one shape and what they refer to. Launches that could run side by side, too, come one
+    """ChainRecords of one shape and what they refer to. Launches that could run side by side, too, come one
     after the other."""
 
     def __init__(self, stream: Handle, launches: tuple[Launch, ...], words: array[int]) -> None:

@@ -12,6 +12,7 @@ from weakref import finalize
 
 from jitree.base.endings import guard
 from jitree.base.weak_sets import SharedWeakSet
+from jitree.codegen.record import layout_of
 from jitree.cuda.kernels import BYTES_PER_BLOCK, MAXIMUM_BLOCKS
 from jitree.errors import InternalError, UnimplementedError
 from jitree.hal import watchdog
@@ -24,7 +25,7 @@ from jitree.hal.stream_record import (
     MOST_KNOWN,
     MOST_NEIGHBOURS,
     OWNED_BY_PYTHON,
-    STREAM,
+    StreamRecord,
 )
 from jitree.regs.layout import PLACE_SHIFT
 
@@ -54,7 +55,8 @@ _places: Final = itertools.count(1)
 _refuse: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda _: 1)
 """In place of cuStreamQuery, so that machine code leaves waiting to Python."""
 _neighbours: Final = array("q", bytes(8 * MOST_NEIGHBOURS))
-"""Addresses of STREAM records by place."""
+"""Addresses of StreamRecords by place."""
+_STREAM: Final = layout_of(StreamRecord)
 _WORDS: Final = (
     "owner", "tick", "completed", "batched", "program", "launched", "lends", "failed", "exports",
     "launch_kernel", "query", "known_count", "worked", "exposed", "asking", "owed",
@@ -62,7 +64,7 @@ _WORDS: Final = (
 (
     _OWNER, _TICK, _COMPLETED, _BATCHED, _PROGRAM, _LAUNCHED, _LENDS, _FAILED, _EXPORTS,
     _LAUNCH_KERNEL, _QUERY, _KNOWN_COUNT, _WORKED, _EXPOSED, _ASKING, _OWED,
-) = map(STREAM.word, _WORDS)  # fmt: skip
+) = map(_STREAM.word, _WORDS)  # fmt: skip
 
 
 def _forget(place: int) -> None:
@@ -75,7 +77,7 @@ class StreamShare:
 
     def __init__(self, context: CudaContext, handle: Handle, event: Handle) -> None:
         """``event``: for machine code."""
-        self._words = array("q", bytes(STREAM.size))
+        self._words = array("q", bytes(_STREAM.size))
         self._known = array("q", bytes(KNOWN.size * MOST_KNOWN))
         self.address: int = self._words.buffer_info()[0]
         self.record = QueueRecord(self.address)
@@ -113,7 +115,7 @@ class StreamShare:
         with suppress(UnimplementedError):  # before CUDA 11.8
             values["launch_kernel"] = context.api.address("cuLaunchKernelEx")
         for field, value in (values | self._driver).items():
-            self._words[STREAM.word(field)] = value
+            self._words[_STREAM.word(field)] = value
         return True
 
     @property

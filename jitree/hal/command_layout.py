@@ -35,7 +35,7 @@ EXECUTABLE: Final = Record(
     "executable",
     """
     i64 names             # address of rows (address, length), the name of each function
-    i64 pipelines         # address of the addresses of PIPELINE records, one for each function; 0 = none
+    i64 pipelines         # address of the addresses of PipelineRecords, one for each function; 0 = none
     """,
 )
 """What the extension of an executable's handle entry has."""

@@ -43,15 +43,15 @@ class Executable(abc.ABC):
     """What counts its memory, in a session with limits."""
 
     def publish(self, table: HandleTable, address: int, entry_points: int, names: int) -> None:
-        """Shows machine code its ENTRY_POINT records. The extension has the addresses of names and of
-        PIPELINE records (0 without)."""
+        """Shows machine code its ENTRY_POINT records, and in the extension the addresses of names and of
+        PipelineRecords (0 without)."""
         table.set_extent(address, entry_points, self.function_count)
         extension = (address + table.extension - table.base) >> 3
         table.i64[extension + EXECUTABLE.word("names")] = names
         table.i64[extension + EXECUTABLE.word("pipelines")] = self._pipelines() if self.layouts else 0
 
     def _pipelines(self) -> int:
-        """Address of the addresses of the functions' PIPELINE records, 0 if there is not one for each. They
+        """Address of the addresses of the functions' PipelineRecords, 0 if there is not one for each. They
         last as long as the executable: a loader may give it again, with others."""
         if len(self.layouts) != self.function_count:
             return 0

@@ -5,26 +5,25 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Final
 
-from jitree.base.layout import Record
 from jitree.base.records import NamedTuple
+from jitree.codegen.record import MemoryRecord
 from jitree.hal.command_layout import PUSHED_BINDINGS, pushed_slot
 from jitree.hal.enums import MAXIMUM_CONSTANTS, MAXIMUM_SET_BINDINGS
 from jitree.vmfb.words import TAG_REF_COPY, TAG_VALUE32, TAG_VALUE64, signed
 
 if TYPE_CHECKING:
+    from jitree.codegen.record import i64
     from jitree.hal.allocator import HostMemory
     from jitree.hal.buffer import Buffer
 
-PIPELINE: Final = Record(
-    "pipeline layout",
-    """
-    i64 constant_count    # 32-bit words
-    i64 binding_count
-    i64 bindings          # a bit for each, by its number
-    """,
-)
-"""A pipeline layout as machine code reads it. After it, the words that name the function's constants and
-bindings among the registers of what is pushed, as the words of a call name its arguments."""
+
+class PipelineRecord(MemoryRecord):
+    """A pipeline layout as machine code reads it. After it, the words that name the function's constants and
+    bindings among the registers of what is pushed, as the words of a call name its arguments."""
+
+    constant_count: i64  # 32-bit words
+    binding_count: i64
+    bindings: i64  # a bit for each, by its number
 
 
 def binding_number(set_index: int, binding: int) -> int:
@@ -80,7 +79,7 @@ class PipelineLayout:
 
     @property
     def record(self) -> int:
-        """Address of a PIPELINE record, valid as long as the layout; 0 where a binding has no registers."""
+        """Address of a PipelineRecord, valid as long as the layout; 0 where a binding has no registers."""
         return self._record.buffer_info()[0] if self._has_registers else 0
 
 

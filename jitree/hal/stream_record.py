@@ -13,53 +13,55 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base.layout import Record
 from jitree.base.records import NamedTuple
+from jitree.codegen.record import Atomic, MemoryRecord, layout_of
 
 if TYPE_CHECKING:
     from threading import RLock
 
+    from jitree.codegen.record import i64, u32
     from jitree.hal.semaphore import Semaphore
 
-STREAM: Final = Record(
-    "stream",
-    """
-    i64 owner             # OWNED_BY_*
-    i64 tick              # number of the newest submission
-    i64 completed         # everything up to here is done on the device
-    i64 batched           # submissions in Python's launch batch: they come first
-    i64 place             # the number by which entries name its memory (ENTRY.access)
-    i64 program           # address of the PROGRAM that machine code launched last, and
-    i64 launched          # the number of that submission
-    i64 handle            # of the stream, for the driver
-    i64 context
-    i64 set_current       # addresses of functions of the driver: cuCtxSetCurrent
-    i64 launch_graph      # cuGraphLaunch
-    i64 set_node          # cuGraphExecKernelNodeSetParams
-    i64 launch_kernel     # cuLaunchKernelEx; 0 = there is none
-    i64 copy_to_device    # cuMemcpyHtoDAsync
-    i64 query             # cuStreamQuery
-    i64 record_event      # cuEventRecord
-    i64 wait_for_event    # cuStreamWaitEvent
-    i64 event             # that is recorded when the stream is to wait for another one
-    i64 ordinal           # of the device, as other libraries number it
-    i64 lends             # 1 = machine code has used memory of other libraries
-    i64 failed            # 1 = a list has entered the stream in part, and its next launch was refused
-    i64 exports           # EXPORTED_BY_*: who has given them memory of the device; 0 = none was given
-    i64 block_bytes       # that a thread block of a fill or copy moves at a time
-    i64 most_blocks       # of a fill or copy
-    i64 neighbours        # address of the addresses of such records by place; 0 = none, or closed
-    i64 timed             # address of the PROGRAM of the submission that is timed, which may be gone since
-    i64 timed_tick        # number of that
-    i64 way               # BY_GRAPH or SINGLY: how it was launched
-    i64 known             # address of MOST_KNOWN KNOWN records
-    i64 known_count       # uploads since the newest other submission; number N's is record N % MOST_KNOWN
-    i64 worked            # number of the newest submission that is no upload of an argument's elements
-    i64 exposed           # 1 = other devices use its memory
-    i64 begun             # ticks of the clock when it was, and
-    i64 ended             # when the host found it done; 0 = it has not yet
-    i64 owed              # number of the newest submission that hosts wait for after a call (STATE.owed)
-    i64 asking            # threads of machine code that ask for the stream, which lives as long
-    """,
-)
+
+class StreamRecord(MemoryRecord):
+    """A device's stream."""
+
+    owner: Atomic  # OWNED_BY_*
+    tick: i64  # number of the newest submission
+    completed: i64  # everything up to here is done on the device
+    batched: i64  # submissions in Python's launch batch: they come first
+    place: i64  # the number by which entries name its memory (ENTRY.access)
+    program: ProgramRecord  # address of the ProgramRecord that machine code launched last, and
+    launched: i64  # the number of that submission
+    handle: i64  # of the stream, for the driver
+    context: i64
+    set_current: i64  # addresses of functions of the driver: cuCtxSetCurrent
+    launch_graph: i64  # cuGraphLaunch
+    set_node: i64  # cuGraphExecKernelNodeSetParams
+    launch_kernel: i64  # cuLaunchKernelEx; 0 = there is none
+    copy_to_device: i64  # cuMemcpyHtoDAsync
+    query: i64  # cuStreamQuery
+    record_event: i64  # cuEventRecord
+    wait_for_event: i64  # cuStreamWaitEvent
+    event: i64  # that is recorded when the stream is to wait for another one
+    ordinal: i64  # of the device, as other libraries number it
+    lends: i64  # 1 = machine code has used memory of other libraries
+    failed: i64  # 1 = a list has entered the stream in part, and its next launch was refused
+    exports: i64  # EXPORTED_BY_*: who has given them memory of the device; 0 = none was given
+    block_bytes: i64  # that a thread block of a fill or copy moves at a time
+    most_blocks: i64  # of a fill or copy
+    neighbours: i64  # address of the addresses of such records by place; 0 = none, or closed
+    timed: i64  # address of the ProgramRecord of the submission that is timed, which may be gone since
+    timed_tick: i64  # number of that
+    way: i64  # BY_GRAPH or SINGLY: how it was launched
+    known: i64  # address of MOST_KNOWN KNOWN records
+    known_count: i64  # uploads since the newest other submission; number N's is record N % MOST_KNOWN
+    worked: i64  # number of the newest submission that is no upload of an argument's elements
+    exposed: i64  # 1 = other devices use its memory
+    begun: i64  # ticks of the clock when it was, and
+    ended: i64  # when the host found it done; 0 = it has not yet
+    owed: Atomic  # number of the newest submission that hosts wait for after a call (STATE.owed)
+    asking: Atomic  # threads of machine code that ask for the stream, which lives as long
+
 
 KNOWN: Final = Record(
     "known",
@@ -71,6 +73,12 @@ KNOWN: Final = Record(
 )
 """What an upload has written to memory that nothing else has been told of before it: where nothing but
 uploads has been submitted since, the host knows what is there."""
+
+
+class KnownRecord(MemoryRecord, layout=KNOWN):
+    """One of them."""
+
+
 MOST_KNOWN: Final = 8
 MOST_KNOWN_BYTES: Final = 8 * 32
 
@@ -90,40 +98,42 @@ BY_GRAPH: Final = 0
 SINGLY: Final = 1
 """Ways in which it launches a command list that is nearly as in the last runs."""
 
-PROGRAM: Final = Record(
-    "program",
-    """
-    i64 next              # in its bucket
-    i64 hash
-    i64 row_count
-    i64 shapes            # address of SHAPE records, one a row
-    i64 launch_count
-    i64 firsts            # address of the i64 number of each launch's first word, and of that after all
-    i64 instances         # address of two INSTANCE records
-    i64 latest            # offset there of the one that was launched last
-    i64 chains            # address of two CHAIN records
-    i64 latest_chain      # offset there of the one that was launched last
-    i64 changes           # times that a graph would have been changed and the device had nothing to do
-    i64 graph_time        # ticks that it then took with a graph, lately at least; 0 = not known
-    i64 single_time       # and launched one by one
-    """,
-)
-"""Command lists that differ in addresses, lengths, constants and grids only. What differs are the words of a
-submission: of each launch the parameters, then the grid in two words, x and y in the first one."""
 
-SHAPE: Final = Record("shape", "i64 kind\ni64 entry")
-"""A row: the kind, from bit 16 on the number of operands and from bit 32 on that of constants; the entry
-point of a dispatch."""
+class ProgramRecord(MemoryRecord):
+    """Command lists that differ in addresses, lengths, constants and grids only. What differs are the words
+    of a submission: of each launch the parameters, then the grid in two words, x and y in the first one."""
 
-INSTANCE: Final = Record(
-    "instance",
-    """
-    i64 executable        # an executable graph
-    i64 words             # address of the words of its last run, where the driver reads parameters
-    i64 nodes             # address of each launch's i64 node in the graph
-    i64 structures        # address of a KERNEL_NODE record for each launch
-    """,
-)
+    next: ProgramRecord  # in its bucket
+    hash: i64
+    row_count: i64
+    shapes: Shape  # address of Shape records, one a row
+    launch_count: i64
+    firsts: i64  # address of the i64 number of each launch's first word, and of that after all
+    instances: InstanceRecord  # address of two InstanceRecords
+    latest: i64  # offset there of the one that was launched last
+    chains: ChainRecord  # address of two ChainRecords
+    latest_chain: i64  # offset there of the one that was launched last
+    changes: i64  # times that a graph would have been changed and the device had nothing to do
+    graph_time: i64  # ticks that it then took with a graph, lately at least; 0 = not known
+    single_time: i64  # and launched one by one
+
+
+class Shape(MemoryRecord):
+    """A row: the kind, from bit 16 on the number of operands and from bit 32 on that of constants; the entry
+    point of a dispatch."""
+
+    kind: i64
+    entry: i64
+
+
+class InstanceRecord(MemoryRecord):
+    """An executable graph."""
+
+    executable: i64  # an executable graph
+    words: i64  # address of the words of its last run, where the driver reads parameters
+    nodes: i64  # address of each launch's i64 node in the graph
+    structures: i64  # address of a KERNEL_NODE record for each launch
+
 
 KERNEL_NODE: Final = Record(
     "kernel node",
@@ -146,42 +156,41 @@ KERNEL_NODE: Final = Record(
 """CUDA_KERNEL_NODE_PARAMS_v2 of cuda.h."""
 assert KERNEL_NODE.size == 72
 
-CHAIN: Final = Record(
-    "chain",
-    """
-    i64 words             # address of the words of its last run, where the driver reads parameters
-    i64 launches          # address of a LAUNCH record for each launch
-    """,
-)
-"""For launches one by one, which the device begins with while others are still prepared."""
 
-LAUNCH: Final = Record(
-    "launch",
-    """
-    u32 x                 # blocks
-    u32 y
-    u32 z
-    u32 block_x           # threads
-    u32 block_y
-    u32 block_z
-    u32 shared_memory
-    u32 padding
-    i64 stream
-    i64 attributes        # address of attributes
-    i64 attribute_count
-    i64 function
-    i64 parameters        # address of the addresses of the parameters
-    """,
-)
-"""CUlaunchConfig of cuda.h, up to ``attribute_count``; function and parameters are arguments of their own."""
-assert LAUNCH.offsets["function"] == 56
+class ChainRecord(MemoryRecord):
+    """For launches one by one, which the device begins with while others are still prepared."""
+
+    words: i64  # address of the words of its last run, where the driver reads parameters
+    launches: LaunchRecord  # address of a LaunchRecord for each launch
+
+
+class LaunchRecord(MemoryRecord):
+    """CUlaunchConfig of cuda.h, up to ``attribute_count``; function and parameters are arguments of their
+    own."""
+
+    x: u32  # blocks
+    y: u32
+    z: u32
+    block_x: u32  # threads
+    block_y: u32
+    block_z: u32
+    shared_memory: u32
+    padding: u32
+    stream: i64
+    attributes: i64  # address of attributes
+    attribute_count: i64
+    function: i64
+    parameters: i64  # address of the addresses of the parameters
+
+
+assert layout_of(LaunchRecord)["function"] == 56
 
 BUCKETS: Final = 64
 """Words of a table of programs: addresses of the first ones, by the low bits of ``hash``."""
 
 
 class StreamGraphs(NamedTuple):
-    """Holds what a command buffer does, for a PROGRAM."""
+    """Holds what a command buffer does, for a ProgramRecord."""
 
     launch_count: int
     firsts: int
@@ -199,7 +208,7 @@ class Programs(Protocol):
 
 
 class StreamCode(NamedTuple):
-    """Functions of machine code that take the address of a STREAM record."""
+    """Functions of machine code that take the address of a StreamRecord."""
 
     take_over: Callable[[int], int]
     """Gives 1 when the stream is Python's, 0 while machine code submits."""

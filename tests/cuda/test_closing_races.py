@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from jitree import Session
+from jitree.codegen.record import layout_of
 from jitree.cuda.device import CudaDevice
 from jitree.errors import FailedPreconditionError, StatusCode, StatusError
 from jitree.hal.fence import Fence
-from jitree.hal.stream_record import STREAM
+from jitree.hal.stream_record import StreamRecord
 from tests.cuda.fake import FakeDriver
 from tests.cuda.ordering import TIMEOUT, allocate, fill
 from tests.cuda.programs import LENDING, PROGRAM_KERNELS
@@ -157,14 +158,14 @@ def test_a_stream_outlives_a_neighbour_that_asks(
 def test_machine_code_asks_no_more_when_collectives_end_late(fake: FakeDriver, other: CudaDevice) -> None:
     """Their thread lets it ask again; the device was closed meanwhile."""
     share = other.stream.share
-    asks = share._words[STREAM.word("query")]
+    asks = share._words[layout_of(StreamRecord).word("query")]
     share.refuse_waits()
-    refuses = share._words[STREAM.word("query")]
+    refuses = share._words[layout_of(StreamRecord).word("query")]
     share.allow_waits()
-    assert share._words[STREAM.word("query")] == asks != refuses
+    assert share._words[layout_of(StreamRecord).word("query")] == asks != refuses
     other.close()
     share.allow_waits()
-    assert share._words[STREAM.word("query")] == refuses
+    assert share._words[layout_of(StreamRecord).word("query")] == refuses
 
 
 def test_a_thread_that_waits_is_called_back_by_none_that_stays(fake: FakeDriver) -> None:

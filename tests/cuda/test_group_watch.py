@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from jitree import Module, Session
+from jitree.codegen.record import layout_of
 from jitree.cuda import nccl
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.nccl import IDENTIFIER_SIZE
@@ -21,7 +22,7 @@ from jitree.errors import CancelledError, DeadlineExceededError, StatusError, Un
 from jitree.hal.groups.presence import FAILED, LEFT, Presence
 from jitree.hal.groups.rendezvous import ADDRESS_VARIABLE, EnvironmentProvider, FixedProvider
 from jitree.hal.local.queue_record import QUEUE
-from jitree.hal.stream_record import STREAM
+from jitree.hal.stream_record import StreamRecord
 from tests.cuda.fake import FakeDriver
 from tests.cuda.fake_nccl import FakeNccl
 from tests.cuda.test_members import PROGRAM, data
@@ -226,7 +227,7 @@ def test_machine_code_does_not_wait_by_itself_meanwhile(
 def _waits(device: CudaDevice) -> bool:
     """Whether machine code would call the driver to wait."""
     record = ctypes.c_int64.from_address(device.queue_record() + QUEUE["stream"]).value
-    function = ctypes.c_void_p.from_address(record + STREAM["query"]).value
+    function = ctypes.c_void_p.from_address(record + layout_of(StreamRecord)["query"]).value
     return function == device.context.api.address("cuStreamQuery")
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from jitree.hal.stream_record import BY_GRAPH, PROGRAM, STREAM
+from jitree.codegen.record import layout_of
+from jitree.hal.stream_record import BY_GRAPH, ProgramRecord, StreamRecord
 from jitree.modules.hal.native import launches
-from jitree.modules.hal.native.records import ProgramRecord, StreamRecord
 from tests.cuda.test_chains import GRAPH, LAUNCHES, Calls
 from tests.cuda.test_chains import SINGLY as LAUNCH
 
@@ -19,7 +19,10 @@ class Timed:
     """A stream and a program whose runs take as long as the test says."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._words = array("q", bytes(STREAM.size)), array("q", bytes(PROGRAM.size))
+        self._words = (
+            array("q", bytes(layout_of(StreamRecord).size)),
+            array("q", bytes(layout_of(ProgramRecord).size)),
+        )
         self.stream = StreamRecord(self._words[0].buffer_info()[0])
         self.program = ProgramRecord(self._words[1].buffer_info()[0])
         self.now = 1
@@ -100,7 +103,7 @@ def test_a_program_that_is_gone_is_left_alone(timed: Timed) -> None:
     launches.is_sooner_singly(timed.stream, timed.program)
     timed.stream.tick, timed.now = 1, 50
     launches.note_end(timed.stream, 1)
-    words = array("q", bytes(PROGRAM.size))
+    words = array("q", bytes(layout_of(ProgramRecord).size))
     launches.is_sooner_singly(timed.stream, ProgramRecord(words.buffer_info()[0]))
     timed.program.changes = 0
     launches.is_sooner_singly(timed.stream, timed.program)

@@ -16,7 +16,7 @@ QUEUE: Final = Record(
     i64 immediate         # ticks that a call which must not be held up may spend on a list; ANY_COST
     i64 inline_limit          # ticks that a call may spend while others wait for its session
     i64 local_memory      # bytes of local memory that a workgroup may have, 0 = as many as it needs
-    i64 stream            # address of the STREAM record (hal/stream_record.py) for lists; 0 = they run here
+    i64 stream            # address of the StreamRecord (hal/stream_record.py) for lists; 0 = they run here
     i64 log               # address of the LOG record that is told of rows; 0 = none
     i64 alone             # 1 = open, but for a team: a thread may execute what it does alone
     """,
@@ -52,7 +52,7 @@ class QueueRecord:
     __slots__ = ("_lock", "_reasons", "_words", "address")
 
     def __init__(self, stream: int = 0) -> None:
-        """Closed as UNSUPPORTED. ``stream``: of the STREAM record."""
+        """Closed as UNSUPPORTED. ``stream``: of the StreamRecord."""
         self._lock = guard()  # a forgotten device closes it wherever the garbage collector runs
         self._reasons = {UNSUPPORTED}
         self._words = array("q", bytes(QUEUE.size))

@@ -8,13 +8,22 @@ from __future__ import annotations
 from jitree.codegen.primitives import call, load64, store64
 from jitree.codegen.record import place_of
 from jitree.hal.command_buffer import CommandBufferMode, CommandCategory
-from jitree.hal.command_layout import KIND_BARRIER, KIND_COPY, KIND_FILL, KIND_UPDATE, PATCH, SLOT
+from jitree.hal.command_layout import KIND_BARRIER, KIND_COPY, KIND_FILL, KIND_UPDATE
 from jitree.hal.enums import MAXIMUM_UPDATE, QUEUE_AFFINITY_ANY, BufferUsage, MemoryAccess
 from jitree.hal.local.executor.records import Command, row_at
 from jitree.modules.hal.native.buffers import is_reachable, keeper, place_number, range_length
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release_recording, sweep
 from jitree.modules.hal.native.layout import DATA, KEPT, OPERANDS, PATCHES, ROWS, SLOTS
-from jitree.modules.hal.native.records import BindingSlot, Entry, HandlePoolRecord, Patch, Recording, State
+from jitree.modules.hal.native.records import (
+    PATCH_SIZE,
+    SLOT_SIZE,
+    BindingSlot,
+    Entry,
+    HandlePoolRecord,
+    Patch,
+    Recording,
+    State,
+)
 from jitree.modules.hal.native.registers import (
     REFUSED,
     argument_count,
@@ -36,8 +45,6 @@ _SOURCE = int(BufferUsage.TRANSFER_SOURCE)
 _TARGET = int(BufferUsage.TRANSFER_TARGET)
 _READ = int(MemoryAccess.READ)
 _WRITE = int(MemoryAccess.WRITE)
-PATCH_SIZE = PATCH.size
-SLOT_SIZE = SLOT.size
 NO_SLOT = -1
 """Refused where a buffer is null."""
 

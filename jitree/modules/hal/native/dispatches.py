@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jitree.codegen.primitives import below, load8, load32, load64, store32, store64
-from jitree.codegen.record import place_of
+from jitree.codegen.record import layout_of, place_of
 from jitree.hal.command_buffer import CommandCategory, DispatchFlags
 from jitree.hal.command_layout import (
     BINDING_ALIGNMENT,
@@ -17,7 +17,7 @@ from jitree.hal.command_layout import (
 )
 from jitree.hal.enums import MAXIMUM_BINDINGS, MAXIMUM_CONSTANTS, MAXIMUM_SET_BINDINGS
 from jitree.hal.local.executor.records import KernelEntry, row_at
-from jitree.hal.pipeline_layout import PIPELINE
+from jitree.hal.pipeline_layout import PipelineRecord
 from jitree.modules.hal.native.buffers import is_reachable, keeper, range_length
 from jitree.modules.hal.native.commands import (
     add_range,
@@ -29,7 +29,7 @@ from jitree.modules.hal.native.commands import (
     use_slot,
 )
 from jitree.modules.hal.native.layout import CONSTANTS, PUSHED
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord, PipelineRecord, Recording, State
+from jitree.modules.hal.native.records import Entry, HandlePoolRecord, Recording, State
 from jitree.modules.hal.native.registers import (
     REFUSED,
     argument_count,
@@ -52,7 +52,7 @@ _ARGUMENT_FLAGS = int(
 COUNT_MASK = 0xFFFFFFFF
 _NAMES = EXECUTABLE["names"]
 _PIPELINES = EXECUTABLE["pipelines"]
-_WORDS = PIPELINE.size
+_WORDS = layout_of(PipelineRecord).size
 _PUSHED_VALUES, _PUSHED_REFS = PUSHED["values"], PUSHED["refs"]
 _MAXIMUM_BLOCKS_X = (1 << 31) - 1
 """The most blocks of a grid in x on a GPU; y is limited as z is."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jitree.codegen.primitives import apart, call, load64, stack, store64, unlikely
 from jitree.codegen.record import atomic_store, place_of
 from jitree.hal.command_buffer import CommandBufferMode
-from jitree.hal.command_layout import JOB, KIND_COPY, LIST, PATCH, SLOT
+from jitree.hal.command_layout import JOB, KIND_COPY, LIST
 from jitree.hal.local.executor.records import (
     SHARE_SIZE,
     Job,
@@ -26,7 +26,16 @@ from jitree.modules.hal.native.layout import (
     ROWS,
     SHORT,
 )
-from jitree.modules.hal.native.records import BindingSlot, HandlePoolRecord, Patch, Queue, Recording, State
+from jitree.modules.hal.native.records import (
+    PATCH_SIZE,
+    SLOT_SIZE,
+    BindingSlot,
+    HandlePoolRecord,
+    Patch,
+    Queue,
+    Recording,
+    State,
+)
 from jitree.modules.hal.native.registers import (
     DONE,
     REFUSED,
@@ -42,8 +51,6 @@ from jitree.regs.layout import OWNER_CODE, PATIENT, PROMPT
 
 JOB_SIZE = JOB.size
 LIST_SIZE = LIST.size
-PATCH_SIZE = PATCH.size
-SLOT_SIZE = SLOT.size
 _ONE_SHOT = int(CommandBufferMode.ONE_SHOT)
 _INLINE = int(CommandBufferMode.ALLOW_INLINE_EXECUTION)
 MOST_OPERANDS = OPERANDS * LARGEST_SCALE

@@ -15,8 +15,10 @@ from jitree.hal.stream_record import (
     MOST_KNOWN_BYTES,
     OWNED_BY_CODE,
     SUBMITTING,
+    KnownRecord,
+    StreamRecord,
 )
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord, KnownRecord, Queue, StreamRecord
+from jitree.modules.hal.native.records import Entry, HandlePoolRecord, Queue
 from jitree.regs.layout import LINK_POOLED, OWNER_CODE
 
 _KNOWN_SIZE = KNOWN.size

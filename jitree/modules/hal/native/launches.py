@@ -11,13 +11,19 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import call_int, lesser, load64, store32, store64
 from jitree.codegen.processor import ticks
-from jitree.codegen.record import place_of
-from jitree.hal.stream_record import BY_GRAPH, CHAIN, LAUNCH, SINGLY
-from jitree.modules.hal.native.records import ChainRecord, LaunchRecord, ProgramRecord, StreamRecord
+from jitree.codegen.record import layout_of, place_of
+from jitree.hal.stream_record import (
+    BY_GRAPH,
+    SINGLY,
+    ChainRecord,
+    LaunchRecord,
+    ProgramRecord,
+    StreamRecord,
+)
 
-CHAIN_SIZE = CHAIN.size
-LAUNCH_SIZE = LAUNCH.size
-_GRID = LAUNCH["x"]
+CHAIN_SIZE = layout_of(ChainRecord).size
+LAUNCH_SIZE = layout_of(LaunchRecord).size
+_GRID = layout_of(LaunchRecord)["x"]
 _MASK = 0xFFFFFFFF
 FIRST_TRIAL = 8
 """Lists of a shape after which the other way is tried twice, and again whenever they are twice as many."""

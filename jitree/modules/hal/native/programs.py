@@ -101,7 +101,7 @@ class ProgramTable:
 
 
 def _shapes(commands: ListCommandBuffer) -> tuple[array[int], int]:
-    """SHAPE records, and their hash as machine code computes it."""
+    """Shape records, and their hash as machine code computes it."""
     rows = commands.commands
     shapes, found = array("q"), rows.row_count
     for row in rows.decoded_rows():

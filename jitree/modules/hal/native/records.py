@@ -1,24 +1,35 @@
-"""Name the fields of records that imports and calls share in machine code."""
+"""Name the fields of records that imports and calls share in machine code.
+
+Records that no session needs at its start have their layout from their class (``hal/stream_record.py``).
+"""
 
 from __future__ import annotations
 
-from jitree.codegen.record import Atomic, MemoryRecord
+from typing import Final
+
+from jitree.codegen.record import MemoryRecord
 from jitree.hal.command_layout import PATCH, SLOT
 from jitree.hal.local.executor.records import Functions, List, ThreadTeam
 from jitree.hal.local.queue_record import QUEUE
-from jitree.hal.pipeline_layout import PIPELINE
-from jitree.hal.stream_record import CHAIN, INSTANCE, KNOWN, LAUNCH, PROGRAM, SHAPE, STREAM
+from jitree.hal.stream_record import StreamRecord as StreamRecord
 from jitree.modules.hal.native.layout import HANDLE_POOL, RECORDING
 from jitree.regs.access import Entry as Entry
 from jitree.regs.layout import STATE
 
+PATCH_SIZE: Final = PATCH.size
+SLOT_SIZE: Final = SLOT.size
+
 
 class State(MemoryRecord, layout=STATE):
+    """A machine: what it has of its handle table."""
+
     handle_pool: HandlePoolRecord
     released: Entry
 
 
 class HandlePoolRecord(MemoryRecord, layout=HANDLE_POOL):
+    """Pools of a handle table; 0 in all fields but type numbers until Python has filled them."""
+
     blank: Entry
     dead: Entry
     lists: Entry
@@ -29,56 +40,22 @@ class HandlePoolRecord(MemoryRecord, layout=HANDLE_POOL):
 
 
 class Recording(MemoryRecord, layout=RECORDING):
+    """A command buffer that machine code records."""
+
     list: List
     next: Recording
 
 
-class PipelineRecord(MemoryRecord, layout=PIPELINE):
-    pass
-
-
 class Patch(MemoryRecord, layout=PATCH):
-    pass
+    """A range of a command that a submission has in a slot."""
 
 
 class BindingSlot(MemoryRecord, layout=SLOT):
-    pass
+    """What a submission must have in a slot."""
 
 
 class Queue(MemoryRecord, layout=QUEUE):
+    """A device's queue, in which machine code submits."""
+
     team: ThreadTeam
     stream: StreamRecord
-
-
-class StreamRecord(MemoryRecord, layout=STREAM):
-    owner: Atomic
-    owed: Atomic
-    asking: Atomic
-    program: ProgramRecord
-
-
-class ProgramRecord(MemoryRecord, layout=PROGRAM):
-    next: ProgramRecord
-    shapes: Shape
-    instances: InstanceRecord
-    chains: ChainRecord
-
-
-class KnownRecord(MemoryRecord, layout=KNOWN):
-    pass
-
-
-class InstanceRecord(MemoryRecord, layout=INSTANCE):
-    pass
-
-
-class ChainRecord(MemoryRecord, layout=CHAIN):
-    launches: LaunchRecord
-
-
-class LaunchRecord(MemoryRecord, layout=LAUNCH):
-    pass
-
-
-class Shape(MemoryRecord, layout=SHAPE):
-    pass

@@ -18,39 +18,33 @@ from jitree.codegen.primitives import (
     store32,
     store64,
 )
-from jitree.codegen.record import atomic_load, atomic_replace, atomic_store, place_of
+from jitree.codegen.record import atomic_load, atomic_replace, atomic_store, layout_of, place_of
 from jitree.hal.command_layout import KIND_BARRIER, KIND_COPY, KIND_DISPATCH, KIND_FILL, KIND_UPDATE
 from jitree.hal.local.executor.records import Command, List, next_row
 from jitree.hal.stream_record import (
     BUCKETS,
-    INSTANCE,
     KERNEL_NODE,
     LEGACY_STREAM,
     OWNED_BY_CODE,
     OWNED_BY_PYTHON,
-    SHAPE,
     SUBMITTING,
+    ChainRecord,
+    InstanceRecord,
+    ProgramRecord,
+    Shape,
+    StreamRecord,
 )
 from jitree.modules.hal.native.buffers import take_storage
 from jitree.modules.hal.native.entries import STATE_RELEASED, release
 from jitree.modules.hal.native.known import forget, remember
 from jitree.modules.hal.native.launches import CHAIN_SIZE, is_sooner_singly, launch_singly
 from jitree.modules.hal.native.layout import POOL_COUNT
-from jitree.modules.hal.native.records import (
-    ChainRecord,
-    Entry,
-    HandlePoolRecord,
-    InstanceRecord,
-    ProgramRecord,
-    Shape,
-    State,
-    StreamRecord,
-)
+from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State
 from jitree.modules.hal.native.registers import DONE, REFUSED
 
-INSTANCE_SIZE = INSTANCE.size
+INSTANCE_SIZE = layout_of(InstanceRecord).size
 NODE_SIZE = KERNEL_NODE.size
-SHAPE_SIZE = SHAPE.size
+SHAPE_SIZE = layout_of(Shape).size
 _GRID = KERNEL_NODE["x"]
 _MASK = 0xFFFFFFFF
 _PRIME = 0x01000193
@@ -212,12 +206,12 @@ def waits(stream: StreamRecord, later: int, earlier: int) -> bool:
 
 
 def shape_of(row: Command) -> int:
-    """``SHAPE.kind`` of a row."""
+    """``Shape.kind`` of a row."""
     return row.kind | row.operand_count << 16 | row.constant_count << 32
 
 
 def entry_of(row: Command) -> int:
-    """``SHAPE.entry`` of a row."""
+    """``Shape.entry`` of a row."""
     if row.kind == KIND_DISPATCH:
         return place_of(row.entry)
     return 0
