@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from jitree.api.array import Array
+from jitree.api.array_conversion import OtherKind
 from jitree.api.calls.declaration import without_twins
 from jitree.api.calls.refusal import describe
 from jitree.api.calls.tensor_packing import as_array
 from jitree.api.function import Function
-from jitree.api.other_kinds import OtherKind
 from jitree.base.arguments import items
 from jitree.compare.peers.base import Peer
 from jitree.compare.peers.callables import CallablePeer

@@ -1,4 +1,7 @@
-"""Sessions whose programs run in a separate process."""
+"""Runs the programs of a session in a separate process.
+
+Modules and functions here stand for those of the child, and have a part of what they have.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,22 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from jitree.api.builtin_modules import chosen
 from jitree.api.calls.declaration import TIMEOUT
 from jitree.api.function import Function
-from jitree.api.limits import LOAD_TIME, TIME, Limits, check, limited_content
+from jitree.api.load_order import chosen
 from jitree.api.module import Module
-from jitree.api.process import messages, values
-from jitree.api.process.stand_in import StandIn
+from jitree.api.process import messages
 from jitree.api.process.worker import Child
-from jitree.api.sandbox import WORD, refuse_machine_code, require_local
+from jitree.api.sandbox import (
+    LOAD_TIME,
+    TIME,
+    WORD,
+    Limits,
+    check,
+    limited_content,
+    refuse_machine_code,
+    require_local,
+)
 from jitree.api.session_arguments import (
     Compiled,
     host_array,
@@ -27,6 +37,7 @@ from jitree.api.session_arguments import (
 )
 from jitree.base.arguments import is_one_of, shown
 from jitree.base.copying import copy_of, room_for
+from jitree.base.endings import Unique
 from jitree.base.scopes import Scope, deadline
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.gate import CANCELS, ContextGate, Entrance
@@ -50,6 +61,26 @@ if TYPE_CHECKING:
 
 _Functions = dict[str, tuple[str, list[str], list[tuple[str, str]], list[tuple[str, str]]]]
 """By name, declarations, names of arguments and what :attr:`jitree.api.function.Function.passed` gives."""
+
+
+class MissingError(UnimplementedError, AttributeError):
+    """``hasattr`` is false, and who asks without looking is told what to do."""
+
+
+class StandIn(Unique):
+    """Has a part of what an object of another class has in a session without a process."""
+
+    _replaced: type
+    """That class."""
+
+    def __getattr__(self, name: str) -> Any:
+        """UNIMPLEMENTED for what only objects of the other class have."""
+        if name.startswith("_") or not hasattr(self._replaced, name):
+            raise AttributeError(f"a {type(self).__name__} has no attribute '{name}'")
+        raise MissingError(
+            f"{self._replaced.__name__.lower()}.{name}: the program is in the process of the sandbox, and "
+            "there is no such thing outside of it; use sandbox=True, or a session without a sandbox"
+        )
 
 
 class ProcessSession(StandIn):
@@ -181,12 +212,12 @@ class ProcessSession(StandIn):
     ) -> Any:
         """What a function gives for arrays, numbers and None."""
         head: dict[str, Any] = {"call": [function.module.place, function.name], "named": [*named]}
-        parts = values.pack((*arguments, *named.values()), "arguments", head)
+        parts = messages.pack((*arguments, *named.values()), "arguments", head)
         with deadline(timeout), self._entered(self._limits.time):
             worker = self._alive()
             answer = worker.ask(head, parts, f"while {function.full_name} ran")
             try:
-                results = values.unpack(answer.head.get("results"), answer.data)
+                results = messages.unpack(answer.head.get("results"), answer.data)
             except DataLossError as error:
                 raise _wrong(worker) from error
             if self._limits.output is not None and sum(map(_size, results)) > self._limits.output:
@@ -224,7 +255,7 @@ class ProcessSession(StandIn):
         """The child; a new one with the modules that were loaded if the last one has ended."""
         if self._worker is None or not self._worker.is_alive:
             self._end_worker()
-            head, given = values.pack_parameters(self._parameters)
+            head, given = messages.pack_parameters(self._parameters)
             size = sum(part.nbytes for part in given)
             own = self._device, self._limits, self._guard_pages, self._arithmetic
             worker = Child(*own, size, self._builtins)

@@ -1,4 +1,4 @@
-"""How children are started: by a process that has imported all that they need, and forks itself for each."""
+"""Starts the fork server, and asks it for children."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jitree.codegen.image.packages import folders_of
 from jitree.codegen.image.place import VARIABLE, place
 from jitree.errors import UnavailableError, pass_interruption
 
-_PROGRAM: Final = Path(__file__).with_name("starter.py")
+_PROGRAM: Final = Path(__file__).with_name("fork_server.py")
 _PACKAGES: Final = ("jitree", "numpy", "ml_dtypes")
 
 

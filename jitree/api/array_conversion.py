@@ -1,4 +1,4 @@
-"""Results as arrays of another library: ``module.fn.to("torch")``."""
+"""Converts results to arrays of another library: ``module.fn.to("torch")``."""
 
 from __future__ import annotations
 
