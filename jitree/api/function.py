@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from jitree.api.array_conversion import OtherKind
+    from jitree.api.array_conversion import ConvertingFunction
     from jitree.api.calls.argument_order import ArgumentOrder
     from jitree.api.calls.overlaps import Pairs
     from jitree.api.calls.packing import Unpacker
@@ -417,11 +417,11 @@ class Function(Remade):
         Functions that were not compiled to be asynchronous are waited for."""
         return self(*arguments, **named)
 
-    def to(self, kind: str) -> OtherKind:
+    def to(self, kind: str) -> ConvertingFunction:
         """The function with arrays of another library as results: "torch", "numpy", "cupy" or "jax"."""
-        from jitree.api.array_conversion import OtherKind  # only callers that use another library need it
+        from jitree.api.array_conversion import ConvertingFunction  # few callers use another library
 
-        return OtherKind(self, kind)
+        return ConvertingFunction(self, kind)
 
     def _pack(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> list[object]:
         require_interpreter()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from jitree.api.array import Array
-from jitree.api.array_conversion import OtherKind
+from jitree.api.array_conversion import ConvertingFunction
 from jitree.api.calls.declaration import without_twins
 from jitree.api.calls.refusal import describe
 from jitree.api.calls.tensor_packing import as_array
@@ -67,7 +67,7 @@ Side: TypeAlias = ProgramSide | Peer
 
 def side_of(name: str, given: SideLike, function: str | None, options: Mapping[str, Any]) -> Side:
     """INVALID_ARGUMENT for what cannot be called; ``name`` is that of the argument."""
-    if isinstance(given, OtherKind):
+    if isinstance(given, ConvertingFunction):
         given = given.function
     if isinstance(given, Function):
         return FunctionSide(given)

@@ -305,7 +305,7 @@ def test_the_process_of_a_sandbox_takes_the_same_folder(
     session_arguments.choose_cache(tmp_path / "chosen" if is_usable else "/dev/null")
     monkeypatch.setattr(subprocess, "Popen", start)
     with pytest.raises(OSError, match="none is started"):
-        fork_client.Starter().start()
+        fork_client.ForkServer().start()
     assert given[place.VARIABLE] == str(tmp_path / "chosen" if is_usable else own)
 
 

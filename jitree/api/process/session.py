@@ -67,7 +67,7 @@ class MissingError(UnimplementedError, AttributeError):
     """``hasattr`` is false, and who asks without looking is told what to do."""
 
 
-class StandIn(Unique):
+class RemoteProxy(Unique):
     """Has a part of what an object of another class has in a session without a process."""
 
     _replaced: type
@@ -83,7 +83,7 @@ class StandIn(Unique):
         )
 
 
-class ProcessSession(StandIn):
+class ProcessSession(RemoteProxy):
     """What :class:`jitree.Session` is with ``sandbox="process"``. Results are numpy arrays that cannot be
     written, over memory that the child has shared."""
 
@@ -300,7 +300,7 @@ class _Gate(ContextGate):
         """There are no direct calls to allow."""
 
 
-class ProcessModule(StandIn):
+class ProcessModule(RemoteProxy):
     """A module that the child has loaded; its functions are attributes and items."""
 
     _replaced = Module
@@ -336,7 +336,7 @@ class ProcessModule(StandIn):
         return self[name] if name in self._functions else super().__getattr__(name)
 
 
-class ProcessFunction(StandIn):
+class ProcessFunction(RemoteProxy):
     """A function of such a module."""
 
     _replaced = Function
