@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from jitree.api.custom_types import i32 as i32
     from jitree.api.custom_types import i64 as i64
     from jitree.api.function import Function as Function
-    from jitree.api.inspection import ModuleSummary as ModuleSummary
-    from jitree.api.inspection import inspect as inspect
-    from jitree.api.limits import Limits as Limits
     from jitree.api.module import Call as Call
     from jitree.api.module import Module as Module
     from jitree.api.program import Program as Program
+    from jitree.api.program_files import ModuleSummary as ModuleSummary
+    from jitree.api.program_files import inspect as inspect
+    from jitree.api.sandbox import Limits as Limits
     from jitree.api.session import Instance as Instance
     from jitree.api.session import Session as Session
     from jitree.api.session import load as load
@@ -56,10 +56,10 @@ _LAZY = {
     "Difference": "jitree.compare.differences",
     "Function": "jitree.api.function",
     "Instance": "jitree.api.session",
-    "Limits": "jitree.api.limits",
+    "Limits": "jitree.api.sandbox",
     "LoneDispatch": "jitree.compare.lone_dispatch",
     "Module": "jitree.api.module",
-    "ModuleSummary": "jitree.api.inspection",
+    "ModuleSummary": "jitree.api.program_files",
     "Program": "jitree.api.program",
     "HostExport": "jitree.dispatch.host_export",
     "HostModule": "jitree.dispatch.host_module",
@@ -73,7 +73,7 @@ _LAZY = {
     "f64": "jitree.api.custom_types",
     "i32": "jitree.api.custom_types",
     "i64": "jitree.api.custom_types",
-    "inspect": "jitree.api.inspection",
+    "inspect": "jitree.api.program_files",
     "load": "jitree.api.session",
     "reduce": "jitree.compare.reduction",
 }

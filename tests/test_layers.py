@@ -77,12 +77,12 @@ SELDOM = {
     "jitree.vmfb.instructions", "jitree.vmfb.superinstructions", "jitree.regs.list",
     "jitree.hal.command_buffer",
     "jitree.hal.objects", "jitree.hal.recording", "jitree.hal.exchange", "jitree.hal.local.transfer",
-    "jitree.base.callbacks", "jitree.api.calls.number_packing", "jitree.api.calls.list_packing",
+    "jitree.base.callbacks", "jitree.api.calls.number_packing",
     "jitree.loaders.fatelf", "jitree.codegen.image.generated", "jitree.hal.local.queue",
     "jitree.hal.checks", "jitree.hal.local.operation",
     "jitree.hal.waiting", "jitree.hal.transfers", "jitree.hal.profiling",
     "jitree.base.elements", "jitree.dispatch.conversion", "jitree.api.calls.reference_packing",
-    "jitree.api.calls.storage_packing",
+    "jitree.api.calls.storage_arguments",
 }  # fmt: skip
 """Not loaded before a first result of a program of tensors."""
 MOST_MODULES = 116

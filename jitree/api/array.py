@@ -1,4 +1,4 @@
-"""Arrays on a device, as programs return and take them."""
+"""Holds arrays on a device, as programs return and take them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jitree.types import ElementType, element_type
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from jitree.api.calls.native.keeper import Keeper
+    from jitree.api.calls.native.handle_owners import Keeper
     from jitree.hal.device import Device
     from jitree.hal.fence import Fence
 
@@ -66,7 +66,7 @@ class Array(ImplicitTransfer):
         self._elements: tuple[npt.NDArray[Any], int] | None = None
         """What the host has seen of it, and after how many writes of programs."""
         self._owner: object | None = None
-        """Owns a handle of the view (:mod:`jitree.api.calls.native.owners`): of results of direct calls,
+        """Owns a handle of the view (:mod:`jitree.api.calls.native.arrays`): of results of direct calls,
         which get a view when one is asked for, and of arrays that such calls were given."""
         self._keeper: Keeper | None = None
         """Keeps what ``_owner`` owns."""
@@ -395,9 +395,7 @@ class Array(ImplicitTransfer):
             raise
         except (IndexError, OverflowError) as error:
             pass_interruption(error)
-            from jitree.api.indices import explained
-
-            raise explained(error, self.shape, index) from None
+            raise _Indexing.explained(error, self.shape, index) from None
 
     @folded
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -465,21 +463,24 @@ def converter(kind: type, take: Callable[[Array], Any]) -> Callable[[Array], Any
 
 
 class _Indexing:
-    """What :mod:`jitree.api.parts` and others do for arrays, which they are built on."""
+    """What :mod:`jitree.api.indexing` and others do for arrays, which they are built on."""
 
     read: Callable[[Array, Any], Any]
     write: Callable[[Array, Any, Any], None]
+    explained: Callable[[Exception, tuple[int, ...], Any], Exception]
     exchange_functions: Callable[[], object]
 
 
 def use_parts(
     read: Callable[[Array, Any], Any],
     write: Callable[[Array, Any, Any], None],
+    explained: Callable[[Exception, tuple[int, ...], Any], Exception],
     exchange_functions: Callable[[], object],
 ) -> None:
     """From now on indices are understood, and other libraries find DLPack's C exchange interface."""
     _Indexing.read = staticmethod(read)
     _Indexing.write = staticmethod(write)
+    _Indexing.explained = staticmethod(explained)
     _Indexing.exchange_functions = staticmethod(exchange_functions)
 
 

@@ -11,9 +11,9 @@ from types import FunctionType
 from typing import Any
 
 from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX
-from jitree.api.calls.donations import arrays_of
+from jitree.api.calls.memory_order import are_ordered, awaited_use, calls_before, uses_of
+from jitree.api.calls.overlaps import arrays_of
 from jitree.api.calls.tensor_packing import ArrayTransfer, pending_view
-from jitree.api.calls.turns import are_ordered, awaited_use, calls_before, uses_of
 from jitree.api.calls.waiting import await_work, await_work_async, give_up
 from jitree.api.function import Function
 from jitree.dispatch.session_lock import CANCELS

@@ -1,4 +1,4 @@
-"""Modules that users write in Python, for programs to import from."""
+"""Makes modules that users write in Python, for programs to import from."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class CustomModule(HostModule):
             raise errors.InvalidArgumentError(
                 f"function '{name}' is to be compiled, but not all its types are numbers ({types.cconv})"
             )
-        from jitree.api.custom_compiled import CompiledFunction
+        from jitree.api.custom_types import CompiledFunction
 
         compiled = CompiledFunction(function, types)
         return HostExport(name, types.cconv, compiled.call, attrs, compiled.address)

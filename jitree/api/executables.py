@@ -1,4 +1,4 @@
-"""Loaders of executables for the processors of this machine, with what executables may import.
+"""Loads executables for the processors of this machine, with what they may import.
 
 A loader is imported when the first executable of its formats comes: programs use one kind.
 """

@@ -1,4 +1,4 @@
-"""What a call does with memory: what it allocates, copies, and updates in place (:meth:`Session.explain`).
+"""Explains what a call allocates, copies and updates in place (:meth:`Session.explain`).
 
 Calls keep nothing of that, so that it costs nothing. From the first question on Python makes the
 calls of the function and looks: at where arguments and results lie, at what was in the arguments before, at
@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.api.array import Array
-from jitree.api.calls.donations import arrays_of
-from jitree.api.calls.overlaps import shares_memory
+from jitree.api.calls.overlaps import arrays_of, shares_memory
 from jitree.api.calls.tensor_packing import Donation, as_array
 from jitree.api.function import Function, Watcher
 from jitree.api.session_arguments import require

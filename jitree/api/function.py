@@ -1,4 +1,4 @@
-"""Functions as Python programs call them."""
+"""Calls functions of loaded modules."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
+    from jitree.api.array_conversion import ConvertingFunction
     from jitree.api.calls.argument_order import ArgumentOrder
-    from jitree.api.calls.known_sizes import KnownSizes
+    from jitree.api.calls.overlaps import Pairs
     from jitree.api.calls.packing import Unpacker
-    from jitree.api.calls.updates import Pairs
-    from jitree.api.other_kinds import OtherKind
+    from jitree.api.calls.workspace import KnownSizes
     from jitree.dispatch.context import Context
     from jitree.dispatch.invocation import Invoker
     from jitree.hal.device import Device
@@ -156,7 +156,7 @@ class Function(Remade):
         """What makes Python values of the results."""
         self.known_sizes: KnownSizes | None = None
         if signature.workspace is not None:
-            from jitree.api.calls.known_sizes import KnownSizes  # of few functions
+            from jitree.api.calls.workspace import KnownSizes  # of few functions
 
             self.known_sizes = KnownSizes(signature, convention.arguments)
         self._storing = len(signature.arguments) > 1 and any(
@@ -175,11 +175,11 @@ class Function(Remade):
 
     @property
     def updates_in_place(self) -> Pairs:
-        """As :func:`jitree.api.calls.updates.updates_in_place`."""
+        """As :func:`jitree.api.calls.overlaps.find_updates`."""
         if self._updates is None:
-            from jitree.api.calls.updates import updates_in_place
+            from jitree.api.calls.overlaps import find_updates
 
-            self._updates = updates_in_place(self._vm_function)
+            self._updates = find_updates(self._vm_function)
         return self._updates
 
     def transfer(self) -> ArrayTransfer:
@@ -200,7 +200,7 @@ class Function(Remade):
         """As the compiler declared it, else the calling convention, with the tensors that are asserted."""
         if self.signature.declared:
             return self.signature.declaration
-        from jitree.api.inspection import declaration_of
+        from jitree.api.program_files import declaration_of
 
         return declaration_of(self._vm_function, self.signature)
 
@@ -301,7 +301,7 @@ class Function(Remade):
     def _call_once(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         packed = self._pack(arguments, named)
         if PENDING[0]:
-            from jitree.api.calls.turns import wait_for_turn
+            from jitree.api.calls.memory_order import wait_for_turn
 
             wait_for_turn(self.signature.arguments, packed)
         return self.unpack(self._invoke(packed))
@@ -360,8 +360,8 @@ class Function(Remade):
             raise
 
     async def _call_async(self, /, *arguments: Any, **named: Any) -> Any:
-        from jitree.api.call_gate import running_gate
         from jitree.api.calls.waiting import Begun
+        from jitree.api.event_loop_fairness import running_gate
 
         gate = running_gate()
         if gate is not None and not gate.is_open():
@@ -390,7 +390,7 @@ class Function(Remade):
 
     async def _take_turn(self, packed: list[object]) -> list[Any]:
         """Awaits a call after those in its way, before others that it is in the way of."""
-        from jitree.api.calls.turns import awaited_use  # of few programs
+        from jitree.api.calls.memory_order import awaited_use  # of few programs
 
         call = self._context.invoke_async
         with awaited_use(self._device, self.signature.arguments, packed) as use:
@@ -417,11 +417,11 @@ class Function(Remade):
         Functions that were not compiled to be asynchronous are waited for."""
         return self(*arguments, **named)
 
-    def to(self, kind: str) -> OtherKind:
+    def to(self, kind: str) -> ConvertingFunction:
         """The function with arrays of another library as results: "torch", "numpy", "cupy" or "jax"."""
-        from jitree.api.other_kinds import OtherKind  # only callers that use another library need it
+        from jitree.api.array_conversion import ConvertingFunction  # few callers use another library
 
-        return OtherKind(self, kind)
+        return ConvertingFunction(self, kind)
 
     def _pack(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> list[object]:
         require_interpreter()
@@ -446,7 +446,7 @@ class Function(Remade):
             raise self._in_call(InvalidArgumentError(what)) from None
 
     def _pack_donations(self, arguments: tuple[Any, ...]) -> list[object]:
-        from jitree.api.calls.donations import give_up, require_once
+        from jitree.api.calls.overlaps import give_up, require_once
 
         parameters = self.signature.arguments
         require_once(parameters, arguments)

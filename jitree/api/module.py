@@ -1,4 +1,4 @@
-"""Modules as Python programs use them, and calls of their functions step by step."""
+"""Gives Python the functions of a module, and calls them step by step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``compiled=``: machine code that ``jitree cache pack`` has made, for modules that a session loads.
+"""Loads machine code that ``jitree cache pack`` has made (``compiled=``).
 
 It is run on the word of who names the file, like a shared library. A file that does not fit is a warning, and
 the modules run as they do without it.

@@ -1,4 +1,4 @@
-"""Programs as values: what a session is made of, to be opened in any process."""
+"""Makes a session's modules and options a value, to be opened in any process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls made again from a recording, on devices that can.
+"""Makes calls again from a recording, on devices that can.
 
 In a call that keeps no state, what a program makes a device do depends on the shapes of its arguments, on
 scalar arguments and on bytes that it reads back: so the second call of a kind is recorded, and the next ones

@@ -1,4 +1,4 @@
-"""What sessions share: drivers, reference types, loaders of executables; and the devices of a session."""
+"""Shares drivers, reference types and loaders of executables among sessions."""
 
 from __future__ import annotations
 
@@ -227,15 +227,21 @@ def placed(value: Any, device: Device) -> Array:
 
 
 def _read_part(array: Array, index: Any) -> Any:
-    from jitree.api.parts import read
+    from jitree.api.indexing import read
 
     return read(array, index)
 
 
 def _write_part(array: Array, index: Any, value: Any) -> None:
-    from jitree.api.parts import write
+    from jitree.api.indexing import write
 
     write(array, index, value)
+
+
+def _explained(error: Exception, shape: tuple[int, ...], index: Any) -> Exception:
+    from jitree.api.indexing import explained
+
+    return explained(error, shape, index)
 
 
 def _exchange_functions() -> object:
@@ -245,4 +251,6 @@ def _exchange_functions() -> object:
     return exchange_functions() if can_bind() else None
 
 
-use_parts(_read_part, _write_part, _exchange_functions)  # arrays cannot import what is made of them
+use_parts(
+    _read_part, _write_part, _explained, _exchange_functions
+)  # arrays cannot import what is made of them

@@ -1,4 +1,4 @@
-"""Sandboxes: sessions for programs that a stranger made.
+"""Confines programs that a stranger made, and limits what they may have.
 
 A program has bytecode and VMVX kernels, which jitree runs itself and checks; nothing else of it runs.
 Memory that it gets is zero. What it may have is limited (:class:`jitree.Limits`), each time in the one place
@@ -15,13 +15,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 from weakref import ref
 
-from jitree.api.calls.refusal import listed
+from jitree.api.calls.refusal import describe, listed
 from jitree.api.executables import create_loaders
-from jitree.api.limits import LOAD_TIME, TIME, Limits, check, limited_content
 from jitree.api.load_order import parse_reference
 from jitree.base.arguments import shown
 from jitree.base.cancel_scopes import Scope, require_going_on
 from jitree.base.endings import Ending
+from jitree.base.records import NamedTuple
 from jitree.codegen.image.builder import UNLIMITED, BuilderLimits
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context, ContextFlags, ModuleLike
@@ -29,6 +29,7 @@ from jitree.dispatch.host_module import HostModule
 from jitree.dispatch.plain.counting import CountingEngine
 from jitree.errors import (
     IncompatibleError,
+    InvalidArgumentError,
     PermissionDeniedError,
     ResourceExhaustedError,
     StatusError,
@@ -39,10 +40,9 @@ from jitree.hal.driver import parse_uri
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters
 from jitree.hal.groups.transport import TransportProvider
 from jitree.hal.heap import HeapAllocator
-from jitree.regs.buffer import VmBuffer
-from jitree.regs.list import without_lists
+from jitree.regs.list import VmBuffer, without_lists
 from jitree.regs.memory import UNBOUNDED, Bounds
-from jitree.vmfb.archive import Source, loading, name_of
+from jitree.vmfb.archive import Source, loading, name_of, separate_content
 from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
@@ -65,6 +65,67 @@ _REMEDY: Final = (
     "compile the program for VMVX (--iree-hal-target-backends=vmvx), or run it in a separate process "
     "(sandbox='process')"
 )
+
+
+class Limits(NamedTuple):
+    """Limits of a sandbox; None limits nothing. What goes beyond fails with RESOURCE_EXHAUSTED, which names
+    the limit and its value; time with DEADLINE_EXCEEDED."""
+
+    memory: int | None = None
+    """Bytes that the program's buffers, lists and globals have at one time, results that the host holds and
+    copies of its arguments included."""
+    time: float | None = None
+    """Seconds of one call."""
+    instructions: int | None = None
+    """Instructions of one call, or of loading: of bytecode and of VMVX kernels, on all threads together. The
+    session runs on the plain tier then, the only one that counts each."""
+    recursion: int | None = None
+    """Calls one inside the other."""
+    handles: int | None = None
+    """Objects that registers, globals and lists refer to at one time, those of the session among them."""
+    output: int | None = None
+    """Bytes of the results of one call."""
+    load_time: float | None = None
+    """Seconds of loading modules."""
+    load_size: int | None = None
+    """Bytes of all files that are loaded."""
+
+
+TIME: Final = "the limit on time"
+LOAD_TIME: Final = "the limit on load time"
+_SECONDS = ("time", "load_time")
+_MOST = 1 << 62
+"""The largest number that machine code can count to."""
+_LONGEST = 1e9
+"""Seconds that clocks can count."""
+
+
+def check(limits: object) -> Limits:
+    """The limits, none of them larger than can be counted. INVALID_ARGUMENT for what are no limits."""
+    if not isinstance(limits, Limits):
+        raise InvalidArgumentError(f"limits: expected jitree.Limits but got a {type(limits).__name__}")
+    counted: dict[str, Any] = {}
+    for name, value in limits._asdict().items():
+        kinds = (int, float) if name in _SECONDS else (int,)
+        if value is not None and (type(value) not in kinds or not value >= 0):
+            what = "seconds" if name in _SECONDS else "a whole number"
+            raise InvalidArgumentError(
+                f"limits: {name} is {describe(value)}; expected {what} from 0 on, or None"
+            )
+        counted[name] = None if value is None else min(value, _LONGEST if name in _SECONDS else _MOST)
+    return Limits(**counted)
+
+
+def limited_content(source: Source, most: int | None, loaded: int) -> memoryview:
+    """The bytes of a file, ``loaded`` having been loaded before it. RESOURCE_EXHAUSTED for more than ``most``
+    in all; no more than that is read."""
+    data = separate_content(source, -1 if most is None else most - loaded + 1)
+    if most is not None and loaded + data.nbytes > most:
+        raise ResourceExhaustedError(
+            f"the module has {data.nbytes} bytes or more, and {loaded} of {most} bytes are loaded (the limit "
+            "on load size)"
+        )
+    return data
 
 
 class Sandbox:

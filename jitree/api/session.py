@@ -1,4 +1,4 @@
-"""Sessions: modules loaded together, with their state, on one or more devices."""
+"""Loads modules together, with their state, on one or more devices."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from jitree.api import session_arguments
+from jitree.api import load_order, session_arguments
 from jitree.api.array import Array
-from jitree.api.builtin_modules import BUILTIN_MODULES, HAL, builtins_for, chosen, prepare_hal, start_hal
 from jitree.api.calls.transfers import empty
 from jitree.api.function import Function
-from jitree.api.load_order import explained, load_order, require_new_names
 from jitree.api.module import Module, create_function
+from jitree.api.observers import Observable
 from jitree.api.resources import DeviceChoice, Resources, open_devices, placed, read_module
-from jitree.api.seeing import Observable
 from jitree.api.session_arguments import Compiled, Loaded
 from jitree.base.cancel_scopes import deadline
 from jitree.base.endings import Ended, Remade, require_interpreter
@@ -40,8 +38,7 @@ if TYPE_CHECKING:
     from jitree.api.calls.native.direct import DirectCall
     from jitree.api.calls.native.session import DirectCalls
     from jitree.api.executables import Plugin
-    from jitree.api.limits import Limits
-    from jitree.api.sandbox import Sandbox
+    from jitree.api.sandbox import Limits, Sandbox
     from jitree.hal.allocator import Allocator
     from jitree.hal.executable import ExecutableLoader
     from jitree.modules.hal.module import TraceSink
@@ -129,7 +126,7 @@ class Session(Observable, Ended, Remade):
         session_arguments.require_option("instance", "an Instance", instance, Instance)
         session_arguments.require_option("trace_sink", "a function", trace_sink, Callable)
         session_arguments.require("flags", "ContextFlags", flags, ContextFlags)
-        self._builtins = chosen(builtin_modules)
+        self._builtins = load_order.chosen(builtin_modules)
         self._owned: list[Device] = []
         self.will_end()
         self._instance = Instance.default() if instance is None else instance
@@ -149,8 +146,8 @@ class Session(Observable, Ended, Remade):
         self.parameter_providers: tuple[ParameterProvider, ...] = session_arguments.open_parameters(
             parameters, self._sandbox is not None
         )
-        if HAL in self._builtins and (tier or default_tier()) in WAITING_TIERS:
-            start_hal()
+        if load_order.HAL in self._builtins and (tier or default_tier()) in WAITING_TIERS:
+            load_order.start_hal()
         if self._sandbox is None:
             self._context = Context(self._instance.ref_types, tier=tier, flags=flags)
         else:
@@ -159,14 +156,14 @@ class Session(Observable, Ended, Remade):
         calls.watch_gate, calls.submissions, calls.end_call = watch_gate, interrupts, interrupts.end_call
         self._closed = self._has_ended = False
         try:
-            if HAL in self._builtins:
-                prepare_hal(self._context.tier)
+            if load_order.HAL in self._builtins:
+                load_order.prepare_hal(self._context.tier)
             self._devices = open_devices(
                 device, self._instance, self.loaders, self._owned, self._sandbox, zero_memory
             )
             calls.watch_call = watcher_of_calls()  # devices look at the environment
-            if HAL in self._builtins:
-                self._context.register([BUILTIN_MODULES[HAL](self)])
+            if load_order.HAL in self._builtins:
+                self._context.register([load_order.BUILTIN_MODULES[load_order.HAL](self)])
             self.check_finite(check_finite)
         except BaseException:
             self.close()
@@ -284,7 +281,7 @@ class Session(Observable, Ended, Remade):
         return read_module(source, self._instance.ref_types) if sandbox is None else sandbox.read(source)
 
     def _register_new(self, loaded: Sequence[ModuleLike], compiled: Compiled = None) -> tuple[Module, ...]:
-        require_new_names(loaded, self._context.modules)
+        load_order.require_new_names(loaded, self._context.modules)
         return self._register(loaded, compiled)
 
     def _register(self, loaded: Sequence[ModuleLike], compiled: Compiled = None) -> tuple[Module, ...]:
@@ -292,9 +289,10 @@ class Session(Observable, Ended, Remade):
         if self._preference is not None:
             loaded = [self._preference.chosen(self, module) for module in loaded]
         names = [module.name for module in (*self._context.modules, *loaded)]
-        with explained(self._devices) if self._sandbox is None else self._sandbox.registering(loaded):
-            builtins = builtins_for(self, self._builtins, loaded, names)
-            self._context.register([*builtins, *load_order(loaded)])
+        sandbox = self._sandbox
+        with load_order.explained(self._devices) if sandbox is None else sandbox.registering(loaded):
+            builtins = load_order.builtins_for(self, self._builtins, loaded, names)
+            self._context.register([*builtins, *load_order.ordered(loaded)])
         modules = tuple(Module(self, module) for module in loaded)
         self._modules.update((module.name, module) for module in modules)
         self._packs += packs

@@ -1,4 +1,4 @@
-"""Arguments of sessions that are none: INVALID_ARGUMENT names the argument, what it takes and what it got."""
+"""Checks the arguments of `Session`, and names the one that is wrong."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ from jitree.vmfb.words import ARITHMETICS
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from jitree.api.executable_choice import Preference
     from jitree.api.executables import Plugin
-    from jitree.api.limits import Limits
-    from jitree.api.preference import Preference
-    from jitree.api.sandbox import Sandbox
+    from jitree.api.sandbox import Limits, Sandbox
     from jitree.codegen.image.pack import Pack
     from jitree.dispatch.context import ModuleLike
     from jitree.dispatch.host_module import HostModule
@@ -136,7 +135,7 @@ def preference(prefer: object, sandbox: object, arithmetic: str) -> Preference |
     """What a session prefers, None without. INVALID_ARGUMENT for what is none, UNIMPLEMENTED in a sandbox."""
     if prefer is None:
         return None
-    from jitree.api.preference import PREFERENCES, Preference
+    from jitree.api.executable_choice import PREFERENCES, Preference
 
     if not is_one_of(prefer, PREFERENCES):
         names = ", ".join(map(repr, PREFERENCES))

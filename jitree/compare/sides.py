@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from jitree.api.array import Array
+from jitree.api.array_conversion import ConvertingFunction
 from jitree.api.calls.declaration import without_twins
 from jitree.api.calls.refusal import describe
 from jitree.api.calls.tensor_packing import as_array
 from jitree.api.function import Function
-from jitree.api.other_kinds import OtherKind
 from jitree.base.arguments import items
 from jitree.compare.peers import Peer
 from jitree.compare.peers.callables import CallablePeer
@@ -76,7 +76,7 @@ Side: TypeAlias = ProgramSide | Peer
 
 def side_of(name: str, given: SideLike, function: str | None, options: Mapping[str, Any]) -> Side:
     """INVALID_ARGUMENT for what cannot be called; ``name`` is that of the argument."""
-    if isinstance(given, OtherKind):
+    if isinstance(given, ConvertingFunction):
         given = given.function
     if isinstance(given, Function):
         return FunctionSide(given)

@@ -313,7 +313,7 @@ def _of_mlir(source: ModelSource, options: CompileOptions, name: str, work: Comp
 
 
 def _declarations(path: str) -> tuple[str, ...]:
-    from jitree.api.inspection import inspect
+    from jitree.api.program_files import inspect
 
     try:
         functions = inspect(path).functions.values()

@@ -79,8 +79,7 @@ def create_session(flags: ParsedFlags, devices: Sequence[Device], loaded: Sequen
 
     Archives are opened only for modules that read parameters: a compiler writes none for a program whose
     constants it keeps, and the flag that names it is there all the same."""
-    from jitree.api.builtin_modules import WITHOUT_CHECK
-    from jitree.api.load_order import imported_modules
+    from jitree.api.load_order import WITHOUT_CHECK, imported_modules
     from jitree.api.session import Session
     from jitree.dispatch.context import ContextFlags
     from jitree.params import Mode, open_providers

@@ -12,8 +12,8 @@ from jitree.tools.flags import ParsedFlags
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from jitree.api.limits import Limits
     from jitree.api.module import Module
+    from jitree.api.sandbox import Limits
     from jitree.api.session import Session
 
 
@@ -43,7 +43,7 @@ def open_session(
 
     Archives are the host's to open: their paths stand on the command line. A compiler may write them while
     standard input is read."""
-    from jitree.api.builtin_modules import WITHOUT_CHECK
+    from jitree.api.load_order import WITHOUT_CHECK
     from jitree.api.session import Session
     from jitree.params import Mode, open_providers
 
@@ -81,7 +81,7 @@ def _read_standard_input(limits: Limits | None) -> memoryview:
 
 
 def _limits(texts: list[str]) -> Limits | None:
-    from jitree.api.limits import Limits
+    from jitree.api.sandbox import Limits
 
     values: dict[str, float] = {}
     for text in texts:

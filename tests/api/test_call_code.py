@@ -19,11 +19,11 @@ import pytest
 from jitree import Array, Function, Session, donate
 from jitree.api.array import Array as ArrayClass
 from jitree.api.calls import packing
+from jitree.api.calls.native import cpython_layout
 from jitree.api.calls.native import direct as direct_calls
-from jitree.api.calls.native import objects
-from jitree.api.calls.native.interface import is_supported
+from jitree.api.calls.native.arrays import LARGE
+from jitree.api.calls.native.cpython_layout import is_supported
 from jitree.api.calls.native.layout import MAXIMUM_RETURNED, NDARRAY
-from jitree.api.calls.native.owners import LARGE
 from jitree.errors import StatusCode, StatusError
 from jitree.hal.fence import Fence
 from jitree.regs.layout import GATE
@@ -47,7 +47,7 @@ def test_this_interpreter_is_supported() -> None:
 
 
 def test_slots_are_found() -> None:
-    offsets = objects.slot_offsets(ArrayClass, ("_owner", "_device"))
+    offsets = cpython_layout.slot_offsets(ArrayClass, ("_owner", "_device"))
     array = object.__new__(ArrayClass)
     marks = {name: object() for name in offsets}
     for name, mark in marks.items():
@@ -65,10 +65,10 @@ def test_slots_are_found() -> None:
 )
 def test_other_interpreters_are_left_alone(monkeypatch: pytest.MonkeyPatch, name: str, value: object) -> None:
     if name.startswith("object"):
-        monkeypatch.setattr(objects, "_HEADER_SIZE", value)
+        monkeypatch.setattr(cpython_layout, "_HEADER_SIZE", value)
     else:
         monkeypatch.setattr(sys, "implementation", type("Other", (), {"name": value}))
-    assert not objects.is_known()
+    assert not cpython_layout.is_known()
 
 
 @pytest.mark.parametrize("field", ["data", "dtype", "dimensions", "flags"])
@@ -78,7 +78,7 @@ def test_arrays_that_lie_otherwise_are_noticed(monkeypatch: pytest.MonkeyPatch, 
     if field in ("data", "dimensions"):  # addresses that may be followed
         offsets[field] = NDARRAY["dtype"]
     monkeypatch.setattr(NDARRAY, "offsets", offsets)
-    assert not objects.is_known()
+    assert not cpython_layout.is_known()
 
 
 def test_methods_of_other_objects(session: Session) -> None:

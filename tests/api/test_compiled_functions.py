@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitree import CustomModule, Session, f32, f64, i32, i64
-from jitree.api.custom_compiled import thunk_source
-from jitree.api.custom_types import parse_signature
+from jitree.api.custom_types import parse_signature, thunk_source
 from jitree.errors import InvalidArgumentError
 from tests.assembler import Assembler
 

@@ -20,7 +20,7 @@ import pytest
 from jitree import Array, Session
 from jitree.api.calls import preparation
 from jitree.api.calls.native import direct as direct_calls
-from jitree.api.calls.native.objects import METH_KEYWORDS, METH_NOARGS, method_code
+from jitree.api.calls.native.cpython_layout import METH_KEYWORDS, METH_NOARGS, method_code
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError
 from jitree.modules.hal.native.handle_pool import HandlePool
 from jitree.modules.hal.native.layout import HANDLE_POOL, MOST_SPENT, MOST_UNMEASURED
@@ -476,14 +476,14 @@ def test_threads_that_prepare_at_once() -> None:
 import itertools, threading, time
 import numpy as np
 from jitree import Session
-from jitree.api.calls.native import interface
+from jitree.api.calls.native import cpython_layout
 start, results, x = threading.Barrier(4), [], np.ones(4, np.float32)
 pauses = itertools.count(1)
-class Slow(interface.Interface):
+class Slow(cpython_layout.Interface):
     def __init__(self, *arguments):
         time.sleep(0.1 * next(pauses))
         super().__init__(*arguments)
-interface.Interface = Slow
+cpython_layout.Interface = Slow
 def call():
     add = Session("local-sync", tier="fast").load({str(ARITHMETIC)!r}).add
     start.wait()

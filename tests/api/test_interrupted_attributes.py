@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jitree import Session
-from jitree.api.calls.native.producers import Producers, runs_code
+from jitree.api.calls.native.acceptance import Producers, runs_code
 from jitree.api.calls.storage_arguments import storage_of
 from jitree.api.calls.tensor_packing import as_array
 from jitree.api.custom_types import _aliased

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from jitree import Array, Function, Limits, Module, Session, VmBuffer, VmList, donate
-from jitree.api.calls import list_packing
+from jitree.api.calls import number_packing
 from jitree.errors import InvalidArgumentError, StatusError
 from tests.api import producers
 from tests.api.direct import CALLS, direct, live, needs_machine_code, prepare_calls
@@ -102,7 +102,7 @@ def test_numbers_do_not_reach_python(session: Session, monkeypatch: pytest.Monke
     for function in (echo, second, echo_of(session, "f64"), echo_of(session, "any")):
         function([1, 2])
     before = live(session)
-    monkeypatch.setattr(list_packing, "_packed", lambda *_: pytest.fail("Python packed them"))
+    monkeypatch.setattr(number_packing, "_packed", lambda *_: pytest.fail("Python packed them"))
     assert echo([3, -4, 5]) == [3, -4, 5] and echo_of(session, "f64")((2, 0.5)) == [2.0, 0.5]
     mixed = echo_of(session, "any")((2, 0.5, -3))
     assert mixed == [2, 0.5, -3] and list(map(type, mixed)) == [int, float, int]

@@ -21,7 +21,7 @@ from tests.hal.helpers import wait_until
 TIMEOUT = 30.0
 PACKAGE = Path(jitree.__file__).parent
 OTHERS = {
-    "api/process/starting.py": "wakes the thread that made it",
+    "api/process/fork_client.py": "wakes the thread that made it",
     "api/program.py": "held while a program is opened, around all else",
     "base/endings.py": "makes those that are known",
     "base/cancel_scopes.py": "no thread blocks for it",

@@ -120,7 +120,7 @@ def test_results_are_given_without_python(
     fake.calls.clear()
     result, called = functions_of(lambda: add(x, x))
     assert Tensor.given_by_method == before
-    assert {name.partition(".")[0] for name in called} <= {"OtherKind", "folded"}
+    assert {name.partition(".")[0] for name in called} <= {"ConvertingFunction", "folded"}
     assert not {"cuEventRecord", "cuStreamWaitEvent"} & set(fake.names())
     assert values(fake, result) == (2 * X).tolist()
     addresses = {add(x, x).tensor.data for _ in range(50)}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jitree import Array, Session
-from jitree.api.calls.native.rest import Rest
+from jitree.api.calls.native.python_fallback import Rest
 from jitree.cuda.device import CudaDevice
 from jitree.errors import CancelledError
 from jitree.hal.fence import Fence

@@ -12,7 +12,7 @@ import pytest
 
 from jitree import Array, Session
 from jitree.api.calls.last_wait import last_wait
-from jitree.api.calls.native import keeper
+from jitree.api.calls.native import handle_owners
 from jitree.cuda.device import CudaDevice
 from jitree.dispatch.function import BytecodeFunction
 from tests.api.direct import live
@@ -152,7 +152,7 @@ def test_an_array_that_gets_the_place_of_a_result(session: Session, add: Any) ->
 
 def test_functions_that_share_a_record(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """With more results than there are records for."""
-    monkeypatch.setattr(keeper, "MOST_AHEAD", 1)
+    monkeypatch.setattr(handle_owners, "MOST_AHEAD", 1)
     x = session.to_device(X)
     add, shift = session.load(LENDING).add, session.load(STATELESS).shift
     pairs = ((partial(add, x, x), 2 * X), (partial(shift, x), 2 * X + 1))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jitree import Session
-from jitree.api.builtin_modules import BUILTIN_MODULES
+from jitree.api.load_order import BUILTIN_MODULES
 from jitree.dispatch.host_module import HostModule
 from jitree.errors import (
     InternalError,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jitree import Session
-from jitree.api.builtin_modules import BUILTIN_MODULES
+from jitree.api.load_order import BUILTIN_MODULES
 from jitree.errors import StatusError
 from jitree.hal.command_list import CommandList
 from jitree.hal.executable import Executable

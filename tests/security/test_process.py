@@ -24,7 +24,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 import jitree
-from jitree.api.process import messages, values
+from jitree.api.process import messages
 from jitree.errors import (
     AbortedError,
     DataLossError,
@@ -279,10 +279,10 @@ def test_an_answer_does_not_change_once_it_is_read() -> None:
     with ours, theirs, messages.new_file() as file:
         kept = os.dup(file)
         head: dict[str, Any] = {}
-        messages.answer(theirs, os.dup(file), head, values.pack([IMAGE], "results", head))
+        messages.answer(theirs, os.dup(file), head, messages.pack([IMAGE], "results", head))
         answer = messages.receive_answer(ours, file, 1 << 20)
         assert answer is not None
-        [result] = values.unpack(answer.head["results"], answer.data)
+        [result] = messages.unpack(answer.head["results"], answer.data)
         for attempt in (
             lambda: os.pwrite(kept, b"x", 100),
             lambda: os.ftruncate(kept, 0),
@@ -305,7 +305,7 @@ def test_an_answer_does_not_change_once_it_is_read() -> None:
 )  # fmt: skip
 def test_hostile_values_are_refused(rows: Any) -> None:
     try:
-        found = values.unpack(rows, memoryview(bytes(64)))
+        found = messages.unpack(rows, memoryview(bytes(64)))
     except DataLossError:
         return
     assert all(array.size == 0 for array in found)
@@ -324,14 +324,14 @@ def test_values_pass_unchanged() -> None:
     sent.append(np.ones((1,) * MOST_DIMENSIONS, np.int8))
     head: dict[str, Any] = {}
     with ours, theirs:
-        parts = values.pack(sent, "arguments", head)
+        parts = messages.pack(sent, "arguments", head)
         with messages.new_file() as file:
             messages.send(theirs, head, parts, file)
         received = messages.receive(ours)
     assert received is not None
     message, file = received
     os.close(file)
-    for one, other in zip(sent, values.unpack(message.head["arguments"], message.data), strict=True):
+    for one, other in zip(sent, messages.unpack(message.head["arguments"], message.data), strict=True):
         assert np.array_equal(one, other) if isinstance(one, np.ndarray) else one is other or one == other
 
 

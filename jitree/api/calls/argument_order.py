@@ -1,4 +1,4 @@
-"""Arguments of calls by name, and the memory of results (``out=``), in the order of the declaration."""
+"""Puts arguments with names, and ``out=``, in the order of the declaration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which elements a parameter takes, and Python numbers as such elements."""
+"""Converts elements, and Python numbers, to those that a parameter takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signatures of exported functions as their compiler declared them.
+"""Reads the signatures of exported functions as their compiler declared them.
 
 The export attribute ``iree.abi.declaration`` holds text such as
 ``sync func @f(%input0: tensor<4x?xf32>, %n: i32 {attributes}) -> (%output0: tensor<?xf32>)``.

@@ -1,5 +1,7 @@
-"""The wait at the end of a program: a ``hal.fence.await`` after which it looks at no elements. The host can
-make it when the call has ended, which machine code finds out in bytecode."""
+"""Finds the wait at the end of a program, after which it looks at no elements.
+
+It is a ``hal.fence.await``. The host can make it when the call has ended.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments from Python values to VM values, results back.
+"""Packs arguments as VM values, and unpacks results.
 
 Every parameter gets one packer when its function is looked up: an object whose ``pack`` method takes the
 caller's value and returns what the VM takes, or raises INVALID_ARGUMENT naming the parameter, what it takes
@@ -71,7 +71,7 @@ def tensor_packer(parameter: Parameter, tensor: DeclaredTensor, transfer: ArrayT
     """The packer of a tensor, by what the program does with its memory."""
     if parameter.storage_of is None and not parameter.consumed:
         return TensorPacker(parameter.name, tensor, transfer)
-    from jitree.api.calls.storage_packing import ConsumedPacker, StoragePacker
+    from jitree.api.calls.storage_arguments import ConsumedPacker, StoragePacker
 
     packer = ConsumedPacker if parameter.consumed else StoragePacker
     return packer(parameter.name, tensor, transfer)

@@ -1,4 +1,4 @@
-"""What machine code of calls needs in a process: imported and loaded in steps, after the first calls.
+"""Loads what machine code of calls needs, in steps, after the first calls.
 
 All of them take some 1.5 ms, as long as several calls of a small kernel, and ten times as long where Python
 has to compile the files: calls share them, so that it is not felt. That is what machine code saves in a
@@ -14,8 +14,9 @@ from typing import Final
 from jitree.base import start
 
 _STEPS: Final = (
-    "layout", "objects", "producers", "interface", "interface:is_supported", "interface:code",
-    "interface:addresses", "jitree.hal.fence", "rest", "keeper", "direct", "session", "session:interface",
+    "layout", "acceptance", "cpython_layout", "cpython_layout:is_supported", "cpython_layout:code",
+    "cpython_layout:addresses", "jitree.hal.fence", "python_fallback", "handle_owners", "direct", "session",
+    "session:interface",
 )  # fmt: skip
 """Files of :mod:`jitree.api.calls.native` and others, each of which imports earlier ones, and functions in
 them."""

@@ -1,4 +1,4 @@
-"""Arguments that are no tensors and no numbers: references of any kind, workspaces, spans."""
+"""Packs references of any kind, workspaces and spans."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 
 from jitree.api.array import Array
 from jitree.api.calls.declaration import WORKSPACE, Parameter
-from jitree.api.calls.list_packing import list_packer
+from jitree.api.calls.number_packing import list_packer
 from jitree.api.calls.refusal import refused
+from jitree.api.calls.storage_arguments import own_view, require_writable
 from jitree.api.calls.tensor_packing import NUMBERS, ArrayTransfer, as_array, is_object
 from jitree.api.calls.transfers import native_row
-from jitree.api.calls.writing import own_view, require_writable
 from jitree.base.arguments import contents, is_masked
 from jitree.errors import InvalidArgumentError
 from jitree.hal.buffer import Buffer, BufferView

@@ -1,4 +1,4 @@
-"""What messages say of values that a parameter does not take."""
+"""Describes values that a parameter does not take, for messages."""
 
 from __future__ import annotations
 

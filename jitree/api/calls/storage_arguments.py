@@ -1,28 +1,35 @@
-"""Arguments that callers give to programs: storage of results (``out=``) and arrays that they donate.
+"""Checks memory that programs write to: ``out=``, donated arrays, storage of results.
 
-A compiler marks them: ``iree.abi.output = n`` on the argument that result ``n`` is put into,
+A compiler marks such arguments: ``iree.abi.output = n`` on the one that result ``n`` is put into,
 ``iree.abi.consume`` on a tensor whose memory the program uses for something else when it has read it.
+Memory that was imported read-only stays as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from jitree.api.array import Array
 from jitree.api.calls.declaration import OUT
 from jitree.api.calls.refusal import describe
-from jitree.api.calls.tensor_packing import Donation
-from jitree.api.calls.transfers import wrap_in_place
+from jitree.api.calls.tensor_packing import Donation, TensorPacker
+from jitree.api.calls.transfers import copy_view, wrap_in_place
 from jitree.base.arguments import is_masked
-from jitree.errors import InvalidArgumentError, has_attribute
+from jitree.errors import InvalidArgumentError, PermissionDeniedError, has_attribute
+from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.command_layout import BINDING_ALIGNMENT
 from jitree.hal.device import Device
+from jitree.hal.enums import MemoryAccess
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from jitree.api.calls.tensor_packing import ViewOf
+
+_WRITE: Final = int(MemoryAccess.WRITE)
 
 
 def storage_of(names: Sequence[str], out: Any, device: Device) -> dict[str, Array]:
@@ -90,3 +97,75 @@ def donate(array: Array) -> Donation:
     if not isinstance(array, Array):
         raise InvalidArgumentError(f"donate: expected a jitree.Array but got {describe(array)}")
     return Donation(array)
+
+
+def rewritten(view_of: ViewOf, array: Array) -> BufferView:
+    """The view of an array that the program writes to: what the host has read of it is old then."""
+    view = view_of(array)
+    if view.buffer.host_address is None:
+        array._be_written()
+    return view
+
+
+def own_view(view_of: ViewOf, device: Device, array: Array) -> BufferView:
+    """The view of an array that the program may write to, for all that is known: one over read-only memory
+    has a copy from then on."""
+    view = view_of(array)
+    buffer = view.buffer
+    if buffer.host_address is None:
+        array._be_written()
+    if buffer.allowed_access & _WRITE:
+        return view
+    array.wait()
+    return array._be_copied(copy_view(view, device))
+
+
+def require_writable(value: BufferView | Buffer, name: str) -> BufferView | Buffer:
+    """PERMISSION_DENIED for memory that programs must not write to."""
+    buffer = value.buffer if isinstance(value, BufferView) else value
+    if buffer.is_writable:
+        return value
+    raise PermissionDeniedError(
+        f"{name} may be written to by the program, and the memory that it got is read-only; pass a copy, "
+        "such as session.to_device(numpy.array(x)), or session.empty(shape) for results"
+    )
+
+
+class StoragePacker(TensorPacker):
+    """A tensor that the program puts a result into. Host arrays have been copied: the caller only sees the
+    result then."""
+
+    __slots__ = ()
+
+    def check(self, view: BufferView) -> None:
+        super().check(view)
+        require_writable(view, self._name)
+
+    def _own(self, value: Any, view: BufferView) -> BufferView:
+        require_writable(view, self._name)
+        return view
+
+
+class ConsumedPacker(TensorPacker):
+    """A tensor that the program may overwrite: what the caller keeps is copied, what it donates is not,
+    unless it lies in memory that must stay as it is. Host arrays have been copied."""
+
+    __slots__ = ()
+
+    def pack(self, value: Any) -> object:
+        is_donated = type(value) is Donation
+        view = TensorPacker.pack(self, value.array if is_donated else value)
+        assert isinstance(view, BufferView)
+        if not view.buffer.is_writable or (not is_donated and self._is_kept(value)):
+            return copy_view(view, self.device)
+        return view
+
+    def _own(self, value: Any, view: BufferView) -> BufferView:
+        return view  # what is donated is not the array's any more
+
+    def _is_kept(self, value: object) -> bool:
+        """Whether the view is over memory that its owner goes on to use."""
+        if isinstance(value, (Array, BufferView)):
+            return True
+        exchange = self.device.array_exchange
+        return exchange is not None and exchange.is_importable(value)

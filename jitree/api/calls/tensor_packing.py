@@ -1,4 +1,4 @@
-"""Tensors among the arguments of a call: which arrays a declared tensor takes, how they reach the device."""
+"""Packs arrays as tensors: which ones fit, how they reach the device."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from jitree.api.calls.declaration import DeclaredTensor
-    from jitree.api.calls.writing import ViewOf
     from jitree.hal.device import Device
+
+    ViewOf = Callable[[Array], BufferView]
 
     ImportArray = Callable[[npt.NDArray[Any], ElementType, Device], BufferView]
 

@@ -1,4 +1,4 @@
-"""Between numpy arrays and buffers of a device; what numpy asks of arrays on devices."""
+"""Moves elements between numpy arrays and buffers of a device."""
 
 from __future__ import annotations
 

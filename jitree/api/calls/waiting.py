@@ -1,4 +1,4 @@
-"""Waiting for the work of a call, which may be cancelled meanwhile or be over its time."""
+"""Waits for the work of a call, until it is cancelled or its time is over."""
 
 from __future__ import annotations
 

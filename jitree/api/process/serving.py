@@ -1,4 +1,4 @@
-"""What the child does: a session, whose modules and calls come as messages."""
+"""Serves the child's session: loads modules and makes calls that come as messages."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from typing import Any, Final
 import numpy as np
 
 from jitree.api.array import Array
-from jitree.api.builtin_modules import BUILTIN_MODULES
 from jitree.api.calls.declaration import OUT, WORKSPACE
 from jitree.api.calls.native import RECIPE as CALLS
 from jitree.api.executables import create_loaders
 from jitree.api.function import Function
-from jitree.api.limits import Limits
+from jitree.api.load_order import BUILTIN_MODULES
 from jitree.api.module import Module
-from jitree.api.process import messages, values
+from jitree.api.process import messages
 from jitree.api.process.confinement import confine
-from jitree.api.sandbox import Charging, Sandbox
+from jitree.api.sandbox import Charging, Limits, Sandbox
 from jitree.api.session import Session
 from jitree.codegen import image
 from jitree.dispatch.fast import LOOP
@@ -100,9 +99,9 @@ def _answer(
         head["ready"] = os.getpid()
         return []
     if "parameters" in request:
-        session.parameter_providers = values.unpack_parameters(request["parameters"], message.data)
+        session.parameter_providers = messages.unpack_parameters(request["parameters"], message.data)
         return []
-    given = values.unpack(request["arguments"], message.data)
+    given = messages.unpack(request["arguments"], message.data)
     if "load" in request:
         sources = [array.data for array in given]
         loaded = session.link(*sources) if request["load"] == messages.LINK else session.load(*sources)
@@ -123,7 +122,7 @@ def _answer(
             )
     results = function(*given[:count], **named)
     listed = () if results is None else results if isinstance(results, tuple) else (results,)
-    return values.pack([_on_host(result) for result in listed], "results", head)
+    return messages.pack([_on_host(result) for result in listed], "results", head)
 
 
 def _described_function(function: Function) -> list[Any]:

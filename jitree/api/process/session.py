@@ -1,4 +1,7 @@
-"""Sessions whose programs run in a separate process."""
+"""Runs the programs of a session in a separate process.
+
+Modules and functions here stand for those of the child, and have a part of what they have.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,22 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from jitree.api.builtin_modules import chosen
 from jitree.api.calls.declaration import TIMEOUT
 from jitree.api.function import Function
-from jitree.api.limits import LOAD_TIME, TIME, Limits, check, limited_content
+from jitree.api.load_order import chosen
 from jitree.api.module import Module
-from jitree.api.process import messages, values
-from jitree.api.process.stand_in import StandIn
+from jitree.api.process import messages
 from jitree.api.process.worker import Child
-from jitree.api.sandbox import WORD, refuse_machine_code, require_local
+from jitree.api.sandbox import (
+    LOAD_TIME,
+    TIME,
+    WORD,
+    Limits,
+    check,
+    limited_content,
+    refuse_machine_code,
+    require_local,
+)
 from jitree.api.session_arguments import (
     Compiled,
     host_array,
@@ -28,6 +38,7 @@ from jitree.api.session_arguments import (
 from jitree.base.arguments import is_one_of, shown
 from jitree.base.cancel_scopes import Scope, deadline
 from jitree.base.copying import copy_of, room_for
+from jitree.base.endings import Unique
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.host_module import HostModule
 from jitree.dispatch.session_lock import CANCELS, ContextGate, Entrance
@@ -52,7 +63,27 @@ _Functions = dict[str, tuple[str, list[str], list[tuple[str, str]], list[tuple[s
 """By name, declarations, names of arguments and what :attr:`jitree.api.function.Function.passed` gives."""
 
 
-class ProcessSession(StandIn):
+class MissingError(UnimplementedError, AttributeError):
+    """``hasattr`` is false, and who asks without looking is told what to do."""
+
+
+class RemoteProxy(Unique):
+    """Has a part of what an object of another class has in a session without a process."""
+
+    _replaced: type
+    """That class."""
+
+    def __getattr__(self, name: str) -> Any:
+        """UNIMPLEMENTED for what only objects of the other class have."""
+        if name.startswith("_") or not hasattr(self._replaced, name):
+            raise AttributeError(f"a {type(self).__name__} has no attribute '{name}'")
+        raise MissingError(
+            f"{self._replaced.__name__.lower()}.{name}: the program is in the process of the sandbox, and "
+            "there is no such thing outside of it; use sandbox=True, or a session without a sandbox"
+        )
+
+
+class ProcessSession(RemoteProxy):
     """What :class:`jitree.Session` is with ``sandbox="process"``. Results are numpy arrays that cannot be
     written, over memory that the child has shared."""
 
@@ -181,12 +212,12 @@ class ProcessSession(StandIn):
     ) -> Any:
         """What a function gives for arrays, numbers and None."""
         head: dict[str, Any] = {"call": [function.module.place, function.name], "named": [*named]}
-        parts = values.pack((*arguments, *named.values()), "arguments", head)
+        parts = messages.pack((*arguments, *named.values()), "arguments", head)
         with deadline(timeout), self._entered(self._limits.time):
             worker = self._alive()
             answer = worker.ask(head, parts, f"while {function.full_name} ran")
             try:
-                results = values.unpack(answer.head.get("results"), answer.data)
+                results = messages.unpack(answer.head.get("results"), answer.data)
             except DataLossError as error:
                 raise _wrong(worker) from error
             if self._limits.output is not None and sum(map(_size, results)) > self._limits.output:
@@ -224,7 +255,7 @@ class ProcessSession(StandIn):
         """The child; a new one with the modules that were loaded if the last one has ended."""
         if self._worker is None or not self._worker.is_alive:
             self._end_worker()
-            head, given = values.pack_parameters(self._parameters)
+            head, given = messages.pack_parameters(self._parameters)
             size = sum(part.nbytes for part in given)
             own = self._device, self._limits, self._guard_pages, self._arithmetic
             worker = Child(*own, size, self._builtins)
@@ -269,7 +300,7 @@ class _Gate(ContextGate):
         """There are no direct calls to allow."""
 
 
-class ProcessModule(StandIn):
+class ProcessModule(RemoteProxy):
     """A module that the child has loaded; its functions are attributes and items."""
 
     _replaced = Module
@@ -305,7 +336,7 @@ class ProcessModule(StandIn):
         return self[name] if name in self._functions else super().__getattr__(name)
 
 
-class ProcessFunction(StandIn):
+class ProcessFunction(RemoteProxy):
     """A function of such a module."""
 
     _replaced = Function

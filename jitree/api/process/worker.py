@@ -1,4 +1,4 @@
-"""The child process as the parent sees it."""
+"""Asks the child process, and ends it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from jitree.api.limits import Limits
 from jitree.api.process import messages
-from jitree.api.process.starting import ask_for_child
+from jitree.api.process.fork_client import ask_for_child
+from jitree.api.sandbox import Limits
 from jitree.base import cancel_scopes
 from jitree.base.cancel_scopes import Scope
 from jitree.base.endings import Ended, Ending, guard

@@ -1,42 +1,245 @@
-"""Arguments of calls: from Python objects into the registers of the host's frame. Machine code.
+"""Passes arguments from Python objects into the registers of the host's frame. Machine code.
 
-What is not in its usual form is left to the slow path, which converts it or says what is wrong.
+What is not in its usual form is left to the slow path, which converts it or says what is wrong. So are
+arguments in the memory of a result, which Python copies (:mod:`jitree.api.calls.overlaps`), and calls whose
+memory for intermediate results is not known to be large enough: Python measures that once for all calls
+with the same shapes and numbers (:mod:`jitree.api.calls.workspace`). Arrays that a call takes for good are
+taken from their owners when all arguments have been passed, and none can be refused any more.
 """
 
 from __future__ import annotations
 
-from jitree.api.calls.native.copies import pass_ndarray
-from jitree.api.calls.native.device_arrays import pass_handle, pass_kept, pass_owned
-from jitree.api.calls.native.donations import give_up_donations, is_alone, pass_donated
-from jitree.api.calls.native.exchange import exchange_of, pass_foreign
-from jitree.api.calls.native.in_place import IN_PLACE, pass_in_place
+from jitree.api.calls.native.arrays import handle_of
+from jitree.api.calls.native.copies import SCATTERED, exchange_of, pass_foreign, pass_ndarray
+from jitree.api.calls.native.device_arrays import (
+    is_accepted,
+    is_of_type,
+    is_present,
+    pass_as_declared,
+    pass_handle,
+    pass_kept,
+    pass_owned,
+    pass_owner,
+    pass_undeclared,
+)
 from jitree.api.calls.native.layout import (
     ARGUMENT,
     PASS_ARRAY,
     PASS_BITS,
     PASS_CONSUMED,
+    PASS_F64,
+    PASS_I64,
     PASS_REFERENCE,
 )
-from jitree.api.calls.native.lent_arrays import pass_lent
+from jitree.api.calls.native.lending import pass_lent
 from jitree.api.calls.native.lists import pass_list
-from jitree.api.calls.native.numbers import pass_bits, pass_number
-from jitree.api.calls.native.overlaps import are_apart
-from jitree.api.calls.native.python import drop, invoke_with, type_of
+from jitree.api.calls.native.names import IN_PLACE, pass_in_place
+from jitree.api.calls.native.numbers import pass_bits, pass_number, pass_numbers
+from jitree.api.calls.native.python import drop, invoke_with, retained, type_of
 from jitree.api.calls.native.records import Argument, CallRecord, Ndarray, Python
-from jitree.api.calls.native.sequences import pass_numbers
-from jitree.api.calls.native.undeclared import pass_undeclared
-from jitree.api.calls.native.uploads import drop_joined, send_joined
-from jitree.api.calls.native.views import has_stream, refuse
-from jitree.api.calls.native.workspaces import is_enough
-from jitree.codegen.primitives import apart, call, load8, load64, store64, unlikely
+from jitree.api.calls.native.views import drop_joined, has_stream, refuse, send_joined
+from jitree.codegen.primitives import apart, call, load8, load32, load64, stack, store64, unlikely
 from jitree.codegen.record import place_of
-from jitree.modules.hal.native.records import Entry
+from jitree.modules.hal.native.records import Entry, HandlePoolRecord
 from jitree.types import BY_NAME
 
 _ARGUMENT_SIZE = ARGUMENT.size
 _BOOLEAN = BY_NAME["i1"].code
 _NO_BOOLEANS = 0xFEFEFEFEFEFEFEFE - (1 << 64)
 """The bits that bytes which are 0 or 1 do not have."""
+
+
+def are_apart(record: CallRecord) -> bool:
+    """Whether no argument lies in the storage of a result, those aside that may be there."""
+    storage = Argument(record.arguments)
+    for _ in range(record.argument_count):
+        if unlikely(storage.storage != 0) and not lies_apart(record, storage):
+            return False
+        storage = Argument(place_of(storage) + _ARGUMENT_SIZE)
+    return True
+
+
+def lies_apart(record: CallRecord, storage: Argument) -> bool:
+    handle = Entry(load64(storage.place))
+    handle_pool = record.state.handle_pool
+    if not handle or not handle_pool or handle.address == 0:
+        return False
+    argument = Argument(record.arguments)
+    for _ in range(record.argument_count):
+        if PASS_ARRAY <= argument.kind <= PASS_REFERENCE and argument.position != storage.position:
+            other = Entry(load64(argument.place))
+            is_shared = (storage.in_place >> argument.position) & 1 != 0 and is_same(handle, other)
+            if not is_shared and not is_apart(handle_pool, handle, other):
+                return False
+        argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
+    return True
+
+
+def is_same(handle: Entry, other: Entry) -> bool:
+    return bool(other) and other.address == handle.address and other.length == handle.length
+
+
+def is_apart(handle_pool: HandlePoolRecord, handle: Entry, other: Entry) -> bool:
+    """Whether two handles have no memory in common. False also where an entry does not tell."""
+    if not other or other.kind == handle_pool.fence:
+        return True
+    if other.kind != handle_pool.buffer_view and other.kind != handle_pool.buffer:
+        return False
+    if other.length == 0:
+        return True
+    start, end = handle.address, handle.address + handle.length
+    return other.address != 0 and not (other.address < end and start < other.address + other.length)
+
+
+def pass_donated(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
+    """The array of a donation: its handle in the context."""
+    if type_of(array) != python.array_type:
+        return False
+    if is_present(python, record, argument, array):
+        if is_of_type(python, argument, array):
+            return pass_owner(python, argument, array)
+        return pass_as_declared(python, record, argument, array)
+    accepted = invoke_with(python, argument.accept, array)
+    if accepted == 0:
+        return False
+    is_handle = accepted != python.true and accepted != python.false
+    if is_handle:  # not the array's own: the call, which Python makes, drops it with the other registers
+        pass_handle(python, argument, accepted)
+    drop(python, accepted)
+    return not is_handle and is_accepted(python, argument, array) and pass_owner(python, argument, array)
+
+
+def give_up_donations(python: Python, record: CallRecord, arguments: int) -> bool:
+    """Takes donated arrays from their owners. False, and nothing has happened, where that may not be."""
+    argument = Argument(record.arguments)
+    count = 0
+    for _ in range(record.argument_count):
+        array = donated(python, argument, arguments)
+        if array != 0:
+            if not may_be_given(python, record, argument, array, arguments):
+                return False
+            count += 1
+        argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
+    if count == 0:
+        return True
+    argument = Argument(record.arguments)
+    for _ in range(record.argument_count):
+        array = donated(python, argument, arguments)
+        if array != 0:
+            give_up(python, array)
+        argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
+    return True
+
+
+def donated(python: Python, argument: Argument, arguments: int) -> int:
+    """The array that is donated as an argument, 0 if none is."""
+    if not PASS_ARRAY <= argument.kind <= PASS_CONSUMED:
+        return 0
+    value = load64(arguments + 8 * argument.position)
+    if value & IN_PLACE != 0:
+        return 0
+    return load64(value + python.donation_array) if type_of(value) == python.donation_type else 0
+
+
+def may_be_given(python: Python, record: CallRecord, argument: Argument, array: int, arguments: int) -> bool:
+    """Whether an array still has the memory that is passed, is not passed a second time, and is alone."""
+    for index in range(record.argument_count):
+        if load64(arguments + 8 * index) == array:
+            return False
+    owner = load64(array + python.array_owner)
+    if owner == 0 or owner == python.none:
+        return False
+    handle, passed = Entry(handle_of(owner)), Entry(load64(argument.place))
+    if handle.address != passed.address or handle.length != passed.length:
+        return False
+    return is_alone(record, argument.place) and was_elsewhere(record, Entry(handle_of(owner)))
+
+
+def is_alone(record: CallRecord, own: int) -> bool:
+    """Whether nothing else that is passed lies in the memory of what is in a register. False also where an
+    entry does not tell."""
+    handle = Entry(load64(own))
+    handle_pool = record.state.handle_pool
+    if not handle_pool or handle.address == 0:
+        return False
+    refs = record.refs
+    for index in range(record.ref_count):
+        place = refs + 8 * index
+        if place != own and not is_apart(handle_pool, handle, Entry(load64(place))):
+            return False
+    return True
+
+
+def was_elsewhere(record: CallRecord, handle: Entry) -> bool:
+    """Whether nothing that was copied for the call lies in memory that is donated."""
+    argument = Argument(record.arguments)
+    for _ in range(record.argument_count):
+        if PASS_ARRAY <= argument.kind <= PASS_REFERENCE and argument.source != 0:
+            start, end = argument.source, argument.source + Entry(load64(argument.place)).length
+            if start == SCATTERED or (start < handle.address + handle.length and handle.address < end):
+                return False
+        argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
+    return True
+
+
+def give_up(python: Python, array: int) -> None:
+    """As :meth:`jitree.api.array.Array._give_up`."""
+    clear(python, array + python.array_passed_as)
+    clear(python, array + python.array_view)
+    clear(python, array + python.array_elements)
+    clear(python, array + python.array_owner)
+    clear(python, array + python.array_keeper)
+
+
+def clear(python: Python, place: int) -> None:
+    before = load64(place)
+    store64(place, retained(python, python.none))
+    drop(python, before)
+
+
+@apart
+def is_enough(record: CallRecord) -> bool:
+    """Whether the memory is as large as the call is known to need. False also where that is not known."""
+    sizes = record.sizes
+    if not sizes:
+        return True
+    key = stack(8 * sizes.width)
+    if not write_key(record, key):
+        return False
+    row = sizes.rows
+    for _ in range(sizes.count):
+        if are_equal(row, key, sizes.width):
+            return Entry(load64(record.workspace)).length >= load64(row + 8 * sizes.width)
+        row += 8 * (sizes.width + 1)
+    return False
+
+
+def write_key(record: CallRecord, key: int) -> bool:
+    """Writes what the size may depend on: dimensions and numbers. False if a register holds no view."""
+    argument = Argument(record.arguments)
+    for _ in range(record.argument_count):
+        place = argument.place
+        if not PASS_ARRAY <= argument.kind <= PASS_REFERENCE:
+            is_wide = argument.kind == PASS_I64 or argument.kind == PASS_F64
+            store64(key, load64(place) if is_wide else load32(place))
+            key += 8
+        elif place != record.workspace:
+            view = Entry(load64(place))
+            handle_pool = record.state.handle_pool
+            if not view or view.kind != handle_pool.buffer_view or view.rank != argument.rank:
+                return False
+            for axis in range(argument.rank):
+                store64(key + 8 * axis, load64(place_of(view) + handle_pool.extension + 8 * axis))
+            key += 8 * argument.rank
+        argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
+    return True
+
+
+def are_equal(row: int, key: int, width: int) -> bool:
+    index = 0
+    while index < width and load64(row + 8 * index) == load64(key + 8 * index):
+        index += 1
+    return index == width
 
 
 def pass_arguments(python: Python, record: CallRecord, arguments: int) -> bool:

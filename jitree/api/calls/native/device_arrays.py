@@ -1,23 +1,30 @@
-"""Device arrays as arguments: passed by their handle, or copied. Machine code."""
+"""Passes device arrays by their handle, or copies them. Machine code.
+
+A program looks at what it gets for a parameter without a type of elements, and may write to it: arrays of
+other libraries are copied there under the type that they have.
+"""
 
 from __future__ import annotations
 
-from jitree.api.calls.native.copies import pass_elements
-from jitree.api.calls.native.layout import CAPSULE_CONTEXT_AT, MAXIMUM_RANK
-from jitree.api.calls.native.lent_arrays import pass_neighbours
-from jitree.api.calls.native.owners import handle_of
-from jitree.api.calls.native.python import (
-    drop,
-    invoke_with,
-    invoke_with_number,
-    is_true,
-    retained,
+from jitree.api.calls.native.arrays import BY_DTYPE, BY_TENSOR_TYPE, dtype_row, handle_of, readable
+from jitree.api.calls.native.copies import (
+    COMPLEX,
+    TENSOR_SIZE,
+    exchange_of,
+    is_described,
+    pass_elements,
+    pass_ndarray,
+    pass_tensor,
 )
-from jitree.api.calls.native.records import Argument, CallRecord, Owners, Python
+from jitree.api.calls.native.layout import CAPSULE_CONTEXT_AT, MAXIMUM_RANK
+from jitree.api.calls.native.lending import pass_neighbours
+from jitree.api.calls.native.python import drop, invoke_with, invoke_with_number, is_true, retained, type_of
+from jitree.api.calls.native.records import Argument, CallRecord, Dtype, Ndarray, Owners, Python, Tensor
 from jitree.api.calls.native.views import fits, has_stream, is_alike_type
 from jitree.codegen.primitives import apart, call, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.hal.enums import MemoryAccess
+from jitree.modules.hal.native.buffers import place_number
 from jitree.modules.hal.native.records import Entry
 from jitree.modules.hal.native.views import retyped
 from jitree.regs.access import retain
@@ -169,3 +176,53 @@ def pass_handle(python: Python, argument: Argument, number: int) -> bool:
     overflow = stack(4)
     store64(argument.place, call(python.long_value, number, overflow))
     return True
+
+
+def pass_undeclared(python: Python, record: CallRecord, argument: Argument, value: int) -> bool:
+    """Whether it is an array that is an argument now: one of the session by its handle, others as a copy. If
+    not an exception may be set."""
+    cls = type_of(value)
+    if cls == python.array_type:
+        return pass_present(python, record, argument, value)
+    if cls == python.ndarray_type:
+        array = Ndarray(value)
+        row = dtype_row(python, BY_DTYPE, array.dtype)
+        return declare(argument, row, array.rank) and pass_ndarray(python, record, argument, array)
+    exchange = exchange_of(python, cls)
+    if not exchange or exchange.describe == 0:
+        return False
+    tensor = Tensor(stack(TENSOR_SIZE))
+    argument.tensor_type = COMPLEX  # not known yet; of complex arrays most is asked
+    return (
+        is_described(python, argument, exchange, value, tensor)
+        and declare(argument, dtype_row(python, BY_TENSOR_TYPE, tensor.type), tensor.rank)
+        and pass_tensor(python, record, argument, tensor)
+    )
+
+
+def declare(argument: Argument, row: Dtype, rank: int) -> bool:
+    """Declares the argument, for this call, as an array of a type and a rank. False if machine code does not
+    copy such arrays."""
+    if not row or rank > MAXIMUM_RANK:
+        return False
+    argument.dtype = row.dtype
+    argument.element_type = row.code
+    argument.tensor_type = row.tensor_type
+    argument.item_size = row.item_size
+    argument.rank = rank
+    return True
+
+
+def pass_present(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
+    """A device array of the session's memory whose elements are there, or are before what the call submits,
+    and to which the program may write. Calls with a fence are left to Python, which notes their memory."""
+    handle_pool = record.state.handle_pool
+    if not handle_pool or not handle_pool.queue or record.signal != 0:
+        return False
+    handle = readable(python, array)
+    if not handle or handle.access >> PLACE_SHIFT != place_number(handle_pool.queue):
+        return False
+    owner = load64(array + python.array_owner)
+    if load64(owner + CAPSULE_CONTEXT_AT) != place_of(record.owners):
+        return False
+    return pass_owner(python, argument, array)

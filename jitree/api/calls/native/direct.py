@@ -1,4 +1,4 @@
-"""Calls of functions by machine code (:mod:`jitree.api.calls.native.function`).
+"""Makes the record by which machine code calls a function (:mod:`jitree.api.calls.native.function`).
 
 The first calls of a function take the slow path (``Function.call_slowly``), which handles everything.
 Then, when the context can make direct calls, the function gets a CALL record. Machine code knows arguments in
@@ -16,8 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.api.calls.declaration import DEPENDS, Parameter, storage_names
-from jitree.api.calls.native.acceptance import Acceptance
-from jitree.api.calls.native.element_numbers import numbers_of
+from jitree.api.calls.native.acceptance import Acceptance, Producers, numbers_of, runs_code
+from jitree.api.calls.native.cpython_layout import METH_KEYWORDS, METH_NOARGS, method_code, new_capsule
 from jitree.api.calls.native.layout import (
     ARGUMENT,
     CALL,
@@ -35,9 +35,7 @@ from jitree.api.calls.native.layout import (
     PASS_REFERENCE,
     RESULT,
 )
-from jitree.api.calls.native.objects import METH_KEYWORDS, METH_NOARGS, method_code, new_capsule
-from jitree.api.calls.native.producers import Producers, runs_code
-from jitree.api.calls.native.rest import Rest
+from jitree.api.calls.native.python_fallback import Rest
 from jitree.api.calls.packing import narrow_integer, number_unpacker
 from jitree.api.calls.tensor_packing import TensorPacker
 from jitree.api.calls.transfers import wrap_in_place
@@ -55,8 +53,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from jitree.api.calls.declaration import DeclaredTensor, Signature
-    from jitree.api.calls.native.interface import Interface
-    from jitree.api.calls.native.keeper import Keeper
+    from jitree.api.calls.native.cpython_layout import Interface
+    from jitree.api.calls.native.handle_owners import Keeper
     from jitree.api.calls.native.references import HandlePacker
     from jitree.dispatch.engine import EngineEntry
     from jitree.hal.buffer import Buffer

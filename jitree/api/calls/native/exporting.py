@@ -1,16 +1,20 @@
-"""Python's side of :mod:`jitree.api.calls.native.exports`: DLPack's C exchange interface of device arrays."""
+"""Gives DLPack's C exchange interface of arrays to other libraries.
+
+Its functions are machine code (:mod:`jitree.api.calls.native.exports`), which has Python do the rest.
+"""
 
 from __future__ import annotations
 
 import ctypes
 from array import array
 from collections.abc import Mapping
-from typing import Any, Final
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from jitree.api.array import Array
-from jitree.api.calls.native.objects import new_capsule
+from jitree.api.calls.native.cpython_layout import new_capsule
 from jitree.api.calls.transfers import copy_to_device, native_row, wrap_in_place
 from jitree.base import dlpack
 from jitree.base.dlpack_names import VERSIONED_NAME
@@ -19,6 +23,9 @@ from jitree.errors import pass_interruption
 from jitree.hal.device import Device
 from jitree.hal.driver import all_drivers
 from jitree.hal.exchange import exporters
+
+if TYPE_CHECKING:
+    from jitree.api.calls.native.cpython_layout import Interface
 
 _VERSION: Final = (1, 2)
 """The version of DLPack whose interface this is."""
@@ -50,6 +57,13 @@ class ArrayExports:
         self._interface = dlpack.ExchangeInterface(*_VERSION, None, *addresses_of_code)
         self.capsule = new_capsule(ctypes.addressof(self._interface), name=_EXCHANGE_NAME)
         """The value of ``__dlpack_c_exchange_api__``."""
+
+
+@cache
+def exchange_functions(interface: Interface) -> object:
+    """The ``__dlpack_c_exchange_api__`` of arrays."""
+    interface.keep(exports := ArrayExports(interface.code.addresses, interface.record))
+    return exports.capsule
 
 
 class GivenCapsule:

@@ -6,8 +6,8 @@ return 0, or -1 with an exception set. Python exports arrays whose memory the ho
 
 from __future__ import annotations
 
-from jitree.api.calls.native.arrays import BY_CODE, dtype_of, dtype_row, readable, visible
-from jitree.api.calls.native.exchange import tensor_of
+from jitree.api.calls.native.arrays import BY_CODE, dtype_of, dtype_row, handle_of, readable, visible
+from jitree.api.calls.native.copies import tensor_of
 from jitree.api.calls.native.layout import (
     CAPSULE_CONTEXT_AT,
     CAPSULE_POINTER_AT,
@@ -16,7 +16,6 @@ from jitree.api.calls.native.layout import (
     TENSOR_ON_HOST,
     VERSIONED,
 )
-from jitree.api.calls.native.owners import handle_of
 from jitree.api.calls.native.python import (
     drop,
     forgets_error,

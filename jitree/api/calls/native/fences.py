@@ -1,12 +1,13 @@
-"""Fences of calls of asynchronous functions: the second one after the arguments is reached when the results
-are there. Machine code.
+"""Makes the fences of asynchronous functions, and waits for their results. Machine code.
 
-The first one is null: arrays that are still computed are arguments for Python.
+The second fence after the arguments is reached when the results are there. The first one is null: arrays that
+are still computed are arguments for Python.
 """
 
 from __future__ import annotations
 
 from jitree.api.calls.native.layout import ARGUMENT, PASS_ARRAY, PASS_REFERENCE
+from jitree.api.calls.native.lists import take_results
 from jitree.api.calls.native.python import (
     comes_again,
     drop,
@@ -18,7 +19,6 @@ from jitree.api.calls.native.python import (
 )
 from jitree.api.calls.native.read_ahead import read_ahead
 from jitree.api.calls.native.records import Argument, AwaitedRecord, CallRecord, Python
-from jitree.api.calls.native.results import take_results
 from jitree.codegen.primitives import call, load64, stack, store64, unlikely
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release

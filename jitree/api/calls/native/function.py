@@ -1,4 +1,4 @@
-"""A call of a function. Machine code.
+"""Calls a function: arguments, program, results. Machine code.
 
 Everything happens on the context's machine of direct calls, with the context's lock held. Whatever is not as
 usual is done by Python: the whole call, when nothing has happened yet, or what is left of it.
@@ -7,6 +7,7 @@ usual is done by Python: the whole call, when nothing has happened yet, or what 
 from __future__ import annotations
 
 from jitree.api.calls.native.arguments import pass_arguments
+from jitree.api.calls.native.arrays import take_back
 from jitree.api.calls.native.fences import (
     drop_signal,
     give_up_signal,
@@ -21,7 +22,6 @@ from jitree.api.calls.native.fences import (
 from jitree.api.calls.native.layout import AWAITED, CALL, CAPSULE_POINTER_AT
 from jitree.api.calls.native.lending import end_lending
 from jitree.api.calls.native.names import put_in_order
-from jitree.api.calls.native.owners import take_back
 from jitree.api.calls.native.python import (
     call_with_self,
     comes_again,

@@ -402,8 +402,8 @@ NDARRAY: Final = Record(
     i32 flags
     """,
 )
-"""``PyArrayObject_fields``, part of numpy's C interface. :mod:`jitree.api.calls.native.objects` looks whether
-this interpreter's objects are so before any of it is used."""
+"""``PyArrayObject_fields``, part of numpy's C interface. ``cpython_layout.py`` looks whether this
+interpreter's objects are so before any of it is used."""
 NDARRAY_CONTIGUOUS: Final = 1
 NDARRAY_WRITABLE: Final = 0x400
 NDARRAY_PLAIN: Final = 0x501

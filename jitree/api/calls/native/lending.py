@@ -1,4 +1,4 @@
-"""Memory of others on a device with a stream, lent to the program for one call. Machine code.
+"""Lends memory of others on a device with a stream to one call. Machine code.
 
 The call keeps the array's owner and the handle of its memory, which ranges of it keep, too. When nothing else
 does at the end, and the device has done what it was given, all goes back to the pools; else Python makes
@@ -7,16 +7,33 @@ an object of the handle, which keeps the owner from then on.
 
 from __future__ import annotations
 
-from jitree.api.calls.native.layout import MAXIMUM_RANK
+from jitree.api.calls.native.arrays import handle_of
+from jitree.api.calls.native.copies import (
+    OFFSET_FLAG,
+    TENSOR_SIZE,
+    address_of,
+    device_kind,
+    is_described,
+    is_of_argument,
+    is_row_major,
+    is_writable,
+    pass_capsule,
+    pass_tensor,
+    tensor_of,
+)
+from jitree.api.calls.native.layout import CAPSULE_CONTEXT_AT, MAXIMUM_RANK, TENSOR_ON_CUDA, TENSOR_ON_HOST
 from jitree.api.calls.native.python import drop, invoke_with_number, is_done, is_true, retained
-from jitree.api.calls.native.records import Argument, CallRecord, Python
-from jitree.api.calls.native.views import ALL_ACCESS, LARGEST, describe, view_size
-from jitree.codegen.primitives import call, load64, store64
-from jitree.codegen.record import place_of
+from jitree.api.calls.native.records import Argument, CallRecord, Exchange, Owners, Python, Tensor
+from jitree.api.calls.native.views import ALL_ACCESS, LARGEST, describe, fits, is_alike_type, view_size
+from jitree.codegen.primitives import call, call_int, load64, stack, store64
+from jitree.codegen.record import atomic_add, place_of
+from jitree.hal.command_layout import BINDING_ALIGNMENT
 from jitree.hal.enums import MemoryType
+from jitree.hal.stream_record import LEGACY_STREAM, MOST_NEIGHBOURS
 from jitree.modules.hal.native.buffers import granted_type, granted_usage, place_number
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State
+from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State, StreamRecord
+from jitree.modules.hal.native.streams import order_after
 from jitree.regs.access import retain
 from jitree.regs.layout import OWNER_CODE, PLACE_SHIFT
 from jitree.types import ENCODING_DENSE
@@ -113,3 +130,135 @@ def is_used(handle_pool: HandlePoolRecord, memory: Entry) -> bool:
         return True
     stream = handle_pool.queue.stream
     return stream.completed < stream.tick
+
+
+def pass_lent(python: Python, record: CallRecord, argument: Argument, exchange: Exchange, value: int) -> bool:
+    """Whether an array is an argument now. If not an exception may be set."""
+    if argument.tensor_type == 0 or argument.is_written != 0:
+        return False
+    if exchange.describe == 0:
+        return pass_lent_capsule(python, record, argument, exchange, value)
+    tensor = Tensor(stack(TENSOR_SIZE))
+    if not is_described(python, argument, exchange, value, tensor):
+        return False
+    if tensor.device_kind == TENSOR_ON_HOST:
+        return pass_tensor(python, record, argument, tensor)
+    return (
+        is_declared(argument, tensor)
+        and is_here(record, tensor)
+        and follows_producer(record, exchange, tensor)
+        and lend(python, record, argument, tensor.shape, address_of(tensor), value)
+    )
+
+
+def pass_lent_capsule(
+    python: Python, record: CallRecord, argument: Argument, exchange: Exchange, value: int
+) -> bool:
+    """Passes what ``__dlpack__`` gives, which orders the device's stream itself. The capsule, not used up, is
+    the owner. Of arrays in host memory it is not asked for a stream, which many refuse."""
+    kind = device_kind(python, value)
+    if kind == TENSOR_ON_HOST:
+        return pass_capsule(python, record, argument, exchange, value)
+    if kind != TENSOR_ON_CUDA:
+        return False
+    queue = record.state.handle_pool.queue
+    atomic_add(queue.stream.asking, 1)  # before it looks whether there is a stream to order
+    capsule = 0 if queue.open == 0 else ordered_capsule(python, queue.stream, exchange, value)
+    atomic_add(queue.stream.asking, -1)
+    if capsule == 0:
+        return False
+    tensor = tensor_of(python, capsule)
+    is_passed = (
+        bool(tensor)
+        and is_writable(python, capsule)
+        and is_declared(argument, tensor)
+        and is_here(record, tensor)
+        and lend(python, record, argument, tensor.shape, address_of(tensor), capsule)
+    )
+    drop(python, capsule)
+    return is_passed
+
+
+def ordered_capsule(python: Python, stream: StreamRecord, exchange: Exchange, value: int) -> int:
+    """What ``__dlpack__`` gives for a stream; 0 with an exception."""
+    number = call(python.new_long, stream.handle)
+    if number == 0:
+        return 0
+    arguments = stack(32)
+    store64(arguments + 8, value)
+    store64(arguments + 16, number)
+    store64(arguments + 24, python.dlpack_version)
+    names = python.stream_names if exchange.names != 0 else python.old_stream_names
+    capsule = call(python.call_method, python.dlpack_name, arguments + 8, 1 | OFFSET_FLAG, names)
+    drop(python, number)
+    return capsule
+
+
+def pass_neighbours(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
+    """A device array in memory of another stream of the GPU, not for a result. The call keeps its handle, so
+    that the memory is used for nothing else, and comes after what that stream has by now."""
+    owner = load64(array + python.array_owner)
+    source = Entry(handle_of(owner))
+    if argument.dtype == 0 or argument.is_written != 0 or load64(array + python.array_fence) != python.none:
+        return False
+    if not is_alike_type(source.element_type, argument.element_type) or source.encoding != ENCODING_DENSE:
+        return False
+    dimensions = place_of(source) + Owners(load64(owner + CAPSULE_CONTEXT_AT)).extension
+    return (
+        fits(argument, source.rank, dimensions)
+        and follows_neighbour(record, source)
+        and lend(python, record, argument, dimensions, source.address, owner)
+    )
+
+
+def follows_neighbour(record: CallRecord, source: Entry) -> bool:
+    """Whether memory is that of another stream of the GPU, and the call comes after what that stream has."""
+    queue = record.state.handle_pool.queue
+    place = source.access >> PLACE_SHIFT
+    if queue.open == 0 or place >= MOST_NEIGHBOURS:
+        return False
+    entry = queue.stream.neighbours + 8 * place
+    there = StreamRecord(load64(entry))
+    if not there or there.ordinal != queue.stream.ordinal or there.batched != 0:
+        return False
+    if source.address == 0 or source.address & (BINDING_ALIGNMENT - 1) != 0:
+        return False
+    atomic_add(there.asking, 1)  # before it looks whether the stream is still there
+    is_there = load64(entry) == place_of(there)
+    follows = is_there and (there.completed >= there.tick or order_after(queue.stream, there.handle))
+    atomic_add(there.asking, -1)
+    return follows
+
+
+def is_declared(argument: Argument, tensor: Tensor) -> bool:
+    """Whether a tensor is of the declared type and shape, without gaps."""
+    return is_of_argument(argument, tensor) and is_row_major(tensor)
+
+
+def is_here(record: CallRecord, tensor: Tensor) -> bool:
+    """Whether it lies in memory of the device, where programs assume it."""
+    queue = record.state.handle_pool.queue
+    if tensor.device_kind != TENSOR_ON_CUDA or tensor.device_number != queue.stream.ordinal:
+        return False
+    is_aligned = address_of(tensor) & (BINDING_ALIGNMENT - 1) == 0
+    return queue.open != 0 and tensor.data != 0 and is_aligned
+
+
+def follows_producer(record: CallRecord, exchange: Exchange, tensor: Tensor) -> bool:
+    """Whether the call comes after what the library has submitted so far."""
+    if record.producer_type == place_of(exchange):
+        return True
+    place = stack(8)
+    store64(place, 0)
+    if exchange.find_stream == 0:
+        return False
+    if call_int(exchange.find_stream, tensor.device_kind, tensor.device_number, place) != 0:
+        return False
+    producer = load64(place)
+    if producer == 0:
+        producer = LEGACY_STREAM
+    if record.producer != producer and not order_after(record.state.handle_pool.queue.stream, producer):
+        return False
+    record.producer = producer
+    record.producer_type = place_of(exchange)
+    return True

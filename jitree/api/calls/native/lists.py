@@ -1,25 +1,48 @@
-"""Python's lists as lists of the VM, with numbers of a declared type or with anything. Machine code.
+"""Converts lists, and results of calls, between Python and the VM. Machine code.
 
-Long lists are made by Python, which has their elements written here.
+Elements are numbers of a declared type, or anything. Long lists are made by Python, which has their elements
+written here. So are lists of results that are in several places, or in a circle.
 """
 
 from __future__ import annotations
 
-from jitree.api.calls.native.layout import FLOAT_AT
-from jitree.api.calls.native.python import drop, invoke_with, invoke_with_number, retained, type_of
-from jitree.api.calls.native.records import Argument, CallRecord, Python
-from jitree.api.calls.native.sequences import item_of, length_of, store_number
-from jitree.api.calls.native.undeclared import pass_undeclared
-from jitree.codegen.primitives import call, load64, stack, store64, unlikely
+from jitree.api.calls.native.arrays import new_result
+from jitree.api.calls.native.device_arrays import pass_undeclared
+from jitree.api.calls.native.layout import (
+    FLOAT_AT,
+    PASS_ARRAY,
+    PASS_F32,
+    PASS_F64,
+    PASS_I32,
+    PASS_I64,
+    RESULT,
+)
+from jitree.api.calls.native.numbers import item_of, length_of, store_number, widened
+from jitree.api.calls.native.python import drained, drop, invoke_with, invoke_with_number, retained, type_of
+from jitree.api.calls.native.records import Argument, CallRecord, Python, Result
+from jitree.codegen.primitives import call, call_double, load32, load64, stack, store64, unlikely
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import STATE_RELEASED, bury, new_list, release
 from jitree.modules.hal.native.records import Entry, State
-from jitree.regs.layout import LIST_F32, LIST_F64, LIST_I8, LIST_I64, LIST_REF, LIST_SLOT, LIST_VARIANT
+from jitree.regs.access import retain
+from jitree.regs.layout import (
+    KIND_LIST,
+    LIST_EMPTY,
+    LIST_F32,
+    LIST_F64,
+    LIST_I8,
+    LIST_I64,
+    LIST_REF,
+    LIST_SLOT,
+    LIST_VARIANT,
+)
 
 MOST_NESTED = 16
 """Lists in lists, in arguments and results; deeper ones are Python's."""
 _SLOT = LIST_SLOT.size
 _BITS = LIST_SLOT["bits"]
+
+_RESULT_SIZE = RESULT.size
 
 
 def pass_list(python: Python, record: CallRecord, argument: Argument, value: int) -> bool:
@@ -176,3 +199,124 @@ def store_converted(python: Python, record: CallRecord, element: Argument, conve
     overflow = stack(4)
     store64(slot + _BITS, call(python.long_value, converted, overflow))
     return True
+
+
+def is_tree(handle: Entry, nested: int) -> bool:
+    """Whether it is a list, and no list in it is in several places, or in a circle, or too deep."""
+    if not handle or handle.kind != KIND_LIST:
+        return False
+    for index in range(handle.length):
+        slot = handle.address + _SLOT * index
+        item = Entry(load64(slot + _BITS) if load64(slot) == LIST_REF else 0)
+        if item and item.kind == KIND_LIST and not is_branch(item, nested):
+            return False
+    return True
+
+
+def is_branch(item: Entry, nested: int) -> bool:
+    """Whether a list is a tree in one place alone."""
+    return item.count == 1 and nested != 0 and is_tree(item, nested - 1)
+
+
+def take_list(python: Python, record: CallRecord, result: Result, handle: Entry, nested: int) -> int:
+    """A new list; takes over a reference to the handle. 0 with an exception set."""
+    count = handle.length
+    values = call(python.new_list, count)
+    for index in range(count):
+        if values == 0:
+            break
+        # Python may have run: a finalizer can change a list that the program still has.
+        is_there = index < handle.length
+        slot = handle.address + _SLOT * index
+        value = item_at(python, record, result, slot, nested) if is_there else retained(python, python.none)
+        if value != 0:
+            call(python.set_list_item, values, index, value)
+        else:
+            drop(python, values)
+            values = 0
+    release(record.state.handle_pool, handle, place_of(record.state) + STATE_RELEASED)
+    # Before Python makes further results; with an exception set it does not run.
+    if values != 0 and not drained(python, record, record.state):
+        drop(python, values)
+        values = 0
+    return values
+
+
+def item_at(python: Python, record: CallRecord, result: Result, slot: int, nested: int) -> int:
+    """The element in a slot. 0 with an exception set."""
+    tag, bits = load64(slot), load64(slot + _BITS)
+    if tag == LIST_EMPTY or (tag == LIST_REF and bits == 0):
+        return retained(python, python.none)
+    if tag == LIST_REF:
+        item = retain(Entry(bits))
+        if item.kind == KIND_LIST and nested != 0:
+            return take_list(python, record, result, item, nested - 1)
+        return take_reference(python, record, result, item)
+    if tag == LIST_F64:
+        return call_double(python.new_float, bits)
+    if tag == LIST_F32:
+        return call_double(python.new_float, widened(PASS_F32, bits))
+    return call(python.new_long, bits)
+
+
+def take_reference(python: Python, record: CallRecord, result: Result, handle: Entry) -> int:
+    """An array, or what Python makes of anything else; takes over a reference. 0 with an exception set."""
+    if handle and handle.kind == result.view_kind:
+        return new_result(python, record, handle)
+    made = invoke_with_number(python, record.take_reference, place_of(handle))
+    release(record.state.handle_pool, handle, place_of(record.state) + STATE_RELEASED)
+    return made
+
+
+def take_results(python: Python, record: CallRecord) -> int:
+    """None, the one result, or a tuple. 0 with an exception set; what was not taken is in the registers."""
+    count = record.result_count
+    result = Result(record.results)
+    if count == 0:
+        return retained(python, python.none)
+    if count == 1:
+        return take_result(python, record, result)
+    results = call(python.new_tuple, count)
+    if results == 0:
+        return 0
+    for index in range(count):
+        value = take_result(python, record, result)
+        if value == 0:
+            drop(python, results)
+            return 0
+        call(python.set_item, results, index, value)
+        result = Result(place_of(result) + _RESULT_SIZE)
+    return results
+
+
+def take_result(python: Python, record: CallRecord, result: Result) -> int:
+    value = take_register(python, record, result)
+    convert = result.convert
+    if value == 0 or convert == 0:
+        return value
+    arguments = stack(24)
+    store64(arguments, value)
+    store64(arguments + 8, record.device)
+    store64(arguments + 16, python.none)
+    converted = call(python.vectorcall, convert, arguments, 3, 0)
+    drop(python, value)
+    return converted
+
+
+def take_register(python: Python, record: CallRecord, result: Result) -> int:
+    kind = result.kind
+    place = result.place
+    if kind == PASS_I32:
+        unused = 32 + result.unused
+        return call(python.new_long, load32(place) << unused >> unused)
+    if kind == PASS_I64:
+        return call(python.new_long, load64(place))
+    if kind == PASS_F64:
+        return call_double(python.new_float, load64(place))
+    if kind != PASS_ARRAY:
+        return call_double(python.new_float, widened(kind, load32(place)))
+    handle = Entry(load64(place))
+    store64(place, 0)
+    if is_tree(handle, MOST_NESTED):
+        return take_list(python, record, result, handle, MOST_NESTED)
+    return take_reference(python, record, result, handle)

@@ -1,12 +1,11 @@
-"""The elements of small arrays in a device's memory, copied to the host. Machine code."""
+"""Copies small arrays from a device's memory to the host. Machine code."""
 
 from __future__ import annotations
 
-from jitree.api.calls.native.arrays import dtype_of, over_memory
+from jitree.api.calls.native.arrays import dtype_of, give_back_handle, handle_of, new_owner, over_memory
 from jitree.api.calls.native.fences import wait_for_device
 from jitree.api.calls.native.function import enter_gate, leave_gate, settle
 from jitree.api.calls.native.layout import CAPSULE_CONTEXT_AT, CAPSULE_POINTER_AT
-from jitree.api.calls.native.owners import give_back_handle, handle_of, new_owner
 from jitree.api.calls.native.python import drop, forgets_error, invoke_with_number, is_true, retained
 from jitree.api.calls.native.read_ahead import ahead_of, may_copy, note_read, pinned_copy, take_copy
 from jitree.api.calls.native.records import CallRecord, Python

@@ -1,4 +1,4 @@
-"""Arguments of direct calls that are no tensors: lists, buffers, whatever a program takes by reference."""
+"""Packs arguments of direct calls that are no tensors: lists, buffers, other references."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ import numpy as np
 
 from jitree.api.array import Array
 from jitree.api.calls.declaration import Parameter, Signature
-from jitree.api.calls.donations import arrays_of
-from jitree.api.calls.list_packing import ANYTHING, LIST_CODES, element_of
-from jitree.api.calls.native.acceptance import view_at_once
-from jitree.api.calls.native.element_numbers import numbers_of
+from jitree.api.calls.native.acceptance import numbers_of, runs_code, view_at_once
 from jitree.api.calls.native.layout import MAXIMUM_RANK, PASS_REFERENCE
-from jitree.api.calls.native.producers import runs_code
+from jitree.api.calls.number_packing import ANYTHING, LIST_CODES, element_of
+from jitree.api.calls.overlaps import arrays_of
 from jitree.api.calls.packing import packers
 from jitree.api.calls.tensor_packing import ArrayTransfer
 from jitree.errors import FailedPreconditionError
@@ -30,8 +28,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from jitree.api.calls.native.keeper import Keeper
-    from jitree.api.calls.native.producers import Producers
+    from jitree.api.calls.native.acceptance import Producers
+    from jitree.api.calls.native.handle_owners import Keeper
     from jitree.api.function import Function
     from jitree.hal.buffer import BufferView
     from jitree.hal.memory_order import Extent

@@ -1,5 +1,8 @@
-"""What machine code does for one session: calls of its functions, and copies of small numpy arrays on the
-device (``Session.to_device``), which are calls that run nothing and whose argument is the result."""
+"""Makes the functions and copies of one session machine code.
+
+Copies of small numpy arrays on the device (``Session.to_device``) are calls that run nothing and whose
+argument is the result.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import ref
 
 from jitree.api.calls.native import RECIPE
-from jitree.api.calls.native import interface as interfaces
+from jitree.api.calls.native import cpython_layout as interfaces
 from jitree.api.calls.native.direct import DirectCall, Unsuitable, copies_to, direct_call, fill, records
-from jitree.api.calls.native.keeper import Keeper
+from jitree.api.calls.native.handle_owners import Keeper
 from jitree.api.calls.native.layout import (
     ARGUMENT,
     CALL,
@@ -154,7 +157,11 @@ def interface() -> interfaces.Interface | None:
 def exchange_functions() -> object:
     """The ``__dlpack_c_exchange_api__`` of arrays, None as long as there is no machine code of calls."""
     loaded = interface()
-    return None if loaded is None else loaded.exchange_functions
+    if loaded is None:
+        return None
+    from jitree.api.calls.native import exporting  # few processes exchange arrays so
+
+    return exporting.exchange_functions(loaded)
 
 
 def _collect(calls: ref[DirectCalls]) -> None:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from jitree.api.calls.native.arrays import array_method, buffer_method, find_elements
+from jitree.api.calls.native.arrays import (
+    array_method,
+    buffer_method,
+    destroy_owner,
+    find_elements,
+    new_owner,
+    take_back,
+)
 from jitree.api.calls.native.exports import (
     allocate_managed,
     convert_array,
@@ -15,7 +22,6 @@ from jitree.api.calls.native.exports import (
     import_managed,
 )
 from jitree.api.calls.native.function import attempt_method, function_method, place_method, submit_method
-from jitree.api.calls.native.owners import destroy_owner, new_owner, take_back
 from jitree.api.calls.native.reading import fetch_method
 from jitree.codegen import functions
 from jitree.codegen.image.generated import Generated, one_unit

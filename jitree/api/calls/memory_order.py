@@ -1,4 +1,4 @@
-"""When calls take their turn: after pending ones that use the same memory (:mod:`jitree.hal.memory_order`).
+"""Orders calls after the pending ones that use the same memory (:mod:`jitree.hal.memory_order`).
 
 A device whose memory the host does not see does its work in order, without this.
 """

@@ -1,4 +1,4 @@
-"""What Python does of calls that machine code makes: the rest of those that it has left, and waits."""
+"""Does in Python what machine code leaves of a call, and waits."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from jitree.hal.fence import Fence
 if TYPE_CHECKING:
     from array import array
 
+    from jitree.api.calls.memory_order import Uses
     from jitree.api.calls.native.references import HandlePacker
-    from jitree.api.calls.turns import Uses
     from jitree.dispatch.engine import EngineEntry
     from jitree.dispatch.invocation import Call
     from jitree.hal.memory_order import Extent
@@ -85,7 +85,7 @@ class Rest:
         fence = cast("Fence | None", invoker.table.object(signal))
         use: AbstractContextManager[object] = nullcontext()
         if self._is_ordered:
-            from jitree.api.calls.turns import AwaitedUse
+            from jitree.api.calls.memory_order import AwaitedUse
 
             uses = self._uses()
             use = begun = AwaitedUse(lambda: uses, fence)
@@ -209,7 +209,7 @@ class Rest:
 
     def _uses(self) -> Uses:
         """The memory of the call in progress."""
-        from jitree.api.calls.turns import Uses
+        from jitree.api.calls.memory_order import Uses
 
         uses: tuple[list[Extent], list[Extent]] = ([], [])
         words = self._extents

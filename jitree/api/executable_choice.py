@@ -1,4 +1,4 @@
-"""``prefer=``: which of several formats the executables of a module have.
+"""Chooses among several formats of a module's executables (``prefer=``).
 
 ``"fastest"`` measures each function of the executables in each format, in calls with made-up arguments, when
 a module is first loaded. The formats of the faster ones are kept in the cache, for this module, processor and
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX
-from jitree.api.inspection import asserted_by
+from jitree.api.program_files import asserted_by
 from jitree.base.cancel_scopes import deadline
 from jitree.codegen.image import Recipe, cache
 from jitree.codegen.image.flat import FlatImage, hashed

@@ -1,4 +1,4 @@
-"""How children are started: by a process that has imported all that they need, and forks itself for each."""
+"""Starts the fork server, and asks it for children."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from jitree.codegen.image.cache import VARIABLE, place
 from jitree.codegen.image.keys import folders_of
 from jitree.errors import UnavailableError, pass_interruption
 
-_PROGRAM: Final = Path(__file__).with_name("starter.py")
+_PROGRAM: Final = Path(__file__).with_name("fork_server.py")
 _PACKAGES: Final = ("jitree", "numpy", "ml_dtypes")
 
 
-class Starter:
+class ForkServer:
     """The process that starts children. It ends when no process has ``control`` any more.
 
     A thread starts it: signals are handled on the main one, and what their handlers raise while a process is
@@ -93,7 +93,7 @@ class Starter:
                 self._process.wait()
 
 
-_started: Final[list[Starter]] = []
+_started: Final[list[ForkServer]] = []
 _lock = guard()
 """Of a thread that asks: of two at once, one would end the process that the other has just asked."""
 
@@ -133,7 +133,7 @@ def _asked(options: bytes) -> tuple[socket.socket, socket.socket]:
         for starter in (*_started[-1:], None):
             if starter is None:
                 _end()
-                starter = Starter()
+                starter = ForkServer()
                 _started.append(starter)
             try:
                 starter.start()

@@ -1,4 +1,4 @@
-"""The program that starts children: it imports all that they need, once, and forks each of them.
+"""Forks the children of sandboxes, having imported what they need once.
 
 It runs in isolated mode, like the builder process, and has one thread. Its standard input is the socket on
 which it is asked. It sees nothing of what children do, and ends when no process can ask any more.

@@ -74,7 +74,7 @@ def test_taps_tell_what_each_dispatch_makes_and_change_nothing(seen: Session) ->
         "the second of two results in one allocation"
     )
     assert second.function == "module.normalized" and second.location.startswith("module.normalized+")
-    assert "test_seeing.py" in second.call_site and second.workgroups[0] >= 1
+    assert "test_observers.py" in second.call_site and second.workgroups[0] >= 1
     made, values = second.stats, before[0].astype(np.float64)
     assert made is not None and (made.shape, made.zeros, made.nans, made.infinities) == ((4, 71), 0, 0, 0)
     found = made.min, made.max, made.mean, made.rms, made.absmax

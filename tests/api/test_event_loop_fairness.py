@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jitree import Session
-from jitree.api import call_gate
+from jitree.api import event_loop_fairness
 from jitree.dispatch import context, invocation
 from jitree.dispatch.plain import handlers
 from jitree.errors import CancelledError, FailedPreconditionError
@@ -28,7 +28,7 @@ N = np.arange(64, dtype=np.float32)
 
 async def pass_through() -> None:
     """As an awaited call begins."""
-    gate = call_gate.running_gate()
+    gate = event_loop_fairness.running_gate()
     if gate is not None and not gate.is_open():
         await gate.pass_through()
 
@@ -43,7 +43,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(call_gate, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(event_loop_fairness, "monotonic", lambda: clock.now)
     return clock
 
 
@@ -94,8 +94,8 @@ def test_no_round_is_longer_than_a_breath_and_a_call(clock: Clock) -> None:
     choose = random.Random(1)
     costs = [choose.choice([0.0001, 0.0003, 0.002]) for _ in range(300)]
     rounds, longest = asyncio.run(begin_all(clock, costs))
-    assert longest < call_gate.BREATH + 0.00201
-    assert rounds < (2 + call_gate.REST) * sum(costs) / call_gate.BREATH
+    assert longest < event_loop_fairness.BREATH + 0.00201
+    assert rounds < (2 + event_loop_fairness.REST) * sum(costs) / event_loop_fairness.BREATH
 
 
 def test_a_task_that_sleeps_wakes_up_between_two_long_calls(clock: Clock) -> None:
@@ -136,7 +136,7 @@ def test_calls_that_give_up_hold_up_no_others(clock: Clock) -> None:
 def test_every_loop_has_its_own() -> None:
     async def main() -> int:
         await pass_through()
-        return len(call_gate._gates)
+        return len(event_loop_fairness._gates)
 
     assert [asyncio.run(main()) for _ in range(3)] == [asyncio.run(main())] * 3
 
@@ -156,7 +156,7 @@ FUNCTIONS: dict[str, Callable[[Session], Any]] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_awaited_calls_pass_through(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop makes a round between two calls that take long."""
-    monkeypatch.setattr(call_gate, "BREATH", 0.0000001)
+    monkeypatch.setattr(event_loop_fairness, "BREATH", 0.0000001)
     with Session(device, tier="fast") as session:
         session.load(ARITHMETIC, ASYNCHRONOUS)
 
@@ -238,7 +238,7 @@ def test_a_call_that_ends_where_it_was_to_move_up_leaves_nothing(monkeypatch: py
 def test_closing_ends_calls_that_wait_for_their_turn(
     name: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_gate, "BREATH", 0.0000001)
+    monkeypatch.setattr(event_loop_fairness, "BREATH", 0.0000001)
     with Session(device, tier="fast") as session:
         session.load(ARITHMETIC, ASYNCHRONOUS)
 

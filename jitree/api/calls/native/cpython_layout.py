@@ -1,13 +1,18 @@
-"""What machine code of calls needs of this process: Python's and numpy's C functions, types, methods."""
+"""Finds what machine code of calls needs of CPython and numpy.
+
+That is where this interpreter's objects keep what it reads, found by looking at some; the C functions that it
+calls; the types that it compares with; and the methods that become machine code.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import sys
 from array import array
-from collections.abc import Callable
-from functools import cache, cached_property
+from collections.abc import Callable, Iterable
+from functools import cache
 from itertools import repeat
-from types import FunctionType
+from types import BuiltinMethodType, FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,10 +20,7 @@ import numpy as np
 from jitree.api.array import WRITES, Array, replace_methods
 from jitree.api.calls.declaration import OUT
 from jitree.api.calls.native import RECIPE
-from jitree.api.calls.native.element_numbers import numbers_of
-from jitree.api.calls.native.layout import CONVERSION, DTYPE, MAXIMUM_DTYPES, PYTHON
-from jitree.api.calls.native.objects import c_function, is_known, new_capsule, slot_offsets
-from jitree.api.calls.native.producers import (
+from jitree.api.calls.native.acceptance import (
     DLPACK,
     DLPACK_DEVICE,
     NAMES,
@@ -26,6 +28,19 @@ from jitree.api.calls.native.producers import (
     STREAM_NAMES,
     VERSION,
     Producers,
+    numbers_of,
+)
+from jitree.api.calls.native.layout import (
+    CAPSULE_CONTEXT_AT,
+    CAPSULE_POINTER_AT,
+    CONVERSION,
+    DTYPE,
+    FLOAT_AT,
+    MAXIMUM_DTYPES,
+    NDARRAY,
+    NDARRAY_CONTIGUOUS,
+    PYTHON,
+    TYPE_AT,
 )
 from jitree.api.calls.tensor_packing import Donation
 from jitree.api.function import Function
@@ -40,6 +55,14 @@ from jitree.types import ELEMENT_TYPES, ElementType
 
 if TYPE_CHECKING:
     from jitree.api.asynchronous import AsynchronousFunction
+
+_HEADER_SIZE: Final = 16
+"""``object.__basicsize__`` of CPython with the GIL."""
+_WORD: Final = 8
+METH_KEYWORDS: Final = 3
+"""The C function of a method takes the object, a tuple of arguments, and those with names or 0."""
+METH_NOARGS: Final = 4
+"""It takes the object and 0."""
 
 _FUNCTIONS: Final = {
     "retain": "Py_IncRef", "drop": "Py_DecRef",
@@ -81,6 +104,79 @@ _ANY_ARGUMENTS: Final = 0x82
 """METH_FASTCALL | METH_KEYWORDS"""
 
 
+@cache
+def c_function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
+    """A function of Python's C interface. Types of functions are circles of objects: each is made once."""
+    return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
+
+
+def new_capsule(pointer: int, context: int = 0, name: ctypes.c_char_p | None = None) -> object:
+    """A capsule; its name has to last as long."""
+    capsule = c_function(
+        "PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
+    )(pointer, name, None)
+    c_function("PyCapsule_SetContext", ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(capsule, context)
+    return capsule
+
+
+def slot_offsets(cls: type[object], names: Iterable[str]) -> dict[str, int]:
+    """Bytes from an object to its slots (``__slots__``), by their names."""
+    obj = object.__new__(cls)
+    offsets = {}
+    for name in names:
+        mark = object()
+        setattr(obj, name, mark)
+        words = array("q", ctypes.string_at(id(obj), cls.__basicsize__))
+        offsets[name] = _WORD * words.index(id(mark))
+        delattr(obj, name)
+    return offsets
+
+
+def method_code(method: object, convention: int) -> int:
+    """The address of the C function of a method that is written in C, 0 if it is called in another way."""
+    if not isinstance(method, BuiltinMethodType):
+        return 0
+    if c_function("PyCFunction_GetFlags", ctypes.c_int, ctypes.py_object)(method) != convention:
+        return 0
+    address: int = c_function("PyCFunction_GetFunction", ctypes.c_void_p, ctypes.py_object)(method)
+    return address
+
+
+def is_known() -> bool:
+    """Whether objects are as :mod:`jitree.api.calls.native.layout` says."""
+    if sys.implementation.name != "cpython" or object.__basicsize__ != _HEADER_SIZE:
+        return False
+    number, capsule = 0.1, new_capsule(_HEADER_SIZE, _WORD)
+    return (
+        _word(number, TYPE_AT) == id(float)
+        and ctypes.c_double.from_address(id(number) + FLOAT_AT).value == number
+        and _word(capsule, CAPSULE_POINTER_AT) == _HEADER_SIZE
+        and _word(capsule, CAPSULE_CONTEXT_AT) == _WORD
+        and _knows_arrays()
+    )
+
+
+def _knows_arrays() -> bool:
+    array = np.empty((3, 5), np.float32)
+    row, column = _flags(array), _flags(array.T)
+    dimensions = (ctypes.c_int64 * 2).from_address(_word(array, NDARRAY["dimensions"]))
+    return (
+        _word(array, NDARRAY["data"]) == array.ctypes.data
+        and ctypes.c_int32.from_address(id(array) + NDARRAY["rank"]).value == 2
+        and tuple(dimensions) == array.shape
+        and _word(array, NDARRAY["dtype"]) == id(array.dtype)
+        and (row & NDARRAY_CONTIGUOUS, column & NDARRAY_CONTIGUOUS) == (NDARRAY_CONTIGUOUS, 0)
+    )
+
+
+def _flags(array: np.ndarray[Any, Any]) -> int:
+    return ctypes.c_int32.from_address(id(array) + NDARRAY["flags"]).value
+
+
+def _word(obj: object, offset: int) -> int:
+    return ctypes.c_int64.from_address(id(obj) + offset).value
+
+
 class _Definition(ctypes.Structure):
     """A ``PyMethodDef``."""
 
@@ -96,7 +192,7 @@ class Interface:
     """The PYTHON record of this process, and the image of the code that uses it."""
 
     def __init__(self, code: image.Image, direct_class: type) -> None:
-        self._code = code
+        self.code: Final = code
         self._words = array("q", bytes(PYTHON.size))
         self._dtypes = array("q", bytes(DTYPE.size * MAXIMUM_DTYPES))
         self._kept: list[object] = []
@@ -119,7 +215,7 @@ class Interface:
         self.new_owner: Callable[[int, int], object] = self._c_function("new_owner", ctypes.py_object, 2)
         """(OWNERS record, handle): an owner, which takes over the caller's reference to the handle."""
         self.take_back: Callable[[int, int, int], int] = self._c_function("take_back", ctypes.c_int64, 3)
-        """(OWNERS record, HANDLE_POOL record, address of a list of released handles): see owners.py"""
+        """(OWNERS record, HANDLE_POOL record, address of a list of released handles): see arrays.py"""
         self.place: Callable[[object, object], Any] = self._builtin(
             "place_method", "place", "", _ANY_ARGUMENTS
         )
@@ -129,13 +225,9 @@ class Interface:
         )
         """(any DirectCall of the array's session, an array): see reading.py"""
 
-    @cached_property
-    def exchange_functions(self) -> object:
-        """The ``__dlpack_c_exchange_api__`` of arrays."""
-        from jitree.api.calls.native.exporting import ArrayExports  # few processes exchange arrays so
-
-        self._kept.append(functions := ArrayExports(self._code.addresses, self.record))
-        return functions.capsule
+    def keep(self, made: object) -> None:
+        """Keeps an object as long as the process lasts."""
+        self._kept.append(made)
 
     def converter(self, kind: type, take: Callable[[Array], Any]) -> Callable[[Array], Any]:
         """What makes an array one of another library's type, and gives None where that takes ``take``."""
@@ -158,7 +250,7 @@ class Interface:
             self._words[offsets[field] // 8] = value
 
     def _c_function(self, symbol: str, result: Any, arguments: int) -> Callable[..., Any]:
-        return ctypes.PYFUNCTYPE(result, *[ctypes.c_int64] * arguments)(self._code.addresses[symbol])
+        return ctypes.PYFUNCTYPE(result, *[ctypes.c_int64] * arguments)(self.code.addresses[symbol])
 
     def learn(self, row: ElementType) -> None:
         """From now on machine code makes numpy arrays of an element type whose elements are whole bytes."""
@@ -211,7 +303,7 @@ class Interface:
         return self._builtin(symbol, symbol, "", _ONE_ARGUMENT)
 
     def _builtin(self, symbol: str, name: str, documentation: str, flags: int, own: object = None) -> Any:
-        code = self._code.addresses[symbol]
+        code = self.code.addresses[symbol]
         definition = _Definition(name.encode(), code, flags, documentation.encode() or None)
         self._kept.append(definition)
         new = c_function(

@@ -1,4 +1,4 @@
-"""Results as arrays of another library: ``module.fn.to("torch")``."""
+"""Converts results to arrays of another library: ``module.fn.to("torch")``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def taker(kind: str) -> Callable[[Array], Any]:
     return take
 
 
-class OtherKind(Unique):
+class ConvertingFunction(Unique):
     """A function whose results are arrays of another library. Numbers stay numbers."""
 
     __slots__ = ("_convert", "_kind", "_take", "function")
@@ -71,7 +71,7 @@ class OtherKind(Unique):
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         """A pickle; copies are that of the function, which refuses."""
-        return OtherKind, (self.function, self._kind)
+        return ConvertingFunction, (self.function, self._kind)
 
     def _learn(self, array: Array) -> Any:
         """Converts the first arrays, and has machine code convert others to their type."""

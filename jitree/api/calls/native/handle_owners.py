@@ -1,4 +1,4 @@
-"""Python's side of owners (:mod:`jitree.api.calls.native.owners`): the handles of one session's arrays."""
+"""Keeps the handles of one session's arrays for their owners (:mod:`jitree.api.calls.native.arrays`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jitree.regs.handles import HandleTable
 
     class OwnerCode(Protocol):
-        """The machine code of owners (:class:`jitree.api.calls.native.interface.Interface`)."""
+        """The machine code of owners (:class:`jitree.api.calls.native.cpython_layout.Interface`)."""
 
         record: int
         new_owner: Callable[[int, int], object]
@@ -123,7 +123,7 @@ class Keeper:
 
 
 def _handle(owner: object) -> int:
-    """As :func:`jitree.api.calls.native.owners.handle_of`."""
+    """As :func:`jitree.api.calls.native.arrays.handle_of`."""
     return ctypes.c_int64.from_address(id(owner) + CAPSULE_POINTER_AT).value
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jitree
-from jitree.api import preference
+from jitree.api import executable_choice
 from jitree.dispatch.asserted import asserted_tensors
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.variants import Variants, find_variants, with_formats
@@ -116,17 +116,17 @@ TIMES = {
 
 
 def test_the_faster_of_each(variants: Variants) -> None:
-    formats = preference.fastest(variants, TIMES)
+    formats = executable_choice.fastest(variants, TIMES)
     assert formats is not None
     assert [variants.formats.index(name) for name in formats] == [0, 1, 0, 1, 0]
 
 
 def test_what_was_not_measured_is_the_module_s_choice(variants: Variants) -> None:
     partly = {name: {key: times[key] for key in FUNCTIONS[1:]} for name, times in TIMES.items()}
-    formats = preference.fastest(variants, partly)
+    formats = executable_choice.fastest(variants, partly)
     assert formats is not None
     assert [variants.formats.index(name) for name in formats] == [0, 1, 0, 1, 0]
-    assert preference.fastest(variants, {name: {} for name in TIMES}) is None
+    assert executable_choice.fastest(variants, {name: {} for name in TIMES}) is None
 
 
 def test_arguments_are_what_functions_assert(program: BytecodeModule) -> None:
@@ -138,7 +138,7 @@ def test_arguments_are_what_functions_assert(program: BytecodeModule) -> None:
     }  # fmt: skip
     with jitree.Session("local-sync") as session:
         torch_style = BytecodeModule.load(PROGRAMS / "torch_style.vmfb")
-        found = dict(preference._measurable(session.load(torch_style), torch_style))
+        found = dict(executable_choice._measurable(session.load(torch_style), torch_style))
         assert found and all(name.name[-6:] != "$async" for name in found)
         for function, arguments in found.items():
             function(*arguments)
@@ -168,7 +168,7 @@ def test_measured_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return {key: value for key, value in TIMES[name].items() if key.startswith(function.name)}
 
     before = set(prepared_executables())
-    monkeypatch.setattr(preference, "_times_of", times_of)
+    monkeypatch.setattr(executable_choice, "_times_of", times_of)
     assert kinds(PROGRAM, prefer="fastest") == [NATIVE, VMVX, NATIVE, VMVX, NATIVE]
     assert sorted(measured) == ["layers", "layers", "pair", "pair", "pick", "pick"]
     assert kinds(PROGRAM, prefer="fastest") == [NATIVE, VMVX, NATIVE, VMVX, NATIVE]

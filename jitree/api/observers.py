@@ -1,4 +1,4 @@
-"""What sessions show of their programs while they run."""
+"""Shows what programs of a session do while they run."""
 
 from __future__ import annotations
 

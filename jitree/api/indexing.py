@@ -1,12 +1,13 @@
-"""Parts of arrays: what an index selects, and reading or writing that alone.
+"""Reads and writes what an index selects of an array, and that alone.
 
-Where the host sees the memory numpy does it. Elsewhere a part is a few runs of bytes, which the device copies
-in the order of its other work.
+Indices are those of numpy that are basic. Where the host sees the memory numpy does it. Elsewhere a part is
+a few runs of bytes, which the device copies in the order of its other work.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -15,10 +16,9 @@ from numpy.lib.stride_tricks import as_strided
 from jitree.api.array import Array
 from jitree.api.calls.conversion import convert_exactly, holds, numbers_of
 from jitree.api.calls.refusal import describe, refused
+from jitree.api.calls.storage_arguments import require_writable, rewritten
 from jitree.api.calls.tensor_packing import NUMBERS, as_array
 from jitree.api.calls.transfers import BUFFER_USAGE, DEVICE_LOCAL, copy_to_device, copy_view, native_row
-from jitree.api.calls.writing import require_writable, rewritten
-from jitree.api.indices import basic, explained
 from jitree.base.arguments import is_masked, shown
 from jitree.base.copying import copy_into
 from jitree.base.records import NamedTuple
@@ -41,10 +41,45 @@ if TYPE_CHECKING:
     from jitree.hal.device import Device
     from jitree.types import ElementType
 
+_COUNTED: Final = 63
+"""Bits of the largest number that numpy counts to."""
+
 T = TypeVar("T")
 _ANY_QUEUE: Final = -1
 _MOST_RUNS: Final = 256
 """The most runs of a part that is read by itself: copying more takes longer than reading the array."""
+
+
+def basic(index: Any) -> tuple[Any, ...] | None:
+    """Integers, slices, Ellipsis and None, with Ellipsis at least at the end; None for any other index."""
+    items = []
+    for item in index if isinstance(index, tuple) else (index,):
+        if item is not None and item is not Ellipsis and not isinstance(item, slice):
+            if isinstance(item, (bool, np.bool_)):
+                return None
+            try:
+                item = operator.index(item)
+            except TypeError as error:
+                pass_interruption(error)
+                return None
+        items.append(item)
+    return tuple(items) if any(item is Ellipsis for item in items) else (*items, Ellipsis)
+
+
+def explained(error: Exception, shape: tuple[int, ...], index: Any) -> Exception:
+    """What numpy raised for an index. It takes integers beyond 64 bits for no integers: they are outside."""
+    items = [item for item in basic(index) or () if item is not None]
+    for place, item in enumerate(items):
+        if not isinstance(item, int) or item.bit_length() <= _COUNTED:
+            continue
+        rank, count = len(shape), len(items) - 1
+        if count > rank:
+            return IndexError(
+                f"too many indices for array: array is {rank}-dimensional, but {count} were indexed"
+            )
+        axis = place if Ellipsis not in items[:place] else rank - len(items) + place
+        return IndexError(f"index {shown(item)} is out of bounds for axis {axis} with size {shape[axis]}")
+    return error
 
 
 class _Part(NamedTuple):

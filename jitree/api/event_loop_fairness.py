@@ -1,4 +1,4 @@
-"""Awaited calls begin in turn, so that their event loop has its turn as well.
+"""Spreads the beginnings of awaited calls over rounds of their event loop.
 
 What a call does before it waits for the first time, it does at once: a loop that was given a hundred calls
 would look at nothing else until the last of them waits. So when those of one round have taken a while, the
