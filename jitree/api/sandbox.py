@@ -40,7 +40,8 @@ from jitree.hal.driver import parse_uri
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters
 from jitree.hal.groups.transport import TransportProvider
 from jitree.hal.heap import HeapAllocator
-from jitree.regs.list import VmBuffer, without_lists
+from jitree.regs.buffer import VmBuffer
+from jitree.regs.list import without_lists
 from jitree.regs.memory import UNBOUNDED, Bounds
 from jitree.vmfb.archive import Source, loading, name_of, separate_content
 from jitree.vmfb.words import FUSED
