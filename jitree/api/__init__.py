@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jitree.base.endings import Remade
+from jitree.base.finalizers import Remade
 
 
 def _remade(owner: Any) -> Any:

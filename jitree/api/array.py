@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 import numpy as np
 
 from jitree.api.calls.transfers import CALLER, ImplicitTransfer, keep_interrupt, to_numpy
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.errors import FailedPreconditionError, StatusCode, StatusError, fold, folded, pass_interruption
 from jitree.hal.buffer import PENDING, BufferView
 from jitree.hal.enums import WRITING

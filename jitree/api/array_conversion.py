@@ -10,7 +10,7 @@ import numpy as np
 
 from jitree.api.array import Array, converter
 from jitree.api.calls.refusal import describe
-from jitree.base.endings import Unique
+from jitree.base.finalizers import Unique
 from jitree.errors import InvalidArgumentError, UnavailableError, folded
 
 _TAKES: Final = {

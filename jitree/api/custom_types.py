@@ -24,7 +24,7 @@ from jitree.api.calls.refusal import describe
 from jitree.api.calls.tensor_packing import ArrayTransfer, ready_view
 from jitree.api.calls.transfers import native_row, to_numpy
 from jitree.base.arguments import is_masked, shown
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.errors import InternalError, InvalidArgumentError, StatusError, has_attribute, pass_interruption
 from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device, home_of

@@ -17,7 +17,7 @@ from jitree.api.calls.overlaps import arrays_of, shares_memory
 from jitree.api.calls.tensor_packing import Donation, as_array
 from jitree.api.function import Function, Watcher
 from jitree.api.session_arguments import require
-from jitree.base.endings import Unique
+from jitree.base.finalizers import Unique
 from jitree.base.records import NamedTuple
 from jitree.errors import StatusError, pass_interruption
 from jitree.hal.buffer import Buffer, BufferView

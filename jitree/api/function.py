@@ -11,7 +11,7 @@ from jitree.api.calls.packing import packers, unpackers
 from jitree.api.calls.tensor_packing import ArrayTransfer, Donation, ready_view
 from jitree.base.arguments import is_deep, shown
 from jitree.base.cancel_scopes import deadline
-from jitree.base.endings import Remade, require_interpreter
+from jitree.base.finalizers import Remade, require_interpreter
 from jitree.dispatch.function import VmFunction as VmFunction
 from jitree.errors import (
     InvalidArgumentError,

@@ -14,7 +14,7 @@ from jitree.api.calls.declaration import (
 )
 from jitree.api.calls.refusal import describe
 from jitree.api.function import Function
-from jitree.base.endings import Remade, Unique
+from jitree.base.finalizers import Remade, Unique
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError, folded, printable
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.api.function import Function, Watcher
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.base.folding import is_of_user
 from jitree.dispatch.backtrace import places_of
 from jitree.dispatch.engine import Engine, EngineEntry

@@ -12,7 +12,7 @@ from jitree.api.calls.transfers import copy_to_device
 from jitree.api.executables import Plugin, create_loaders
 from jitree.api.load_order import parse_reference
 from jitree.api.session_arguments import host_array, require, require_arithmetic, require_option
-from jitree.base.endings import Unique
+from jitree.base.finalizers import Unique
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.host_module import HostModule
 from jitree.errors import InvalidArgumentError, StatusError, UnavailableError, UnimplementedError

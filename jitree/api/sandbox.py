@@ -20,7 +20,7 @@ from jitree.api.executables import create_loaders
 from jitree.api.load_order import parse_reference
 from jitree.base.arguments import shown
 from jitree.base.cancel_scopes import Scope, require_going_on
-from jitree.base.endings import Ending
+from jitree.base.finalizers import Finalizer
 from jitree.base.records import NamedTuple
 from jitree.codegen.image.builder import UNLIMITED, BuilderLimits
 from jitree.dispatch.bytecode_module import BytecodeModule
@@ -351,7 +351,7 @@ class Charging(ExecutableLoader):
         charge = self._allocator.charge(parameters.data.nbytes + more)
         executable = self._loader.try_load(parameters)
         self._count += 1
-        executable.charge = charge, Ending(partial(self._ended.append, None))
+        executable.charge = charge, Finalizer(partial(self._ended.append, None))
         self._loaded()
         return executable
 

@@ -18,7 +18,7 @@ from jitree.api.observers import Observable
 from jitree.api.resources import DeviceChoice, Resources, open_devices, placed, read_module
 from jitree.api.session_arguments import Compiled, Loaded
 from jitree.base.cancel_scopes import deadline
-from jitree.base.endings import Ended, Remade, require_interpreter
+from jitree.base.finalizers import Finalized, Remade, require_interpreter
 from jitree.base.memory import give_back_free_memory, give_back_much_free_memory, once
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import WAITING_TIERS, Context, ContextFlags, ModuleLike, default_tier
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from jitree.params.provider import Source as ParameterSource
 
 
-class Session(Observable, Ended, Remade):
+class Session(Observable, Finalized, Remade):
     """A set of modules that may call each other, with their state, and the devices that they run on.
 
     Calls may be made from several threads; the bytecode of one session runs in one thread at a time, while

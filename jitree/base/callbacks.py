@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Callable, Generator
 from typing import Any, Final
 
-from jitree.base.endings import object_at
+from jitree.base.finalizers import object_at
 from jitree.base.memory import Mapping, map_code, once
 from jitree.errors import AFTER_OVERFLOW
 

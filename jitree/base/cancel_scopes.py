@@ -21,7 +21,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.base import arguments, next_deadline
-from jitree.base.endings import Unique
+from jitree.base.finalizers import Unique
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import DeadlineExceededError, FailedPreconditionError, StatusError, again, attribute_of
 

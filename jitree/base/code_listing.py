@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Final, Protocol
 
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.errors import InvalidArgumentError, PermissionDeniedError
 
 _FOLDER: Final = "/tmp"  # where perf looks

@@ -15,7 +15,7 @@ from collections.abc import Mapping as MappingOf
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from jitree.base.endings import Ending
+from jitree.base.finalizers import Finalizer
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import (
     InvalidArgumentError,
@@ -123,7 +123,7 @@ class MappedPages:
 
     def __init__(self, size: int, access: int, flags: int, file: int = -1) -> None:
         start = _mapped(size, access, flags, file)
-        self._ending = Ending(partial(_munmap, start, size))
+        self._ending = Finalizer(partial(_munmap, start, size))
         self.place = start, size
         """Address and bytes."""
         data = (start, not access & WRITE)
@@ -248,7 +248,7 @@ class Mapping:
             pass_interruption(error)
             text = f"{whole} bytes of memory could not be reserved: {error.strerror}"
             raise ResourceExhaustedError(text) from None
-        self._ending = Ending(partial(_munmap, start, whole))
+        self._ending = Finalizer(partial(_munmap, start, whole))
         self.address = start + slack & -max(alignment, PAGE_SIZE)
 
     def protect(self, offset: int, size: int, access: int) -> None:

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from jitree.base.endings import Ending, carefully, guard
+from jitree.base.finalizers import Finalizer, guard, uninterrupted
 from jitree.cuda.api import Owned
 from jitree.cuda.stream import Stream
 from jitree.cuda.stream_share import CudaAllocation, OrderedAllocation
@@ -91,13 +91,13 @@ class _Loan(NamedTuple):
     release: Callable[[], object] | None
 
 
-class LentPiece(Ending):
+class LentPiece(Finalizer):
     """Owns a piece that others hand out. The piece goes back when this dies."""
 
     __slots__ = ("host_address",)
 
     def __init__(self, piece: Piece) -> None:
-        super().__init__(carefully(partial(_give_back, piece)))
+        super().__init__(uninterrupted(partial(_give_back, piece)))
         piece.size = 0  # the pools that lend it say what is in use
         self.host_address = piece.host_address
 
@@ -136,7 +136,7 @@ class CudaAllocator(LendingAllocator):
         piece = self._take(pool, memory_type, size)
         allocation = OrderedAllocation(
             piece.address, size, memory_type, usage, _ALL, host_address=piece.host_address,
-            source=piece, release=carefully(partial(_give_back, piece)), place=self._place(piece),
+            source=piece, release=uninterrupted(partial(_give_back, piece)), place=self._place(piece),
             device=self.device,
         )  # fmt: skip
         allocation.stream = self._stream
@@ -179,7 +179,7 @@ class CudaAllocator(LendingAllocator):
             device_address, view.nbytes, memory_type | _PINNED,
             (usage or _DEFAULT_USAGE) | _TRANSFER | _MAPPING, _READ if view.readonly else _ALL,
             host_address=address,
-            source=registration, release=carefully(partial(_unregister, registration)), place=UNTOLD,
+            source=registration, release=uninterrupted(partial(_unregister, registration)), place=UNTOLD,
             device=self.device,
         )  # fmt: skip
         allocation.stream = self._stream
@@ -198,7 +198,8 @@ class CudaAllocator(LendingAllocator):
         loan = _Loan(self._stream, owner, release)
         allocation = CudaAllocation(
             address, length, _DEVICE_LOCAL, _DEFAULT_USAGE, _ALL, host_address=None,
-            source=loan, release=carefully(partial(_release_foreign, loan)), place=self._stream.share.place,
+            source=loan, release=uninterrupted(partial(_release_foreign, loan)),
+            place=self._stream.share.place,
             device=self.device,
         )  # fmt: skip
         allocation.stream = self._stream
@@ -422,4 +423,4 @@ def _unregister(registration: _Registration) -> None:
 
 def _release_foreign(loan: _Loan) -> None:
     """Lets go of foreign memory when nothing submitted uses it."""
-    loan.stream.retain((loan, Ending(None if loan.release is None else carefully(loan.release))))
+    loan.stream.retain((loan, Finalizer(None if loan.release is None else uninterrupted(loan.release))))

@@ -19,7 +19,7 @@ from itertools import chain, filterfalse, repeat, starmap
 from operator import add, call, itemgetter, methodcaller
 from typing import Any, Final
 
-from jitree.base.endings import Ending
+from jitree.base.finalizers import Finalizer
 from jitree.errors import (
     StatusCode,
     StatusError,
@@ -279,11 +279,11 @@ class Owned:
 
     def __init__(self, api: Api, give_back: str, forget: Callable[[Iterator[Action]], Action]) -> None:
         """``give_back``: a call of the driver. ``forget`` makes of these calls, of which there is one at the
-        most, what happens when the owner dies: a function in C, or what ``carefully`` makes."""
+        most, what happens when the owner dies: a function in C, or what ``uninterrupted`` makes."""
         self._api = api
         self._give_back = give_back
         self._made: list[tuple[Any, ...]] = []
-        self._ending = Ending(forget(self._calls(filterfalse(_RESULT, self._made))))
+        self._ending = Finalizer(forget(self._calls(filterfalse(_RESULT, self._made))))
 
     def make(self, name: str, arguments: Iterable[Any], known: tuple[Handle, ...] = ()) -> None:
         """Has the driver make the handle. ``known``: what is given back, where that is no result."""

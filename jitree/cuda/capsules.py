@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from jitree.base.dlpack import DLTensor, Managed, Versioned, is_valid, pointer
 from jitree.base.dlpack_names import NAME, VERSIONED_NAME
-from jitree.base.endings import Ending
+from jitree.base.finalizers import Finalizer
 
 _USED: Final = b"used_dltensor"
 _USED_VERSIONED: Final = b"used_dltensor_versioned"
@@ -70,7 +70,7 @@ class Taken:
     def __init__(self, record: Managed | Versioned) -> None:
         """ValueError for a version that is not known."""
         self._address = ctypes.addressof(record)
-        self._ending = Ending(partial(_Deleter(record.deleter), self._address) if record.deleter else None)
+        self._ending = Finalizer(partial(_Deleter(record.deleter), self._address) if record.deleter else None)
         if isinstance(record, Versioned) and record.major != VERSION[0]:
             raise ValueError(f"a DLPack tensor of version {record.major}.{record.minor}")
         read_only = isinstance(record, Versioned) and bool(record.flags & _READ_ONLY)

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from jitree.base import cancel_scopes
-from jitree.base.endings import Ending, guard
+from jitree.base.finalizers import Finalizer, guard
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.cuda import nccl
 from jitree.cuda.nccl import ABANDONED, Communicator, release_abandoned
@@ -58,7 +58,7 @@ class CudaChannel(Channel):
         self.context = context
         self.watch = watch
         self.joined = Communicator(library, context)
-        self._ending = Ending(partial(ABANDONED.setdefault, self.joined))
+        self._ending = Finalizer(partial(ABANDONED.setdefault, self.joined))
         self._rank = self._count = 0
 
     def join(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.errors import StatusError
 
 if TYPE_CHECKING:

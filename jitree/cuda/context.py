@@ -12,7 +12,7 @@ from functools import partial
 from operator import call
 from typing import Any, Final
 
-from jitree.base.endings import Ending, carefully, guard
+from jitree.base.finalizers import Finalizer, guard, uninterrupted
 from jitree.cuda.api import PEER_ACCESS_ALREADY_ENABLED, Action, Api, Discarded, Handle, Owned
 
 _EARLY_CAPABILITY: Final = (9, 0)
@@ -92,7 +92,7 @@ class CudaContext:
 
 
 def _make_all(calls: Iterator[Action]) -> Action:
-    return carefully(partial(deque, map(call, calls), 0))
+    return uninterrupted(partial(deque, map(call, calls), 0))
 
 
 class DeviceDescription:
@@ -152,7 +152,7 @@ class PooledEvent:
         """``free``: where it comes from and goes back to."""
         self._owned: list[Owned] = []
         self._free = free
-        self._ending = Ending(partial(free.extend, self._owned))
+        self._ending = Finalizer(partial(free.extend, self._owned))
 
     def take(self, context: CudaContext) -> None:
         """Has a free event of the pool, or a new one."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from jitree.base.arguments import object_of
 from jitree.base.elements import Bytes
-from jitree.base.endings import Ended, guard
+from jitree.base.finalizers import Finalized, guard
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.cuda import transfers
 from jitree.cuda.allocator import CudaAllocator
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from jitree.regs.handles import HandleTable
 
 
-class CudaDevice(Ended, Device):
+class CudaDevice(Finalized, Device):
     """Executes on one GPU, by one in-order queue.
 
     Work whose waits the queue orders anyway is submitted by the calling thread before the call returns.

@@ -21,7 +21,7 @@ from jitree.base.dlpack import (
     require_elements,
     require_memory,
 )
-from jitree.base.endings import Ending, carefully
+from jitree.base.finalizers import Finalizer, uninterrupted
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.cuda import capsules, transfers
 from jitree.errors import InvalidArgumentError, has_attribute, pass_interruption
@@ -246,7 +246,7 @@ class CudaExchange:
             buffer.address, view.shape, None, code, bits, 1, self.dlpack_device, read_only
         )
         # Its end may come on any thread, also inside another library's calls.
-        keeper = Ending(carefully(partial(self._stream.give_back, buffer.allocation, consumer)))
+        keeper = Finalizer(uninterrupted(partial(self._stream.give_back, buffer.allocation, consumer)))
         return capsules.make(contents, keeper, max_version)
 
     def array_interface(self, view: BufferView, wait: Fence | None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree import errors
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.errors import CancelledError, StatusError, pass_interruption
 from jitree.hal.groups.presence import FAILED, LEFT, NOTE_BYTES, Presence
 from jitree.hal.groups.transport import wait_looking

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from jitree.base import cancel_scopes
 from jitree.base.cancel_scopes import CURRENT
-from jitree.base.endings import end_each, guard
+from jitree.base.finalizers import end_each, guard
 from jitree.cuda.completion import InboxThread
 from jitree.cuda.context import PooledEvent
 from jitree.cuda.semaphore import CudaSemaphore

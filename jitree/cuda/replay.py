@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.cuda.command_buffer import Bound
 from jitree.cuda.graph import SegmentRunner
 from jitree.cuda.plan import Launch, LaunchPlan, PlanSegment, describe

@@ -16,7 +16,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.cuda import stream_users
 from jitree.cuda.api import Handle
 from jitree.cuda.context import EventPool, PooledEvent

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from weakref import finalize
 
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.codegen.record import layout_of
 from jitree.cuda.kernels import BYTES_PER_BLOCK, MAXIMUM_BLOCKS

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import FailedPreconditionError
 from jitree.hal.local.queue_record import CLOSED

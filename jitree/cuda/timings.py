@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.base.records import NamedTuple
 from jitree.errors import StatusError, pass_interruption
 from jitree.hal.local.queue_record import PROFILED

@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.arguments import items, object_of
-from jitree.base.endings import Unique
+from jitree.base.finalizers import Unique
 from jitree.base.records import Flags
 from jitree.codegen.image import look_for_ended_builders
 from jitree.dispatch.bytecode_module import BytecodeModule

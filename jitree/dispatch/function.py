@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from jitree.base.endings import Unique, require_interpreter
+from jitree.base.finalizers import Unique, require_interpreter
 from jitree.dispatch.sites import VIEWS, HostTarget, register_index
 from jitree.errors import InvalidArgumentError, pass_interruption
 from jitree.regs.layout import FUNCTION

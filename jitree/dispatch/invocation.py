@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jitree.base.arguments import object_of
 from jitree.base.cancel_scopes import Scope, require_going_on
-from jitree.base.endings import require_interpreter
+from jitree.base.finalizers import require_interpreter
 from jitree.base.records import NamedTuple
 from jitree.dispatch.engine import YIELD, Engine, EngineEntry, Pending, happened
 from jitree.dispatch.function import BytecodeFunction, HostFunction, VmFunction

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.base.arguments import integer
-from jitree.base.endings import Ending, Unique, guard
+from jitree.base.finalizers import Finalizer, Unique, guard
 from jitree.errors import OutOfRangeError, PermissionDeniedError
 from jitree.hal.enums import NOTHING, WHOLE_BUFFER, BufferUsage, MemoryAccess, MemoryType, names
 from jitree.regs.layout import ENTRY, EXTENSION_SIZE, OWNER_PYTHON, PLACE_SHIFT
@@ -46,7 +46,7 @@ def no_device() -> None:
     """Whose memory it is that no device has."""
 
 
-class Allocation(Ending, Unique):
+class Allocation(Finalizer, Unique):
     """Owns a piece of memory, and what keeps it alive.
 
     What holds the object (buffers, numpy arrays and memoryviews made from it) holds the memory:
@@ -73,10 +73,10 @@ class Allocation(Ending, Unique):
     ) -> None:
         """``address`` is what the device uses, ``host_address`` where the host sees it (None: it does not).
 
-        ``source`` is kept; ``release`` is the action of an :class:`Ending`. ``place``: as in ENTRY.access,
+        ``source`` is kept; ``release`` is the action of a :class:`Finalizer`. ``place``: as in ENTRY.access,
         ``UNTOLD`` for memory that machine code is to ask Python for. ``device``: as of an allocator.
         """
-        Ending.__init__(self, release)
+        Finalizer.__init__(self, release)
         self.address = address
         self.byte_length = byte_length
         self.memory_type = memory_type

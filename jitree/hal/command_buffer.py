@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.arguments import integer, integers, items, object_of
-from jitree.base.endings import Unique, guard
+from jitree.base.finalizers import Unique, guard
 from jitree.base.records import Flags, NamedTuple
 from jitree.errors import (
     FailedPreconditionError,

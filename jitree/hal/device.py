@@ -11,7 +11,7 @@ from weakref import ref
 import numpy as np
 
 from jitree.base.arguments import integer, items, object_of
-from jitree.base.endings import Unique
+from jitree.base.finalizers import Unique
 from jitree.base.memory import require_listing
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import InvalidArgumentError, UnimplementedError

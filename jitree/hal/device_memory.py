@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import ref
 
-from jitree.base.endings import Unique, guard
+from jitree.base.finalizers import Unique, guard
 from jitree.base.folding import caller
 from jitree.base.records import NamedTuple
 from jitree.dispatch.backtrace import describe

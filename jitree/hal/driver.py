@@ -12,7 +12,7 @@ from typing import Final
 
 from jitree import errors
 from jitree.base.arguments import object_of
-from jitree.base.endings import Unique, guard
+from jitree.base.finalizers import Unique, guard
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, NotFoundError
 from jitree.hal.device import Device

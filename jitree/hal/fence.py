@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base.arguments import items, object_of, seconds
 from jitree.base.cancel_scopes import CURRENT
-from jitree.base.endings import Unique
+from jitree.base.finalizers import Unique
 from jitree.errors import StatusCode, StatusError, again
 from jitree.hal import watchdog
 from jitree.hal.semaphore import ReachedCallback, Semaphore

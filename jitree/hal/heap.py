@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.base.arguments import integer, natural
-from jitree.base.endings import Ending, carefully, guard
+from jitree.base.finalizers import Finalizer, guard, uninterrupted
 from jitree.base.weak_sets import SharedWeakSet, SharedWeakValues
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, pass_interruption
 from jitree.hal.allocator import (
@@ -134,7 +134,7 @@ class HeapAllocator(LendingAllocator):
         return Buffer(Allocation(
             address, view.nbytes, host_memory_type(memory_type), (usage or _DEFAULT_USAGE) | _HOST_USAGE,
             _READ if view.readonly else _ALL, host_address=address, source=(view, array, release),
-            release=None if release is None else carefully(release), device=self.device,
+            release=None if release is None else uninterrupted(release), device=self.device,
         ))  # fmt: skip
 
     def query_compatibility(
@@ -170,7 +170,7 @@ class HeapAllocator(LendingAllocator):
     def limited_charge(self) -> Charge | None:
         return None if self._limit is None else self.charge
 
-    def charge(self, size: int) -> Ending | None:
+    def charge(self, size: int) -> Finalizer | None:
         """Counts host memory a program has elsewhere, until the ending dies. None where nothing limits it,
         RESOURCE_EXHAUSTED where the limit does."""
         if self._limit is None:
@@ -180,7 +180,7 @@ class HeapAllocator(LendingAllocator):
             self._require_room(self._limit, size)
             self._charged += size
             self._tell_room(self._limit)
-        return Ending(partial(self._uncharged.append, size))
+        return Finalizer(partial(self._uncharged.append, size))
 
     def extend(self, lessee: Lessee, size: int) -> None:
         """See :class:`~jitree.regs.memory.Lender`."""
@@ -199,7 +199,7 @@ class HeapAllocator(LendingAllocator):
             self._charged += sum(kept)
             self._held -= size
             lessee.held -= size
-        return [Ending(partial(self._uncharged.append, length)) for length in kept]
+        return [Finalizer(partial(self._uncharged.append, length)) for length in kept]
 
     def _make_room(self, limit: int, size: int) -> None:
         """Has freed what can be, if ``size`` bytes more are above the limit. Not with the lock: whatever dies

@@ -26,7 +26,7 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from weakref import ref
 
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.errors import StatusError
 from jitree.hal.buffer import PENDING, Buffer, BufferView
 from jitree.hal.enums import NOTHING, READING, WRITING

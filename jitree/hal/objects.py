@@ -11,7 +11,7 @@ from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from jitree.base.arguments import contents, integer, object_of
 from jitree.base.cancel_scopes import require_going_on
-from jitree.base.endings import Ending, Unique
+from jitree.base.finalizers import Finalizer, Unique
 from jitree.errors import (
     InternalError,
     InvalidArgumentError,
@@ -126,7 +126,7 @@ class DescriptorFile(File):
 
     def __init__(self, descriptor: int, access: int, name: str) -> None:
         """Takes over ``descriptor``."""
-        self._ending = Ending(partial(os.close, descriptor))
+        self._ending = Finalizer(partial(os.close, descriptor))
         super().__init__(access, name)
         self._descriptor = descriptor
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from jitree.base.endings import Unique
+from jitree.base.finalizers import Unique
 from jitree.errors import InternalError, StatusError, is_interruption
 
 if TYPE_CHECKING:

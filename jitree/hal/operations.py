@@ -18,7 +18,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, cast
 
 from jitree.base.arguments import object_of, shown
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.errors import InvalidArgumentError, UnimplementedError, pass_interruption
 from jitree.hal.buffer import Buffer
 

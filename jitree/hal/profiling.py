@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from jitree.base.arguments import natural, object_of
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.base.records import Flags, NamedTuple
 from jitree.errors import FailedPreconditionError
 

@@ -21,7 +21,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.arguments import integer, seconds
-from jitree.base.endings import Unique, guard
+from jitree.base.finalizers import Unique, guard
 from jitree.errors import InvalidArgumentError, StatusError, again, is_interruption
 from jitree.hal.enums import MAXIMUM_PAYLOAD
 

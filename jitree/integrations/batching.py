@@ -21,7 +21,7 @@ import numpy.typing as npt
 from jitree.api.calls.refusal import describe
 from jitree.api.function import Function
 from jitree.base.arguments import seconds
-from jitree.base.endings import Unique
+from jitree.base.finalizers import Unique
 from jitree.errors import (
     DeadlineExceededError,
     FailedPreconditionError,

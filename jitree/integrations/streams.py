@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final, Protocol, Self
 
-from jitree.base.endings import Unique
+from jitree.base.finalizers import Unique
 from jitree.errors import DeadlineExceededError, FailedPreconditionError
 from jitree.integrations.batching import Admission, contained
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from jitree import errors
 from jitree.base.c_allocator import allocator_address
-from jitree.base.endings import Ending, carefully
+from jitree.base.finalizers import Finalizer, uninterrupted
 from jitree.base.records import Protocol
 from jitree.errors import attribute_of
 from jitree.loaders.elf_format import host_architecture
@@ -82,7 +82,7 @@ class PluginLibrary(ImportProvider):
         status = _LOAD(load)(environment.buffer_info()[0], 0, None, ctypes.addressof(self._self))
         if status:
             raise errors.status_error(status & _CODE_MASK, f"executable plugin '{self.name}' refused to load")
-        self._ending = Ending(carefully(partial(_unload, _UNLOAD(unload), self._self, library)))
+        self._ending = Finalizer(uninterrupted(partial(_unload, _UNLOAD(unload), self._self, library)))
 
     def resolve(self, symbol: str) -> tuple[int, int] | None:
         """Finds (function address, context), None if the plugin lacks it, or its failure."""

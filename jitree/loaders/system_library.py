@@ -15,7 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
-from jitree.base.endings import Ending, carefully
+from jitree.base.finalizers import Finalizer, uninterrupted
 from jitree.base.memory import note_native
 from jitree.base.records import NamedTuple
 from jitree.errors import (
@@ -59,7 +59,7 @@ class _Descriptor:
     """An open file, closed with the object."""
 
     def __init__(self, number: int) -> None:
-        self._ending = Ending(partial(os.close, number))
+        self._ending = Finalizer(partial(os.close, number))
 
 
 class SharedObject:
@@ -89,7 +89,7 @@ class SharedObject:
             raise FailedPreconditionError(f"the system's linker cannot load the library: {error}") from None
         self._library = library
         self._ranges = _mapped_ranges(status.st_dev, status.st_ino)
-        self._ending = Ending(carefully(partial(_close, library._handle, keep)))
+        self._ending = Finalizer(uninterrupted(partial(_close, library._handle, keep)))
 
     @staticmethod
     def from_bytes(data: Buffer) -> SharedObject:

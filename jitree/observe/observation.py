@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import ref
 
-from jitree.base.endings import Unique, guard
+from jitree.base.finalizers import Unique, guard
 from jitree.base.weak_sets import SharedWeakKeys
 from jitree.errors import UnimplementedError
 from jitree.hal.buffer import Buffer, BufferView

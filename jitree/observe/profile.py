@@ -16,7 +16,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.arguments import object_of
-from jitree.base.endings import Unique
+from jitree.base.finalizers import Unique
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, folded
 from jitree.hal.executable import prepared_executables
 from jitree.hal.observing import DISPATCH

@@ -21,7 +21,7 @@ import numpy as np
 
 from jitree.base.arguments import shown
 from jitree.base.available_memory import available_memory
-from jitree.base.endings import Unique, guard
+from jitree.base.finalizers import Unique, guard
 from jitree.errors import (
     InvalidArgumentError,
     NotFoundError,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import numpy as np
 
 from jitree.base.elements import is_integer, unpack_integers
-from jitree.base.endings import Unique
+from jitree.base.finalizers import Unique
 from jitree.errors import locations
 from jitree.hal.observing import DISPATCH, looked_at
 from jitree.observe.changes import pieces

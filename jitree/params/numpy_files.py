@@ -19,7 +19,7 @@ from typing import IO, Any, Final, NamedTuple
 
 import numpy as np
 
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.errors import (
     InvalidArgumentError,
     OutOfRangeError,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.base.arguments import natural
-from jitree.base.endings import Unique
+from jitree.base.finalizers import Unique
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, pass_interruption
 from jitree.regs.layout import ACCESS_READ, ACCESS_WRITE, ENTRY, KIND_BUFFER
 from jitree.regs.memory import Bytes, address_of, zeroed

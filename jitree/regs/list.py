@@ -16,7 +16,7 @@ import numpy as np
 
 from jitree.base.arguments import integer, natural, shown
 from jitree.base.copying import ranges
-from jitree.base.endings import Ending, Unique
+from jitree.base.finalizers import Finalizer, Unique
 from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -123,7 +123,7 @@ class VmList(Unique):
         """The list's own entry in that table while VM code refers to it."""
         self._held: _Held | None = None
         """The references of a list that is in a table."""
-        self._ending: Ending | None = None
+        self._ending: Finalizer | None = None
         """What drops these references when the list dies."""
         self._objects: dict[int, object] = {}
         self._charge: object = None
@@ -210,7 +210,7 @@ class VmList(Unique):
         """From now on the slots have handles, which are dropped when the list dies."""
         if self.holds_references and self.table is not None:
             self._held = _Held(self.words)
-            self._ending = Ending(partial(self.table.deferred.append, self._held))
+            self._ending = Finalizer(partial(self.table.deferred.append, self._held))
 
     def _unbind(self) -> None:
         table, self.table = self.table, None

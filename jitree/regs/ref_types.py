@@ -13,7 +13,7 @@ from typing import Final
 
 from jitree import errors
 from jitree.base.arguments import object_of
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.errors import InvalidArgumentError, NotFoundError, pass_interruption
 from jitree.regs.layout import (
     KIND_BUFFER,

@@ -15,7 +15,7 @@ import pytest
 
 from jitree import Session
 from jitree.api.process import fork_client
-from jitree.base.endings import Ended, has_guard
+from jitree.base.finalizers import Finalized, has_guard
 from jitree.hal.local.task import TaskDevice
 from jitree.hal.local.topology import Topology
 from jitree.hal.local.workers import WorkerPool
@@ -107,7 +107,7 @@ def test_what_a_handler_raises_comes_after_the_end() -> None:
     def expire(number: int, frame: FrameType | None) -> None:
         raise error
 
-    class Late(Ended):
+    class Late(Finalized):
         def __init__(self) -> None:
             self.will_end()
 

@@ -1,4 +1,4 @@
-"""Endings and locks: what is forgotten ends where its thread has no lock that another one may wait for."""
+"""Finalizers and locks: what is forgotten ends where its thread has no lock that another one may wait for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 import jitree
 from jitree import Session
-from jitree.base.endings import Ended, guard, has_guard, without_guards
+from jitree.base.finalizers import Finalized, guard, has_guard, without_guards
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.semaphore import Semaphore
 from tests.hal.helpers import wait_until
@@ -23,7 +23,7 @@ PACKAGE = Path(jitree.__file__).parent
 OTHERS = {
     "api/process/fork_client.py": "wakes the thread that made it",
     "api/program.py": "held while a program is opened, around all else",
-    "base/endings.py": "makes those that are known",
+    "base/finalizers.py": "makes those that are known",
     "base/cancel_scopes.py": "no thread blocks for it",
     "codegen/image/__init__.py": "no thread blocks for it",
     "compat/iree_runtime/system_setup.py": "held while a device is made, around all else",
@@ -56,7 +56,7 @@ def test_every_lock_is_known() -> None:
     )
 
 
-class _Late(Ended):
+class _Late(Finalized):
     def __init__(self, end: Callable[[], None]) -> None:
         self._at_end = end
         self.will_end()
@@ -133,7 +133,7 @@ def test_an_end_without_a_thread_comes_later(monkeypatch: pytest.MonkeyPatch) ->
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("jitree.base.endings.start_new_thread", refuse)
+    monkeypatch.setattr("jitree.base.finalizers.start_new_thread", refuse)
     seen = list[str]()
     with guard() as _:
         without_guards(lambda: seen.append("put off"))

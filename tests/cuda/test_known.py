@@ -12,7 +12,7 @@ import pytest
 from jitree import Array, Session
 from jitree.base.dlpack import DLTensor, Versioned, pointer
 from jitree.base.dlpack_names import VERSIONED_NAME
-from jitree.base.endings import Ending
+from jitree.base.finalizers import Finalizer
 from jitree.cuda.device import CudaDevice
 from jitree.hal.stream_record import MOST_KNOWN
 from jitree.modules.hal.native.records import StreamRecord
@@ -48,7 +48,7 @@ def exported(array: Array, consumer: Consumer | None) -> tuple[DLTensor, object]
         capsule: Any = array.__dlpack__(stream=1, max_version=(1, 0))
         return Versioned.from_address(pointer(id(capsule), VERSIONED_NAME)).tensor, capsule
     managed = consumer.export(array)
-    return managed.contents.tensor, Ending(partial(delete, managed))
+    return managed.contents.tensor, Finalizer(partial(delete, managed))
 
 
 def submitted(fake: FakeDriver) -> list[str]:

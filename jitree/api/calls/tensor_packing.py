@@ -10,7 +10,7 @@ from jitree.api.array import Array
 from jitree.api.calls.refusal import refused
 from jitree.api.calls.transfers import copy_to_device, copy_view, native_row
 from jitree.base.arguments import is_masked, is_released
-from jitree.base.endings import Unique
+from jitree.base.finalizers import Unique
 from jitree.base.records import NamedTuple
 from jitree.errors import (
     FailedPreconditionError,

@@ -20,7 +20,7 @@ from jitree.api.calls.overlaps import shares_memory
 from jitree.api.calls.reference_packing import require_workspace
 from jitree.api.calls.refusal import describe
 from jitree.base.arguments import shown
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.errors import InvalidArgumentError, NotFoundError, attribute_of, own_error, pass_interruption
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.types import ENCODING_OPAQUE

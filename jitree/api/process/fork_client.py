@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.codegen.image.cache import VARIABLE, place
 from jitree.codegen.image.keys import folders_of
 from jitree.errors import UnavailableError, pass_interruption

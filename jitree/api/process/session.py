@@ -38,7 +38,7 @@ from jitree.api.session_arguments import (
 from jitree.base.arguments import is_one_of, shown
 from jitree.base.cancel_scopes import Scope, deadline
 from jitree.base.copying import copy_of, room_for
-from jitree.base.endings import Unique
+from jitree.base.finalizers import Unique
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.host_module import HostModule
 from jitree.dispatch.session_lock import CANCELS, ContextGate, Entrance

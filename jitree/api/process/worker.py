@@ -18,7 +18,7 @@ from jitree.api.process.fork_client import ask_for_child
 from jitree.api.sandbox import Limits
 from jitree.base import cancel_scopes
 from jitree.base.cancel_scopes import Scope
-from jitree.base.endings import Ended, Ending, guard
+from jitree.base.finalizers import Finalized, Finalizer, guard
 from jitree.errors import (
     AbortedError,
     DataLossError,
@@ -51,11 +51,11 @@ class _Process:
     def __init__(self, pid: int) -> None:
         """OSError if it has ended."""
         self._file = messages.owned(os.pidfd_open, pid)
-        self._ending = Ending(self._file.close)
+        self._ending = Finalizer(self._file.close)
         self.descriptor = self._file.fileno()
 
 
-class Child(Ended):
+class Child(Finalized):
     """A confined process with a session. Another process, its keeper, ends it when we let go of its life."""
 
     def __init__(

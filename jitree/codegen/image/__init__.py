@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base.cancel_scopes import require_going_on
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.base.memory import NAMES_CODE, name_code
 from jitree.base.weak_sets import SharedWeakSet, SharedWeakValues
 from jitree.codegen.image import shipped

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import ref
 
 from jitree.base.cancel_scopes import require_going_on
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.codegen.image import (
     BACKGROUND_NICENESS,
     Provider,

@@ -20,7 +20,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 from jitree.base import private_files
-from jitree.base.endings import Unique, guard
+from jitree.base.finalizers import Unique, guard
 from jitree.base.spawn import go_after, spawn
 from jitree.codegen.image import cache
 from jitree.codegen.image.flat import OUTPUT, Recipe, to_json

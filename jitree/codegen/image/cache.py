@@ -37,7 +37,7 @@ _SAMPLE: Final = 1 << 16
 
 LOCK_SUFFIX: Final = ".lock"
 LOG_SUFFIX: Final = ".log"
-"""Ending of the file beside an image that is built; the log of a failed build stays."""
+"""Suffix of the file beside an image that is built; the log of a failed build stays."""
 
 
 class CacheFolder(NamedTuple):

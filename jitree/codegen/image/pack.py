@@ -19,7 +19,7 @@ from struct import Struct
 from typing import Final
 
 from jitree.base import processor
-from jitree.base.endings import Ending
+from jitree.base.finalizers import Finalizer
 from jitree.base.private_files import LARGEST
 from jitree.base.records import NamedTuple
 from jitree.codegen.image.flat import DIGEST_SIZE, FlatImage, decode, hashed
@@ -96,7 +96,7 @@ class Pack:
         and processor."""
         self._path = path
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not wait
-        self._ending = Ending(partial(os.close, self._file))
+        self._ending = Finalizer(partial(os.close, self._file))
         status = os.fstat(self._file)
         if not stat.S_ISREG(status.st_mode):
             raise Mismatch("it is not a file")

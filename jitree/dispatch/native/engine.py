@@ -14,7 +14,7 @@ import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
-from jitree.base.endings import Borrowed
+from jitree.base.finalizers import Borrowed
 from jitree.codegen import image
 from jitree.dispatch.engine import EngineEntry
 from jitree.dispatch.fast import LOOP

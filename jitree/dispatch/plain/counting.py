@@ -13,7 +13,7 @@ from itertools import islice
 from operator import length_hint
 from typing import Final
 
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.dispatch.engine import YIELD
 from jitree.dispatch.plain.handlers import HANDLERS
 from jitree.errors import ResourceExhaustedError

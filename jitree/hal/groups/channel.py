@@ -16,7 +16,7 @@ import numpy as np
 
 from jitree.base import cancel_scopes
 from jitree.base.arguments import seconds
-from jitree.base.endings import Unique
+from jitree.base.finalizers import Unique
 from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,

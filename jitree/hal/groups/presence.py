@@ -28,7 +28,7 @@ from contextlib import suppress
 from threading import Event, Thread
 from typing import Any, Final
 
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import UnavailableError
 

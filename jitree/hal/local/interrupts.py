@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.base import cancel_scopes
 from jitree.base.cancel_scopes import CURRENT
-from jitree.base.endings import guard, raised_later
+from jitree.base.finalizers import guard, raised_later
 from jitree.base.memory import once
 from jitree.errors import AFTER_OVERFLOW, CancelledError, DeadlineExceededError, StatusError, is_interruption
 from jitree.hal.command_layout import FAILED_INTERRUPTED, JOB

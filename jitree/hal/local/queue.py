@@ -27,7 +27,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base import cancel_scopes
-from jitree.base.endings import end_each, guard
+from jitree.base.finalizers import end_each, guard
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import CancelledError, FailedPreconditionError, StatusError, again
 from jitree.hal.checks import check_fences

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import Final
 
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.base.layout import Record
 
 QUEUE: Final = Record(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from typing import Final
 
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.errors import FailedPreconditionError, ResourceExhaustedError, StatusError
 from jitree.hal.command_list import BoundCommands, CommandList
 from jitree.hal.driver import DeviceOptions

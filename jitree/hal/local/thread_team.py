@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from jitree.base.endings import Ending, carefully, guard
+from jitree.base.finalizers import Finalizer, guard, uninterrupted
 from jitree.base.records import NamedTuple
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.codegen.record import atomic_load, atomic_store
@@ -144,7 +144,7 @@ class Team:
         self._helpers: _Helpers | None = None
         self._all: dict[int, _Helpers] = {}
         """By number of threads. Machine code may still read a record that has been replaced, so they stay."""
-        self._ending = Ending(None)
+        self._ending = Finalizer(None)
         """Lets the helpers' threads end."""
         self._closed = False
         _teams.add(self)
@@ -224,7 +224,7 @@ class Team:
         if helpers is None:
             helpers = _Helpers(self.name, self.topology, self._spin_nanoseconds, native)
             self._all[count] = helpers
-        self._ending = Ending(carefully(helpers.stop))
+        self._ending = Finalizer(uninterrupted(helpers.stop))
         try:
             helpers.start()
         except BaseException:  # it was interrupted: some helpers run, and the caller never gets them to stop

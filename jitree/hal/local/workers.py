@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from jitree import errors
-from jitree.base.endings import Ending, carefully, end_each, guard, without_guards
+from jitree.base.finalizers import Finalizer, end_each, guard, uninterrupted, without_guards
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.hal import watchdog
 from jitree.hal.local.topology import Topology
@@ -35,7 +35,7 @@ class Parking:
 
     def __init__(self) -> None:
         self._descriptor = os.eventfd(0, os.EFD_CLOEXEC)
-        self._ending = Ending(partial(os.close, self._descriptor))
+        self._ending = Finalizer(partial(os.close, self._descriptor))
 
     def wait(self) -> None:
         """Waits until :meth:`wake`, which may have been called before."""
@@ -203,7 +203,7 @@ class WorkerPool:
 
     def __init__(self, name: str, topology: Topology) -> None:
         self._shared = _Shared(name, topology)
-        self._ending = Ending(carefully(partial(without_guards, partial(_drop, self._shared))))
+        self._ending = Finalizer(uninterrupted(partial(without_guards, partial(_drop, self._shared))))
         _pools.add(self)
         watchdog.ask(self)
 
@@ -274,7 +274,7 @@ class WorkerPool:
         self._ending.cancel()
         self._shared = _Shared(self.name, self.topology)
         self._shared.stopping = stopping
-        self._ending = Ending(carefully(partial(without_guards, partial(_drop, self._shared))))
+        self._ending = Finalizer(uninterrupted(partial(without_guards, partial(_drop, self._shared))))
         for task in left:
             task.cancel(errors.AbortedError("the process was forked before the work was started"))
 

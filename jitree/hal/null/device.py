@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.errors import InvalidArgumentError, StatusError
 from jitree.hal.command_layout import ENTRY_POINT
 from jitree.hal.driver import DeviceOptions

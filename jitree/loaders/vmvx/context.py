@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import ref
 
 from jitree.base.callbacks import Callback
-from jitree.base.endings import object_at
+from jitree.base.finalizers import object_at
 from jitree.codegen import image
 from jitree.codegen.record import layout_of
 from jitree.dispatch.fast.engine import raise_failure

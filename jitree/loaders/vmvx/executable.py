@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import ref
 
 from jitree.base.callbacks import Callback, keep, revive
-from jitree.base.endings import Ended, object_at
+from jitree.base.finalizers import Finalized, object_at
 from jitree.codegen.record import layout_of
 from jitree.errors import FailedPreconditionError, ResourceExhaustedError, StatusError, is_interruption
 from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_POINT, ENTRY_SPAN
@@ -52,7 +52,7 @@ _UNFINISHED: Final = -1
 """What the C functions return when Python could not even say why they failed."""
 
 
-class Workers(Ended):
+class Workers(Finalized):
     """Lends the workers of one executable to threads. One takes half a millisecond of Python to make, for
     which all threads wait: there are more only as far as kernels take long."""
 

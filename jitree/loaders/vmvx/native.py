@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
-from jitree.base.endings import Ended, guard
+from jitree.base.finalizers import Finalized, guard
 from jitree.base.memory import NAMES_CODE, name_code, note_stores
 from jitree.codegen import image
 from jitree.codegen.record import layout_of
@@ -59,7 +59,7 @@ _COST: Final = ENTRY_POINT.word("cost")
 _ENVIRONMENT: Final = ENTRY_POINT.word("environment")
 
 
-class CompiledKernels(Ended):
+class CompiledKernels(Finalized):
     """Compiles the kernels of one executable, and changes its entry points over.
 
     Any thread may call any method.

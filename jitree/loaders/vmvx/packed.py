@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from jitree.base import spare_memory
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.base.memory import COPIED, READ, WRITE, MappedPages, Mapping, PrivateFile, pages_of
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.codegen.record import layout_of

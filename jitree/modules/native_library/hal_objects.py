@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from jitree.base.c_allocator import allocate, allocator_address, free
 from jitree.base.callbacks import Callback, keep
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.errors import (
     OutOfRangeError,
     UnimplementedError,

@@ -10,7 +10,7 @@ from typing import Final
 
 from jitree.base.c_allocator import allocator_address
 from jitree.base.callbacks import Callback, keep
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.errors import FailedPreconditionError, is_interruption
 from jitree.modules.native_library import layout
 from jitree.modules.native_library.interface import read_memory

@@ -6,7 +6,7 @@ import ctypes
 import sys
 from typing import Any, Final
 
-from jitree.base.endings import carefully
+from jitree.base.finalizers import uninterrupted
 from jitree.errors import FailedPreconditionError, InvalidArgumentError
 from jitree.hal.buffer import Allocation, Buffer
 from jitree.modules.native_library import hal_layout as layout
@@ -63,7 +63,8 @@ def buffer_of(pointer: int, buffer: layout.HalBuffer, library: object) -> Buffer
     counted = LibraryBuffer(pointer, library)
     return Buffer(Allocation(
         address, buffer.byte_length, properties.memory_type, properties.allowed_usage,
-        properties.allowed_access, host_address=address, source=counted, release=carefully(counted.release),
+        properties.allowed_access, host_address=address, source=counted,
+        release=uninterrupted(counted.release),
     ))  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from jitree import errors
 from jitree.base.c_allocator import allocator_address
-from jitree.base.endings import Ending, carefully
+from jitree.base.finalizers import Finalizer, uninterrupted
 from jitree.dispatch.host_export import HostExport
 from jitree.dispatch.host_module import HostModule, Signal
 from jitree.modules.native_library.interface import ModuleInterface, take_status
@@ -54,7 +54,7 @@ class LibraryModule(HostModule):
             with instance.creating:
                 address = _create(library, create, instance.address, parameters or {})
             self._interface = interface = ModuleInterface(address, library)
-            self._ending = Ending(carefully(partial(instance.end, interface.release)))
+            self._ending = Finalizer(uninterrupted(partial(instance.end, interface.release)))
             self.name = interface.name
             self.version = interface.version
             self.attrs = interface.attributes()

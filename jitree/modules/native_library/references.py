@@ -14,7 +14,7 @@ from functools import partial
 from typing import ClassVar, Final
 
 from jitree.base.c_allocator import allocate, allocator_address, free
-from jitree.base.endings import Ending, carefully, guard
+from jitree.base.finalizers import Finalizer, guard, uninterrupted
 from jitree.base.weak_sets import SharedWeakKeys
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.modules.hal.references import HAL_TYPES, type_name
@@ -47,7 +47,7 @@ class LibraryObject:
     def __init__(self, pointer: int, type_word: int) -> None:
         self.pointer = pointer
         self.type = type_word
-        self.ending: Ending | None = None
+        self.ending: Finalizer | None = None
         """What gives the reference back when it dies."""
 
     def __repr__(self) -> str:
@@ -145,7 +145,9 @@ class References:
             if obj is None:
                 obj = cls(pointer, type_word)
                 found = self._objects[pointer, type_word] = weakref.ref(obj)
-                obj.ending = Ending(carefully(partial(self._forget, (pointer, type_word), found, library)))
+                obj.ending = Finalizer(
+                    uninterrupted(partial(self._forget, (pointer, type_word), found, library))
+                )
                 return obj
         self.release(pointer, type_word)
         return obj

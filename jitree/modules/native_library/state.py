@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jitree import errors
 from jitree.base.c_allocator import allocator_address, free
 from jitree.base.callbacks import Callback, revive, take_kept
-from jitree.base.endings import Ending, carefully
+from jitree.base.finalizers import Finalizer, uninterrupted
 from jitree.base.weak_sets import SharedWeakValues
 from jitree.dispatch.engine import Pending
 from jitree.errors import FailedPreconditionError
@@ -56,7 +56,7 @@ class CallStack:
         )
         base = ctypes.addressof(self._block)
         self._stack = layout.Stack.from_buffer(self._block)
-        self._ending = Ending(carefully(partial(_free_storage, self._block)))
+        self._ending = Finalizer(uninterrupted(partial(_free_storage, self._block)))
         self.address = base
         storage = base + ctypes.sizeof(layout.Stack) + len(_GUARD)
         storage += -storage % 16

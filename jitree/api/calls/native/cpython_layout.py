@@ -46,7 +46,7 @@ from jitree.api.calls.tensor_packing import Donation
 from jitree.api.function import Function
 from jitree.base.cancel_scopes import ENDED
 from jitree.base.dlpack_names import NAME, VERSIONED_NAME, tensor_type
-from jitree.base.endings import guard
+from jitree.base.finalizers import guard
 from jitree.base.memory import STRIDE, bound_together, can_bind
 from jitree.codegen import image
 from jitree.errors import CancelledError, InternalError, pass_interruption

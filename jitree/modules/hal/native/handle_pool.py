@@ -11,7 +11,7 @@ from weakref import ref
 
 import numpy as np
 
-from jitree.base.endings import Borrowed
+from jitree.base.finalizers import Borrowed
 from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.device import Device, fence_class, semaphore_class
 from jitree.hal.local import executor

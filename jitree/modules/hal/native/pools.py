@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
-from jitree.base.endings import Borrowed, Ending, carefully, without_guards
+from jitree.base.finalizers import Borrowed, Finalizer, uninterrupted, without_guards
 from jitree.base.records import NamedTuple
 from jitree.errors import ResourceExhaustedError
 from jitree.hal.allocator import LendingAllocator
@@ -81,7 +81,7 @@ class StoragePool:
         words[HANDLE_POOL.word("room")] = _NO_LIMIT
         words[HANDLE_POOL.word("zeroed")] = allocator.is_zeroed
         allocator.borrowers.add(self)
-        self._ending = Ending(carefully(partial(without_guards, partial(_forget, allocator, words))))
+        self._ending = Finalizer(uninterrupted(partial(without_guards, partial(_forget, allocator, words))))
 
     @classmethod
     def of(cls, device: Device, table: HandleTable, words: array[int]) -> StoragePool | None:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from jitree import Session
-from jitree.base.endings import Ended, Ending, carefully, end_each, guard, raised_later
+from jitree.base.finalizers import Finalized, Finalizer, end_each, guard, raised_later, uninterrupted
 from jitree.errors import ignored, is_interruption
 from jitree.hal import watchdog
 from jitree.hal.enums import BufferUsage, MemoryType
@@ -40,17 +40,17 @@ class _Holder:
         self.seen.append("finalized")
 
 
-@pytest.mark.parametrize("wrap", [lambda action: action, carefully])
+@pytest.mark.parametrize("wrap", [lambda action: action, uninterrupted])
 def test_an_ending_is_not_finalized_with_what_holds_it(wrap: Callable[[Any], Any]) -> None:
     seen: list[str] = []
-    holders = [_Holder(Ending(wrap(partial(seen.append, "ended"))), seen) for _ in range(2)]
+    holders = [_Holder(Finalizer(wrap(partial(seen.append, "ended"))), seen) for _ in range(2)]
     holders[0].circle, holders[1].circle = holders[1], holders[0]
     del holders
     gc.collect()
     assert seen == ["finalized"] * 2 + ["ended"] * 2
 
 
-class _Late(Ended):
+class _Late(Finalized):
     """In a circle with itself, and younger than what is done at its end."""
 
     def __init__(self, end: Callable[[], object]) -> None:
@@ -60,7 +60,7 @@ class _Late(Ended):
 
 def test_what_is_done_at_the_end_is_not_finalized_before() -> None:
     seen: list[str] = []
-    late = _Late(carefully(partial(seen.append, "ended")))
+    late = _Late(uninterrupted(partial(seen.append, "ended")))
     del late
     gc.collect()
     assert seen == ["ended"]
@@ -68,7 +68,7 @@ def test_what_is_done_at_the_end_is_not_finalized_before() -> None:
 
 def test_cancelled() -> None:
     seen: list[int] = []
-    ending = Ending(partial(seen.append, 1))
+    ending = Finalizer(partial(seen.append, 1))
     ending.cancel()
     del ending
     assert not seen
@@ -111,7 +111,7 @@ def test_an_interrupted_action_is_done(kind: type[BaseException]) -> None:
 
     before = signal.signal(signal.SIGINT, handle)
     try:
-        _drop_interrupted([Ending(carefully(act))], kind)
+        _drop_interrupted([Finalizer(uninterrupted(act))], kind)
     finally:
         signal.signal(signal.SIGINT, before)
     assert seen == ["ended"]
@@ -121,7 +121,7 @@ def test_an_action_is_done_where_closing_of_generators_is_raised_later() -> None
     """Python forgets the frames that it came through before."""
     seen: list[str] = []
     interruption = GeneratorExit()
-    holder = [Ending(carefully(partial(seen.append, "ended")))]
+    holder = [Finalizer(uninterrupted(partial(seen.append, "ended")))]
     later = raised_later(interruption)
     with pytest.raises(GeneratorExit) as raised:
         deque(chain(later, map(operator.call, [holder.clear])), maxlen=0)
@@ -196,7 +196,7 @@ def alarm() -> Iterator[Callable[[], object]]:
 
 def test_what_a_handler_raises_in_an_end_is_an_interrupt_later_too(alarm: Callable[[], object]) -> None:
     """Python raises it anew after the end, without the frames that it came through."""
-    holder = [Ending(carefully(alarm))]
+    holder = [Finalizer(uninterrupted(alarm))]
     with pytest.raises(_Absent) as raised, ignored(OSError):
         holder.clear()
         sum(range(3))
@@ -205,13 +205,13 @@ def test_what_a_handler_raises_in_an_end_is_an_interrupt_later_too(alarm: Callab
 
 def test_it_is_not_lost_in_another_end(alarm: Callable[[], object]) -> None:
     """That of an object which dies there."""
-    inner = [Ending(carefully(alarm))]
+    inner = [Finalizer(uninterrupted(alarm))]
 
     def end() -> None:
         inner.clear()
         sum(range(3))
 
-    holder = [Ending(carefully(end))]
+    holder = [Finalizer(uninterrupted(end))]
     with pytest.raises(_Absent):
         holder.clear()
         sum(range(3))

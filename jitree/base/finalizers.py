@@ -1,5 +1,4 @@
-"""Objects that stand for something outside of Python, and what happens when nothing refers to one any more:
-at the right time, and in any case.
+"""Finalizes native resources after the last use, in collected cycles and during Ctrl-C too.
 
 ``__del__`` and callbacks of weak references come too early: of a circle the garbage collector finalizes every
 object before it takes the first one apart, and what runs in between may use any of them. Memory that machine
@@ -11,7 +10,7 @@ that has a lock. An end that takes another lock there can wait for ever: two thr
 that the end on the other one wants. So while its thread has a lock that :func:`guard` made, an end is put
 off, and a new thread, which has no lock, does it.
 
-An ending is an object that the garbage collector does not look at. It dies with what holds it: when nothing
+A finalizer is an object that the garbage collector does not look at. It dies with what holds it: when nothing
 can use that any more.
 """
 
@@ -75,11 +74,11 @@ _raise_in: Final = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.py_obj
 )
 
 
-class Ending:
+class Finalizer:
     """Calls ``action`` when it dies: a function in C, such as ``partial(deque.append, …)``, which no
-    interrupt can come before, or what :func:`carefully` makes of one in Python.
+    interrupt can come before, or what :func:`uninterrupted` makes of one in Python.
 
-    The garbage collector does not see what an ending refers to. So it must not refer to what holds it: that
+    The garbage collector does not see what a finalizer refers to. So it must not refer to what holds it: that
     would never die. At exit of the interpreter nothing is called: a thread may still be in machine code, and
     the process gives back everything.
     """
@@ -127,9 +126,9 @@ class Borrowed:
         return getattr(self(), name)
 
 
-def carefully(action: Callable[[], object]) -> Callable[[], object]:
-    """Makes an ending of an action in Python. What a signal's handler raises, as Ctrl-C does, is raised after
-    it; if it comes as the action begins, the action is done before.
+def uninterrupted(action: Callable[[], object]) -> Callable[[], object]:
+    """Makes a finalizer of an action in Python. What a signal's handler raises, as Ctrl-C does, is raised
+    after it; if it comes as the action begins, the action is done before.
 
     The garbage collector does not see the generator in what this gives: in a circle it would close it before
     the object ends whose end it is."""
@@ -224,7 +223,7 @@ def _do_put_off() -> None:
         action()
 
 
-class Ended:
+class Finalized:
     """What has ``end``, which is called when it dies, before what it refers to does; it starts with
     :meth:`will_end`. At exit of the interpreter nothing ends.
 
@@ -298,7 +297,7 @@ def require_interpreter(is_finalizing: Callable[[], bool] = sys.is_finalizing) -
 
 
 def _end_nothing() -> None:
-    del Ending.__del__
+    del Finalizer.__del__
 
 
 atexit.register(_end_nothing)
