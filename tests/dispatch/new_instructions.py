@@ -75,7 +75,7 @@ def cmp_gt_i64_u(lhs: int, rhs: int) -> int:
 def sign_i64(x: int) -> int:
     return 1 if x > 0 else -1 if x < 0 else 0
 """, lambda x: np.sign(x).astype(np.int32)),
-    Addition("core 0x97 17 - trunc.i64.i8 x:r.i64 >out:r.i32", "conversion", """
+    Addition("core 0x97 17 - trunc.i64.i8 x:r.i64 >out:r.i32", "float", """
 def trunc_i64_i8(x: int) -> int:
     return i32(x & 0xFF)
 """, lambda x: (x & 0xFF).astype(np.int32)),
@@ -113,7 +113,7 @@ def cmp_gt_f64_o(lhs: float, rhs: float) -> int:
 def square_f64(x: float) -> float:
     return x * x
 """, np.square),
-    Addition("f64 0x92 17 - cast.f64.ui16 x:r.f64 >out:r.i32", "conversion", """
+    Addition("f64 0x92 17 - cast.f64.ui16 x:r.f64 >out:r.i32", "float", """
 def cast_f64_ui16(x: float) -> int:
     return i32(integer(x)) & 0xFFFF if x > -1e9 and x < 1e9 else 0
 """, lambda x: np.where(np.abs(x) < 1e9, x, 0).astype(np.int64).astype(np.int32) & 0xFFFF),

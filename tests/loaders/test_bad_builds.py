@@ -20,20 +20,20 @@ import os, signal, sys, time, warnings
 import numpy as np
 import jitree
 from jitree.codegen import image
-from jitree.codegen.image import background, batch
+from jitree.codegen.image import batch, builder
 
 batch._PATIENCE_SECONDS_MORE = float("inf")  # however busy the machine is
 
 def started(process):  # what happens to a builder that has just been started
     {happening}
 
-spawn = background._start
+spawn = builder._start
 processes = []
 def start(*arguments):
     processes.append(spawn(*arguments))
     started(processes[-1])
     return processes[-1]
-background._start = start
+builder._start = start
 {setting}
 
 x = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
@@ -137,9 +137,9 @@ def test_the_builder_of_another_process_hangs(tmp_path: Path) -> None:
 import fcntl
 from jitree.base import private_files
 held = []
-start_builder = background.start_builder
+start_builder = builder.start_builder
 def start_locked(recipes, keys, key, *others):
-    path = background.cache.path_of(recipes[0], key).with_suffix(".lock")
+    path = builder.cache.path_of(recipes[0], key).with_suffix(".lock")
     if recipes[0].data and path not in held:
         private_files.make_folder(str(path.parent))
         with private_files.opened(str(path.parent)) as directory:
@@ -147,7 +147,7 @@ def start_locked(recipes, keys, key, *others):
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         held.append(path)
     return start_builder(recipes, keys, key, *others)
-background.start_builder = start_locked
+builder.start_builder = start_locked
 """
     )
     (text,) = warned(tmp_path, setting=hang)
@@ -230,7 +230,7 @@ def test_a_disk_that_becomes_full(tmp_path: Path) -> None:
 def test_no_folder_can_be_written(tmp_path: Path) -> None:
     nowhere = tmp_path / "none"
     nowhere.write_text("no folder")
-    temporary = f"from jitree.codegen.image import place; place._TEMPORARY = ({str(nowhere)!r},)"
+    temporary = f"from jitree.codegen.image import cache; cache._TEMPORARY = ({str(nowhere)!r},)"
     shown = warned(
         nowhere, setting=temporary, variables=dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(nowhere))
     )
@@ -240,8 +240,8 @@ def test_no_folder_can_be_written(tmp_path: Path) -> None:
 
 def test_no_compiler(tmp_path: Path) -> None:
     absent = (
-        "find = background.folders_of\n"
-        "background.folders_of = lambda name: [] if name == 'llvmlite' else find(name)"
+        "find = builder.folders_of\n"
+        "builder.folders_of = lambda name: [] if name == 'llvmlite' else find(name)"
     )
     (text,) = warned(tmp_path, setting=absent)
     assert "llvmlite" in text and "pip install" in text and REMEDY in text
