@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
+from contextlib import suppress
+from random import SystemRandom
 from typing import Any
 
 import pytest
@@ -15,9 +17,11 @@ from jitree.hal.groups.rendezvous import EnvironmentProvider, FixedProvider, exc
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
+    """Below those that a system gives away: no connection of others takes it before it is used."""
+    for port in SystemRandom().sample(range(20_000, 32_000), 100):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    pytest.fail("no port is free")
 
 
 @pytest.mark.parametrize(
