@@ -66,7 +66,7 @@ class ConvertingFunction(Unique):
             made = self._convert(value)
             return self._take(value) if made is None else made
         if type(value) in (tuple, list):
-            return type(value)(map(self._converted, value))
+            return type(value)([self._converted(item) for item in value])
         return value
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:

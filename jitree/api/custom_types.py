@@ -344,7 +344,7 @@ def _signature(types: FunctionType) -> Any:
         result = numba.types.Tuple(results)
     else:
         result = results[0] if results else numba.types.void
-    return result(*map(of, types.arguments))
+    return result(*[of(each) for each in types.arguments])
 
 
 def _compile_thunk(dispatcher: Any, types: FunctionType) -> Any:

@@ -256,7 +256,7 @@ def builtins_for(
     host: Host, names: Sequence[str], modules: Sequence[ModuleLike], present: Sequence[str]
 ) -> list[HostModule]:
     """Those of the builtin modules ``names`` that modules import from and that are not ``present``."""
-    wanted = set().union(*map(imported_modules, modules)).difference(present)
+    wanted = set().union(*[imported_modules(module) for module in modules]).difference(present)
     return [BUILTIN_MODULES[name](host) for name in names if name in wanted]
 
 

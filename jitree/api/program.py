@@ -338,7 +338,7 @@ def _described(session: Session) -> Program:
         raise UnimplementedError(
             f"several modules of the session are called '{min(twins)}', and a program has one of each name"
         )
-    files = tuple(map(_loaded, session.modules.values()))
+    files = tuple([_loaded(module) for module in session.modules.values()])
     if not files:
         raise UnimplementedError("a session without modules cannot be pickled; load one first")
     return _of_files(files, device, parameters, options)

@@ -241,7 +241,7 @@ class Sandbox:
         """The results of a call. RESOURCE_EXHAUSTED for more bytes than it may give."""
         most = self.limits.output
         if most is not None:
-            size = sum(map(_size, without_lists(results)))
+            size = sum([_size(value) for value in without_lists(results)])
             if size > most:
                 raise ResourceExhaustedError(
                     f"the results of the call have {size} bytes, {most} are allowed (the limit on output)"

@@ -226,10 +226,13 @@ class CudaAllocator(LendingAllocator):
             with suppress(StatusError):  # a lost device takes nothing back, but frees its memory
                 stream.reclaim()
             stream.finish()
-            if self._lock.acquire(timeout=_LOCK_SECONDS):
-                try:
+            taken: list[bool] = []  # by functions in C: no interrupt comes before it is known
+            try:
+                next(map(taken.append, map(self._lock.acquire, (True,), (_LOCK_SECONDS,))))
+                if True in taken:
                     self._trim()
-                finally:
+            finally:
+                if True in taken:
                     self._lock.release()
 
     @property

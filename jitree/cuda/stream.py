@@ -252,8 +252,7 @@ class Stream:
         return True
 
     def pinned(self, size: int) -> Buffer:
-        """Pinned memory. The host may reuse it as soon as it is dropped, when what had been submitted by then
-        is done."""
+        """Pinned memory. When it is dropped, the host may reuse it once what has been submitted is done."""
         if self.allocator is None:
             raise InternalError("a stream without an allocator has no pinned memory")
         return self.allocator.allocate(_STAGING, _STAGING_USAGE, size)
@@ -264,8 +263,7 @@ class Stream:
         return self.allocator is not None and self.allocator.has_pinned_room
 
     def stage(self, data: memoryview | bytes) -> tuple[int, object]:
-        """Copies bytes to pinned memory for work about to be submitted. Gives its device address, and what
-        keeps it until then."""
+        """Copies bytes to pinned memory for work to come. Gives its device address, and what keeps it."""
         view = memoryview(data)
         buffer = self.pinned(view.nbytes)
         if view.nbytes:
@@ -358,8 +356,7 @@ class Stream:
         self.context.release_discarded()
 
     def finish(self) -> None:
-        """Waits as :meth:`synchronize`, uninterrupted, to give back memory that is used. Failures are as
-        those of :meth:`wait`."""
+        """Waits as :meth:`synchronize`, uninterrupted, to give back used memory. Fails as :meth:`wait`."""
         try:
             tick = self._before_wait()
             with self.users as may_ask:
@@ -386,8 +383,7 @@ class Stream:
         self.wait(0.0)
 
     def retire(self, tick: int) -> None:
-        """Retires everything up to ``tick``, unless the device is lost. Signals what was promised, lets go of
-        what was kept."""
+        """Retires what was promised and kept up to ``tick``, unless the device is lost: signals, lets go."""
         if self.api.lost is not None:
             return
         due = []
@@ -482,12 +478,15 @@ class Stream:
         """The thread that holds the lock may be waiting for the device without end."""
         now = time.monotonic()
         until = now + _MOMENT if deadline is None else min(deadline, now + _MOMENT)
-        if not self.lock.acquire(timeout=max(until - now, _SHORTEST_PATIENCE)):
-            return
+        taken: list[bool] = []  # by functions in C: no interrupt comes before it is known
         try:
+            next(map(taken.append, map(self.lock.acquire, (True,), (max(until - now, _SHORTEST_PATIENCE),))))
+            if True not in taken:
+                return
             tick = self._before_wait()
         finally:
-            self.lock.release()
+            if True in taken:
+                self.lock.release()
         with self.users as may_ask:
             is_done = may_ask and tick <= self.completed
             while may_ask and not is_done:

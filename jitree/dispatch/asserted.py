@@ -40,7 +40,7 @@ def asserted_tensors(module: BytecodeModule, ordinal: int) -> dict[int, Asserted
                 continue
             element_type = _number(facts[1])
             if view.operation == ARGUMENT and element_type is not None:
-                sizes = tuple(map(_number, facts[_FIRST_SIZE - 1 :]))
+                sizes = tuple([_number(fact) for fact in facts[_FIRST_SIZE - 1 :]])
                 found[view.literals[0]] = AssertedTensor(element_type, sizes)
     return found
 

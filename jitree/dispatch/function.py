@@ -170,8 +170,8 @@ def host_call(callee: FunctionRecord, convention: CallingConvention, reference_t
 
 def host_registers(convention: CallingConvention) -> tuple[int, int]:
     """How many value slots (an even number) and references the host's frame has for a call."""
-    pairs = zip(*map(register_counts, register_slots(convention)), strict=True)
-    values, references = map(max, pairs)
+    counts = [register_counts(slots) for slots in register_slots(convention)]
+    values, references = map(max, zip(*counts, strict=True))
     return values + 1 & ~1, references
 
 

@@ -64,7 +64,7 @@ def _arguments(machine: Machine, site: CallSite) -> Iterator[object]:
         elif len(item.characters) == 1:
             yield [read(item.characters) for _ in range(next(counts))]
         else:
-            yield [tuple(map(read, item.characters)) for _ in range(next(counts))]
+            yield [tuple([read(each) for each in item.characters]) for _ in range(next(counts))]
 
 
 def _complete(site: CallSite, machine: Machine, result: object) -> None:
@@ -96,7 +96,7 @@ def bind(site: CallSite, target: HostTarget) -> SiteCall:
     counts = _span_counts(convention, site.segments)
     factory = _factory(convention.text, counts)
     moved = tuple(register for tag, register in site.arguments if tag == TAG_REF_MOVE)
-    registers = [*map(register_index, site.arguments), *map(register_index, site.results)]
+    registers = [register_index(slot) for slots in (site.arguments, site.results) for slot in slots]
     return factory(target.export.function, target.state, moved, *registers)  # type: ignore[no-any-return]
 
 

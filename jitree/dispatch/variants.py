@@ -210,7 +210,7 @@ class _Search:
             if instruction.mnemonic == "global.store.i32" or instruction.pc in tables:
                 continue
             known = [self._value(result, self._formats[0]) is not None for result in instruction.results]
-            if not (known and all(known)) and any(map(self._depends, instruction.operands)):
+            if not (known and all(known)) and any([self._depends(each) for each in instruction.operands]):
                 raise _Unknown
             if self._called(instruction) not in _DISPATCHES or instruction.pc in covered:
                 continue

@@ -86,7 +86,9 @@ class NestedCommandBuffer(CommandBuffer):
         executable, function, constants, bindings, flags = dispatch
         words = tuple(constants)
         self._keep(
-            lambda to, at: to.dispatch(executable, function, workgroups, words, [*map(at, bindings)], flags),
+            lambda to, at: to.dispatch(
+                executable, function, workgroups, words, [at(each) for each in bindings], flags
+            ),
             _WORD * len(words) + _RANGE * len(bindings),
         )
 
@@ -95,7 +97,7 @@ class NestedCommandBuffer(CommandBuffer):
         words = tuple(constants)
         self._keep(
             lambda to, at: to.dispatch_indirect(
-                executable, function, at(workgroups), words, [*map(at, bindings)], flags
+                executable, function, at(workgroups), words, [at(each) for each in bindings], flags
             ),
             _WORD * len(words) + _RANGE * len(bindings),
         )

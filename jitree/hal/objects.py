@@ -207,7 +207,7 @@ class KnownChannels(Generic[T]):
             while True not in taken:
                 if taken:
                     require_going_on()
-                taken.extend(map(self._lock.acquire, (True,), (_LOOK_SECONDS,)))
+                next(map(taken.append, map(self._lock.acquire, (True,), (_LOOK_SECONDS,))))
             found = self._channels.get(key)
             if found is None:
                 found = self._channels[key] = make()

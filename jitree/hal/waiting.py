@@ -107,7 +107,8 @@ def when_reached(
     if len(points) == 1:
         callbacks = [callback]
     elif mode == WaitMode.ALL:
-        callbacks = list(map(Countdown(len(points), callback).callback, range(len(points))))
+        countdown = Countdown(len(points), callback)
+        callbacks = [countdown.callback(index) for index in range(len(points))]
     else:
         callbacks = [Countdown(1, callback).callback(0)] * len(points)
     registered = (

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from types import FrameType
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jitree.base.finalizers import has_guard
 from jitree.cuda import kernels, ptx, stream_users
 from jitree.cuda.channel import GroupWatch
 from jitree.cuda.completion import CompletionThread, InboxThread
@@ -310,3 +312,14 @@ def test_an_interrupt_leaves_no_lock_of_channels() -> None:
         thread.start()
         thread.join(TIMEOUT)
         assert ended
+
+
+@pytest.mark.parametrize("work", ["wait", "trim"])
+def test_an_interrupt_leaves_no_lock_that_was_waited_for(device: CudaDevice, work: str) -> None:
+    """Neither that of the stream nor that of its memory."""
+    stream, allocator = device.stream, device._own_allocator
+    action = partial(stream._wait_a_moment, None) if work == "wait" else allocator.trim
+    for interruption in interruptions():
+        interruption.during(action)
+        assert not has_guard()
+        stream.wait(stream.tick)

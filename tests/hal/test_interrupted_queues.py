@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from typing import cast
 
 import pytest
 
@@ -16,6 +17,11 @@ from jitree.hal.fence import Fence
 from jitree.hal.local.interrupts import require_going_on, this_thread
 from jitree.hal.local.operation import Operation
 from jitree.hal.local.queue import CallerExecutor, LocalQueue
+from jitree.hal.local.queue_record import WAITS
+from jitree.hal.local.task import WorkerExecutor
+from jitree.hal.local.thread_team import Team
+from jitree.hal.local.topology import Topology
+from jitree.hal.local.workers import WorkerPool
 from jitree.hal.profiling import Profiler
 from jitree.hal.semaphore import Semaphore
 from tests.base.interruption import interruptions
@@ -253,4 +259,36 @@ def test_an_interrupted_submission_leaves_nothing_behind() -> None:
             assert done.query() == StatusCode.CANCELLED
             assert not queue.announced and not queue.waiting_count
             places += 1
+    assert places > 5
+
+
+class IdleTeam:
+    """Has no helpers."""
+
+    def start(self) -> None: ...
+
+
+def test_an_interrupted_post_ends_what_a_worker_has_begun() -> None:
+    """Whatever the place: the operation has ended soon, and its fence says so."""
+    places = 0
+    for interruption in interruptions(8):
+        pool = WorkerPool("interrupted", Topology((None,)))
+        queue = LocalQueue(WorkerExecutor(pool, cast("Team", IdleTeam())), Profiler())
+        gone_on: list[float] = []
+
+        def work(gone_on: list[float] = gone_on) -> None:
+            until = time.monotonic() + TIMEOUT
+            while time.monotonic() < until:
+                require_going_on()
+                time.sleep(0.001)
+            gone_on.append(until)
+
+        done = Fence([(Semaphore(), 1)])
+        interruption.during(partial(queue.submit, "work", None, done, work, WAITS))
+        if not interruption.came:
+            done.interrupt(CancelledError("it is not wanted"))
+        pool.close()
+        assert not gone_on, f"interrupted at place {interruption.place}"
+        assert not queue.announced and not queue.waiting_count
+        places += 1
     assert places > 5

@@ -50,8 +50,8 @@ class ImplicitTransfer(NDArrayOperatorsMixin):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         if "out" in options:
-            options["out"] = tuple(map(as_operand, options["out"]))
-        return getattr(ufunc, method)(*map(as_operand, inputs), **options)
+            options["out"] = tuple([as_operand(value) for value in options["out"]])
+        return getattr(ufunc, method)(*[as_operand(value) for value in inputs], **options)
 
     def __float__(self) -> float:
         return float(self._implicitly())

@@ -151,7 +151,7 @@ def _stand_in(parameter: Parameter, item: str, given: Any, function: MeasuredFun
     if given is None:
         raise InvalidArgumentError(f"workspace_size: the shape of {parameter.name} is missing")
     try:
-        shape = tuple(map(operator.index, attribute_of(given, "shape", given)))
+        shape = tuple([operator.index(size) for size in attribute_of(given, "shape", given)])
     except TypeError as error:
         pass_interruption(error)
         raise InvalidArgumentError(

@@ -193,7 +193,7 @@ class ProcessSession(RemoteProxy):
         found: list[tuple[str, _Functions]] = []
         for item in _listed(worker, answer.head.get("modules")):
             match item:
-                case [str(name), dict(functions)] if all(map(_is_described, functions.values())):
+                case [str(name), dict(functions)] if all([_is_described(one) for one in functions.values()]):
                     found.append((name, functions))
                 case _:
                     raise _wrong(worker)
@@ -220,7 +220,7 @@ class ProcessSession(RemoteProxy):
                 results = messages.unpack(answer.head.get("results"), answer.data)
             except DataLossError as error:
                 raise _wrong(worker) from error
-            if self._limits.output is not None and sum(map(_size, results)) > self._limits.output:
+            if self._limits.output is not None and sum([_size(one) for one in results]) > self._limits.output:
                 raise _wrong(worker)
         return None if not results else results[0] if len(results) == 1 else tuple(results)
 

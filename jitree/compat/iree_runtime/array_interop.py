@@ -98,7 +98,7 @@ class DeviceArray(ImplicitTransfer):
         if function is np.reshape:
             return self.reshape(*arguments[1:], **options)
         return function(
-            *map(_operands, arguments), **{key: _operands(value) for key, value in options.items()}
+            *[_operands(one) for one in arguments], **{key: _operands(one) for key, one in options.items()}
         )
 
     def astype(self, dtype: npt.DTypeLike, casting: Any = "unsafe", copy: bool = True) -> Any:
@@ -153,7 +153,9 @@ class DeviceArray(ImplicitTransfer):
 
 def _operands(value: Any) -> Any:
     """Operands of an operation, also those in sequences of arrays."""
-    return type(value)(map(as_operand, value)) if type(value) in (list, tuple) else as_operand(value)
+    if type(value) in (list, tuple):
+        return type(value)([as_operand(item) for item in value])
+    return as_operand(value)
 
 
 def asdevicearray(

@@ -137,7 +137,7 @@ def _run_benchmark(arguments: list[str], flatbuffer: Any = None, timeout: float 
 def _parse_benchmark_results(report: str) -> list[BenchmarkResult]:
     """An empty report has no rows. BenchmarkToolError for a function that failed."""
     rows = json.loads(report)["benchmarks"] if report.strip() else []
-    return list(map(_result, rows))
+    return [_result(row) for row in rows]
 
 
 def _result(row: dict[str, Any]) -> BenchmarkResult:

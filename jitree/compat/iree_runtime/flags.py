@@ -21,7 +21,7 @@ def parse_flags(*flags: str) -> None:
     from jitree.tools import run
     from jitree.tools.flags import parse_flags as parse
 
-    for text in map(a(str), flags):
+    for text in [a(str)(flag) for flag in flags]:
         name = text.lstrip("-").partition("=")[0]
         if text.startswith("-") and run.FLAGS.find(name) is None:
             raise InvalidArgumentError(

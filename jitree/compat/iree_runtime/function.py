@@ -109,11 +109,11 @@ class FunctionInvoker:
         if kind in _PLAIN:
             return result
         if kind is tuple:
-            return tuple(map(self._returned, result))
+            return tuple([self._returned(value) for value in result])
         if kind is memoryview:
             return VmRef(VmBytes.alias(result))
         if kind is list:
-            return _packed(self._device, list(map(self._returned, result))).ref
+            return _packed(self._device, [self._returned(value) for value in result]).ref
         return VmRef(result)
 
     def _call_with_lists(self, positional: Sequence[Any], named: Mapping[str, Any]) -> Any:

@@ -51,7 +51,7 @@ _ALLOCATORS: Final = ("caching", "debug")
 
 
 def _allocators(value: Any) -> list[str]:
-    names = list(map(text, a(list)(value)))
+    names = [text(item) for item in a(list)(value)]
     for name in names:
         if name.partition(":")[0] not in _ALLOCATORS:
             raise InvalidArgumentError(f"no allocator '{name}'; there are: {', '.join(_ALLOCATORS)}")

@@ -58,7 +58,7 @@ class HalModuleDebugSink:
 
 
 def _devices(value: Any) -> list[HalDevice]:
-    return list(map(a_device, a(list, tuple)(value)))
+    return [a_device(item) for item in a(list, tuple)(value)]
 
 
 @takes(a(VmInstance), optional(a_device), optional(_devices), optional(a(HalModuleDebugSink)))

@@ -131,7 +131,7 @@ class SystemContext:
         """ValueError for a module whose name is there already."""
         assert self._is_dynamic, "Cannot 'add_module' on a static context"
         bound = {}
-        for module in map(a_module, vm_modules):
+        for module in [a_module(each) for each in vm_modules]:
             if module.name in self._modules or module.name in bound:
                 raise ValueError(f"Attempt to register duplicate VmModule: '{module.name}'")
             bound[module.name] = BoundModule(self, module)

@@ -21,7 +21,7 @@ def _library() -> Any:
 
 
 def _numbers(value: Any) -> list[int]:
-    return list(map(i64, a(Sequence)(value)))
+    return [i64(item) for item in a(Sequence)(value)]
 
 
 class Tokenizer:

@@ -132,7 +132,7 @@ class VmVariantList(Reference):
 
 @recursive_repr("...circular...")
 def _elements(raw: VmList) -> str:
-    return ", ".join(map(_described, raw))
+    return ", ".join([_described(value) for value in raw])
 
 
 def _described(value: Any) -> str:

@@ -185,7 +185,7 @@ class GroupTransport:
             while True not in taken:
                 if taken:
                     require_going_on()
-                taken.extend(map(self._lock.acquire, (True,), (LOOK_SECONDS,)))
+                next(map(taken.append, map(self._lock.acquire, (True,), (LOOK_SECONDS,))))
             if self._failure is not None:
                 raise again(self._failure)
             self._failure = FailedPreconditionError("an earlier collective was ended here; join a new group")

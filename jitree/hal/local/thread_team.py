@@ -112,7 +112,7 @@ class _Helpers:
     def report(self) -> str:
         """What the helpers do, for the watchdog."""
         team = self._team
-        finished, limit, busy = map(atomic_load, (team.finished, team.limit, team.busy))
+        finished, limit, busy = [atomic_load(word) for word in (team.finished, team.limit, team.busy)]
         done = f"{finished} of {limit & 0xFFFFFFFF} chunks done" if busy else "no work"
         count = len(self._threads)
         asleep = sum(atomic_load(helper_at(team, number).asleep) for number in range(1, count + 1))

@@ -89,7 +89,7 @@ class HalState:
 def write_to_stderr(key: str, views: Sequence[BufferView]) -> None:
     """What happens to traced tensors unless the host wants them: ``=== key ===``, one line per tensor, an
     empty line."""
-    lines = [f"=== {key} ===", *map(view_text, views), "", ""]
+    lines = [f"=== {key} ===", *[view_text(view) for view in views], "", ""]
     tell("\n".join(lines))
 
 
@@ -118,7 +118,7 @@ class RowModule(HostModule):
     """A host module whose functions are rows of ``imports.tsv``, which are read when they are asked for."""
 
     def exports(self) -> Iterable[HostExport]:
-        return map(_export, rows(self.name))
+        return [_export(row) for row in rows(self.name)]
 
     def named(self, name: str) -> Iterable[ImportRow]:
         """The rows of a name."""

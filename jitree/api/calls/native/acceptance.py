@@ -205,7 +205,7 @@ def runs_code(value: object) -> bool:
     cls = type(value)
     if cls is list or cls is tuple:
         items = cast("Sequence[object]", value)
-        return len(items) > _LONG or any(map(runs_code, items))
+        return len(items) > _LONG or any([runs_code(item) for item in items])
     if issubclass(cls, (list, tuple)):
         return True
     is_known = issubclass(cls, _KNOWN) or has_attribute(cls, DLPACK) or is_object(value)
