@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from jitree.base.code_listing import CodeListing
     from jitree.base.records import Protocol
 
-if TYPE_CHECKING:
-
     class Copied(Protocol):
         """Memory of which something keeps copies in another order."""
 

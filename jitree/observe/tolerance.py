@@ -15,16 +15,13 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-if TYPE_CHECKING:
     Parts = Callable[[], Iterator[npt.NDArray[Any]]]
     """The elements of a tensor in order, each time that it is called."""
+    Array = npt.NDArray[Any]
 
 _PIECE: Final = 1 << 15
 """Elements that are converted at a time."""
 BINS: Final = 16
-
-if TYPE_CHECKING:
-    Array = npt.NDArray[Any]
 
 _FLOAT_SIZES: Final = (1, 2, 4, 8)
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from jitree.dispatch.function import VmFunction
     from jitree.hal.device import Device
 
-if TYPE_CHECKING:
-
     class StoringFunction(Protocol):
         """What this needs of a function."""
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from jitree.hal.device import Device
     from jitree.vmfb.cconv import Item
 
-if TYPE_CHECKING:
-
     class MeasuredFunction(Protocol):
         """What is asked of a function."""
 

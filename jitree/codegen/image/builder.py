@@ -98,7 +98,7 @@ class Builder:
         self._change(lambda process: os.killpg(process, signal.SIGKILL))
 
     def has_built_nothing(self) -> bool:
-        """Whether it has ended because another one was building the same, or nobody wanted an image."""
+        """Whether it has ended without an image: another builder makes it, or no call has asked for it."""
         return self.has_ended() and self._code == IDLE
 
     def has_built(self) -> bool:

@@ -18,8 +18,8 @@ _NOT: Final = 0
 """Of an image that a process has taken, or that is not wanted yet."""
 _PUT_OFF, _ASIDE, _NEXT, _FIRST = range(1, 5)
 IDLE: Final = 75
-"""The code that a builder ends with that has built nothing, since another one builds the same or nobody wants
-any (``EX_TEMPFAIL``)."""
+"""The exit code of a builder that has built nothing: another one builds the same, or no call has asked for an
+image (``EX_TEMPFAIL``)."""
 _KINDS: Final = 1 << 24
 """A word is so many times the kind, and a number below that, larger for what comes before others."""
 _NICENESS_ASIDE: Final = 5
