@@ -186,40 +186,28 @@ class NonFiniteError(DataLossError, FloatingPointError):
     """Copies of what the dispatch read, in the order of its bindings."""
 
 
-if TYPE_CHECKING:
+class UnknownError(StatusError):
+    code = StatusCode.UNKNOWN
 
-    class UnknownError(StatusError): ...
 
-    class AlreadyExistsError(StatusError): ...
+class AlreadyExistsError(StatusError):
+    code = StatusCode.ALREADY_EXISTS
 
-    class AbortedError(StatusError): ...
 
-    class UnauthenticatedError(StatusError): ...
+class AbortedError(StatusError):
+    code = StatusCode.ABORTED
 
-    class DeferredError(StatusError): ...
 
-    class IncompatibleError(StatusError): ...
+class UnauthenticatedError(StatusError):
+    code = StatusCode.UNAUTHENTICATED
 
-else:
-    _SELDOM = {
-        "UnknownError": StatusCode.UNKNOWN,
-        "AlreadyExistsError": StatusCode.ALREADY_EXISTS,
-        "AbortedError": StatusCode.ABORTED,
-        "UnauthenticatedError": StatusCode.UNAUTHENTICATED,
-        "DeferredError": StatusCode.DEFERRED,
-        "IncompatibleError": StatusCode.INCOMPATIBLE,
-    }
-    """Classes that are made when they are first asked for, which most programs never do."""
 
-    def __getattr__(name: str) -> type[StatusError]:
-        code = _SELDOM.get(name)
-        if code is None:
-            raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-        made = type(name, (StatusError,), {"__module__": __name__, "code": code})
-        return globals().setdefault(name, made)  # one step: all threads have the same class
+class DeferredError(StatusError):
+    code = StatusCode.DEFERRED
 
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *_SELDOM})
+
+class IncompatibleError(StatusError):
+    code = StatusCode.INCOMPATIBLE
 
 
 def locations(places: list[str]) -> str:

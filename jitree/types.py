@@ -81,29 +81,21 @@ def _dtype(name: str) -> np.dtype[Any]:
     return np.dtype(name)
 
 
-def _row(numerical_class: int, bits: int, name: str, numpy_name: str) -> ElementType:
-    return ElementType(numerical_class << 24 | bits, name, numpy_name)
-
-
-ELEMENT_TYPES: Final = (
-    _row(0x13, 8, "i1", "bool"),
-    _row(0x10, 2, "i2", "int2"), _row(0x10, 4, "i4", "int4"),
-    _row(0x10, 8, "i8", "int8"), _row(0x10, 16, "i16", "int16"),
-    _row(0x10, 32, "i32", "int32"), _row(0x10, 64, "i64", "int64"),
-    _row(0x11, 4, "si4", "int4"),
-    _row(0x11, 8, "si8", "int8"), _row(0x11, 16, "si16", "int16"),
-    _row(0x11, 32, "si32", "int32"), _row(0x11, 64, "si64", "int64"),
-    _row(0x12, 4, "ui4", "uint4"),
-    _row(0x12, 8, "ui8", "uint8"), _row(0x12, 16, "ui16", "uint16"),
-    _row(0x12, 32, "ui32", "uint32"), _row(0x12, 64, "ui64", "uint64"),
-    _row(0x21, 16, "f16", "float16"), _row(0x21, 32, "f32", "float32"), _row(0x21, 64, "f64", "float64"),
-    _row(0x22, 16, "bf16", "bfloat16"),
-    _row(0x23, 64, "cf64", "complex64"), _row(0x23, 128, "cf128", "complex128"),
-    _row(0x24, 8, "f8E5M2", "float8_e5m2"), _row(0x25, 8, "f8E4M3FN", "float8_e4m3fn"),
-    _row(0x26, 8, "f8E5M2FNUZ", "float8_e5m2fnuz"), _row(0x27, 8, "f8E4M3FNUZ", "float8_e4m3fnuz"),
-    _row(0x28, 8, "f8E8M0FNU", "float8_e8m0fnu"),
-    _row(0x00, 8, "*8", "V1"), _row(0x00, 16, "*16", "V2"),
-    _row(0x00, 32, "*32", "V4"), _row(0x00, 64, "*64", "V8"),
+ELEMENT_TYPES: Final = tuple(
+    ElementType(numerical_class << 24 | bits, name, numpy_name)
+    for numerical_class, bits, name, numpy_name in (
+        (0x13, 8, "i1", "bool"), (0x10, 2, "i2", "int2"), (0x10, 4, "i4", "int4"), (0x10, 8, "i8", "int8"),
+        (0x10, 16, "i16", "int16"), (0x10, 32, "i32", "int32"), (0x10, 64, "i64", "int64"),
+        (0x11, 4, "si4", "int4"), (0x11, 8, "si8", "int8"), (0x11, 16, "si16", "int16"),
+        (0x11, 32, "si32", "int32"), (0x11, 64, "si64", "int64"), (0x12, 4, "ui4", "uint4"),
+        (0x12, 8, "ui8", "uint8"), (0x12, 16, "ui16", "uint16"), (0x12, 32, "ui32", "uint32"),
+        (0x12, 64, "ui64", "uint64"), (0x21, 16, "f16", "float16"), (0x21, 32, "f32", "float32"),
+        (0x21, 64, "f64", "float64"), (0x22, 16, "bf16", "bfloat16"), (0x23, 64, "cf64", "complex64"),
+        (0x23, 128, "cf128", "complex128"), (0x24, 8, "f8E5M2", "float8_e5m2"),
+        (0x25, 8, "f8E4M3FN", "float8_e4m3fn"), (0x26, 8, "f8E5M2FNUZ", "float8_e5m2fnuz"),
+        (0x27, 8, "f8E4M3FNUZ", "float8_e4m3fnuz"), (0x28, 8, "f8E8M0FNU", "float8_e8m0fnu"),
+        (0x00, 8, "*8", "V1"), (0x00, 16, "*16", "V2"), (0x00, 32, "*32", "V4"), (0x00, 64, "*64", "V8"),
+    )
 )  # fmt: skip
 """Numbers and names: the element types that compiled modules pass to ``hal.buffer_view.create``."""
 
@@ -113,7 +105,7 @@ BY_NAME: Final = {row.name: row for row in ELEMENT_TYPES} | {
     "complex<f64>": BY_CODE[0x23000080],
 }
 _NUMPY_PREFERENCE: Final = {
-    row.numpy_name: row for row in reversed(ELEMENT_TYPES) if row.numerical_class != CLASS_SIGNED
+    row.numpy_name: row for row in reversed(ELEMENT_TYPES) if row.code >> 24 != CLASS_SIGNED
 }
 
 

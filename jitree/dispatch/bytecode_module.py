@@ -17,10 +17,11 @@ from jitree.vmfb.words import STRICT
 class BytecodeModule:
     """A loaded module. It has no state: globals belong to the contexts."""
 
-    __slots__ = ("__weakref__", "module", "program")
+    __slots__ = ("__weakref__", "module", "name", "program")
 
     def __init__(self, module: ModuleTables, program: DecodedModule) -> None:
         self.module = module
+        self.name = module.name
         self.program = program
 
     @staticmethod
@@ -34,10 +35,6 @@ class BytecodeModule:
         module = read_module(archive)
         with error_context(f"loading bytecode module at '{archive.name}'"):
             return BytecodeModule(module, decode_module(module, arithmetic))
-
-    @property
-    def name(self) -> str:
-        return self.module.name
 
     @property
     def version(self) -> int:

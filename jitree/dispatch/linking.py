@@ -204,7 +204,9 @@ class HostInstance:
         self._targets: dict[tuple[str, str], HostTarget] = {}
 
     def target(self, name: str, cconv: str | None) -> HostTarget | None:
-        export = self._export(name, cconv)
+        export = None if cconv is None else self.module.get(name, cconv)
+        if export is None:
+            export = self._other_export(name, cconv)
         if export is None:
             return None
         target = self._targets.get((name, export.cconv))
@@ -213,10 +215,8 @@ class HostInstance:
             self._targets[name, export.cconv] = target
         return target
 
-    def _export(self, name: str, cconv: str | None) -> HostExport | None:
-        found = None if cconv is None else self.module.get(name, cconv)
-        if found is not None:
-            return found
+    def _other_export(self, name: str, cconv: str | None) -> HostExport | None:
+        """The function of an import that states no signature; INTERNAL for one that states another."""
         exports = self.module.find(name)
         if not exports:
             return None

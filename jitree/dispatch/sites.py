@@ -7,7 +7,7 @@ calls; so a site's first call, which is the only one of most (those of initializ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,21 +50,33 @@ def call_once(machine: Machine, site: CallSite, target: HostTarget) -> bool:
     return False
 
 
-def _arguments(machine: Machine, site: CallSite) -> Iterator[object]:
-    registers = iter(site.arguments)
-    counts = iter(_span_counts(site.cconv, site.segments))
+def _arguments(machine: Machine, site: CallSite) -> list[object]:
+    """What registers hold, a span as a list."""
+    convention, counts = site.cconv, _span_counts(site.cconv, site.segments)
+    object_of, remaining = machine.table.object, iter(counts)
+    characters = [
+        item.characters * next(remaining) if isinstance(item, Span) else item for item in convention.arguments
+    ]
+    values: list[object] = [
+        object_of(machine.refs[register])
+        if character == "r"
+        else getattr(machine, VIEWS[character])[register >> (tag == TAG_VALUE64)]
+        for character, (tag, register) in zip("".join(characters), site.arguments, strict=True)
+    ]
+    return _with_spans(convention, counts, values) if counts else values
 
-    def read(character: str) -> object:
-        register = getattr(machine, VIEWS[character])[register_index(next(registers))]
-        return machine.table.object(register) if character == "r" else register
 
-    for item in site.cconv.arguments:
+def _with_spans(convention: CallingConvention, counts: Sequence[int], values: list[object]) -> list[object]:
+    """Values with those of each span in a list, as tuples where it has several."""
+    rest, remaining = iter(values), iter(counts)
+    grouped: list[object] = []
+    for item in convention.arguments:
         if not isinstance(item, Span):
-            yield read(item)
-        elif len(item.characters) == 1:
-            yield [read(item.characters) for _ in range(next(counts))]
-        else:
-            yield [tuple([read(each) for each in item.characters]) for _ in range(next(counts))]
+            grouped.append(next(rest))
+            continue
+        rows = [[next(rest) for _ in item.characters] for _ in range(next(remaining))]
+        grouped.append([row[0] if len(row) == 1 else tuple(row) for row in rows])
+    return grouped
 
 
 def _complete(site: CallSite, machine: Machine, result: object) -> None:

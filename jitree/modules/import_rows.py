@@ -137,6 +137,15 @@ def named(module: str, name: str) -> tuple[ImportRow, ...]:
 
 
 @cache
+def stated(module: str, name: str, cconv: str) -> ImportRow | None:
+    """The import with that calling convention."""
+    for line in _lines().get(module, {}).get(name, ()):
+        if line.split("\t", 3)[2] == cconv:
+            return ImportRow(*fields_of(line))
+    return None
+
+
+@cache
 def rows(module: str) -> tuple[ImportRow, ...]:
     """The imports from one host module, name by name."""
     return tuple(row for name in _lines().get(module, ()) for row in named(module, name))

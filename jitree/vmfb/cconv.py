@@ -107,16 +107,22 @@ def parse(text: str) -> CallingConvention:
         raise UnimplementedError(
             f"convention version {text[0]!r} is not supported", f"calling convention {text!r}"
         )
-    before, _, after = text[1:].partition("_")
-    arguments, results = _parse_arguments(before, text), _parse_values(after, text)
-    plain = [TAGS[item] for item in arguments if isinstance(item, str)]
-    tags = tuple(plain) if len(plain) == len(arguments) else None
+    before, _, results = text[1:].replace("v", "").partition("_")
+    arguments = _items(before, text) if "C" in before else tuple(before)
+    plain = [item for item in arguments if isinstance(item, str)]
+    spans = [character for item in arguments if isinstance(item, Span) for character in item.characters]
+    unknown = {*plain, *spans, *results} - TAGS.keys()
+    if unknown:
+        raise InvalidArgumentError(
+            f"unexpected character {min(unknown)!r}, expected one of v i I f F r",
+            f"calling convention {text!r}",
+        )
+    tags = tuple(TAGS[item] for item in plain) if len(plain) == len(arguments) else None
     return CallingConvention(text, arguments, results, tags, tuple(TAGS[character] for character in results))
 
 
-def _parse_arguments(characters: str, text: str) -> tuple[Item, ...]:
-    if "C" not in characters:
-        return tuple(_parse_values(characters, text))
+def _items(characters: str, text: str) -> tuple[Item, ...]:
+    """Arguments among which are spans."""
     items: list[Item] = []
     position = 0
     while position < len(characters):
@@ -124,25 +130,14 @@ def _parse_arguments(characters: str, text: str) -> tuple[Item, ...]:
             end = characters.find("D", position)
             if end < 0:
                 raise InvalidArgumentError("span without its closing 'D'", f"calling convention {text!r}")
-            span = _parse_values(characters[position + 1 : end], text)
-            if not span:
+            if end == position + 1:
                 raise InvalidArgumentError("empty span", f"calling convention {text!r}")
-            items.append(Span(span))
+            items.append(Span(characters[position + 1 : end]))
             position = end + 1
         else:
-            items.extend(_parse_values(characters[position], text))
+            items.append(characters[position])
             position += 1
     return tuple(items)
-
-
-def _parse_values(characters: str, text: str) -> str:
-    unknown = set(characters) - TAGS.keys() - {"v"}
-    if unknown:
-        raise InvalidArgumentError(
-            f"unexpected character {min(unknown)!r}, expected one of v i I f F r",
-            f"calling convention {text!r}",
-        )
-    return characters.replace("v", "")
 
 
 @lru_cache(maxsize=_CACHED_CONVENTIONS)

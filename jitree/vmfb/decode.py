@@ -54,9 +54,8 @@ class Decoding:
         self._signatures = signatures
         self._conventions = array("i")
         self._function_places: dict[str, int] = {}
-        self._import_places: dict[str, int] = {}
         self._rows = self._function_rows()
-        imports = np.array([self._import_convention(item.cconv or "") for item in module.imports], np.int32)
+        imports = np.array(self._import_conventions([item.cconv or "" for item in module.imports]), np.int32)
         conventions = np.frombuffer(self._conventions or b"", np.int32)
         bytecode = np.array(module.bytecode, np.uint8)  # a copy: it must not change meanwhile
         self._owned = imports, conventions, bytecode
@@ -151,13 +150,15 @@ class Decoding:
             rows[:, FUNCTION_ROW.word(field)] = signatures.column(values)
         return rows
 
-    def _import_convention(self, text: str) -> int:
-        place = self._import_places.get(text)
-        if place is None:
-            encoded = _encoded_import(text)
-            place = self._import_places[text] = len(self._conventions) if encoded else -1
-            self._conventions.extend(encoded)
-        return place
+    def _import_conventions(self, texts: Sequence[str]) -> list[int]:
+        """The place of each import's convention among them, -1 if it cannot be read."""
+        places: dict[str, int] = {}
+        for text in texts:
+            if text not in places:
+                encoded = _encoded_import(text)
+                places[text] = len(self._conventions) if encoded else -1
+                self._conventions.extend(encoded)
+        return [places[text] for text in texts]
 
     def _convention(self, cconv: CallingConvention, slots: Sequence[RegisterSlot]) -> int:
         """The place of a function's convention among them."""

@@ -19,9 +19,9 @@ from jitree.errors import (
     StatusError,
 )
 from jitree.hal.buffer import Buffer
-from jitree.modules import releases
+from jitree.modules import import_rows, releases
 from jitree.modules.hal.module import HalModule
-from jitree.modules.import_rows import ImportRow, parse_parameters, rows
+from jitree.modules.import_rows import parse_parameters, rows
 from jitree.regs.buffer import VmBuffer
 from tests.assembler import Assembler
 from tests.modules.helpers import ANY, Hal, content, text
@@ -122,19 +122,17 @@ def test_any_minimum_version_of_the_past_is_met(minimum: int) -> None:
         session.load(module.build())
 
 
-def test_a_new_release_is_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_release_is_rows(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """The steps of the README with a release that never was: buffer.length got a unit."""
 
-    units = ImportRow("hal", "buffer.length", "0rI_I", "0.8", "", "buffer: hal.buffer, unit", ".units")
+    row = "hal\tbuffer.length\t0rI_I\t0.8\t-\tbuffer: hal.buffer, unit\t.units\t-"
+    lines = import_rows._lines()["hal"]
+    monkeypatch.setitem(lines, "buffer.length", [row, *lines["buffer.length"]])
+    request.addfinalizer(import_rows.stated.cache_clear)
     monkeypatch.setattr(Buffer, "units", lambda buffer, unit: buffer.byte_length // unit, raising=False)
 
     class Future(HalModule):
         version = 8
-
-        def named(self, name: str) -> Iterator[ImportRow]:
-            if name == units.name:
-                yield units
-            yield from super().named(name)
 
     with Session("local-sync", tier="plain", builtin_modules=()) as session:
         session.append_module(Future(session.devices))

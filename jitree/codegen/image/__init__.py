@@ -386,7 +386,7 @@ def _static_provider(recipe: Recipe) -> Provider:
 
 def get(recipe: Recipe) -> Image | None:
     """As :meth:`Provider.get`, for an image that the process keeps: one of its name."""
-    found = _static_provider(recipe)
+    found = _static.get(recipe.name) or _static_provider(recipe)
     return found.image or found.get()
 
 

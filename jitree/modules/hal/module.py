@@ -14,7 +14,7 @@ from jitree.errors import NotFoundError, StatusError, tell
 from jitree.modules.hal.native import address
 from jitree.modules.hal.native.supply import IDLE, Supplier, refill_of, supplied
 from jitree.modules.hal.references import HAL_TYPES, call_once, checked
-from jitree.modules.import_rows import ImportRow, named, rows
+from jitree.modules.import_rows import ImportRow, named, rows, stated
 from jitree.regs.ref_types import stated_type
 from jitree.types import element_type
 
@@ -110,26 +110,18 @@ def supplier_of(context: ModuleContext, devices: Sequence[Device]) -> Supplier:
     return Supplier(context.table, devices) if context.tier in TIERS_THAT_CALL_CODE else IDLE
 
 
-_found: Final[dict[tuple[type, str], dict[str, HostExport]]] = {}
-"""By class and name: all modules of a class have the same functions."""
-
-
 class RowModule(HostModule):
     """A host module whose functions are rows of ``imports.tsv``, which are read when they are asked for."""
 
     def exports(self) -> Iterable[HostExport]:
         return [_export(row) for row in rows(self.name)]
 
-    def named(self, name: str) -> Iterable[ImportRow]:
-        """The rows of a name."""
-        return named(self.name, name)
-
     def find(self, name: str) -> dict[str, HostExport]:
-        place = type(self), name
-        found = _found.get(place)
-        if found is None:
-            found = _found[place] = {row.cconv: _export(row) for row in self.named(name)}
-        return found
+        return {row.cconv: _export(row) for row in named(self.name, name)}
+
+    def get(self, name: str, cconv: str) -> HostExport | None:
+        row = stated(self.name, name, cconv)
+        return None if row is None else _export(row)
 
     def register_types(self, ref_types: RefTypes) -> None:
         ref_types.declare(HAL_TYPES)
@@ -221,7 +213,5 @@ def _submission(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-@cache
-def _export(row: ImportRow) -> HostExport:
-    """The same for all modules: what is generated for it is generated once."""
-    return CheckedExport(row)
+_export = cache(CheckedExport)
+"""The function of a row, the same for all modules: what is generated for it is generated once."""

@@ -48,21 +48,29 @@ def type_name(value: object) -> str:
     return stated_type(value) or type(value).__name__
 
 
-_ACCEPTED: Final = {
-    name + mark: AcceptedClasses(name, nullable=bool(mark))
-    for name in (*HAL_TYPES, BUFFER_NAME) for mark in ("", "?")
-}  # fmt: skip
+class _KnownTypes(dict[str, AcceptedClasses]):
+    """The classes of each declared type, once something declares it: programs use few of them."""
+
+    def __missing__(self, kind: str) -> AcceptedClasses:
+        name = kind.removesuffix("?")
+        if name not in (*HAL_TYPES, BUFFER_NAME):
+            raise InternalError(f"an import declares the unknown reference type {kind}")
+        return self.setdefault(kind, AcceptedClasses(name, nullable=name != kind))
+
+
+_ACCEPTED: Final = _KnownTypes()
 
 
 def call_once(row: ImportRow, state: object, *arguments: Any) -> object:
     """Calls a row's function after the same tests as :func:`checked`, with nothing prepared."""
+    full_name = row.full_name
     for argument, parameter in zip(arguments, parse_parameters(row.parameters), strict=True):
         if not isinstance(parameter, list):
-            _test(row.full_name, argument, parameter)
+            _test(full_name, argument, parameter)
             continue
         for item in argument:
             for value, field in zip((item,) if len(parameter) == 1 else item, parameter, strict=True):
-                _test(row.full_name, value, field)
+                _test(full_name, value, field)
     return row.implementation()(state, *arguments)
 
 

@@ -21,7 +21,7 @@ def fast_paths() -> tuple[ImportRow, ...]:
 
 
 def symbol_of(row: ImportRow) -> str:
-    return f"{row.full_name}.{row.cconv}"
+    return f"{row.module}.{row.name}.{row.cconv}"
 
 
 SWEEP: Final = "sweep"
