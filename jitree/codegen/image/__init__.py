@@ -341,7 +341,9 @@ def warn(title: str, reason: str, told: str = "") -> None:
 
 def processors() -> int:
     """How many processors the process may use, also where the calling thread is bound to one."""
-    return len(os.sched_getaffinity(os.getpid()))
+    from jitree.base.available_resources import available_processors  # not for a first result
+
+    return available_processors(os.getpid())
 
 
 def _full_priority() -> int:
