@@ -83,30 +83,25 @@ class Scope(Unique):
         self.until: float | None = None
         """When it ends, by ``time.monotonic``."""
 
-    def open(self) -> Scope:
-        """It can be ended from now on, until :meth:`close`. FAILED_PRECONDITION a second time."""
-        if self.until is not None or not self._open.acquire(False):
-            raise FailedPreconditionError("a deadline limits one block; make another one for the next")
-        if self.seconds is not None:
-            self.until = time.monotonic() + self.seconds
-            if self.seconds <= 0:
-                self.expire()
-            else:
-                from jitree.base.alarms import arm
-
-                arm(self, self.until)
-        return self
-
-    def close(self) -> None:
-        self._open.release()
-
     def __enter__(self) -> Scope:
+        """It can be ended from now on. FAILED_PRECONDITION a second time."""
+        taken: list[bool] = []  # by functions in C: no interrupt comes before it is known
         try:
+            next(map(taken.append, map(self._open.acquire, (False,))))
+            if self.until is not None or True not in taken:
+                raise FailedPreconditionError("a deadline limits one block; make another one for the next")
             self.outer = current()
-            self.open()
+            if self.seconds is not None:
+                self.until = time.monotonic() + self.seconds
+                if self.seconds <= 0:
+                    self.expire()
+                else:
+                    from jitree.base.alarms import arm
+
+                    arm(self, self.until)
             CURRENT.set(self)
         except BaseException:
-            if self._open.locked():
+            if True in taken:
                 self._open.release()
             raise
         return self

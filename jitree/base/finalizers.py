@@ -20,7 +20,7 @@ import atexit
 import ctypes
 import os
 import sys
-from _thread import RLock, get_ident, start_new_thread
+from _thread import LockType, RLock, get_ident, start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -153,6 +153,20 @@ def guard() -> RLock:
     lock = RLock()
     _locks.add(ref(lock, _forget))
     return lock
+
+
+def with_lock(lock: RLock | LockType, action: Callable[[], Item], seconds: float = 0.0) -> Item | None:
+    """Does an action with a lock that is free within so many seconds; else None.
+
+    Functions in C take the lock and note it: no interrupt comes in between, which would keep it for good.
+    """
+    taken: list[bool] = []
+    try:
+        next(map(taken.append, map(lock.acquire, (True,), (seconds,))))
+        return action() if True in taken else None
+    finally:
+        if True in taken:
+            lock.release()
 
 
 def _renew() -> None:

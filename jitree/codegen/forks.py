@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from itertools import chain
 from typing import IO, Final, TypeVar
 
+from jitree.base.available_resources import available_processors
 from jitree.errors import InternalError
 
 _NUMBER: Final = 8
@@ -26,7 +27,7 @@ def spread(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result
     """The results of ``work`` for all items, in their order. Copies of this process share the items: a copy
     that is done with one takes the next. A process with several threads makes no copies, since a copy would
     have their locks and not the threads."""
-    count = min(len(os.sched_getaffinity(0)), len(items))
+    count = min(available_processors(), len(items))
     if count < 2 or threading.active_count() > 1:
         return [work(item) for item in items]
     with _Numbers(range(count, len(items))) as numbers, ExitStack() as copies:

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from jitree.base.finalizers import Finalizer, guard, uninterrupted
+from jitree.base.finalizers import Finalizer, guard, uninterrupted, with_lock
 from jitree.cuda.api import Owned
 from jitree.cuda.stream import Stream
 from jitree.cuda.stream_share import CudaAllocation, OrderedAllocation
@@ -31,7 +31,7 @@ from jitree.cuda.suballocator import (
     RegionSource,
     Suballocator,
 )
-from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError
+from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError, ignored
 from jitree.hal import recording
 from jitree.hal.allocator import Accounting, AllocatorStatistics, Block, LendingAllocator, check_request
 from jitree.hal.buffer import UNTOLD, Allocation, Buffer
@@ -226,14 +226,7 @@ class CudaAllocator(LendingAllocator):
             with suppress(StatusError):  # a lost device takes nothing back, but frees its memory
                 stream.reclaim()
             stream.finish()
-            taken: list[bool] = []  # by functions in C: no interrupt comes before it is known
-            try:
-                next(map(taken.append, map(self._lock.acquire, (True,), (_LOCK_SECONDS,))))
-                if True in taken:
-                    self._trim()
-            finally:
-                if True in taken:
-                    self._lock.release()
+            with_lock(self._lock, self._trim, _LOCK_SECONDS)
 
     @property
     def statistics(self) -> AllocatorStatistics:
@@ -406,13 +399,9 @@ def _give_back(piece: Piece) -> None:
     pool = piece.pool
     pool.returned.append((piece, piece.ordered_by.tick))
     allocator = pool.owner
-    if allocator._closed and allocator._lock.acquire(False):
-        try:
-            allocator._trim()
-        except StatusError:  # the device is lost, and with it its memory
-            pass
-        finally:
-            allocator._lock.release()
+    if allocator._closed:
+        with ignored(StatusError):  # the device is lost, and with it its memory
+            with_lock(allocator._lock, allocator._trim)
 
 
 def _keep_nothing() -> None:

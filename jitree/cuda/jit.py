@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 import re
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final
 
+from jitree.base.available_resources import available_processors
 from jitree.codegen.image import cache
 from jitree.codegen.image.flat import FlatImage, Recipe
 from jitree.cuda import ptx
@@ -81,7 +81,7 @@ def _compile_all(context: CudaContext, texts: list[bytes]) -> list[bytes]:
         return [_compile(context, texts[0])]
     from concurrent.futures import ThreadPoolExecutor  # not needed to start a process
 
-    threads = min(len(texts), _MAXIMUM_THREADS, len(os.sched_getaffinity(0)))
+    threads = min(len(texts), _MAXIMUM_THREADS, available_processors())
     with ThreadPoolExecutor(threads, "jitree-ptx") as pool:
         return list(pool.map(lambda text: _compile(context, text), texts))
 

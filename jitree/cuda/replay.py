@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from jitree.base.finalizers import guard
+from jitree.base.finalizers import guard, with_lock
 from jitree.cuda.command_buffer import Bound
 from jitree.cuda.graph import SegmentRunner
 from jitree.cuda.plan import Launch, LaunchPlan, PlanSegment, describe
@@ -163,11 +163,7 @@ class CudaReplay:
 
     def drop_if_idle(self) -> None:
         """As :meth:`drop`, unless a call is being submitted."""
-        if self._lock.acquire(False):
-            try:
-                self._drop()
-            finally:
-                self._lock.release()
+        with_lock(self._lock, self._drop)
 
     def _drop(self) -> None:
         self.dropped = True

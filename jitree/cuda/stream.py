@@ -16,7 +16,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from jitree.base.finalizers import guard
+from jitree.base.finalizers import guard, with_lock
 from jitree.cuda import stream_users
 from jitree.cuda.api import Handle
 from jitree.cuda.context import EventPool, PooledEvent
@@ -478,15 +478,9 @@ class Stream:
         """The thread that holds the lock may be waiting for the device without end."""
         now = time.monotonic()
         until = now + _MOMENT if deadline is None else min(deadline, now + _MOMENT)
-        taken: list[bool] = []  # by functions in C: no interrupt comes before it is known
-        try:
-            next(map(taken.append, map(self.lock.acquire, (True,), (max(until - now, _SHORTEST_PATIENCE),))))
-            if True not in taken:
-                return
-            tick = self._before_wait()
-        finally:
-            if True in taken:
-                self.lock.release()
+        tick = with_lock(self.lock, self._before_wait, max(until - now, _SHORTEST_PATIENCE))
+        if tick is None:
+            return
         with self.users as may_ask:
             is_done = may_ask and tick <= self.completed
             while may_ask and not is_done:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jitree.base.arguments import object_of
 from jitree.base.cancel_scopes import Scope, require_going_on
-from jitree.base.finalizers import require_interpreter
+from jitree.base.finalizers import require_interpreter, with_lock
 from jitree.base.records import NamedTuple
 from jitree.dispatch.engine import YIELD, Engine, EngineEntry, Pending, happened
 from jitree.dispatch.function import BytecodeFunction, HostFunction, VmFunction
@@ -397,13 +397,7 @@ class Invoker(ContextGate):
 
     def collect(self) -> None:
         """Frees what has been dropped, if nothing of the context runs right now."""
-        if not self.lock.acquire(blocking=False):
-            return
-        try:
-            if not self.gate[NESTING]:
-                self._settle()
-        finally:
-            self.lock.release()
+        with_lock(self.lock, lambda: None if self.gate[NESTING] else self._settle())
 
     def _settle(self) -> None:
         """Frees what has been dropped: before a call, too, which else would have less memory for it."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.base import cancel_scopes
 from jitree.base.cancel_scopes import Scope
+from jitree.base.finalizers import with_lock
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.dispatch.engine import YIELD
 from jitree.errors import CancelledError, DeadlineExceededError, FailedPreconditionError, StatusError
@@ -287,10 +288,7 @@ def _after_fork() -> None:
 
 def _is_free(gate: ContextGate) -> bool:
     """Whether no other thread had the context."""
-    if not gate.lock.acquire(blocking=False):
-        return False
-    gate.lock.release()
-    return True
+    return with_lock(gate.lock, bool) is not None
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -104,15 +104,16 @@ def recording(
 ) -> Iterator[CallRecording | None]:
     """Records what this thread does inside the block; None while another recording is made."""
     global active
-    if not _lock.acquire(blocking=False):
-        yield None
-        return
+    taken: list[bool] = []  # by functions in C: no interrupt comes before it is known
     try:
-        active = CallRecording(device, arguments, memory_limit)
-        yield active
+        next(map(taken.append, map(_lock.acquire, (False,))))
+        if True in taken:
+            active = CallRecording(device, arguments, memory_limit)
+        yield active if True in taken else None
     finally:
-        active = None
-        _lock.release()
+        if True in taken:
+            active = None
+            _lock.release()
 
 
 def current(device: object) -> CallRecording | None:

@@ -12,9 +12,11 @@ from _thread import allocate_lock
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
+from jitree.base.finalizers import with_lock
 from jitree.base.folding import is_library
 from jitree.base.records import NamedTuple
 
@@ -168,11 +170,7 @@ class Sampler:
             return False
         if self._is_open and self._timed and at < self._opened + _LONGEST:
             return False
-        if self._lock.acquire(blocking=False):  # else another thread is at it
-            try:
-                self._change(at, function, thread)
-            finally:
-                self._lock.release()
+        with_lock(self._lock, partial(self._change, at, function, thread))  # else another thread is at it
         return True
 
     def after(self, thread: int) -> None:

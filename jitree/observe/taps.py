@@ -20,7 +20,7 @@ from zipfile import ZIP_STORED, ZipFile
 import numpy as np
 
 from jitree.base.arguments import shown
-from jitree.base.available_memory import available_memory
+from jitree.base.available_resources import available_memory
 from jitree.base.finalizers import Unique, guard
 from jitree.errors import (
     InvalidArgumentError,

@@ -20,11 +20,17 @@ import pytest
 
 from jitree import CustomModule, Limits, Session
 from jitree.api.calls.argument_order import ArgumentOrder
-from jitree.base import next_deadline
+from jitree.base import cancel_scopes, next_deadline
 from jitree.base.cancel_scopes import Scope
 from jitree.codegen.image import Provider
 from jitree.codegen.image.batch import ImageBatch
-from jitree.errors import CancelledError, DeadlineExceededError, InvalidArgumentError, StatusError
+from jitree.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    StatusError,
+)
 from jitree.hal.fence import Fence
 from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, STATE
 from tests.assembler import Assembler
@@ -274,6 +280,18 @@ def test_short_calls_end_with_their_block(one: Session) -> None:
         while True:
             add(ones, ones)
     assert (np.asarray(add(ones, ones)) == 2).all()
+
+
+def test_a_deadline_of_a_block_inside_of_it(one: Session) -> None:
+    """It is refused, and the block that has it goes on, until its end."""
+    limit = one.deadline(60)
+    with limit:
+        with pytest.raises(FailedPreconditionError, match="limits one block"), limit:
+            pass
+        assert cancel_scopes.current() is limit
+        check(one)
+    assert cancel_scopes.current() is None
+    check(one)
 
 
 def test_a_deadline_is_its_threads(one: Session) -> None:

@@ -6,6 +6,7 @@ import ast
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,9 +14,14 @@ import pytest
 
 import jitree
 from jitree import Session
-from jitree.base.finalizers import Finalized, guard, has_guard, without_guards
+from jitree.base.cancel_scopes import Scope
+from jitree.base.finalizers import Finalized, guard, has_guard, with_lock, without_guards
+from jitree.codegen import image
+from jitree.codegen.image import Recipe
+from jitree.hal import recording
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.semaphore import Semaphore
+from tests.base.interruption import interruptions
 from tests.hal.helpers import wait_until
 
 TIMEOUT = 30.0
@@ -39,6 +45,14 @@ OTHERS = {
 }
 """Files that make other locks, and why these hold up no ending."""
 KINDS = ("RLock", "Lock", "allocate_lock", "Condition")
+TAKEN = {
+    "api/process/fork_client.py": "of one wait, which nobody else takes",
+    "dispatch/session_lock.py": "given back where an exception finds that the thread has it",
+    "hal/waiting.py": "of one wait, which nobody else takes",
+}
+"""Files that take locks by `acquire`, and why an interrupt after that keeps none."""
+EVENTS = ("cuda/channel.py", "cuda/context.py", "cuda/stream.py", "cuda/transfers.py")
+"""Files that take events of the driver from those that are kept."""
 
 
 def _makes_lock(path: Path) -> bool:
@@ -54,6 +68,70 @@ def test_every_lock_is_known() -> None:
     assert {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if _makes_lock(path)} == set(
         OTHERS
     )
+
+
+def _takes_lock(path: Path) -> bool:
+    return any(
+        isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "acquire"
+        for node in ast.walk(ast.parse(path.read_text()))
+    )
+
+
+def test_an_interrupt_keeps_no_lock() -> None:
+    """Python looks for signals after `acquire`, also in front of `try`: what a handler raises there keeps the
+    lock for good. So locks are taken by `with`, by :func:`with_lock`, or by functions in C that note it."""
+    found = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if _takes_lock(path)}
+    assert found == {*TAKEN, *EVENTS}
+
+
+def _recorded() -> None:
+    with recording.recording(None, (), 0) as made:
+        assert made is not None
+
+
+def _limited() -> None:
+    with _scopes[-1]:
+        pass
+
+
+def _looked_for() -> None:
+    _provider.find()
+
+
+_scopes: list[Scope] = []
+_provider = image.provider(Recipe("lock", "lock", "tests.codegen.image_texts:slow_texts", 1.0, (b"",)))
+_plain, _reentrant = threading.Lock(), guard()
+_works: dict[str, tuple[Callable[[], object], Callable[[], bool]]] = {
+    "plain": (lambda: with_lock(_plain, bool), _plain.locked),
+    "reentrant": (lambda: with_lock(_reentrant, list, 0.1), has_guard),
+    "failing": (lambda: with_lock(_plain, lambda: next(iter(()))), _plain.locked),
+    "recording": (_recorded, recording._lock.locked),
+    "scope": (_limited, lambda: _scopes[-1].is_open),
+    "look": (_looked_for, _provider._lock.locked),
+}
+
+
+@pytest.mark.parametrize("name", _works)
+def test_a_lock_that_is_interrupted_is_free(name: str) -> None:
+    work, is_taken = _works[name]
+    places = 0
+    for interruption in interruptions(0):
+        _scopes[:] = [Scope(60)]
+        _provider._next_look = 0.0
+        with suppress(StopIteration):
+            interruption.during(work)
+        assert not is_taken(), f"interrupted at place {interruption.place}"
+        places += 1
+    assert places > 3
+
+
+def test_with_a_lock_that_is_taken_nothing_is_done() -> None:
+    lock = threading.Lock()
+    assert with_lock(lock, lambda: 1) == 1
+    with lock:
+        assert with_lock(lock, lambda: 1) is None
+        assert with_lock(lock, lambda: 1, 0.001) is None
+    assert with_lock(lock, lambda: 2) == 2
 
 
 class _Late(Finalized):

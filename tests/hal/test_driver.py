@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jitree.base.cgroups import allowed
+from jitree.base.available_resources import available_processors
 from jitree.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
@@ -24,7 +24,7 @@ from jitree.hal.driver import Driver, DriverRegistry, DriverRow, all_drivers, pa
 from jitree.hal.executable import Executable, ExecutableCache, ExecutableLoader, ExecutableParameters
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local.task import TaskDevice
-from jitree.hal.local.topology import available_processors, parse_parameters, quota_v1, quota_v2
+from jitree.hal.local.topology import parse_parameters
 from jitree.hal.null.device import NullDriver, NullExecutable
 
 
@@ -173,38 +173,6 @@ def test_parameters_of_the_caller_are_defaults(registry: DriverRegistry) -> None
         assert device.query_i64("hal.dispatch", "concurrency") == (True, 3)
     with registry.create_device("local-task://?threads=2", parameters={"threads": "3"}) as device:
         assert device.query_i64("hal.dispatch", "concurrency") == (True, 2)
-
-
-def test_available_processors_respects_affinity() -> None:
-    assert 1 <= available_processors() <= len(os.sched_getaffinity(0))
-
-
-@pytest.mark.parametrize(
-    ("membership", "files", "expected"),
-    [
-        ("0::/a/b\n", {"a/b/cpu.max": "max 100000"}, None),
-        ("0::/a/b\n", {"a/b/cpu.max": "150000 100000"}, 1.5),
-        ("0::/a/b\n", {"a/b/cpu.max": "400000 100000", "a/cpu.max": "200000 100000"}, 2.0),
-        ("0::/not/there\n", {"cpu.max": "50000 100000"}, 0.5),
-        ("4:cpu,cpuacct:/x\n", {"cpu,cpuacct/x/cpu.cfs_quota_us": "300000",
-                                "cpu,cpuacct/x/cpu.cfs_period_us": "100000"}, 3.0),
-        ("4:cpu,cpuacct:/x\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
-        ("0::/\n4:cpu:/\n", {"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "50000"}, 2.0),
-        ("0::/a\n", {"a/cpu.max": "garbage"}, None),
-        ("", {}, None),
-    ],
-)  # fmt: skip
-def test_cgroup_quota(tmp_path: Path, membership: str, files: dict[str, str], expected: float | None) -> None:
-    for name, text in files.items():
-        path = tmp_path / "cgroup" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n")
-    (tmp_path / "membership").write_text(membership)
-    assert allowed("cpu", quota_v1, quota_v2, tmp_path / "cgroup", tmp_path / "membership") == expected
-
-
-def test_cgroup_quota_without_proc(tmp_path: Path) -> None:
-    assert allowed("cpu", quota_v1, quota_v2, tmp_path, tmp_path / "nothing") is None
 
 
 # Queries.

@@ -210,11 +210,11 @@ class Provider:
 
         ``niceness`` gives the builder's, None for a builder that must not start yet.
         """
-        if not self._lock.acquire(blocking=False):  # another thread looks
-            return
+        taken: list[bool] = []  # by functions in C: no interrupt comes before it is known
         try:
+            next(map(taken.append, map(self._lock.acquire, (False,))))
             now = time.monotonic()
-            if self.settled or now < self._next_look:
+            if True not in taken or self.settled or now < self._next_look:  # or another thread looks
                 return
             self._next_look = now + _POLL_SECONDS
             look_for_ended_builders()
@@ -233,7 +233,8 @@ class Provider:
                 self._was_lost = self._builder.has_built()
                 self._builder = None
         finally:
-            self._lock.release()
+            if True in taken:
+                self._lock.release()
 
     def _background_niceness(self) -> int | None:
         """None for the image of a program while as many of such builders are at work as leave the machine
@@ -341,7 +342,9 @@ def warn(title: str, reason: str, told: str = "") -> None:
 
 def processors() -> int:
     """How many processors the process may use, also where the calling thread is bound to one."""
-    return len(os.sched_getaffinity(os.getpid()))
+    from jitree.base.available_resources import available_processors  # not for a first result
+
+    return available_processors(os.getpid())
 
 
 def _full_priority() -> int:

@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from jitree.base import processor
+from jitree.base.available_resources import available_processors
 from jitree.base.records import NamedTuple
 from jitree.codegen.image import cache, contents, estimates, shipped
 from jitree.codegen.image.flat import KEY_SIZE, FlatImage, Recipe, from_json
@@ -119,7 +120,7 @@ def _main() -> None:
     except BlockingIOError:  # the files are another builder's
         sys.exit(IDLE)
     work = partial(_work, recipes, keys, target)
-    copies = [images] * min(count, len(os.sched_getaffinity(0))) if is_wanted else []
+    copies = [images] * min(count, available_processors()) if is_wanted else []
     outcomes = [outcome for done in spread(work, copies) for outcome in done]
     built = [recipes[outcome.number] for outcome in outcomes if not outcome.failure]
     if built:

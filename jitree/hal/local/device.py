@@ -49,7 +49,7 @@ class LocalDriver(Driver):
         return [DeviceInfo(0, "", "default")]
 
     def dump_device_info(self, device_id: int) -> str:
-        from jitree.hal.local.topology import available_processors
+        from jitree.base.available_resources import available_processors
 
         self._check(device_id)
         return (

@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from typing import Final
 
+from jitree.base.available_resources import available_processors
 from jitree.base.finalizers import guard
 from jitree.errors import FailedPreconditionError, ResourceExhaustedError, StatusError
 from jitree.hal.command_list import BoundCommands, CommandList
@@ -24,7 +25,6 @@ from jitree.hal.local.thread_team import InlineLimits, Team
 from jitree.hal.local.topology import (
     TaskParameters,
     Topology,
-    available_processors,
     check_threads,
     parse_parameters,
     unpinned,

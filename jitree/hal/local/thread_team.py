@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from jitree.base.available_resources import available_processors
 from jitree.base.finalizers import Finalizer, guard, uninterrupted
 from jitree.base.records import NamedTuple
 from jitree.base.weak_sets import SharedWeakSet
@@ -25,7 +26,7 @@ from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import FUNCTION_TABLE_ADDRESS, NOT_LOGGED, NativeExecutor
 from jitree.hal.local.executor.records import Functions, ThreadTeam, helper_at
 from jitree.hal.local.queue_record import NO_TEAM, QueueRecord
-from jitree.hal.local.topology import Topology, available_processors
+from jitree.hal.local.topology import Topology
 from jitree.regs.memory import address_of, zeroed
 
 SPINNING_NANOSECONDS: Final = 6_000

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from jitree.base.arguments import integer
+from jitree.base.available_resources import available_processors
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, OutOfRangeError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MAXIMUM_WORKERS: Final = 64
 DEFAULT_SPIN_MICROSECONDS: Final = 20
@@ -65,30 +63,6 @@ def check_threads(count: int) -> int:
     if not 1 <= number <= MAXIMUM_WORKERS:
         raise OutOfRangeError(f"a queue can have 1 to {MAXIMUM_WORKERS} threads, not {number}")
     return number
-
-
-def available_processors() -> int:
-    """Counts processors this process may use: affinity, limited by its cgroup's quota. The quota is rounded
-    up."""
-    count = len(os.sched_getaffinity(0))
-    from jitree.base import cgroups  # 3 ms to import: not for devices without workers
-
-    quota = cgroups.allowed("cpu", quota_v1, quota_v2)
-    if quota is not None:
-        count = min(count, max(1, -int(-quota // 1)))
-    return max(1, count)
-
-
-def quota_v2(group: Path) -> float | None:
-    """Processors' worth of time that a group allows."""
-    quota, period = (group / "cpu.max").read_text().split()
-    return None if quota == "max" else int(quota) / int(period)
-
-
-def quota_v1(group: Path) -> float | None:
-    """As :func:`quota_v2`."""
-    quota = int((group / "cpu.cfs_quota_us").read_text())
-    return None if quota <= 0 else quota / int((group / "cpu.cfs_period_us").read_text())
 
 
 _ALIASES: Final = {

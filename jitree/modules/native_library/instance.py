@@ -10,7 +10,7 @@ from typing import Final
 
 from jitree.base.c_allocator import allocator_address
 from jitree.base.callbacks import Callback, keep
-from jitree.base.finalizers import guard
+from jitree.base.finalizers import guard, with_lock
 from jitree.errors import FailedPreconditionError, is_interruption
 from jitree.modules.native_library import layout
 from jitree.modules.native_library.interface import read_memory
@@ -75,12 +75,13 @@ class TypeInstance:
         self._end_due()
 
     def _end_due(self) -> None:
-        while self._due and self._reading.acquire(blocking=False):
-            try:
-                if self._due:
-                    self._due.popleft()()
-            finally:
-                self._reading.release()
+        while self._due and with_lock(self._reading, self._end_first) is not None:
+            pass
+
+    def _end_first(self) -> bool:
+        if self._due:
+            self._due.popleft()()
+        return True
 
     def _descriptors(self) -> list[int]:
         if self._instance.mutex or self._instance.type_count > _CAPACITY:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jitree.base import available_memory, spare_memory
+from jitree.base import available_resources, spare_memory
 from jitree.codegen.record import layout_of
 from jitree.errors import ResourceExhaustedError
 from jitree.hal.driver import DeviceOptions
@@ -60,7 +60,7 @@ class Loaded:
 
 def left_are(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system says that so many bytes are left."""
-    monkeypatch.setattr(available_memory, "available_memory", lambda: size)
+    monkeypatch.setattr(available_resources, "available_memory", lambda: size)
 
 
 def test_kernels_go_on_without() -> None:
@@ -152,7 +152,7 @@ def test_the_system_does_not_say_what_is_left(monkeypatch: pytest.MonkeyPatch) -
         raise PermissionError("/proc/meminfo")
 
     loaded = Loaded()
-    monkeypatch.setattr(available_memory, "available_memory", refused)
+    monkeypatch.setattr(available_resources, "available_memory", refused)
     loaded.copies.look()
     assert loaded.executable.copied == SIZE
     assert spare_memory.give_up_for(1 << 20)

@@ -30,6 +30,7 @@ from jitree.api.calls.native.layout import (
 from jitree.api.calls.packing import tensor_packer
 from jitree.api.calls.tensor_packing import is_object
 from jitree.base.dlpack_names import LAZY_ATTRIBUTE, LAZY_COMPLEX, LAZY_METHOD
+from jitree.base.finalizers import with_lock
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import StatusError, has_attribute, is_interruption
 from jitree.types import CLASS_BOOLEAN, CLASS_UNSIGNED, INTEGER_CLASSES, ElementType
@@ -79,12 +80,7 @@ def view_at_once(array: Array, keeper: Keeper, device: Device) -> BufferView | N
         return None
     if other is None or other is keeper or array._view is not None:
         return array.view
-    if not other.lock.acquire(blocking=False):
-        return None
-    try:
-        return array.view
-    finally:
-        other.lock.release()
+    return with_lock(other.lock, partial(getattr, array, "view"))
 
 
 class Acceptance:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.api.calls.native.layout import AHEAD, CAPSULE_POINTER_AT, MAXIMUM_RANK, MOST_AHEAD, OWNERS
+from jitree.base.finalizers import with_lock
 from jitree.regs.layout import ENTRY, GATE, OWNER_CODE, STATE
 
 if TYPE_CHECKING:
@@ -105,11 +106,7 @@ class Keeper:
     def collect(self) -> None:
         """Drops what was given back and the copies that the host has not read, if nothing of the context runs
         right now."""
-        if self.lock.acquire(blocking=False):
-            try:
-                self._drop_copies()
-            finally:
-                self.lock.release()
+        with_lock(self.lock, self._drop_copies)
         self._attend(0)
 
     def _drop_copies(self) -> None:
@@ -140,9 +137,8 @@ def _attend(
     the garbage collector does not see."""
     if handle:
         table.deferred.append((handle,))
-    if not lock.acquire(blocking=False):
-        return
-    try:
+
+    def take_back() -> None:
         if gate[_NESTING] == 0:
             handle_pool, state = table.handle_pool, array("q", bytes(STATE.size))
             place = state.buffer_info()[0] + STATE["released"]
@@ -150,5 +146,5 @@ def _attend(
             table.drain(memoryview(state))
             if handle_pool is not None:
                 handle_pool.settle()
-    finally:
-        lock.release()
+
+    with_lock(lock, take_back)
