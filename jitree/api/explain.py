@@ -17,12 +17,12 @@ from jitree.api.calls.overlaps import arrays_of, shares_memory
 from jitree.api.calls.tensor_packing import Donation, as_array
 from jitree.api.function import Function, Watcher
 from jitree.api.session_arguments import require
+from jitree.base.events import EventReader
 from jitree.base.finalizers import Unique
 from jitree.base.records import NamedTuple
 from jitree.errors import StatusError, pass_interruption
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.command_buffer import CommandBuffer
-from jitree.hal.operations import Listener
 from jitree.hal.transfers import Copy
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def _memory_taken(allocator: Allocator) -> tuple[int, int]:
     return sum(kind.allocated for kind in allocator.statistics), allocator.reserved
 
 
-class _Listener(Listener):
+class _Listener(EventReader):
     """Hears what this thread has the device copy."""
 
     def __init__(self) -> None:

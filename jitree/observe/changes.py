@@ -14,7 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from jitree.hal.observing import Extent, Look
+    from jitree.hal.stepwise import Extent, Look
 
 LINE: Final = 64
 _COPIED: Final = 4 << 20

@@ -15,7 +15,7 @@ from jitree.base.records import NamedTuple
 from jitree.types import BY_NAME, ElementType
 
 if TYPE_CHECKING:
-    from jitree.hal.observing import Extent
+    from jitree.hal.stepwise import Extent
 
 _TYPE: Final = r"(?:complex_f\d+_|f\d+E\d+M\d+[A-Z]*|[fiu]\d+|si\d+|bf16)"
 _DISPATCH: Final = re.compile(r"_(?:dispatch|encoding)_\d+_(.*)$")

@@ -13,12 +13,12 @@ from jitree.base.records import NamedTuple
 from jitree.dispatch.backtrace import describe
 from jitree.dispatch.invocation import Invoker
 from jitree.dispatch.plain.calls import call_import
-from jitree.hal.observing import looked_at
+from jitree.hal.stepwise import looked_at
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
-    from jitree.hal.observing import Look
+    from jitree.hal.stepwise import Look
 
 RUN: Final[CodeType] = Invoker._run.__code__
 """Code that is on the stack wherever a call goes on: a generator's frame is one for the whole call."""

@@ -16,10 +16,10 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.arguments import object_of
+from jitree.base.events import DISPATCH
 from jitree.base.finalizers import Unique
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, folded
 from jitree.hal.executable import prepared_executables
-from jitree.hal.observing import DISPATCH
 from jitree.hal.profiling import OPERATION, CostlyTimings, Measurement, ProfilingMode
 from jitree.observe.profile_rows import Durations, ProfileRow, ProfileTable
 from jitree.observe.profiled import CallNotes, CallParts, DoneCommand, Noted, ProfiledCall, ProfiledImport
