@@ -16,6 +16,9 @@ from jitree.base.finalizers import Unique, guard
 from jitree.errors import InternalError, InvalidArgumentError, StatusError, is_interruption
 
 CALL: Final = "call"
+PART: Final = "part"
+"""Of a call, from one wait to the next."""
+FUNCTION: Final = "function"
 IMPORT: Final = "import"
 DISPATCH: Final = "dispatch"
 """A command; the others, as transfers, are ``fill``, ``copy``, ``update``, ``read``, ``write`` and
@@ -26,9 +29,40 @@ ALLOCATION: Final = "allocation"
 class ObservedEvent(Unique):
     """Something that begins and ends."""
 
+    noted: Any = None
+    """What the recorder of a profile knows of it, while it goes on."""
+
     def __init__(self, kind: str, name: str) -> None:
         self.kind = kind
         self.name = name
+
+
+class CallEvent(ObservedEvent):
+    """A call of a program's function (CALL), a part of it (PART), or a call by Python with what that gives
+    and gets (FUNCTION)."""
+
+    def __init__(
+        self, kind: str, name: str, arguments: Sequence[Any], named: Any = None, machine: Any = None
+    ) -> None:
+        self.kind = kind
+        self.name = name
+        self.arguments = arguments
+        self.named: dict[str, Any] = named
+        self.machine = machine
+        """What runs it, of a CALL or a PART."""
+        self.results: Any = None
+        self.failed = True
+        """Until a FUNCTION has results."""
+
+
+class ImportCall(ObservedEvent):
+    """An import that Python makes for a program."""
+
+    def __init__(self, module: Any, number: int) -> None:
+        super().__init__(IMPORT, "")
+        self.module = module
+        self.number = number
+        """Of the import in the module, which has its name."""
 
 
 class Allocated(ObservedEvent):
@@ -43,6 +77,9 @@ class Allocated(ObservedEvent):
 class EventReader:
     """Reads events; those that it does not care for go by."""
 
+    needs_python = True
+    """Whether Python has to make the calls that it reads; else machine code makes them as ever."""
+
     def submitted(self, work: Any) -> EventReader | None:
         """A device is given a transfer, a command buffer or a list, on this thread. Gives what reads the
         events of its steps, which are done one by one then; None: they need not be."""
@@ -53,7 +90,7 @@ class EventReader:
         return None
 
     def ends(self, event: Any) -> None:
-        """It has been done."""
+        """It has been done. A call has ended, however, even if a reader was not told that it begins."""
         return None
 
 
@@ -112,6 +149,28 @@ def unobserved() -> Iterator[None]:
         yield
     finally:
         _this_thread.is_reading = outer
+
+
+class telling:
+    """Tells readers that a call begins, and that it ends."""
+
+    __slots__ = ("_event", "_readers")
+
+    def __init__(self, readers: Sequence[EventReader], event: ObservedEvent) -> None:
+        self._readers = readers
+        self._event = event
+
+    def __enter__(self) -> None:
+        try:
+            for reader in self._readers:
+                reader.begins(self._event)
+        except BaseException:  # Ctrl-C may come in the middle
+            self.__exit__()
+            raise
+
+    def __exit__(self, *exception: object) -> None:
+        for reader in self._readers:
+            reader.ends(self._event)
 
 
 def perform(event: ObservedEvent, readers: Sequence[EventReader], work: Callable[[], object]) -> None:

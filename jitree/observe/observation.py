@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import ref
 
-from jitree.base.events import DISPATCH, EventReader, unobserved
+from jitree.base.events import DISPATCH, EventReader, listen, stop_listening, unobserved
 from jitree.base.finalizers import Unique, guard
 from jitree.base.weak_sets import SharedWeakKeys
 from jitree.errors import UnimplementedError
@@ -169,7 +169,7 @@ class Observation(EventReader):
             self._looking = after
             if not before:
                 for device in self._devices:
-                    device.listen(self)
+                    listen(device, self)
 
     def remove(self, onlooker: Onlooker | None) -> None:
         """None: those that are gone."""
@@ -179,7 +179,7 @@ class Observation(EventReader):
             self._looking = tuple(look for look in self._looking if look() not in (onlooker, None))
             if not self._looking:
                 for device in self._devices:
-                    device.stop_listening(self)
+                    stop_listening(device, self)
                 self._regions = Regions()
 
     def close(self) -> None:
@@ -190,7 +190,7 @@ class Observation(EventReader):
 
     def ends(self, event: Allocated) -> None:
         """Memory of a program is there: what it writes there can be told from the pattern."""
-        if self._origins.find() is None:
+        if self._origins.is_foreign():
             return
         device, buffer = event.device, event.buffer
         host_address, length = buffer.host_address, buffer.byte_length

@@ -63,6 +63,15 @@ class Origins:
         self.count = 0
         """Calls so far."""
 
+    def is_foreign(self) -> bool:
+        """Whether this thread submits for another session."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and not caller(frame):
+            if frame.f_code is RUN:
+                return frame.f_locals["self"] is not self._invoker
+            frame = frame.f_back
+        return False
+
     def find(self) -> CallOrigin | None:
         """The origin of what this thread is submitting; None if another session does it."""
         location, call_site, call = "", "", None
