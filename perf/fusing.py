@@ -24,12 +24,11 @@ from unittest.mock import patch
 from trained import MODELS, argument, of_jitree, stem
 
 import jitree
+from jitree.base.events import EventReader
+from jitree.hal import stepwise
 from jitree.hal.command_layout import COMMAND, KIND_BARRIER, KIND_COPY, KIND_FILL, KIND_UPDATE
 from jitree.hal.command_list import BoundCommands, CommandList
-from jitree.hal.local import observed
 from jitree.hal.local.failure import dispatched_function
-from jitree.hal.observing import DeviceStep, Observer
-from jitree.hal.operations import Listener
 from jitree.tools import cache_warm
 
 _COPIES: Final = r"slow_memcpy|transpose"
@@ -41,18 +40,14 @@ _DATA_LENGTH: Final = COMMAND.offsets["data_length"] // 4
 
 _TRANSFERS: Final = {KIND_BARRIER: "barriers", KIND_FILL: "fills", KIND_COPY: "copies", KIND_UPDATE: ""}
 
-Execute = Callable[[int, BoundCommands], None]
+Execute = Callable[[BoundCommands], None]
 
 
-class Hearing(Listener, Observer):
+class Hearing(EventReader):
     """Has command buffers executed by Python."""
 
-    def submitted(self, work: object) -> Observer:
+    def submitted(self, work: object) -> EventReader:
         return self
-
-    def before(self, step: DeviceStep) -> None: ...
-
-    def after(self, step: DeviceStep) -> None: ...
 
 
 def kinds_of(commands: CommandList) -> list[str]:
@@ -69,7 +64,7 @@ def kinds_of(commands: CommandList) -> list[str]:
 
 def without(commands: CommandList, left_out: Sequence[str]) -> CommandList:
     """The list with nothing to do in some rows."""
-    part = commands.part(0, commands.row_count)
+    part = commands.part(range(commands.row_count))
     words = memoryview(part.rows).cast("B").cast("i")
     for number, kind in enumerate(kinds_of(commands)):
         if kind not in left_out:
@@ -91,8 +86,8 @@ class Measured:
         self.whole = 0.0
         self.saved = dict.fromkeys(KINDS, 0.0)
 
-    def execute(self, execute: Execute, observers: object, queue_affinity: int, bound: BoundCommands) -> None:
-        """In place of ``execute_observed``."""
+    def execute(self, execute: Execute, readers: object, bound: BoundCommands) -> None:
+        """In place of ``execute_stepwise``."""
         cases = [bound]
         for kind in KINDS:
             left_out = KINDS[:3] if kind == "all three" else (kind,)
@@ -102,9 +97,9 @@ class Measured:
         while time.perf_counter() < end or len(times[0]) < 5:
             for case, spent in zip(cases, times, strict=True):
                 begun = time.perf_counter()
-                execute(queue_affinity, case)
+                execute(case)
                 spent.append(time.perf_counter() - begun)
-        execute(queue_affinity, bound)
+        execute(bound)
         self.buffers += 1
         self.whole += min(times[0])
         for kind, spent in zip(KINDS, times[1:], strict=True):
@@ -125,7 +120,7 @@ def measured(module: Path, name: str, shape: tuple[int, ...], options: argparse.
         seconds = 0.0
         for _ in range(2):  # the first time to count them
             found = Measured(seconds)
-            with patch.object(observed, "execute_observed", found.execute):
+            with patch.object(stepwise, "execute_stepwise", found.execute):
                 call()
             seconds = options.seconds / found.buffers
         return found

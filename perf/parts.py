@@ -25,14 +25,14 @@ from typing import NamedTuple
 from trained import MODELS, argument, of_jitree
 
 import jitree
+from jitree.base.events import DISPATCH, EventReader
 from jitree.hal.command_layout import CHUNKS_PER_THREAD, WORKGROUP
 from jitree.hal.command_layout import DISPATCH as DISPATCH_STATE
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.executable import LocalExecutable
 from jitree.hal.local.executor.command_lists import even_parts, even_size
 from jitree.hal.local.executor.records import KernelDispatch, KernelEntry, Workgroup
-from jitree.hal.observing import DISPATCH, DeviceStep, Observer
-from jitree.hal.operations import Listener
+from jitree.hal.stepwise import DeviceStep
 from jitree.tools import cache_warm
 
 LEAST = 2000
@@ -119,19 +119,17 @@ class Dispatch:
         return time.perf_counter_ns() - begun
 
 
-class Measuring(Listener, Observer):
+class Measuring(EventReader):
     """Measures all dispatches that compiled kernels run."""
 
     def __init__(self, threads: list[int]) -> None:
         self._threads = threads
         self.found: list[Measured] = []
 
-    def submitted(self, work: object) -> Observer:
+    def submitted(self, work: object) -> EventReader:
         return self
 
-    def before(self, step: DeviceStep) -> None: ...
-
-    def after(self, step: DeviceStep) -> None:
+    def ends(self, step: DeviceStep) -> None:
         if step.kind == DISPATCH:
             self.found.append(Dispatch(step).measured(self._threads))
 

@@ -19,6 +19,7 @@ import numpy as np
 from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX
 from jitree.api.program_files import asserted_by
 from jitree.base.cancel_scopes import deadline
+from jitree.base.events import DISPATCH
 from jitree.codegen.image import Recipe, cache
 from jitree.codegen.image.flat import FlatImage, hashed
 from jitree.codegen.image.keys import key_of
@@ -26,7 +27,6 @@ from jitree.dispatch.asserted import AssertedTensor
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.variants import Variants, find_variants, with_formats
 from jitree.errors import StatusError, ignored
-from jitree.hal.observing import DISPATCH
 from jitree.types import element_type
 
 if TYPE_CHECKING:

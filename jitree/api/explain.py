@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import zlib
 from _thread import get_ident
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.api.array import Array
 from jitree.api.calls.overlaps import arrays_of, shares_memory
 from jitree.api.calls.tensor_packing import Donation, as_array
-from jitree.api.function import Function, Watcher
+from jitree.api.function import Function
 from jitree.api.session_arguments import require
+from jitree.base.events import CALL, CallEvent, EventReader, listen, stop_listening
 from jitree.base.finalizers import Unique
 from jitree.base.records import NamedTuple
-from jitree.errors import StatusError, pass_interruption
+from jitree.errors import FailedPreconditionError, StatusError, pass_interruption
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.command_buffer import CommandBuffer
-from jitree.hal.operations import Listener
 from jitree.hal.transfers import Copy
 
 if TYPE_CHECKING:
@@ -102,7 +102,9 @@ class Explanation(Unique):
 
     def stop(self) -> None:
         """Looks at no further calls."""
-        self._function.watch(None)
+        for reader in self._function.readers:
+            if isinstance(reader, CallWatcher):
+                stop_listening(self._function, reader)
 
     def __enter__(self) -> Explanation:
         return self
@@ -132,48 +134,33 @@ class Explanation(Unique):
     __repr__ = __str__
 
 
-class CallWatcher(Watcher):
-    """Makes the calls of a function that is being explained."""
+class CallWatcher(EventReader):
+    """Reads the calls of a function that is being explained."""
 
     def __init__(self, function: Function) -> None:
         self.explanation = Explanation(function)
         self._function = function
-        self._looks: dict[int, _Look] = {}
-        """By thread, that at its call."""
+        self._looks: dict[CallEvent, _Look] = {}
+        """At calls in progress."""
 
-    def call(
-        self,
-        make: Callable[[tuple[Any, ...], dict[str, Any]], Any],
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> Any:
-        function, device = self._function, self._function.device
-        look = self._looks[get_ident()] = _Look(device)
-        allocator = device.device_allocator
-        try:
-            given = function.order(*arguments, **named) if named else arguments
-            before = [_Before(value, device) for value in given]
-            allocated, reserved = _memory_taken(allocator)
-            results = make(given, {})
-        except BaseException:
-            self.explanation.failures += 1
-            raise
-        finally:
+    def begins(self, event: CallEvent) -> None:
+        function = self._function
+        given = function.order(*event.arguments, **event.named) if event.named else event.arguments
+        self._looks[event] = _Look(function, given)
+
+    def ends(self, event: CallEvent) -> None:
+        look, explanation = self._looks.pop(event, None), self.explanation
+        if look is not None:
             look.end()
-            self._looks.pop(get_ident(), None)
-        taken, explanation = _memory_taken(allocator), self.explanation
-        explanation.arguments = tuple(look.arguments(function.arguments, before))
-        explanation.results = tuple(self._results(results, look))
-        explanation.allocated = taken[0] - allocated - look.taken[0]
-        explanation.reserved, explanation.copied = taken[1] - reserved - look.taken[1], look.copied
+        if look is None or event.failed:
+            explanation.failures += 1
+            return
+        explanation.arguments = tuple(look.explained())
+        explanation.results = tuple(self._results(event.results, look))
+        explanation.allocated, explanation.reserved = look.taken
+        explanation.copied = look.copied
         explanation.calls += 1
         explanation.failures = 0
-        return results
-
-    def passes(self, packed: Sequence[object]) -> None:
-        """As :meth:`Watcher.passes`."""
-        if (look := self._looks.get(get_ident())) is not None:
-            look.begin(packed)
 
     def _results(self, results: Any, look: _Look) -> list[ExplainedResult]:
         function = self._function
@@ -190,38 +177,52 @@ class CallWatcher(Watcher):
         return explained
 
 
-class _Look:
-    """What is seen of a call in progress."""
+class _Look(EventReader):
+    """What is seen of a call in progress, on its thread."""
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self._listener = _Listener()
+    def __init__(self, function: Function, given: Sequence[Any]) -> None:
+        self._parameters = function.arguments
+        self._name = function.full_name
+        self._table, self._device = function.invoker.table, function.device
+        self._thread = get_ident()
+        self._before = [_Before(value, self._device) for value in given]
         self.packed: Sequence[object] = ()
         self._contents: list[int | None] = []
+        self.copied = 0
+        self._begun = _memory_taken(self._device.device_allocator)
         self.taken = (0, 0)
-        """As of :func:`_memory_taken`, for looking itself."""
+        """Bytes of memory that it has asked for, and those that were new to the pool."""
+        listen(self._table, self)
 
-    @property
-    def copied(self) -> int:
-        return self._listener.copied
+    def begins(self, event: Any) -> None:
+        """The program gets its arguments. Memory for looking at them is not counted."""
+        if self.packed or get_ident() != self._thread:
+            return
+        if event.kind == CALL and event.name == self._name:
+            self.packed, before = event.arguments, _memory_taken(self._device.device_allocator)
+            self._contents = [_digest(value, self._device) for value in self.packed]
+            after = _memory_taken(self._device.device_allocator)
+            begun = self._begun
+            self._begun = begun[0] + after[0] - before[0], begun[1] + after[1] - before[1]
+            stop_listening(self._table, self)
+            listen(self._device, self)
 
-    def begin(self, packed: Sequence[object]) -> None:
-        self.packed = packed
-        allocator = self._device.device_allocator
-        allocated, reserved = _memory_taken(allocator)
-        self._contents = [_digest(value, self._device) for value in packed]
-        after = _memory_taken(allocator)
-        self.taken = after[0] - allocated, after[1] - reserved
-        self._device.listen(self._listener)
+    def submitted(self, work: Transfer | CommandBuffer | CommandList) -> None:
+        if get_ident() == self._thread:
+            if isinstance(work, Copy):
+                self.copied += work.length
+            elif isinstance(work, CommandBuffer):
+                self.copied += work.copied_bytes
 
     def end(self) -> None:
-        """Hears of no more copies."""
-        self._device.stop_listening(self._listener)
+        """Looks at nothing more."""
+        stop_listening(self._table, self)
+        stop_listening(self._device, self)
+        now = _memory_taken(self._device.device_allocator)
+        self.taken = now[0] - self._begun[0], now[1] - self._begun[1]
 
-    def arguments(
-        self, parameters: Sequence[Parameter], before: Sequence[_Before]
-    ) -> list[ExplainedArgument]:
-        rows = list(zip(parameters, before, self.packed, self._contents, strict=False))
+    def explained(self) -> list[ExplainedArgument]:
+        rows = list(zip(self._parameters, self._before, self.packed, self._contents, strict=False))
         whys = [_why_copied(parameter, known, value) for parameter, known, value, _ in rows]
         storage = [
             value
@@ -250,21 +251,6 @@ class _Look:
 def _memory_taken(allocator: Allocator) -> tuple[int, int]:
     """Bytes that were allocated so far, of memory of any kind, and those that are new to the pool."""
     return sum(kind.allocated for kind in allocator.statistics), allocator.reserved
-
-
-class _Listener(Listener):
-    """Hears what this thread has the device copy."""
-
-    def __init__(self) -> None:
-        self._thread = get_ident()
-        self.copied = 0
-
-    def submitted(self, work: Transfer | CommandBuffer | CommandList) -> None:
-        if get_ident() == self._thread:
-            if isinstance(work, Copy):
-                self.copied += work.length
-            elif isinstance(work, CommandBuffer):
-                self.copied += work.copied_bytes
 
 
 class _Before:
@@ -330,14 +316,15 @@ def explain(session: Any, function: str | Function | None) -> Explanation | dict
     if function is None:
         known = (module[name] for module in session.modules.values() for name in module)
         return {
-            item.full_name: item.watcher.explanation
+            item.full_name: reader.explanation
             for item in known
-            if isinstance(item.watcher, CallWatcher)
+            for reader in item.readers
+            if isinstance(reader, CallWatcher)
         }
     found = session.lookup(function) if isinstance(function, str) else function
-    if found.watcher is None:
-        found.watch(CallWatcher(found))
-    assert found.watcher is not None
-    explanation = found.watcher.explanation
-    assert isinstance(explanation, Explanation)
-    return explanation
+    if not found.readers:
+        listen(found, CallWatcher(found))
+    (reader,) = found.readers
+    if not isinstance(reader, CallWatcher):
+        raise FailedPreconditionError(f"{found.full_name} is profiled; explain it when that has ended")
+    return reader.explanation

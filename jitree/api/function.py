@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import abc
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from jitree.api.calls.declaration import TIMEOUT, Parameter, Signature
 from jitree.api.calls.packing import packers, unpackers
 from jitree.api.calls.tensor_packing import ArrayTransfer, Donation, ready_view
-from jitree.base.arguments import is_deep, shown
+from jitree.base.arguments import is_deep
 from jitree.base.cancel_scopes import deadline
 from jitree.base.finalizers import Remade, require_interpreter
 from jitree.dispatch.function import VmFunction as VmFunction
@@ -26,7 +26,7 @@ from jitree.hal.buffer import PENDING
 
 if TYPE_CHECKING:
     import inspect
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
     from jitree.api.array_conversion import ConvertingFunction
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from jitree.api.calls.overlaps import Pairs
     from jitree.api.calls.packing import Unpacker
     from jitree.api.calls.workspace import KnownSizes
+    from jitree.base.events import EventReader
     from jitree.dispatch.context import Context
     from jitree.dispatch.invocation import Invoker
     from jitree.hal.device import Device
@@ -52,25 +53,6 @@ if TYPE_CHECKING:
         def is_observed(self) -> bool: ...
         def function_of(self, module: Any, name: str) -> Function: ...
         def call_by_machine_code(self, function: Function) -> tuple[bool, object | None]: ...
-
-
-class Watcher(abc.ABC):
-    """What makes the calls of a function that is being explained or profiled."""
-
-    explanation: Any
-
-    @abc.abstractmethod
-    def call(
-        self,
-        make: Callable[[tuple[Any, ...], dict[str, Any]], Any],
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> Any:
-        """Makes a call by ``make``, and gives its results."""
-
-    @abc.abstractmethod
-    def passes(self, packed: Sequence[object]) -> None:
-        """Hears, in the middle of :meth:`call`, what the program gets."""
 
 
 PREPARED_AFTER: Final = 2
@@ -118,9 +100,9 @@ class Function(Remade):
     """
 
     __slots__ = (
-        "__weakref__", "_argument_count", "_calls", "_context", "_device", "_direct", "_is_settled", "_order",
-        "_packers", "_session", "_storing", "_updates", "_vm_function", "_watcher", "devices",
-        "known_sizes", "signature", "unpackers",
+        "__weakref__", "_argument_count", "_calls", "_context", "_device", "_direct", "_event", "_is_settled",
+        "_order", "_packers", "_session", "_storing", "_twin", "_updates", "_vm_function", "devices",
+        "known_sizes", "readers", "signature", "unpackers",
     )  # fmt: skip
 
     __signature__ = _PythonSignature()
@@ -143,7 +125,10 @@ class Function(Remade):
         """Those made the slow path."""
         self._is_settled = False
         """Whether machine code calls it, or never will."""
-        self._watcher: Watcher | None = None
+        self.readers: tuple[EventReader, ...] = ()
+        """Those of its calls; Python makes them while there are any."""
+        self._twin: Function | None = None
+        """By which machine code makes calls that readers are told of, unless they need Python."""
         self._vm_function = vm_function
         convention = vm_function.convention
         self._packers = tuple(
@@ -277,8 +262,8 @@ class Function(Remade):
     def call_slowly(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A call of any kind. After some of them machine code makes those that it can
         (:mod:`jitree.api.calls.preparation`)."""
-        if self._watcher is not None:
-            return self._watcher.call(self._call_once, arguments, named)
+        if self.readers:
+            return self._call_told(arguments, named)
         if self._is_settled:
             return self._call_once(arguments, named)
         begun = time.thread_time()
@@ -289,7 +274,9 @@ class Function(Remade):
     def _have_called(self, begun: float) -> None:
         """A call was made the slow path; ``begun`` is the thread's time when it began."""
         self._calls += 1
-        if self._calls < PREPARED_AFTER or self.invoker.watch_call or self.invoker.engine.entry is None:
+        if self._calls < PREPARED_AFTER or self.invoker.engine.entry is None:
+            return
+        if any(reader.needs_python for reader in self._context.table.readers):
             return
         from jitree.api.calls.preparation import is_prepared
 
@@ -297,6 +284,20 @@ class Function(Remade):
         seconds *= max(1, self._calls / _PREPARING_CALLS)
         if is_prepared(seconds):
             self._is_settled, self._direct = self._session.call_by_machine_code(self)
+
+    def _call_told(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """A call that readers are told of."""
+        readers, make = self.readers, self._twin
+        call = self._event(arguments, named)
+        try:
+            for reader in readers:
+                reader.begins(call)
+            call.results = make(*arguments, **named) if make else self._call_once(arguments, named)
+            call.failed = False
+            return call.results
+        finally:  # also when Ctrl-C comes while it waits for a device
+            for reader in readers:
+                reader.ends(call)
 
     def _call_once(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         packed = self._pack(arguments, named)
@@ -316,18 +317,20 @@ class Function(Remade):
         """Whether calls prepare nothing any more for those after them."""
         return self._is_settled
 
-    def watch(self, watcher: Watcher | None) -> None:
-        """From now on Python makes the calls, and a watcher looks at them; None: no more."""
-        if watcher is not None and not isinstance(watcher, Watcher):
-            raise InvalidArgumentError(f"watch: {shown(watcher)} makes no calls")
-        if (watcher is None) is not (self._watcher is None):
-            self._watcher = watcher
-            self.leave_machine_code()
-        self._watcher = watcher
+    def readers_changed(self) -> None:
+        """See :class:`jitree.base.events.Source`."""
+        from jitree.base.events import FUNCTION, CallEvent
+
+        self._event = partial(CallEvent, FUNCTION, self.full_name)
+        if not self.readers or any(reader.needs_python for reader in self.readers):
+            self._twin = None
+        elif self._twin is None:
+            self._twin = self.twin()
+        self.leave_machine_code()
 
     def leave_machine_code(self) -> None:
         """Python makes the next calls, until machine code may again."""
-        self._direct, self._is_settled, self._calls = None, self._watcher is not None, 0
+        self._direct, self._is_settled, self._calls = None, bool(self.readers), 0
 
     def twin(self) -> Function:
         """The same function, whose calls nothing watches."""
@@ -335,10 +338,6 @@ class Function(Remade):
         twin.known_sizes = self.known_sizes
         twin._direct, twin._is_settled, twin._calls = self._direct, self._is_settled, self._calls
         return twin
-
-    @property
-    def watcher(self) -> Watcher | None:
-        return self._watcher
 
     def forget(self) -> None:
         """Drops what earlier calls have left for later ones, if that takes memory."""
@@ -468,8 +467,6 @@ class Function(Remade):
         return packed
 
     def _invoke(self, packed: list[object]) -> list[Any]:
-        if self._watcher is not None:
-            self._watcher.passes(packed)
         try:
             results = self._context.invoke(self._vm_function, packed)
         except StatusError as error:

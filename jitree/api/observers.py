@@ -68,10 +68,12 @@ class Observable(abc.ABC):
         :meth:`Profile.stop`.
 
         FAILED_PRECONDITION while the session or one of its devices is profiled, or a function explained."""
-        from jitree.api.profiled_calls import profile
+        from jitree.observe.profile import Profile
+        from jitree.observe.profiled import CallRecorder
 
         self._require_open()
-        self._profile = profile(self._context.invoker, self._devices, tuple(self._functions.values()))
+        calls = CallRecorder(self._context.table, tuple(self._functions.values()))
+        self._profile = Profile(self._devices, calls)
         return self._profile
 
     @contextmanager

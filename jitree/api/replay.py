@@ -83,7 +83,7 @@ class ReplayingFunction(Function):
         return ArrayTransfer(self._device, view_of)
 
     def call_slowly(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        if self._watcher is not None or self._session.is_observed:
+        if self.readers or self._session.is_observed:
             return super().call_slowly(arguments, named)
         require_going_on()
         last = self._last
@@ -242,7 +242,7 @@ class ReplayingFunction(Function):
 
     def leave_machine_code(self) -> None:
         super().leave_machine_code()
-        self._is_settled = self._watcher is not None or not self._is_left
+        self._is_settled = bool(self.readers) or not self._is_left
 
     def twin(self) -> Function:
         twin = cast(ReplayingFunction, super().twin())

@@ -28,7 +28,7 @@ from jitree.errors import FailedPreconditionError, InvalidArgumentError, folded,
 from jitree.hal.device import Device
 from jitree.hal.local import interrupts
 from jitree.hal.watchdog import start as start_watchdog
-from jitree.hal.watchdog import watch_gate, watcher_of_calls
+from jitree.hal.watchdog import watch_calls, watch_gate
 from jitree.modules.hal.module import write_to_stderr
 from jitree.vmfb.words import FUSED
 
@@ -161,7 +161,7 @@ class Session(Observable, Finalized, Remade):
             self._devices = open_devices(
                 device, self._instance, self.loaders, self._owned, self._sandbox, zero_memory
             )
-            calls.watch_call = watcher_of_calls()  # devices look at the environment
+            watch_calls(self._context.table)  # devices look at the environment
             if load_order.HAL in self._builtins:
                 self._context.register([load_order.BUILTIN_MODULES[load_order.HAL](self)])
             self.check_finite(check_finite)

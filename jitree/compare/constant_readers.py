@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from jitree.base.events import DISPATCH
 from jitree.base.records import NamedTuple
 from jitree.compare.lone_dispatch import CapturedDispatch
-from jitree.hal.observing import DISPATCH
 from jitree.observe.observation import Onlooker
 
 if TYPE_CHECKING:
     from jitree.api.function import Function
-    from jitree.hal.observing import DeviceStep
+    from jitree.hal.stepwise import DeviceStep
     from jitree.observe.tensors import ObservedDispatch
 
 _LARGEST: Final = 64 << 20

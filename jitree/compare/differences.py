@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from jitree.base.events import DISPATCH
 from jitree.compare.lone_dispatch import LoneDispatch, require_folder, save_reproduction
 from jitree.compare.peers import Peer
 from jitree.compare.sides import (
@@ -20,7 +21,6 @@ from jitree.compare.sides import (
     side_of,
 )
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, folded
-from jitree.hal.observing import DISPATCH
 from jitree.observe.fingerprints import CallFingerprints, Pair, PerSide, align, related, suspects, used_by
 from jitree.observe.first_difference import ELSEWHERE, Compared, Comparison, Departure, ReadTensor, table
 from jitree.observe.lockstep import LockstepCall, Meeting, Numbers

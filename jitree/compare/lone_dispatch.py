@@ -15,6 +15,7 @@ import numpy as np
 
 from jitree.api.calls.transfers import copy_to_device
 from jitree.base.arguments import object_of
+from jitree.base.events import DISPATCH
 from jitree.base.records import NamedTuple
 from jitree.errors import (
     FailedPreconditionError,
@@ -30,7 +31,6 @@ from jitree.hal.command_buffer import BufferRange
 from jitree.hal.enums import CachingMode
 from jitree.hal.executable import ExecutableParameters
 from jitree.hal.fence import Fence
-from jitree.hal.observing import DISPATCH
 from jitree.observe.observation import Onlooker
 from jitree.observe.taps import require_memory, tensor_type
 from jitree.observe.tensors import dtype_of, elements_of, has_elements
@@ -40,7 +40,7 @@ from jitree.types import BY_NAME
 if TYPE_CHECKING:
     from jitree.api.function import Function
     from jitree.hal.device import Device
-    from jitree.hal.observing import DeviceStep, Extent
+    from jitree.hal.stepwise import DeviceStep, Extent
     from jitree.observe.tensors import ObservedDispatch
     from jitree.observe.tolerance import Tolerance
 

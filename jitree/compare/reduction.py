@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jitree.base.events import DISPATCH
 from jitree.compare.differences import diff
 from jitree.compare.lone_dispatch import LoneDispatch, require_folder, save_reproduction
 from jitree.compare.sides import FunctionSide, ModuleSide, SideLike, arguments_of, arrays_of, side_of
@@ -17,14 +18,13 @@ from jitree.errors import (
     folded,
     is_interruption,
 )
-from jitree.hal.observing import DISPATCH
 from jitree.observe.finite import DEFAULT, FiniteCheck
 from jitree.observe.observation import Onlooker
 from jitree.observe.tolerance import EXACT
 
 if TYPE_CHECKING:
     from jitree.api.function import Function
-    from jitree.hal.observing import DeviceStep
+    from jitree.hal.stepwise import DeviceStep
     from jitree.observe.tensors import ObservedDispatch
 
 

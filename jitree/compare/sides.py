@@ -29,7 +29,7 @@ from jitree.observe.observation import Makers
 
 if TYPE_CHECKING:
     from jitree.api.session import Session
-    from jitree.hal.observing import Extent
+    from jitree.hal.stepwise import Extent
     from jitree.observe.observation import Onlooker
 
 _NO_NUMBERS: Final = "OSUMm"

@@ -61,7 +61,8 @@ class CudaCommandBuffer(ListCommandBuffer):
         """What the device may still use when nothing else keeps it: foreign memory, executables."""
         self._plan: LaunchPlan | None = None
         self._runner: PlanRunner | None = None
-        self._data = 0
+        self.data = 0
+        """The address of its update bytes on the device, once it has a plan."""
         self._blocks: OrderedDict[tuple[Slot, ...], tuple[array[int], bytes]] = OrderedDict()
 
     @property
@@ -163,7 +164,7 @@ class CudaCommandBuffer(ListCommandBuffer):
         else:
             plan = make_plan(commands, _kernels(stream), BoundSizes(commands))
         if commands.data:
-            self._data, keeper = stream.stage(bytes(commands.data))
+            self.data, keeper = stream.stage(bytes(commands.data))
             self._retained.append(keeper)
         self._retained.extend(commands.tables)
         stream.sizes.note(plan)
@@ -174,12 +175,12 @@ class CudaCommandBuffer(ListCommandBuffer):
         """The words of a submission, and its key unless the command buffer is submitted once only."""
         if self.modes & _ONE_SHOT:
             addresses, lengths, _ = self.commands.bind(ranges)
-            return plan.block(self.commands, addresses, lengths, self._data), b""
+            return plan.block(self.commands, addresses, lengths, self.data), b""
         blocks = self._blocks
         known = blocks.get(ranges)
         if known is None:
             addresses, lengths, _ = self.commands.bind(ranges)
-            block = plan.block(self.commands, addresses, lengths, self._data)
+            block = plan.block(self.commands, addresses, lengths, self.data)
             known = blocks[ranges] = block, block.tobytes()
             if len(blocks) > _TABLES_KEPT:
                 blocks.popitem(last=False)

@@ -25,7 +25,7 @@ from jitree.cuda.executable import FORMAT, CudaExecutableLoader
 from jitree.cuda.graph import LaunchBatch
 from jitree.cuda.interop import CudaExchange
 from jitree.cuda.nccl import release_abandoned
-from jitree.cuda.queue import CudaQueue, is_scheduled
+from jitree.cuda.queue import CudaQueue, Stepwise, is_scheduled
 from jitree.cuda.replay import CudaReplays
 from jitree.cuda.semaphore import CudaSemaphore
 from jitree.cuda.stream import Stream
@@ -43,8 +43,8 @@ from jitree.hal.semaphore import Semaphore
 from jitree.hal.transfers import Transfer
 
 if TYPE_CHECKING:
+    from jitree.base.events import EventReader
     from jitree.cuda.timings import CudaTimings
-    from jitree.hal.observing import Observer
     from jitree.hal.operations import Order
     from jitree.hal.profiling import Timings
     from jitree.hal.stream_record import SharedStream
@@ -255,18 +255,18 @@ class CudaDevice(Finalized, Device):
         order: Order,
         work: Transfer | CommandBuffer,
         binding_table: BindingTable,
-        observers: Sequence[Observer],
+        readers: Sequence[EventReader],
     ) -> None:
-        from jitree.cuda.observed import ObservedCommands, ObservedTransfer
+        from jitree.cuda import stepwise
 
         recording.unrepeatable("something observes the device")
         _, wait, signal = order
         if isinstance(work, CommandBuffer):
-            own, bound = self._bound(work, binding_table)
-            observed = ObservedCommands(self._queue, observers, own.commands, bound)
-            self._queue.submit("execute", wait, signal, observed)
+            name, own = "execute", self._bound(work, binding_table)
+            act = partial(stepwise.execute, self._queue, readers, *own)
         else:
-            self._queue.submit(work.name, wait, signal, ObservedTransfer(self._queue, observers, work))
+            name, act = work.name, partial(stepwise.move, self._queue, readers, work)
+        self._queue.submit(name, wait, signal, Stepwise(act))
 
     def queue_flush(self, queue_affinity: int = -1) -> None:
         with self.stream.lock:
@@ -296,8 +296,8 @@ class CudaDevice(Finalized, Device):
         self.stream.synchronize()
         return data
 
-    def _listeners_changed(self, are_there: bool) -> None:
-        self.stream.share.record.listeners_changed(are_there)
+    def readers_changed(self) -> None:
+        self.stream.share.record.readers_changed(bool(self.readers))
 
     # Profiling and the end.
 

@@ -10,7 +10,6 @@ worker as long as nothing has been deferred.
 
 from __future__ import annotations
 
-import abc
 import warnings
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
@@ -43,11 +42,16 @@ Action = Callable[[], object]
 T = TypeVar("T")
 
 
-class Stepwise(abc.ABC):
+class Stepwise:
     """Acts in steps, takes the lock for each, and is done on return."""
 
-    @abc.abstractmethod
-    def __call__(self) -> None: ...
+    __slots__ = ("_act",)
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._act = act
+
+    def __call__(self) -> object:
+        return self._act()
 
 
 class DeferredOperation:
@@ -59,7 +63,12 @@ class DeferredOperation:
     )  # fmt: skip
 
     def __init__(
-        self, waiting: DeferredWork, name: str, wait: Fence, signal: Fence | None, action: Action | None
+        self,
+        waiting: DeferredWork,
+        name: str,
+        wait: Fence,
+        signal: Fence | None,
+        action: Action | None,
     ) -> None:
         """``action`` None: the fences are all there is."""
         self.waiting = waiting

@@ -9,12 +9,12 @@ from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from jitree.base.events import DISPATCH
 from jitree.cuda.collectives import CollectiveCall, run_collectives
 from jitree.cuda.graph import LaunchParameters, SegmentRunner, grid_of, launches_of
 from jitree.cuda.plan import CollectiveStep, IndirectDispatch, Launch, LaunchPlan, PlanSegment, check_grid
 from jitree.hal.command_buffer import Collective
 from jitree.hal.command_list import check_workgroups
-from jitree.hal.observing import DISPATCH
 from jitree.hal.profiling import DISPATCHES, now
 
 if TYPE_CHECKING:

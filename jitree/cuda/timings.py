@@ -15,11 +15,11 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from jitree.base.events import DISPATCH
 from jitree.base.finalizers import guard
 from jitree.base.records import NamedTuple
 from jitree.errors import StatusError, pass_interruption
 from jitree.hal.local.queue_record import PROFILED
-from jitree.hal.observing import DISPATCH
 from jitree.hal.profiling import DISPATCHES, OPERATION, CostlyTimings, Measurement, ProfilingMode, now
 
 if TYPE_CHECKING:

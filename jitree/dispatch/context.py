@@ -114,7 +114,6 @@ class Context(Unique):
         else:
             self.invoker = Invoker(self.table, share.invoker.engine, share.invoker.lock)
             self.invoker.watch_gate = share.invoker.watch_gate
-            self.invoker.watch_call = share.invoker.watch_call
         self._instances: list[ModuleInstance] = []
         self._frozen = False
         self.is_initialising = False

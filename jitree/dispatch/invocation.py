@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -36,7 +35,7 @@ from jitree.errors import (
 )
 from jitree.regs.handles import HandleTable
 from jitree.regs.layout import CONTENDED, PATIENT, PROMPT, STATE
-from jitree.regs.machine import FIRST_TIME, NESTED_STACK, PROMPT_TIME, STACK, Machine
+from jitree.regs.machine import NESTED_STACK, PROMPT_TIME, STACK, Machine
 from jitree.regs.records import FunctionRecords
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ MAXIMUM_NESTING: Final = 48
 CPython allows 1000 by default."""
 _POOLED_MACHINES: Final = 4
 _STATE_FRAME: Final = STATE.word("frame")
-_UNWATCHED: Final = nullcontext()
 T = TypeVar("T")
 Call = Generator["Awaited", None, list[Any]]
 """A call in progress: gives what it waits for, one after the other, in the end the results."""
@@ -80,9 +78,6 @@ class Invoker(ContextGate):
         self.engine = engine
         self.functions = FunctionRecords()
         self.closed = False
-        self.watch_call: Callable[[Callable[[], str]], AbstractContextManager[object]] | None = None
-        """Entered while a call is in progress, with what tells where it is. If there is one, no call is made
-        without this class."""
         self.end_call: Callable[[BaseException | None], object] = bool
         """Called when an outermost call that a thread waited for has ended, with its error; not if it never
         left machine code."""
@@ -321,7 +316,9 @@ class Invoker(ContextGate):
         try:
             require_going_on()
             start(machine)
-            with self._watched(function, machine):
+            if self.table.readers:
+                yield from self._told(function, machine, start)
+            else:
                 self.engine.run(machine)
                 yield from self.rest(machine)
             found = results(machine)
@@ -354,15 +351,21 @@ class Invoker(ContextGate):
                 self._add_shortcomings(error)
                 raise
 
-    def _watched(self, function: VmFunction, machine: Machine) -> AbstractContextManager[object]:
-        """Entered while a machine runs a call."""
-        if self.watch_call is None:
-            return _UNWATCHED
-        from jitree.dispatch import backtrace
+    def _told(
+        self, function: BytecodeFunction, machine: Machine, start: Callable[[Machine], object]
+    ) -> Iterator[Awaited]:
+        """Runs a call and tells readers of it, and of its parts."""
+        from jitree.base.events import CALL, PART, CallEvent, telling
 
-        machine.seen = ()
-        machine.limit_time(FIRST_TIME)
-        return self.watch_call(partial(backtrace.describe_call, function.full_name, machine))
+        readers, given = self.table.readers, getattr(start, "keywords", {}).get("arguments", ())
+        whole, part = (CallEvent(kind, function.full_name, given, None, machine) for kind in (CALL, PART))
+        with telling(readers, whole):
+            with telling(readers, part):
+                self.engine.run(machine)
+            while machine.pending is not None:
+                yield machine.pending
+                with telling(readers, part):
+                    self._resume(machine)
 
     def _nest(self, begun: int) -> None:
         nesting = self.gate[NESTING]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import abc
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from jitree.base.layout import rows_of
 from jitree.base.records import NamedTuple
@@ -208,17 +208,19 @@ class CommandList:
             self._list = record
         return record.buffer_info()[0]
 
-    def part(self, row: int, count: int = 1) -> CommandList:
+    def part(self, numbers: Sequence[int]) -> Self:
         """Rows as a separate list, which is executed with the operands of this list. This list has ended."""
         self.address()
         assert self._list is not None
-        part = CommandList()
-        words = COMMAND.size // 8
-        part.rows = self.rows[row * words : (row + count) * words]
-        part.collectives = self.collectives
-        part.first_row, part.kept, part.most_local_memory = row, self.kept, self.most_local_memory
+        part, words = type(self)(), COMMAND.size // 8
+        part.addresses, part.lengths, part.accesses = self.addresses, self.lengths, self.accesses
+        part.constants, part.patches, part.collectives = self.constants, self.patches, self.collectives
+        part.first_row, part.kept, part.most_local_memory = numbers[0], self.kept, self.most_local_memory
+        for number in numbers:
+            part.rows += self.rows[number * words : (number + 1) * words]
         part._list = self._list[:]
-        part._list[LIST.word("rows")], part._list[LIST.word("row_count")] = part.rows.buffer_info()[0], count
+        part._list[LIST.word("rows")] = part.rows.buffer_info()[0]
+        part._list[LIST.word("row_count")] = len(numbers)
         return part
 
     def bind(self, table: Sequence[Slot]) -> tuple[array[int], array[int], array[int]]:

@@ -131,6 +131,10 @@ class LocalExecutable(Executable):
     def local_memory(self, ordinal: int) -> int:
         """Bytes of memory a workgroup needs for itself."""
 
+    def owner(self) -> Executable:
+        """What command lists keep of it is the executable itself."""
+        return self
+
     def take_failure(self, result: int) -> BaseException | None:
         """Takes the Python error of the call that returned ``result``, once. None if there is none, as for
         functions that are machine code."""

@@ -13,18 +13,18 @@ most programs machine code does it.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
-from jitree.base.arguments import object_of, shown
-from jitree.base.finalizers import guard
+from jitree.base.arguments import object_of
 from jitree.errors import InvalidArgumentError, UnimplementedError, pass_interruption
 from jitree.hal.buffer import Buffer
 
 if TYPE_CHECKING:
     from typing import Protocol
 
+    from jitree.base.events import EventReader
     from jitree.hal import transfers
     from jitree.hal.allocator import Allocator
     from jitree.hal.command_buffer import BindingTable, CommandBuffer, Reference
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from jitree.hal.executable import Executable
     from jitree.hal.fence import Fence
     from jitree.hal.objects import File
-    from jitree.hal.observing import Observer
     from jitree.hal.transfers import Transfer
 
     class TransferRows(Protocol):
@@ -47,62 +46,42 @@ if TYPE_CHECKING:
     Order = tuple[int, Fence | None, Fence | None]
     """When an operation runs: its queue affinity, and the fences that it waits for and signals."""
 
-_listening: Final = guard()
-"""Forgotten listeners stop wherever the garbage collector runs."""
-
-
-class Listener(abc.ABC):
-    """Hears of what is submitted to a device, on the thread that does it."""
-
-    @abc.abstractmethod
-    def submitted(self, work: Transfer | CommandBuffer | CommandList) -> Observer | None:
-        """Gives what wants to be told of its steps. A list is executed by a program without a device."""
-
-    def allocated(self, device: QueueOperations, buffer: Buffer) -> None:
-        """A program has asked for memory of a device, which holds nothing yet."""
-        return None
-
 
 class QueueOperations(abc.ABC):
     """Submits operations to a device."""
 
-    _listeners: tuple[Listener, ...] = ()
+    readers: tuple[EventReader, ...] = ()
+    """Those of its events (:mod:`jitree.base.events`)."""
 
     @property
     def is_observable(self) -> bool:
-        """Whether the device tells observers of single steps."""
+        """Whether the device tells readers of single steps."""
         return False
 
-    def listen(self, listener: Listener) -> None:
-        """From now on a listener hears of all that is submitted. Others go on hearing of it."""
-        if not isinstance(listener, Listener):
-            raise InvalidArgumentError(f"listen: {shown(listener)} hears nothing")
-        with _listening:
-            self._replace_listeners(lambda listeners: (*listeners, listener))
+    def listen(self, reader: EventReader) -> None:
+        """From now on a reader is told of all that is submitted. Others go on being told."""
+        from jitree.base.events import listen  # only programs that look pay for it
 
-    def stop_listening(self, listener: Listener) -> None:
+        listen(self, reader)
+
+    def stop_listening(self, reader: EventReader) -> None:
         """Takes :meth:`listen` back."""
-        with _listening:
-            self._replace_listeners(
-                lambda listeners: tuple(other for other in listeners if other is not listener)
-            )
+        from jitree.base.events import stop_listening
 
-    def _replace_listeners(self, change: Callable[[tuple[Listener, ...]], tuple[Listener, ...]]) -> None:
-        before: tuple[Listener, ...] | None = None
-        while before is not self._listeners:  # else another one has stopped while this was made
-            before = self._listeners
-            after = change(before)
-        self._listeners = after
-        self._listeners_changed(bool(self._listeners))
+        stop_listening(self, reader)
 
-    def observers_of(self, work: Transfer | CommandBuffer | CommandList) -> list[Observer]:
-        """Tells listeners of what is submitted. Returns the observers of its steps."""
-        from jitree.hal.observing import is_observing  # only programs that look pay for it
+    def readers_changed(self) -> None:
+        """See :class:`jitree.base.events.Source`."""
+        return None
 
-        if is_observing():
+    def readers_of(self, work: Transfer | CommandBuffer | CommandList) -> list[EventReader]:
+        """Tells readers of what is submitted. Returns those of its steps."""
+        from jitree.base.events import is_reading
+
+        if is_reading():
             return []
-        found = (listener.submitted(work) for listener in self._listeners)
-        return [observer for observer in found if observer is not None]
+        found = (reader.submitted(work) for reader in self.readers)
+        return [reader for reader in found if reader is not None]
 
     device_allocator: Allocator
 
@@ -122,8 +101,11 @@ class QueueOperations(abc.ABC):
         if pool:
             raise UnimplementedError(f"queue.alloca from pool {pool}: there are no pools but the default one")
         buffer = self.device_allocator.allocate(memory_type, usage, size)
-        for listener in self._listeners:
-            listener.allocated(self, buffer)
+        if self.readers:
+            from jitree.base.events import Allocated
+
+            for reader in self.readers:
+                reader.ends(Allocated(self, buffer))
         self._submit_barrier((queue_affinity, wait, signal), "alloca")
         return buffer
 
@@ -268,10 +250,10 @@ class QueueOperations(abc.ABC):
             kind = type(command_buffer).__name__
             raise InvalidArgumentError(f"command_buffer: expected a CommandBuffer but got {kind}") from None
         check(wait is not None)
-        observers = self.observers_of(command_buffer) if self._listeners else ()
+        readers = self.readers_of(command_buffer) if self.readers else ()
         order = queue_affinity, wait, signal
-        if observers:
-            self._submit_observed(order, command_buffer, binding_table, observers)
+        if readers:
+            self._submit_observed(order, command_buffer, binding_table, readers)
         else:
             self._submit_commands(order, command_buffer, binding_table)
 
@@ -281,9 +263,9 @@ class QueueOperations(abc.ABC):
 
             check_flags(f"queue.{transfer.name}", flags)
         transfer.check()
-        observers = self.observers_of(transfer) if self._listeners else ()
-        if observers:
-            self._submit_observed(order, transfer, (), observers)
+        readers = self.readers_of(transfer) if self.readers else ()
+        if readers:
+            self._submit_observed(order, transfer, (), readers)
         else:
             self._submit_transfer(order, transfer)
 
@@ -297,10 +279,6 @@ class QueueOperations(abc.ABC):
         return False
 
     # What drivers implement.
-
-    def _listeners_changed(self, are_there: bool) -> None:
-        """Notes whether there are listeners: machine code, which tells them nothing, submits nothing then."""
-        return None
 
     @abc.abstractmethod
     def create_command_buffer(
@@ -332,9 +310,9 @@ class QueueOperations(abc.ABC):
         order: Order,
         work: Transfer | CommandBuffer,
         binding_table: BindingTable,
-        observers: Sequence[Observer],
+        readers: Sequence[EventReader],
     ) -> None:
-        """As :meth:`_submit_transfer` or :meth:`_submit_commands`, and tells observers of each step."""
+        """As :meth:`_submit_transfer` or :meth:`_submit_commands`, and tells readers of each step."""
         raise UnimplementedError(f"the device {self!r} tells nothing of single steps")
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 OPERATION: Final = "operation"
 """The kind of a measurement of a whole operation of a queue. Others are those of steps
-(:mod:`jitree.hal.observing`): ``dispatch``, ``fill``, ``copy``, ``update``."""
+(:mod:`jitree.hal.stepwise`): ``dispatch``, ``fill``, ``copy``, ``update``."""
 
 
 class ProfilingMode(Flags):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import threading
 
     from jitree.hal.watching import Reporter, Watchdog
+    from jitree.regs.handles import HandleTable
 
 VARIABLE: Final = "JITREE_WATCHDOG"
 """Environment variable: seconds."""
@@ -57,16 +58,14 @@ def watch_gate(lock: threading.RLock) -> AbstractContextManager[object]:
     return dog.enter("waiting", partial(gate_text, lock))
 
 
-def watcher_of_calls() -> Callable[[Callable[[], str]], AbstractContextManager[object]] | None:
-    """Gives what new sessions and executables enter while calling, or None if off. It is told what tells
-    where a call is."""
-    return None if current is None else _watch_call
+def watch_calls(table: HandleTable) -> None:
+    """The watchdog reads the calls of a new session or executable, if it is on."""
+    if current is None:
+        return
+    from jitree.base.events import listen
+    from jitree.hal.watching import CallWatch
 
-
-def _watch_call(describe: Callable[[], str]) -> AbstractContextManager[object]:
-    """An activity: the calling thread runs bytecode."""
-    dog = current
-    return nullcontext() if dog is None else dog.enter("running", describe)
+    listen(table, CallWatch(lambda: current))
 
 
 def start(seconds: float, write: Callable[[str], object] | None = None) -> None:

@@ -7,8 +7,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import FrameType
 from typing import Final, Protocol
+
+from jitree.base.events import CALL, CallEvent, EventReader, ObservedEvent
+from jitree.dispatch.backtrace import describe_call
+from jitree.regs.machine import FIRST_TIME
 
 _LOOKS: Final = 4
 """How often it looks in the time after which it speaks."""
@@ -107,6 +112,26 @@ class Watchdog:
         for reporter in self._reporters():
             lines += [f"  {line}" for line in reporter.report()]
         return "\n".join(lines) + "\n"
+
+
+class CallWatch(EventReader):
+    """Enters the calls of one context while they run bytecode."""
+
+    def __init__(self, current: Callable[[], Watchdog | None]) -> None:
+        self._current = current
+        self._running: dict[ObservedEvent, Activity] = {}
+
+    def begins(self, event: CallEvent) -> None:
+        dog = self._current()
+        if event.kind == CALL and dog is not None:
+            event.machine.seen = ()
+            event.machine.limit_time(FIRST_TIME)
+            self._running[event] = dog.enter("running", partial(describe_call, event.name, event.machine))
+
+    def ends(self, event: CallEvent) -> None:
+        activity = self._running.pop(event, None)
+        if activity is not None:
+            activity.end()
 
 
 def _places(frame: FrameType | None) -> list[str]:

@@ -23,7 +23,7 @@ MAXIMUM_BINDINGS: Final = 32
 
 
 class HalLoaderModule(RowModule):
-    """Executables come from ``loaders``; listeners of ``device`` hear of what they are made to do."""
+    """Executables come from ``loaders``; readers of ``device`` are told of what they are made to do."""
 
     name = "hal_loader"
     version = 1
@@ -83,17 +83,17 @@ def dispatch(
     grid = (x & 0xFFFFFFFF, y & 0xFFFFFFFF, z & 0xFFFFFFFF)
     commands.dispatch(executable, function, grid, constants, ranges)
     cache.supplier.learn_dispatch(commands)
-    observers = cache.device.observers_of(commands)
-    if observers:
-        from jitree.hal.local.observed import execute_observed
+    bound = BoundCommands(commands, *commands.bind(()))
+    readers = cache.device.readers_of(commands) if cache.device.readers else ()
+    if readers:
+        from jitree.hal.stepwise import execute_stepwise
 
-        bound = BoundCommands(commands, *commands.bind(()))
-        execute_observed(_execute, observers, 0, bound)
+        execute_stepwise(_execute, readers, bound)
     else:
-        executor.execute(commands, *commands.bind(()))
+        _execute(bound)
 
 
-def _execute(queue: int, bound: BoundCommands) -> None:
+def _execute(bound: BoundCommands) -> None:
     executor.execute(bound.commands, bound.addresses, bound.lengths, bound.accesses)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from jitree.hal.observing import Extent, Look
+    from jitree.hal.stepwise import Extent, Look
 
 LINE: Final = 64
 _COPIED: Final = 4 << 20
@@ -61,7 +61,13 @@ class Digest:
         address = self.extent[0]
         for before, piece in zip(self._before, self._pieces(), strict=True):
             different = np.flatnonzero(before != self._seen(piece))
-            if len(different):
+            if len(different) == 0:
+                address += len(piece)
+                continue
+            first, last = int(different[0]) * self._unit, (int(different[-1]) + 1) * self._unit
+            if (address + first) // LINE == (address + last - 1) // LINE:  # as most small tensors
+                yield address + first, min(last, len(piece)) - first
+            else:
                 places = address + different[1:] * self._unit
                 gaps = np.diff(different)
                 ends = np.flatnonzero((gaps > 1) & ((places % LINE == 0) | (gaps > _GAP)))

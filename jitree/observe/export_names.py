@@ -8,6 +8,7 @@ not in the name, so all of this is only believed where lengths in memory agree.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +16,7 @@ from jitree.base.records import NamedTuple
 from jitree.types import BY_NAME, ElementType
 
 if TYPE_CHECKING:
-    from jitree.hal.observing import Extent
+    from jitree.hal.stepwise import Extent
 
 _TYPE: Final = r"(?:complex_f\d+_|f\d+E\d+M\d+[A-Z]*|[fiu]\d+|si\d+|bf16)"
 _DISPATCH: Final = re.compile(r"_(?:dispatch|encoding)_\d+_(.*)$")
@@ -23,6 +24,7 @@ _SHAPED: Final = re.compile(
     rf"(?:^|_)(?P<dims>(?:[\dD]+x)*[\dD]+)(?:_|x)(?P<types>{_TYPE}(?:x{_TYPE})*)(?:_|$)"
 )
 _SCALAR: Final = re.compile(rf"_(?P<types>{_TYPE}(?:x{_TYPE})*)(?:_|$)")
+_NAMES_KEPT: Final = 1024
 _PADDING: Final = 64
 """Tensors in shared memory begin at multiples of it."""
 
@@ -143,6 +145,7 @@ class ExportName(NamedTuple):
         return [TensorKind(element, shape) for shape in shapes for element in dict.fromkeys(self.types)]
 
 
+@lru_cache(_NAMES_KEPT)
 def parse(name: str) -> ExportName:
     """The parts of a name; empty for those that have none."""
     found = _DISPATCH.search(name)

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from jitree.hal.observing import DISPATCH, DeviceStep
+from jitree.base.events import DISPATCH
+from jitree.hal.stepwise import DeviceStep
 from jitree.observe.export_names import TensorKind
 from jitree.observe.fingerprints import digest
 from jitree.observe.observation import Onlooker

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from jitree.base.events import DISPATCH
 from jitree.base.records import NamedTuple
-from jitree.hal.observing import DISPATCH
 from jitree.observe.export_names import parse
 from jitree.observe.observation import Onlooker
 from jitree.observe.regions import SCRATCH

@@ -10,10 +10,10 @@ import numpy as np
 
 from jitree.base.arguments import is_one_of, items, shown
 from jitree.base.elements import is_float, is_integer
+from jitree.base.events import DISPATCH
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, NonFiniteError
 from jitree.hal.buffer import BufferView
-from jitree.hal.observing import DISPATCH
 from jitree.observe.observation import Onlooker
 from jitree.observe.tensors import DECLARED, GIVEN, GUESSED, ObservedDispatch, ObservedTensor, kind_of
 from jitree.observe.tolerance import bits_text, split
@@ -21,7 +21,7 @@ from jitree.observe.tolerance import bits_text, split
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from jitree.hal.observing import Extent, Look
+    from jitree.hal.stepwise import Extent, Look
     from jitree.observe.origins import ObservedCall
     from jitree.types import ElementType
 

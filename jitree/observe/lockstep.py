@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from jitree.hal.observing import DISPATCH
+from jitree.base.events import DISPATCH
 from jitree.observe.observation import Onlooker
 
 if TYPE_CHECKING:

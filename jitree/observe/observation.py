@@ -1,7 +1,7 @@
 """Tells observers of a session (taps, checks) of each dispatch, with its tensors.
 
 While there is one, devices execute commands one by one, and Python makes every call
-(:mod:`jitree.hal.observing`). Memory that a program asks for is filled with a pattern, so that what a
+(:mod:`jitree.hal.stepwise`). Memory that a program asks for is filled with a pattern, so that what a
 dispatch writes there can be told from what was left there; a program that reads before it writes reads that.
 
 Programs bind all of their constants to each dispatch, and say in a number of the dispatch, a push constant,
@@ -16,13 +16,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import ref
 
+from jitree.base.events import DISPATCH, EventReader, listen, stop_listening, unobserved
 from jitree.base.finalizers import Unique, guard
 from jitree.base.weak_sets import SharedWeakKeys
 from jitree.errors import UnimplementedError
-from jitree.hal.buffer import Buffer, BufferView
+from jitree.hal.buffer import BufferView
 from jitree.hal.command_list import CommandList, ListCommandBuffer
-from jitree.hal.observing import DISPATCH, DeviceStep, Extent, Observer, memory, unobserved
-from jitree.hal.operations import Listener
+from jitree.hal.stepwise import DeviceStep, Extent, memory
 from jitree.observe.changes import Digest
 from jitree.observe.export_names import TensorKind, parse
 from jitree.observe.origins import CallOrigin, ObservedCall, Origins
@@ -50,11 +50,11 @@ from jitree.observe.tensors import (
 )
 
 if TYPE_CHECKING:
+    from jitree.base.events import Allocated
     from jitree.dispatch.invocation import Invoker
     from jitree.hal.command_buffer import CommandBuffer
     from jitree.hal.device import Device
     from jitree.hal.executable import Executable
-    from jitree.hal.operations import QueueOperations
     from jitree.hal.transfers import Transfer
     from jitree.observe.export_names import ExportName
 
@@ -132,7 +132,7 @@ class Onlooker(abc.ABC):
         """It is done, and its memory is as it has left it."""
 
 
-class Observation(Listener):
+class Observation(EventReader):
     """Observes one session. Onlookers come and go; it listens while there are any."""
 
     def __init__(self, invoker: Invoker, devices: Sequence[Device]) -> None:
@@ -169,7 +169,7 @@ class Observation(Listener):
             self._looking = after
             if not before:
                 for device in self._devices:
-                    device.listen(self)
+                    listen(device, self)
 
     def remove(self, onlooker: Onlooker | None) -> None:
         """None: those that are gone."""
@@ -179,7 +179,7 @@ class Observation(Listener):
             self._looking = tuple(look for look in self._looking if look() not in (onlooker, None))
             if not self._looking:
                 for device in self._devices:
-                    device.stop_listening(self)
+                    stop_listening(device, self)
                 self._regions = Regions()
 
     def close(self) -> None:
@@ -188,9 +188,11 @@ class Observation(Listener):
 
     # -- what devices tell ---------------------------------------------------------------------------
 
-    def allocated(self, device: QueueOperations, buffer: Buffer) -> None:
-        if self._origins.find() is None:
+    def ends(self, event: Allocated) -> None:
+        """Memory of a program is there: what it writes there can be told from the pattern."""
+        if self._origins.is_foreign():
             return
+        device, buffer = event.device, event.buffer
         host_address, length = buffer.host_address, buffer.byte_length
         if not any(other.device_allocator.is_zeroed for other in self._devices):
             if host_address is not None:
@@ -201,7 +203,7 @@ class Observation(Listener):
         with self._lock:
             self._regions.forget((buffer.address, length))
 
-    def submitted(self, work: Transfer | CommandBuffer | CommandList) -> Observer | None:
+    def submitted(self, work: Transfer | CommandBuffer | CommandList) -> EventReader | None:
         if not self.is_on:
             self.remove(None)
             return None
@@ -331,7 +333,7 @@ class Observation(Listener):
         return {} if step.executable is None else self._writes.setdefault(step.executable, {})
 
 
-class _Submission(Unique, Observer):
+class _Submission(Unique, EventReader):
     """Observes one submission."""
 
     def __init__(self, observation: Observation, origin: CallOrigin, first: int) -> None:
@@ -340,10 +342,10 @@ class _Submission(Unique, Observer):
         self._first = first
         self._digests: list[Digest] = []
 
-    def before(self, step: DeviceStep) -> None:
+    def begins(self, step: DeviceStep) -> None:
         self._digests = self._observation.begin(step, self._origin.call, self._first)
 
-    def after(self, step: DeviceStep) -> None:
+    def ends(self, step: DeviceStep) -> None:
         digests, self._digests = self._digests, []
         self._observation.end(step, self._origin, self._first, digests)
 

@@ -13,12 +13,12 @@ from jitree.base.records import NamedTuple
 from jitree.dispatch.backtrace import describe
 from jitree.dispatch.invocation import Invoker
 from jitree.dispatch.plain.calls import call_import
-from jitree.hal.observing import looked_at
+from jitree.hal.stepwise import looked_at
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
-    from jitree.hal.observing import Look
+    from jitree.hal.stepwise import Look
 
 RUN: Final[CodeType] = Invoker._run.__code__
 """Code that is on the stack wherever a call goes on: a generator's frame is one for the whole call."""
@@ -62,6 +62,15 @@ class Origins:
         self._invoker = invoker
         self.count = 0
         """Calls so far."""
+
+    def is_foreign(self) -> bool:
+        """Whether this thread submits for another session."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and not caller(frame):
+            if frame.f_code is RUN:
+                return frame.f_locals["self"] is not self._invoker
+            frame = frame.f_back
+        return False
 
     def find(self) -> CallOrigin | None:
         """The origin of what this thread is submitting; None if another session does it."""

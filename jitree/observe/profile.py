@@ -16,13 +16,13 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.arguments import object_of
+from jitree.base.events import DISPATCH
 from jitree.base.finalizers import Unique
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, folded
 from jitree.hal.executable import prepared_executables
-from jitree.hal.observing import DISPATCH
 from jitree.hal.profiling import OPERATION, CostlyTimings, Measurement, ProfilingMode
 from jitree.observe.profile_rows import Durations, ProfileRow, ProfileTable
-from jitree.observe.profiled import CallNotes, CallParts, DoneCommand, Noted, ProfiledCall, ProfiledImport
+from jitree.observe.profiled import CallParts, CallRecorder, DoneCommand, Noted, ProfiledCall, ProfiledImport
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -41,7 +41,7 @@ Interval = tuple[int, int]
 class Profile(Unique):
     """Measures until the end of a ``with`` block, or :meth:`stop`; tables may be asked for when it has."""
 
-    def __init__(self, devices: Sequence[Device], notes: CallNotes) -> None:
+    def __init__(self, devices: Sequence[Device], notes: CallRecorder) -> None:
         self.notes = notes
         self._devices: list[Device] = []
         self._measured: list[tuple[Device, Measurement]] = []

@@ -17,8 +17,8 @@ from math import prod
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, overload
 
+from jitree.base.events import DISPATCH
 from jitree.errors import UnavailableError, pass_interruption
-from jitree.hal.observing import DISPATCH
 from jitree.hal.profiling import OPERATION
 from jitree.observe.export_names import parse
 from jitree.observe.profiled import line_of

@@ -7,27 +7,34 @@ made for each that was timed.
 
 from __future__ import annotations
 
-import abc
-from _thread import allocate_lock
+from _thread import allocate_lock, get_ident
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
+from sys import _getframe
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
+from jitree.base.events import FUNCTION, IMPORT, PART, EventReader, listen, stop_listening
 from jitree.base.finalizers import with_lock
-from jitree.base.folding import is_library
+from jitree.base.folding import is_library, is_of_user
 from jitree.base.records import NamedTuple
+from jitree.dispatch.backtrace import places_of
+from jitree.errors import FailedPreconditionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import CodeType
+    from types import CodeType, FrameType
 
     from jitree.hal.device import Device
     from jitree.hal.profiling import CostlyTimings, Measurement
+    from jitree.regs.handles import HandleTable
 
 _NO_CALL: Final = "(no call)"
+_MOST_NOTED: Final = 3 + 2 * 8 - 1
+"""A call has eight functions of Python at most."""
+_calling: Final = set[int]()
+"""Threads that are in a call that is noted."""
 
 _WINDOW: Final = 1_000_000
 """Nanoseconds for which calls are timed, one at least."""
@@ -97,10 +104,17 @@ class DoneCommand(NamedTuple):
     """How many such it stands for."""
 
 
-class CallNotes(abc.ABC):
-    """What notes the calls of a session, each when it has ended."""
+class CallRecorder(EventReader):
+    """Records the calls of one session: which function, from which line of Python, from when to when; and the
+    imports that Python makes for them.
 
-    def __init__(self) -> None:
+    Machine code makes calls as ever. Of a call that Python does not wait for each part is a call by itself.
+    """
+
+    needs_python = False
+
+    def __init__(self, table: HandleTable, functions: Iterable[Any]) -> None:
+        """Begins. FAILED_PRECONDITION while the session is profiled, or a function is explained."""
         self.imports: list[ProfiledImport] = []
         self.places: dict[str, str] = {}
         """The places of functions that were called, once it has stopped."""
@@ -108,19 +122,98 @@ class CallNotes(abc.ABC):
         """Is told of each call, its thread and when it begins; whether that took a moment."""
         self.after: Callable[[int], None] | None = None
         """Is told of the thread whose call has ended, if ``before`` is told of calls."""
+        self._table = table
+        self._functions: list[Any] = []
+        self._notes: list[Any] = []
+        """What each call notes: how many these are, the function, the thread, code and places, begin, end. In
+        a row, since objects for each would have the garbage collector look at them, again and again."""
+        self._codes: dict[int, tuple[CodeType, bool]] = {}
+        """Code by identity, since its hash reads all of it, and whether it is of the user's."""
+        self.is_over = False
+        if any(isinstance(reader, CallRecorder) for reader in table.readers):
+            raise FailedPreconditionError("the session is being profiled already; end that first")
+        try:
+            listen(table, self)
+            for function in functions:
+                self.watch(function)
+        except BaseException:
+            self.stop()
+            raise
+
+    def watch(self, function: Any) -> None:
+        """Reads the calls of a function, too. FAILED_PRECONDITION while it is explained."""
+        if self.is_over:
+            return
+        if function.readers:
+            raise FailedPreconditionError(
+                f"{function.full_name} is explained (session.explain); stop that first"
+            )
+        listen(function, self)
+        self._functions.append(function)
 
     @property
-    @abc.abstractmethod
     def noted(self) -> Iterator[ProfiledCall]:
         """The calls, as they ended."""
+        notes, place = self._notes, 0
+        while place < len(notes):
+            end = place + notes[place]
+            stack = list(zip(notes[place + 3 : end - 2 : 2], notes[place + 4 : end - 2 : 2], strict=True))
+            yield ProfiledCall(notes[place + 1], stack, notes[place + 2], notes[end - 2], notes[end - 1])
+            place = end
 
-    @abc.abstractmethod
     def stop(self) -> None:
         """Notes nothing more."""
+        if self.is_over:
+            return
+        self.is_over = True
+        stop_listening(self._table, self)
+        called = {noted.function for noted in self.noted}
+        for function in self._functions:
+            stop_listening(function, self)
+            if function.full_name in called:
+                self.places[function.full_name] = next(iter(places_of(function.vm_function)), "")
+        self._functions.clear()
 
-    @abc.abstractmethod
-    def watch(self, function: Any) -> None:
-        """Notes the calls of a function, too."""
+    def begins(self, event: Any) -> None:
+        """What this does itself is a part of the time of each call."""
+        thread = get_ident()
+        if event.kind == IMPORT:
+            event.noted = perf_counter_ns()
+        elif thread not in _calling and event.kind in (PART, FUNCTION):
+            event.noted = note = [0, event.name, thread]
+            _calling.add(thread)
+            frame: FrameType | None = _getframe(1)
+            known = self._codes
+            while frame is not None:
+                code = frame.f_code
+                found = known.get(id(code))
+                if found is None:
+                    found = known[id(code)] = code, is_of_user(code.co_filename)
+                if found[1]:
+                    note += code, frame.f_lasti
+                    if len(note) > _MOST_NOTED:
+                        break
+                frame = frame.f_back
+            begun = perf_counter_ns()
+            if self.before is not None and self.before(event.name, thread, begun):
+                begun = perf_counter_ns()
+            note.append(begun)
+
+    def ends(self, event: Any) -> None:
+        ended, thread, noted = perf_counter_ns(), get_ident(), event.noted
+        event.noted = None
+        if noted is None:
+            return
+        if event.kind == IMPORT:
+            self.imports.append(ProfiledImport(event.module, event.number, thread, noted, ended))
+            return
+        _calling.discard(thread)
+        if self.after is not None:
+            self.after(thread)
+        if len(noted) % 2 == 0:  # else Ctrl-C came before it had begun
+            noted.append(ended)
+            noted[0] = len(noted)
+            self._notes += noted
 
 
 def describe(code: CodeType, place: int) -> str:

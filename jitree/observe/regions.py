@@ -15,7 +15,7 @@ from jitree.observe.export_names import ExportName, TensorKind, fits, flat
 from jitree.observe.tensors import DECLARED, ELEMENTS_NAMED, GIVEN, NAMED, UNKNOWN, ObservedTensor
 
 if TYPE_CHECKING:
-    from jitree.hal.observing import Extent
+    from jitree.hal.stepwise import Extent
     from jitree.types import ElementType
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from jitree.base.arguments import shown
 from jitree.base.available_resources import available_memory
+from jitree.base.events import DISPATCH
 from jitree.base.finalizers import Unique, guard
 from jitree.errors import (
     InvalidArgumentError,
@@ -31,7 +32,6 @@ from jitree.errors import (
     folded,
     pass_interruption,
 )
-from jitree.hal.observing import DISPATCH
 from jitree.observe.export_names import TensorKind
 from jitree.observe.observation import Observation, Onlooker
 from jitree.observe.tensors import GIVEN, ObservedDispatch, ObservedTensor

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import numpy as np
 
 from jitree.base.elements import is_integer, unpack_integers
+from jitree.base.events import DISPATCH
 from jitree.base.finalizers import Unique
 from jitree.errors import locations
-from jitree.hal.observing import DISPATCH, looked_at
+from jitree.hal.stepwise import looked_at
 from jitree.observe.changes import pieces
 from jitree.observe.export_names import TensorKind, flat
 from jitree.types import CLASS_UNSIGNED, element_type, is_packed
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from jitree.hal.buffer import BufferView
-    from jitree.hal.observing import DeviceStep, Extent, Look
+    from jitree.hal.stepwise import DeviceStep, Extent, Look
     from jitree.observe.origins import CallOrigin
     from jitree.observe.tolerance import Statistics
     from jitree.types import ElementType

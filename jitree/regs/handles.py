@@ -40,6 +40,7 @@ from jitree.regs.ref_types import RefTypes
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from jitree.base.events import EventReader
     from jitree.regs.object_pool import Connected, ObjectPool
 
 CAPACITY: Final = 1 << 20
@@ -84,7 +85,7 @@ class HandleTable:
     __slots__ = (
         "__weakref__", "_addresses", "_aliases", "_bytes", "_entries", "_free", "_is_draining", "_later",
         "_memory", "_objects", "_traits", "base", "bounds", "capacity", "deferred", "extension",
-        "handle_pool", "i32", "i64", "is_halted", "machines", "make_pool", "ref_types",
+        "handle_pool", "i32", "i64", "is_halted", "machines", "make_pool", "readers", "ref_types",
     )  # fmt: skip
 
     def __init__(self, ref_types: RefTypes, capacity: int = CAPACITY, bounds: Bounds = UNBOUNDED) -> None:
@@ -116,11 +117,16 @@ class HandleTable:
         self._is_draining = False
         self.is_halted: Callable[[], bool] = bool
         """Whether what runs on machines of the table is to end, asked when their time is over."""
+        self.readers: tuple[EventReader, ...] = ()
+        """Those of what Python does for programs: calls and imports (:mod:`jitree.base.events`)."""
         self.handle_pool: ObjectPool | None = None
         self.machines: SharedWeakSet[Connected] = SharedWeakSet()
         """Whose state blocks refer to ``handle_pool``."""
         self.make_pool: Callable[[], None] | None = None
         """Connects one, where its code is there."""
+
+    def readers_changed(self) -> None:
+        """See :class:`jitree.base.events.Source`. Who makes calls looks at the readers."""
 
     @property
     def live_count(self) -> int:

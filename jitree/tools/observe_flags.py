@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jitree.base.elements import Bytes
     from jitree.hal.buffer import Buffer
     from jitree.hal.device import Device
-    from jitree.hal.observing import Extent
+    from jitree.hal.stepwise import Extent
     from jitree.observe.taps import Taps
 
 _STATS: Final = "stats"

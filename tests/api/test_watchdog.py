@@ -89,4 +89,4 @@ def test_a_kernel_without_end(tier: str, report: Interrupter) -> None:
 
 def test_sessions_made_without_it_pay_nothing() -> None:
     with Session("local-sync") as session:
-        assert session.context.invoker.watch_call is None
+        assert not session.context.table.readers

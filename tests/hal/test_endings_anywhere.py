@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from jitree import Session
+from jitree.base.events import EventReader
 from jitree.errors import CancelledError, StatusError
 from jitree.hal.buffer import Buffer
 from jitree.hal.device import Device
@@ -21,7 +22,6 @@ from jitree.hal.heap import HeapAllocator
 from jitree.hal.local.thread_team import Team
 from jitree.hal.local.topology import Topology
 from jitree.hal.local.workers import WorkerPool
-from jitree.hal.operations import Listener
 from jitree.hal.profiling import Profiler, ProfilingMode
 from jitree.hal.semaphore import Semaphore
 from jitree.hal.watching import Watchdog
@@ -173,16 +173,12 @@ def test_a_profile_ends_while_work_is_noted() -> None:
 
 
 def test_a_listener_stops_while_another_begins(registry: DriverRegistry) -> None:
-    class Deaf(Listener):
-        def submitted(self, work: object) -> None:
-            return None
-
     device: Device = registry.create_device("local-sync")
-    forgotten, new = Deaf(), Deaf()
+    forgotten, new = EventReader(), EventReader()
     device.listen(forgotten)
-    name = "QueueOperations.listen"
+    name = "_replace"
     ending_inside(name, partial(device.listen, new), partial(device.stop_listening, forgotten))
-    assert device._listeners == (new,)
+    assert device.readers == (new,)
 
 
 def test_something_waits_while_the_watchdog_looks() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from jitree.base.events import EventReader
 from jitree.errors import InternalError
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import CommandBuffer
@@ -14,27 +15,26 @@ from jitree.hal.command_list import CommandList
 from jitree.hal.device import Device
 from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator
-from jitree.hal.observing import DeviceStep, Observer
-from jitree.hal.operations import Listener
+from jitree.hal.stepwise import DeviceStep
 from jitree.hal.transfers import Transfer
 from tests.hal.helpers import DEVICE_LOCAL, direct, record
 from tests.hal.kernels import ADD, COUNT, make_executable
 
 
-class Recorder(Listener, Observer):
+class Recorder(EventReader):
     """Keeps the contents of all operands, before and after."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[str, list[bytes], list[bytes]]] = []
         self._before: list[bytes] = []
 
-    def submitted(self, work: Transfer | CommandBuffer | CommandList) -> Observer | None:
+    def submitted(self, work: Transfer | CommandBuffer | CommandList) -> EventReader | None:
         return self
 
-    def before(self, step: DeviceStep) -> None:
+    def begins(self, step: DeviceStep) -> None:
         self._before = [step.look(extent).tobytes() for extent in step.operands]
 
-    def after(self, step: DeviceStep) -> None:
+    def ends(self, step: DeviceStep) -> None:
         now = [step.look(extent).tobytes() for extent in step.operands]
         self.steps.append((step.name, self._before, now))
 
@@ -100,7 +100,7 @@ def test_transfers_and_operations_that_wait_for_the_host(device: Device, heard: 
 
 def test_a_failing_step_fails_the_fence(device: Device) -> None:
     class Failing(Recorder):
-        def after(self, step: DeviceStep) -> None:
+        def ends(self, step: DeviceStep) -> None:
             raise KeyError(step.name)
 
     device.listen(Failing())

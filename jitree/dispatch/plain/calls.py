@@ -4,6 +4,7 @@ returns, new buffers, the way out to the host."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Final, TypeVar
 
@@ -93,9 +94,10 @@ def call_import(machine: Machine, pc: int) -> int:
         first_call = module.first_calls.get(code[pc + 3])
         if first_call is None:
             return _call_across(machine, pc)
-        waits = first_call(code[pc + 2], machine)
-    else:
-        waits = site(machine)
+        site = partial(first_call, code[pc + 2])
+    if machine.table.readers:
+        site = partial(_call_told, site, code[pc + 3])
+    waits = site(machine)
     if waits:
         if waits == AGAIN:
             return pc
@@ -103,6 +105,14 @@ def call_import(machine: Machine, pc: int) -> int:
         machine.resume_pc = pc + code[pc + 1]
         return STOP
     return pc + code[pc + 1]
+
+
+def _call_told(site: Callable[[Machine], int], number: int, machine: Machine) -> int:
+    """Calls an import, and tells readers of it."""
+    from jitree.base.events import ImportCall, telling
+
+    with telling(machine.table.readers, ImportCall(machine.module.module, number)):
+        return site(machine)
 
 
 def _call_across(machine: Machine, pc: int) -> int:

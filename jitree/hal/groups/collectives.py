@@ -16,7 +16,7 @@ from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedEr
 from jitree.hal.command_layout import KIND_BARRIER
 from jitree.hal.command_list import KIND_COLLECTIVE
 from jitree.hal.groups.channel import LocalChannel
-from jitree.hal.observing import memory
+from jitree.hal.stepwise import memory
 
 if TYPE_CHECKING:
     from jitree.base.elements import Bytes
@@ -104,7 +104,7 @@ def execute_with_collectives(
         kind = row[0]
         if kind == KIND_COLLECTIVE:
             if first < number:
-                execute(queue_affinity, bound._replace(commands=commands.part(first, number - first)))
+                execute(queue_affinity, bound._replace(commands=commands.part(range(first, number))))
             first = number + 1
             call = call_of(bound, row)
             if call.kind in _MOVES:
@@ -115,7 +115,7 @@ def execute_with_collectives(
             _move(moves)
             moves.clear()
     if first < len(rows):
-        execute(queue_affinity, bound._replace(commands=commands.part(first, len(rows) - first)))
+        execute(queue_affinity, bound._replace(commands=commands.part(range(first, len(rows)))))
 
 
 def call_of(bound: BoundCommands, row: Sequence[int]) -> LocalCall:
@@ -123,15 +123,6 @@ def call_of(bound: BoundCommands, row: Sequence[int]) -> LocalCall:
     operands = range(row[_OPERAND], row[_OPERAND] + 2)
     send, receive = (memory((bound.addresses[item], bound.lengths[item]), bound) for item in operands)
     return LocalCall(bound.commands.collectives[row[_NUMBER]], send, receive)
-
-
-def perform_together(calls: Sequence[LocalCall]) -> None:
-    """Performs the collectives between two barriers, moving all parts at one time. What is computed comes
-    after that."""
-    for call in calls:
-        if call.kind not in _MOVES:
-            _perform(call)
-    _move([call for call in calls if call.kind in _MOVES])
 
 
 def check_channel(channel: object) -> None:

@@ -24,6 +24,7 @@ from jitree.hal.local.executor.calling import NOT_LOGGED
 from jitree.hal.local.queue_record import CLOSED, UNSUPPORTED, WAITS, WATCHED, QueueRecord
 
 if TYPE_CHECKING:
+    from jitree.base.events import EventReader
     from jitree.hal.allocator import Allocator, Charge
     from jitree.hal.command_buffer import BindingTable, CommandBuffer
     from jitree.hal.command_list import BoundCommands
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from jitree.hal.local.event_log import EventLog
     from jitree.hal.local.queue import LocalQueue
     from jitree.hal.objects import Channel, ChannelProvider, KnownChannels
-    from jitree.hal.observing import Observer
     from jitree.hal.operations import Order
     from jitree.hal.profiling import Timings
     from jitree.hal.transfers import Transfer
@@ -190,37 +190,37 @@ class LocalDevice(Device):
     def _submit_commands(
         self, order: Order, command_buffer: CommandBuffer, binding_table: BindingTable
     ) -> None:
-        self._submit_list(order, command_buffer, binding_table, self._run)
+        self._submit_list(order, command_buffer, binding_table, partial(self._run, order[0]))
 
     def _submit_observed(
         self,
         order: Order,
         work: Transfer | CommandBuffer,
         binding_table: BindingTable,
-        observers: Sequence[Observer],
+        readers: Sequence[EventReader],
     ) -> None:
+        from jitree.base.events import perform
         from jitree.hal.command_buffer import CommandBuffer
-        from jitree.hal.local.observed import execute_observed, transfer_step
         from jitree.hal.local.transfer import work_of
-        from jitree.hal.observing import perform
+        from jitree.hal.stepwise import execute_stepwise, transfer_step
 
+        queue_affinity, wait, signal = order
         if isinstance(work, CommandBuffer):
-            execute = partial(execute_observed, self._run, observers)
+            execute = partial(execute_stepwise, partial(self._run, queue_affinity), readers)
             self._submit_list(order, work, binding_table, execute)
             return
-        queue_affinity, wait, signal = order
         move, cost = work_of(work)
-        observed = partial(perform, transfer_step(work), observers, move)
-        self._queue(queue_affinity).submit(work.name, wait, signal, observed, cost)
+        told = partial(perform, transfer_step(work), readers, move)
+        self._queue(queue_affinity).submit(work.name, wait, signal, told, cost)
 
     def _submit_list(
         self,
         order: Order,
         command_buffer: CommandBuffer,
         binding_table: BindingTable,
-        execute: Callable[[int, BoundCommands], None],
+        execute: Callable[[BoundCommands], None],
     ) -> None:
-        """``execute`` is :meth:`_run`, or does more."""
+        """``execute`` is :meth:`_run` on the queue, or does more."""
         from jitree.hal.command_list import BoundCommands
         from jitree.hal.local.command_buffer import LocalCommandBuffer
 
@@ -233,7 +233,7 @@ class LocalDevice(Device):
         commands = command_buffer.commands
         operands = commands.bind(table)
         command_buffer.mark_submitted()
-        work = partial(execute, queue_affinity, BoundCommands(commands, *operands, kept))
+        work = partial(execute, BoundCommands(commands, *operands, kept))
         cost = WAITS if commands.collectives else self._cost(queue_affinity, command_buffer, operands[1])
         self._queue(queue_affinity).submit("execute", wait, signal, work, cost)
 
@@ -247,9 +247,9 @@ class LocalDevice(Device):
     def is_observable(self) -> bool:
         return True
 
-    def _listeners_changed(self, are_there: bool) -> None:
+    def readers_changed(self) -> None:
         for record in self._records:
-            record.listeners_changed(are_there)
+            record.readers_changed(bool(self.readers))
 
     def finish_submitted(self) -> None:
         for queue in self._queues:

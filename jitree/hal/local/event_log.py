@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from jitree.base.events import DISPATCH
 from jitree.base.layout import rows_of
 from jitree.codegen.record import atomic_load, atomic_store
 from jitree.errors import UnavailableError
@@ -14,7 +15,6 @@ from jitree.hal.executable import LocalExecutable, prepared_executables
 from jitree.hal.local import executor
 from jitree.hal.local.executor import supported
 from jitree.hal.local.executor.records import Log, LoggedEvent
-from jitree.hal.observing import DISPATCH
 from jitree.hal.profiling import DISPATCHES, OPERATION, Measurement, Profiler, ProfilingMode, Timings
 from jitree.regs.memory import MemoryBlock, address_of, zeroed
 

@@ -78,8 +78,8 @@ class QueueRecord:
             self._words[_OPEN] = not self._reasons  # no call between: a reason may come meanwhile
             self._words[_ALONE] = not self._reasons - _LONE
 
-    def listeners_changed(self, are_there: bool) -> None:
-        """Closes the record while what is submitted is listened to."""
+    def readers_changed(self, are_there: bool) -> None:
+        """Closes the record while readers are told of what is submitted."""
         if are_there:
             self.hold(LISTENED_TO)
         else:

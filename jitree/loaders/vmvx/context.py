@@ -163,7 +163,7 @@ class WorkerContext:
             job_failure(record[layout_of(WorkerContextRecord).word("dispatch")])
         )()
         self._machine = Machine(table, worker.context.invoker.functions)
-        if worker.context.invoker.watch_call is not None:
+        if worker.context.table.readers:
             self._machine.seen = ()  # a workgroup that takes long goes on where the watchdog sees it
         self._arguments = KernelArguments(table, binding_count)
         self._memory = MemoryBlock(SCRATCH_SIZE)

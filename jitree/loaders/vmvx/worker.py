@@ -24,7 +24,7 @@ from jitree.dispatch.native.engine import AutoEngine, go_up
 from jitree.errors import StatusError, error_context
 from jitree.hal.local import interrupts
 from jitree.hal.local.executor.records import KernelDispatch
-from jitree.hal.watchdog import watcher_of_calls
+from jitree.hal.watchdog import watch_calls
 from jitree.loaders.vmvx.arguments import (
     Grid,
     GridState,
@@ -173,7 +173,7 @@ class Worker:
         self.context = Context(RefTypes(), tier=engine, bounds=bounds)
         self.engine = MeasuredEngine(self.context.invoker.engine)
         self.context.invoker.engine = starter or self.engine
-        self.context.invoker.watch_call = watcher_of_calls()
+        watch_calls(self.context.table)
         self._executable = executable
         self._stored: dict[int, int] = {}
         """What kernels may store to (:mod:`jitree.loaders.vmvx.stores`)."""

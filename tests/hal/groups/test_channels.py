@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import jitree
+from jitree.base.events import EventReader
 from jitree.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -35,8 +36,7 @@ from jitree.hal.groups.collectives import LocalCall, _move, _perform
 from jitree.hal.groups.transport import Transport
 from jitree.hal.local.interrupts import require_going_on
 from jitree.hal.objects import ChannelProvider
-from jitree.hal.observing import DeviceStep, Observer
-from jitree.hal.operations import Listener
+from jitree.hal.stepwise import DeviceStep
 from tests.hal.groups.processes import SocketProvider, SocketTransport, sockets_of
 from tests.hal.helpers import direct, execute, record
 
@@ -170,19 +170,16 @@ def test_members_name_each_other_in_any_order() -> None:
     assert together(member, 2) == [True, True]
 
 
-class Onlooker(Listener, Observer):
+class Onlooker(EventReader):
     """Keeps what the operands of each step begin with after it."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[str, list[Any]]] = []
 
-    def submitted(self, work: object) -> Observer:
+    def submitted(self, work: object) -> EventReader:
         return self
 
-    def before(self, step: DeviceStep) -> None:
-        """What is before is not of interest."""
-
-    def after(self, step: DeviceStep) -> None:
+    def ends(self, step: DeviceStep) -> None:
         firsts = [step.look(extent).view(np.float32)[:1].tolist() for extent in step.operands]
         self.steps.append((step.name, firsts))
 

@@ -1,0 +1,209 @@
+"""Tells readers of calls, imports, commands, transfers and allocations as they begin and end.
+
+Each source of events (a device, the calls of a session, a function) has one word, ``readers``, which is empty
+while nothing looks: that is all that its code tests. What has readers is done where Python sees it.
+"""
+
+from __future__ import annotations
+
+from _thread import _local
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+from jitree.base.arguments import shown
+from jitree.base.finalizers import Unique, guard
+from jitree.errors import InternalError, InvalidArgumentError, StatusError, is_interruption
+
+CALL: Final = "call"
+PART: Final = "part"
+"""Of a call, from one wait to the next."""
+FUNCTION: Final = "function"
+IMPORT: Final = "import"
+DISPATCH: Final = "dispatch"
+"""A command; the others, as transfers, are ``fill``, ``copy``, ``update``, ``read``, ``write`` and
+``collective``."""
+ALLOCATION: Final = "allocation"
+
+
+class ObservedEvent(Unique):
+    """Something that begins and ends."""
+
+    noted: Any = None
+    """What the recorder of a profile knows of it, while it goes on."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        self.kind = kind
+        self.name = name
+
+
+class CallEvent(ObservedEvent):
+    """A call of a program's function (CALL), a part of it (PART), or a call by Python with what that gives
+    and gets (FUNCTION)."""
+
+    def __init__(
+        self, kind: str, name: str, arguments: Sequence[Any], named: Any = None, machine: Any = None
+    ) -> None:
+        self.kind = kind
+        self.name = name
+        self.arguments = arguments
+        self.named: dict[str, Any] = named
+        self.machine = machine
+        """What runs it, of a CALL or a PART."""
+        self.results: Any = None
+        self.failed = True
+        """Until a FUNCTION has results."""
+
+
+class ImportCall(ObservedEvent):
+    """An import that Python makes for a program."""
+
+    def __init__(self, module: Any, number: int) -> None:
+        super().__init__(IMPORT, "")
+        self.module = module
+        self.number = number
+        """Of the import in the module, which has its name."""
+
+
+class Allocated(ObservedEvent):
+    """A program has asked for memory of a device, which holds nothing yet."""
+
+    def __init__(self, device: Any, buffer: Any) -> None:
+        super().__init__(ALLOCATION, "alloca")
+        self.device = device
+        self.buffer = buffer
+
+
+class EventReader:
+    """Reads events; those that it does not care for go by."""
+
+    needs_python = True
+    """Whether Python has to make the calls that it reads; else machine code makes them as ever."""
+
+    def submitted(self, work: Any) -> EventReader | None:
+        """A device is given a transfer, a command buffer or a list, on this thread. Gives what reads the
+        events of its steps, which are done one by one then; None: they need not be."""
+        return None
+
+    def begins(self, event: Any) -> None:
+        """Is told on the thread that does it. What this raises ends it."""
+        return None
+
+    def ends(self, event: Any) -> None:
+        """It has been done. A call has ended, however, even if a reader was not told that it begins."""
+        return None
+
+
+_changing: Final = guard()
+"""Forgotten readers leave wherever the garbage collector runs."""
+
+
+class Source(Protocol):
+    """What events come from."""
+
+    readers: tuple[EventReader, ...]
+
+    def readers_changed(self) -> None:
+        """Machine code, which tells readers nothing, does nothing while there are any."""
+
+
+def listen(source: Source, reader: EventReader) -> None:
+    """From now on a reader is told of all events. Others go on being told."""
+    if not isinstance(reader, EventReader):
+        raise InvalidArgumentError(f"listen: {shown(reader)} reads no events")
+    _replace(source, lambda readers: (*readers, reader))
+
+
+def stop_listening(source: Source, reader: EventReader) -> None:
+    """Takes :func:`listen` back."""
+    _replace(source, lambda readers: tuple(other for other in readers if other is not reader))
+
+
+def _replace(source: Source, change: Callable[[tuple[EventReader, ...]], tuple[EventReader, ...]]) -> None:
+    with _changing:
+        before: tuple[EventReader, ...] | None = None
+        while before is not source.readers:  # else another one has stopped while this was made
+            before = source.readers
+            after = change(before)
+        source.readers = after
+        source.readers_changed()
+
+
+class _ThisReader(_local):
+    is_reading = False
+
+
+_this_thread = _ThisReader()
+
+
+def is_reading() -> bool:
+    """Whether a reader runs on this thread: what it submits itself is not told."""
+    return _this_thread.is_reading
+
+
+@contextmanager
+def unobserved() -> Iterator[None]:
+    """What this thread submits inside is not told."""
+    outer, _this_thread.is_reading = _this_thread.is_reading, True
+    try:
+        yield
+    finally:
+        _this_thread.is_reading = outer
+
+
+class telling:
+    """Tells readers that a call begins, and that it ends."""
+
+    __slots__ = ("_event", "_readers")
+
+    def __init__(self, readers: Sequence[EventReader], event: ObservedEvent) -> None:
+        self._readers = readers
+        self._event = event
+
+    def __enter__(self) -> None:
+        try:
+            for reader in self._readers:
+                reader.begins(self._event)
+        except BaseException:  # Ctrl-C may come in the middle
+            self.__exit__()
+            raise
+
+    def __exit__(self, *exception: object) -> None:
+        for reader in self._readers:
+            reader.ends(self._event)
+
+
+def perform(event: ObservedEvent, readers: Sequence[EventReader], work: Callable[[], object]) -> None:
+    """Does a step of a device and tells its readers."""
+    with _ToldOf(event):
+        for reader in readers:
+            reader.begins(event)
+    work()
+    with _ToldOf(event):
+        for reader in readers:
+            reader.ends(event)
+
+
+class _ToldOf:
+    """As :func:`unobserved`. Fences carry statuses only: what else a reader raises goes with one to the call
+    that waits. A generator would raise it without one if it is a StopIteration."""
+
+    __slots__ = ("_event", "_outer")
+
+    def __init__(self, event: ObservedEvent) -> None:
+        self._event = event
+
+    def __enter__(self) -> None:
+        self._outer, _this_thread.is_reading = _this_thread.is_reading, True
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        _this_thread.is_reading = self._outer
+        if not isinstance(error, Exception) or isinstance(error, StatusError) or is_interruption(error):
+            return
+        from jitree.base.folding import fold_tracebacks
+
+        name = self._event.name
+        failure = InternalError(f"what looks at {name} failed: {type(error).__name__}: {error}")
+        fold_tracebacks(error)
+        failure.raised, failure.raised_at = error, error.__traceback__
+        raise failure from error
