@@ -26,7 +26,7 @@ OTHERS = {
     "base/finalizers.py": "makes those that are known",
     "base/cancel_scopes.py": "no thread blocks for it",
     "codegen/image/__init__.py": "no thread blocks for it",
-    "compat/iree_runtime/system_setup.py": "held while a device is made, around all else",
+    "compat/iree_runtime/system_api.py": "held while a device is made, around all else",
     "dispatch/session_lock.py": "held by calls, around all else",
     "hal/groups/channel.py": "held by collectives, around all else, and waited for with looks",
     "hal/objects.py": "held while members find each other, around all else, and waited for with looks",
