@@ -30,7 +30,7 @@ from jitree.hal.local import observed
 from jitree.hal.local.failure import dispatched_function
 from jitree.hal.observing import DeviceStep, Observer
 from jitree.hal.operations import Listener
-from jitree.tools import cache_warm
+from jitree.tools.cache import warm
 
 _COPIES: Final = r"slow_memcpy|transpose"
 _ELEMENTS: Final = r"_elementwise"
@@ -141,7 +141,7 @@ def main() -> int:
     for name, model in MODELS.items():
         module = stem(options.folder, name).with_suffix(".vmvx.vmfb")
         if module.exists() and re.search(options.only, name):
-            cache_warm.main([str(module)])
+            warm([str(module)])
             print(measured(module, name, model.shape, options).report(name), flush=True)
     return 0
 

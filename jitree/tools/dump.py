@@ -59,16 +59,14 @@ def _asks_for_native(flags: ParsedFlags) -> bool:
 
 def _native_lines(read: ModuleTables, flags: ParsedFlags) -> Iterator[str]:
     from jitree.dispatch.bytecode_module import BytecodeModule
-    from jitree.tools import dump_code, dump_tiers
+    from jitree.tools import dump_code
     from jitree.vmfb.decode import decode_module
 
     module = BytecodeModule(read, decode_module(read))
     if flags.boolean("tiers"):
-        yield from dump_tiers.tier_lines(module)
+        yield from dump_code.tier_lines(module)
     if flags.boolean("time"):
-        from jitree.tools.dump_times import time_lines
-
-        yield from time_lines(module)
+        yield from dump_code.time_lines(module)
     renderers = [
         renderer
         for name, renderer in (("llvm", dump_code.llvm_lines), ("asm", dump_code.assembly_lines))

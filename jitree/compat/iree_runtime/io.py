@@ -37,9 +37,8 @@ from jitree.params import irpa
 from jitree.params import provider as providers
 from jitree.params.entry import ParameterEntry, splat_entry, tensor_type
 from jitree.params.files import Access, Mode, ParameterFile
-from jitree.params.index import FORMATS
-from jitree.params.index import ParameterIndex as Index
-from jitree.params.provider import ArrayMemory
+from jitree.params.provider import FORMATS, ArrayMemory
+from jitree.params.provider import ParameterIndex as Index
 from jitree.tools.parameters import ParameterRow, table
 from jitree.types import ElementType
 
