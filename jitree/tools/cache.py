@@ -76,7 +76,7 @@ def own_recipes() -> tuple[Recipe, ...]:
     from jitree.hal.local import executor
     from jitree.loaders.vmvx.kernels import SPANS
     from jitree.modules.hal import native as hal
-    from jitree.modules.vmvx import native as vmvx
+    from jitree.modules.vmvx import kernels as vmvx
     from jitree.vmfb.native.code import RECIPE as LOAD
 
     return LOOP, executor.RECIPE, hal.RECIPE, CALLS, vmvx.RECIPE, SPANS, LOAD, BASE
