@@ -23,7 +23,6 @@ from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.command_list import CommandList, ListCommandBuffer
 from jitree.hal.observing import DISPATCH, DeviceStep, Extent, Observer, memory, unobserved
 from jitree.hal.operations import Listener
-from jitree.observe.changes import Digest
 from jitree.observe.export_names import TensorKind, parse
 from jitree.observe.origins import CallOrigin, ObservedCall, Origins
 from jitree.observe.regions import (
@@ -44,6 +43,7 @@ from jitree.observe.tensors import (
     NAMED,
     READ,
     UNKNOWN,
+    Digest,
     ObservedDispatch,
     ObservedTensor,
     kind_of,

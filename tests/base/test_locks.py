@@ -33,7 +33,7 @@ OTHERS = {
     "hal/recording.py": "no thread blocks for it",
     "hal/waiting.py": "one wakes a thread; the other is held where Python makes no object",
     "integrations/ray.py": "of asyncio",
-    "modules/native_library/instance.py": "no thread blocks for it",
+    "modules/native_library/interface.py": "no thread blocks for it",
     "observe/lockstep.py": "two threads of one comparison take turns, around all else",
     "observe/profiled.py": "no thread blocks for it",
 }

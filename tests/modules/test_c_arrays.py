@@ -32,7 +32,7 @@ from jitree.errors import (
 )
 from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.modules.native_library import hal_objects, layout
-from jitree.modules.native_library.instance import destructor
+from jitree.modules.native_library.interface import destructor
 from jitree.modules.native_library.machine_code import machine_code
 from jitree.regs.buffer import VmBuffer
 from tests.assembler import Assembler

@@ -26,8 +26,7 @@ from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.device import Device
 from jitree.modules.hal.buffer_view import MAXIMUM_RANK
 from jitree.modules.native_library import layout
-from jitree.modules.native_library.instance import destructor
-from jitree.modules.native_library.interface import code_of, read_memory, take_status
+from jitree.modules.native_library.interface import code_of, destructor, read_memory, take_status
 from jitree.modules.native_library.layout import DESTROY, CAllocator, String
 from jitree.modules.native_library.machine_code import machine_code
 from jitree.types import element_type

@@ -20,9 +20,8 @@ from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.modules.hal.references import HAL_TYPES, type_name
 from jitree.modules.native_library import hal_objects, layout
 from jitree.modules.native_library.hal_objects import HalObjects
-from jitree.modules.native_library.instance import TypeInstance
-from jitree.modules.native_library.instance import type_name as name_of_descriptor
-from jitree.modules.native_library.interface import read_memory
+from jitree.modules.native_library.interface import TypeInstance, read_memory
+from jitree.modules.native_library.interface import type_name as name_of_descriptor
 from jitree.modules.native_library.machine_code import machine_code
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.ref_types import RefTypes
