@@ -29,7 +29,7 @@ from jitree.hal import stepwise
 from jitree.hal.command_layout import COMMAND, KIND_BARRIER, KIND_COPY, KIND_FILL, KIND_UPDATE
 from jitree.hal.command_list import BoundCommands, CommandList
 from jitree.hal.local.failure import dispatched_function
-from jitree.tools import cache_warm
+from jitree.tools.cache import warm
 
 _COPIES: Final = r"slow_memcpy|transpose"
 _ELEMENTS: Final = r"_elementwise"
@@ -136,7 +136,7 @@ def main() -> int:
     for name, model in MODELS.items():
         module = stem(options.folder, name).with_suffix(".vmvx.vmfb")
         if module.exists() and re.search(options.only, name):
-            cache_warm.main([str(module)])
+            warm([str(module)])
             print(measured(module, name, model.shape, options).report(name), flush=True)
     return 0
 

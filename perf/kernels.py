@@ -28,7 +28,7 @@ import numpy as np
 from comparison import alternate, row, summary
 
 import jitree
-from jitree.tools import cache_warm
+from jitree.tools.cache import warm
 
 PROGRAMS = Path(__file__).parent / "programs"
 SOURCE = PROGRAMS / "kernels.mlir"
@@ -102,7 +102,7 @@ def compiled(source: Path, folder: Path) -> Path:
 
 def compare(options: argparse.Namespace, peer: Peer) -> int:
     ratios = []
-    cache_warm.main([str(MODULE)])  # says what is in the cache and how long the rest took
+    warm([str(MODULE)])  # says what is in the cache and how long the rest took
     with jitree.Session(device=options.device, tier=options.tier) as session:
         module = session.load(MODULE)
         for name, makers in KERNELS.items():

@@ -33,7 +33,7 @@ from jitree.hal.executable import LocalExecutable
 from jitree.hal.local.executor.command_lists import even_parts, even_size
 from jitree.hal.local.executor.records import KernelDispatch, KernelEntry, Workgroup
 from jitree.hal.stepwise import DeviceStep
-from jitree.tools import cache_warm
+from jitree.tools.cache import warm
 
 LEAST = 2000
 """Nanoseconds that each thread has to do at least."""
@@ -175,7 +175,7 @@ def main() -> int:
         module = (options.folder / re.sub(r"\W+", "_", name)).with_suffix(".vmvx.vmfb")
         if not module.exists() or not re.search(options.only, name):
             continue
-        cache_warm.main([str(module)])
+        warm([str(module)])
         with jitree.Session("local-sync", tier="native") as session:
             call = of_jitree(session, module, argument(model.shape, name))
             call()

@@ -22,7 +22,7 @@ from typing import Any
 from trained import MODELS, argument, of_jitree
 
 import jitree
-from jitree.tools import cache_warm
+from jitree.tools.cache import warm
 
 BATCH_SECONDS = 0.005
 
@@ -89,7 +89,7 @@ def main() -> int:
     for name in MODELS:
         module = (options.folder / re.sub(r"\W+", "_", name)).with_suffix(".vmvx.vmfb")
         if module.exists() and re.search(options.only, name):
-            cache_warm.main([str(module)])
+            warm([str(module)])
             print(f"{name:12s}", "  ".join(map(str, measure(name, module, options))), flush=True)
     return 0
 

@@ -27,7 +27,7 @@ import numpy as np
 from comparison import alternate, summary
 
 import jitree
-from jitree.tools import cache_warm
+from jitree.tools.cache import warm
 
 COMPILER_SECONDS = 600
 PAUSE = 0.03
@@ -173,7 +173,7 @@ def measure(
 ) -> dict[str, float]:
     """The ratio to each other runtime."""
     with contextlib.redirect_stdout(sys.stderr):
-        cache_warm.main([str(files["vmvx"])])
+        warm([str(files["vmvx"])])
     device = "local-sync" if options.threads == 1 else f"local-task://?threads={options.threads}"
     with jitree.Session(device) as session:
         own = of_jitree(session, files["vmvx"], value)

@@ -18,7 +18,7 @@ from pathlib import Path
 from comparison import alternate, row, summary
 
 import jitree
-from jitree.tools import cache_warm
+from jitree.tools.cache import warm
 
 MODULE = Path(__file__).parent / "programs" / "vm.vmfb"
 PROGRAMS = {
@@ -51,7 +51,7 @@ def main() -> int:
     options = parser.parse_args()
     peer = peer_functions()
     ratios = []
-    cache_warm.main([str(MODULE)])  # says what is in the cache and how long the rest took
+    warm([str(MODULE)])  # says what is in the cache and how long the rest took
     with jitree.Session(device="local-sync", tier=options.tier) as session:
         module = session.load(MODULE)
         for name, argument in PROGRAMS.items():

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from jitree.compat.iree_runtime import array_interop, variants
+from jitree.compat.iree_runtime import array_interop, buffers
 from jitree.dispatch import function, sites
 from jitree.hal.groups.channel import GroupTransport
 from jitree.hal.objects import KnownChannels
@@ -104,8 +104,8 @@ def registers_of_the_host(patched: pytest.MonkeyPatch) -> object:
 
 
 def elements(patched: pytest.MonkeyPatch) -> object:
-    patched.setattr(variants, "_described", stop)
-    return variants._elements(cast("Any", [1, 2]))
+    patched.setattr(buffers, "_described", stop)
+    return buffers._elements(cast("Any", [1, 2]))
 
 
 @pytest.mark.parametrize("act", [operands, registers_of_a_site, registers_of_the_host, elements])

@@ -1,6 +1,8 @@
-"""What functions over 64-bit integers are written with: memory, addresses, calls of addresses.
+"""States memory, addresses, calls and tiles for functions over integers of 64 bits.
 
-:mod:`jitree.codegen.typed` says what they become as machine code; in Python they do the same, slowly.
+:mod:`jitree.codegen.typed` says what they become as machine code; in Python they do the same, slowly. Tiles
+are 8 x 8 sums of products, which stay in registers: as machine code eight vectors, which LLVM does not make
+of loops.
 """
 
 from __future__ import annotations
@@ -8,7 +10,10 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -130,3 +135,51 @@ def stack(size: int) -> int:
     block = ctypes.create_string_buffer(size + 64)
     _stack.append(block)
     return (ctypes.addressof(block) + 63) & -64
+
+
+SIDE: Final = 8
+DEPTH: Final = 2
+"""Products of bytes are added in pairs: processors have an instruction for that."""
+Tile = npt.NDArray[Any]
+
+
+def _memory(address: int, kind: Any, count: int) -> Tile:
+    return np.frombuffer((ctypes.c_char * (count * np.dtype(kind).itemsize)).from_address(address), kind)
+
+
+def float_tile(address: int) -> Tile:
+    """64 of binary32 in memory, row by row."""
+    return _memory(address, np.float32, SIDE * SIDE).reshape(SIDE, SIDE)
+
+
+def integer_tile(address: int) -> Tile:
+    """64 integers of 32 bits in memory."""
+    return _memory(address, np.int32, SIDE * SIDE).reshape(SIDE, SIDE)
+
+
+def float_zeros() -> Tile:
+    return np.zeros((SIDE, SIDE), np.float32)
+
+
+def integer_zeros() -> Tile:
+    return np.zeros((SIDE, SIDE), np.int32)
+
+
+def add_floats(tile: Tile, lhs: int, rhs: int) -> Tile:
+    """Adds the products of each of 8 numbers and each of 8 others, rounded once or twice."""
+    with np.errstate(all="ignore"):
+        products: Tile = np.outer(_memory(lhs, np.float32, SIDE), _memory(rhs, np.float32, SIDE))
+        return tile + products
+
+
+def add_bytes(tile: Tile, lhs: int, rhs: int) -> Tile:
+    """Adds the products of each of 8 pairs of bytes and each of 8 others."""
+    left, right = (
+        _memory(place, np.int8, SIDE * DEPTH).reshape(SIDE, DEPTH).astype(np.int32) for place in (lhs, rhs)
+    )
+    products: Tile = left @ right.T
+    return tile + products
+
+
+def store_tile(address: int, tile: Tile) -> None:
+    _memory(address, tile.dtype, SIDE * SIDE).reshape(SIDE, SIDE)[...] = tile

@@ -1,6 +1,6 @@
 """Tells Numba what primitives, records and tiles become as machine code.
 
-Functions of :mod:`jitree.codegen.primitives`, :mod:`jitree.codegen.record` and :mod:`jitree.codegen.tiles`.
+Functions of :mod:`jitree.codegen.primitives` and :mod:`jitree.codegen.record`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from llvmlite import ir
 
-from jitree.codegen import primitives, processor, processor_texts, tiles
+from jitree.codegen import primitives, processor, processor_texts
 from jitree.codegen.frontend import (
     RecordType,
     declared,
@@ -23,6 +23,7 @@ from jitree.codegen.frontend import (
     signature,
     types,
 )
+from jitree.codegen.primitives import DEPTH, SIDE
 from jitree.codegen.record import (
     NUMBERS,
     Atomic,
@@ -33,7 +34,6 @@ from jitree.codegen.record import (
     atomic_store,
     place_of,
 )
-from jitree.codegen.tiles import DEPTH, SIDE
 
 _BIT, _BYTE, _WORD, _LONG = (ir.IntType(width) for width in (1, 8, 32, 64))
 _DOUBLE, _SINGLE = ir.DoubleType(), ir.FloatType()
@@ -253,13 +253,25 @@ def _add_bytes(builder: Any, total: Any, lhs: Any, rhs: Any) -> Any:
 def _make_known() -> None:
     long = types.int64
     for kind, load, zeros, add, step in (
-        (_FLOATS, tiles.float_tile, tiles.float_zeros, tiles.add_floats, _added(_add_floats, 4)),
-        (_INTEGERS, tiles.integer_tile, tiles.integer_zeros, tiles.add_bytes, _added(_add_bytes, DEPTH)),
+        (
+            _FLOATS,
+            primitives.float_tile,
+            primitives.float_zeros,
+            primitives.add_floats,
+            _added(_add_floats, 4),
+        ),
+        (
+            _INTEGERS,
+            primitives.integer_tile,
+            primitives.integer_zeros,
+            primitives.add_bytes,
+            _added(_add_bytes, DEPTH),
+        ),
     ):
         primitive(zeros, lambda kind=kind: signature(kind), _zeros(kind))
         primitive(load, lambda given, kind=kind: signature(kind, long), _loaded(kind))
         primitive(add, lambda *given, kind=kind: signature(kind, kind, long, long), step)
-    primitive(tiles.store_tile, lambda address, tile: signature(types.none, long, tile), _store_tile)
+    primitive(primitives.store_tile, lambda address, tile: signature(types.none, long, tile), _store_tile)
 
 
 _make_known()

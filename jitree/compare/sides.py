@@ -22,15 +22,26 @@ from jitree.api.calls.refusal import describe
 from jitree.api.calls.tensor_packing import as_array
 from jitree.api.function import Function
 from jitree.base.arguments import items
+from jitree.base.events import DISPATCH
 from jitree.compare.peers import Peer
-from jitree.compare.peers.callables import CallablePeer
+from jitree.compare.peers.callables import CallablePeer, TorchPeer, is_module
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError, has_attribute, pass_interruption
-from jitree.observe.observation import Makers
+from jitree.hal.stepwise import DeviceStep
+from jitree.observe.export_names import TensorKind
+from jitree.observe.fingerprints import digest
+from jitree.observe.observation import Makers, Onlooker
+from jitree.observe.origins import CallOrigin
+from jitree.observe.tensors import VALUE, ObservedDispatch, ObservedTensor
+from jitree.types import element_type_of
 
 if TYPE_CHECKING:
     from jitree.api.session import Session
     from jitree.hal.stepwise import Extent
-    from jitree.observe.observation import Onlooker
+
+_SHOWN: Final = "shown"
+"""The source of a type that a peer has shown."""
+_NOWHERE: Final = CallOrigin(None, "", "")
+
 
 _NO_NUMBERS: Final = "OSUMm"
 """Kinds of arrays: of objects, texts and dates."""
@@ -98,10 +109,10 @@ def side_of(name: str, given: SideLike, function: str | None, options: Mapping[s
 
 def _peer_of(given: Any) -> Peer | None:
     """Models of other runtimes, which are not loaded for it."""
-    from jitree.compare.peers import onnx_models, torch_calls
+    from jitree.compare.peers import onnx_models
 
-    if torch_calls.is_module(given):
-        return torch_calls.TorchPeer(given)
+    if is_module(given):
+        return TorchPeer(given)
     return onnx_models.OnnxPeer(given) if onnx_models.is_onnx(given) else None
 
 
@@ -212,8 +223,6 @@ def _observed_peer(peer: Peer, onlookers: Sequence[Onlooker], inputs: Sequence[A
     others = [onlooker for onlooker in onlookers if not isinstance(onlooker, Makers)]
     if not others:
         return arrays_of(peer.call(inputs, None))
-    from jitree.observe.external_tensors import Shower
-
     shower = Shower(others)
 
     def show(name: str, value: Any) -> None:
@@ -253,3 +262,42 @@ def both(here: Call, elsewhere: Call) -> tuple[Results, Results]:
     if isinstance(second, BaseException):
         raise second
     return first, second
+
+
+class ShownValue(ObservedDispatch):
+    """One tensor, with the name that its runtime gives it. What it was computed from is not known."""
+
+    what = VALUE
+
+    def __init__(self, name: str, ordinal: int, array: np.ndarray[Any, Any]) -> None:
+        super().__init__(DeviceStep(DISPATCH, (), name=name), _NOWHERE, ordinal)
+        element = element_type_of(array.dtype)
+        kind = None if element is None else TensorKind(element, array.shape)
+        extent = array.ctypes.data, array.nbytes
+        self.outputs = (ObservedTensor(0, extent, kind, _SHOWN, self.label),)
+        self._array = array  # the memory at the extent
+
+
+class Shower:
+    """Tells onlookers of the values of one call, in the order in which they are shown; each once, under the
+    name that it has first."""
+
+    def __init__(self, onlookers: Sequence[Onlooker]) -> None:
+        self._onlookers = onlookers
+        self._count = 0
+        self._seen = set[tuple[tuple[int, ...], bytes]]()
+
+    def __call__(self, name: str, array: np.ndarray[Any, Any]) -> None:
+        array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+        key = array.shape, digest(array)
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        value = ShownValue(name, self._count, array)
+        self._count += 1
+        try:
+            for onlooker in self._onlookers:
+                onlooker.looks_at(value)
+        finally:
+            for tensor in value.outputs:
+                tensor.end()

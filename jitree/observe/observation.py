@@ -23,7 +23,6 @@ from jitree.errors import UnimplementedError
 from jitree.hal.buffer import BufferView
 from jitree.hal.command_list import CommandList, ListCommandBuffer
 from jitree.hal.stepwise import DeviceStep, Extent, memory
-from jitree.observe.changes import Digest
 from jitree.observe.export_names import TensorKind, parse
 from jitree.observe.origins import CallOrigin, ObservedCall, Origins
 from jitree.observe.regions import (
@@ -44,6 +43,7 @@ from jitree.observe.tensors import (
     NAMED,
     READ,
     UNKNOWN,
+    Digest,
     ObservedDispatch,
     ObservedTensor,
     kind_of,

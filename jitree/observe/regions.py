@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
-from jitree.observe.changes import LINE
 from jitree.observe.export_names import ExportName, TensorKind, fits, flat
-from jitree.observe.tensors import DECLARED, ELEMENTS_NAMED, GIVEN, NAMED, UNKNOWN, ObservedTensor
+from jitree.observe.tensors import DECLARED, ELEMENTS_NAMED, GIVEN, LINE, NAMED, UNKNOWN, ObservedTensor
 
 if TYPE_CHECKING:
     from jitree.hal.stepwise import Extent

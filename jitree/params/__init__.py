@@ -2,8 +2,7 @@
 
 from jitree.params.entry import ParameterEntry, Splat, TensorType, splat_entry
 from jitree.params.files import Access, Mode
-from jitree.params.index import ParameterIndex
-from jitree.params.provider import ParameterProvider, open_providers
+from jitree.params.provider import ParameterIndex, ParameterProvider, open_providers
 
 __all__ = [
     "Access",

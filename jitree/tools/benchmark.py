@@ -12,22 +12,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jitree import errors
 from jitree.tools import devices
-from jitree.tools.benchmark_measure import (
+from jitree.tools.benchmark_report import (
     Benchmark,
+    BenchmarkRow,
     MeasuringPlan,
+    ReportLayout,
+    aggregates,
     machine_context,
     machine_header,
     measure,
     parse_duration,
+    render,
 )
-from jitree.tools.benchmark_report import BenchmarkRow, ReportLayout, aggregates, render
 from jitree.tools.flags import ParsedFlags, command, flag_set
-from jitree.tools.profiling import is_profiled, profiling, wait_for_compiled_code
+from jitree.tools.observe_flags import is_profiled, profiling, wait_for_compiled_code
 from jitree.tools.program import OpenedProgram, find_function, open_program
 from jitree.tools.reporting import error_line
 from jitree.tools.run import finish
-from jitree.tools.value_files import ValueFiles
-from jitree.tools.values import parse_values
+from jitree.tools.values import ValueFiles, parse_values
 
 if TYPE_CHECKING:
     from jitree.api.array import Array

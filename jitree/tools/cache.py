@@ -1,4 +1,4 @@
-"""Lists, empties and packs the folder of machine code: ``jitree cache``."""
+"""Lists, empties, fills and packs the folder of machine code: ``jitree cache``."""
 
 from __future__ import annotations
 
@@ -20,8 +20,67 @@ from jitree.codegen.image.flat import key_of
 from jitree.codegen.image.pack import packed
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError
-from jitree.tools import cache_warm
 from jitree.tools.flags import ParsedFlags, command, flag_set, run_subcommand
+from jitree.vmfb.words import FUSED
+
+WARM_FLAGS: Final = flag_set(
+    "cache warm",
+    "builds the machine code that running modules takes, so that no run waits or starts slowly",
+    "warm",
+    positional="module",
+)
+
+
+@command(WARM_FLAGS)
+def warm(flags: ParsedFlags) -> int:
+    """Builds what is missing and prints a line per image. UNAVAILABLE if something cannot be built."""
+    for images in batches(flags.texts("module")):
+        start = time.perf_counter()
+        ready = images.find()
+        images.wait()
+        taken = "ready" if ready else f"built in {time.perf_counter() - start:.1f} s"
+        print(f"{images.title}: {taken}", flush=True)
+    return 0
+
+
+def batches(paths: Sequence[str]) -> Iterator[Provider | ImageBatch]:
+    """What every program uses, then what each module does; statuses as of loading a module."""
+    from jitree.codegen.image import provider
+    from jitree.dispatch.native import tiering
+    from jitree.hal.local import executor
+    from jitree.loaders.vmvx import kernels as vmvx_kernels
+
+    own = (item for item in own_recipes() if item != executor.RECIPE or executor.supported())
+    yield from map(provider, own)
+    for path in paths:
+        module = BytecodeModule.load(path)
+        yield provider(tiering.recipe(module.program, module.name))
+        yield from map(vmvx_kernels.batch, vmvx_kernels.executables(module.module))
+
+
+def recipes_of(module: BytecodeModule, arithmetic: str = FUSED) -> Iterator[Recipe]:
+    """What a module and its executables run as, in sessions of an arithmetic."""
+    from jitree.dispatch.native import tiering
+    from jitree.loaders.vmvx import kernels as vmvx_kernels
+
+    yield tiering.recipe(module.program, module.name)
+    for executable in vmvx_kernels.executables(module.module, arithmetic):
+        yield from vmvx_kernels.recipes(executable)
+
+
+def own_recipes() -> tuple[Recipe, ...]:
+    """The images of the package itself, for any program."""
+    from jitree.api.calls.native import RECIPE as CALLS
+    from jitree.dispatch.fast import LOOP
+    from jitree.dispatch.native.prelude import BASE
+    from jitree.hal.local import executor
+    from jitree.loaders.vmvx.kernels import SPANS
+    from jitree.modules.hal import native as hal
+    from jitree.modules.vmvx import kernels as vmvx
+    from jitree.vmfb.native.code import RECIPE as LOAD
+
+    return LOOP, executor.RECIPE, hal.RECIPE, CALLS, vmvx.RECIPE, SPANS, LOAD, BASE
+
 
 LIST_FLAGS: Final = flag_set("cache list", "shows what the folder of machine code holds", "")
 CLEAR_FLAGS: Final = flag_set("cache clear", "removes all machine code but what is being built", "")
@@ -95,7 +154,7 @@ def pack_main(flags: ParsedFlags) -> int:
     levels = list(_levels(flags.text("processor")))
     arithmetic = flags.text("arithmetic")
     modules = [BytecodeModule.load(path) for path in paths]
-    recipes = [recipe for module in modules for recipe in cache_warm.recipes_of(module, arithmetic)]
+    recipes = [recipe for module in modules for recipe in recipes_of(module, arithmetic)]
     made = {level: _built(recipes, level) for level in levels}
     data = packed(jitree.__version__, [identity(module, arithmetic) for module in modules], made)
     if len(data) > LARGEST:
@@ -145,7 +204,7 @@ def _built(recipes: Sequence[Recipe], level: str) -> Mapping[bytes, bytes]:
 COMMANDS: Final = {
     "list": (list_main, "show what the folder holds"),
     "clear": (clear_main, "remove everything in it"),
-    "warm": (cache_warm.main, "build what running modules takes, before they are run"),
+    "warm": (warm, "build what running modules takes, before they are run"),
     "pack": (pack_main, "write that to a file, which travels with the modules"),
 }
 _HELP: Final = """\

@@ -19,7 +19,7 @@ from jitree.hal.fence import Fence
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.layout import LIST_F32, LIST_F64, LIST_I8, LIST_I16, LIST_I32, LIST_I64
 from jitree.regs.list import VmList
-from jitree.tools import host_values as hv
+from jitree.tools import values as hv
 from jitree.tools.values import SCALAR_TYPES
 from jitree.types import BY_NAME, ENCODING_DENSE, element_type, is_packed
 from jitree.vmfb.words import signed

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from jitree.errors import InvalidArgumentError, NotFoundError, error_context, pass_interruption
 from jitree.tools import devices, program
 from jitree.tools.flags import ParsedFlags, command, flag_set
-from jitree.tools.profiling import refuse_profiles
+from jitree.tools.observe_flags import refuse_profiles
 from jitree.tools.reporting import error_line
 from jitree.vmfb.cconv import parse
 

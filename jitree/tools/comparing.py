@@ -9,12 +9,11 @@ from urllib.parse import urlencode
 
 from jitree.compare.peers.onnx_models import is_onnx
 from jitree.errors import InvalidArgumentError, error_context
-from jitree.tools import host_values as hv
+from jitree.tools import values as hv
 from jitree.tools.element_parsing import parse_float
 from jitree.tools.flags import ParsedFlags, command, flag_set
 from jitree.tools.program import task_parameters
-from jitree.tools.value_files import ValueFiles
-from jitree.tools.values import parse_values
+from jitree.tools.values import ValueFiles, parse_values
 
 if TYPE_CHECKING:
     from jitree.api.function import Function

@@ -1,16 +1,24 @@
-"""Shows the contents of a module file: ``jitree dump``."""
+"""Shows the contents of a module file: ``jitree dump``.
+
+The FlatBuffer as JSON, and its tables and sizes as text, are laid out as IREE's dump tool prints them. Fields
+of the JSON are those of IREE's ``bytecode_module_def.fbs``, in slot order; a field that the file leaves out,
+since it has its default, is left out here.
+"""
 
 from __future__ import annotations
 
+import json
+import struct
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from jitree.base.layout import rows_of
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError
-from jitree.tools.dump_json import flatbuffer_json, metadata_lines
 from jitree.tools.dump_summary import summary_lines
 from jitree.tools.flags import ParsedFlags, command, flag_set
-from jitree.vmfb.archive import Archive, standard_input
+from jitree.vmfb.archive import IDENTIFIER, Archive, loading, standard_input
+from jitree.vmfb.cconv import parse
 from jitree.vmfb.disassemble import (
     Disassembler,
     OffsetColumn,
@@ -18,8 +26,286 @@ from jitree.vmfb.disassemble import (
     hexadecimal_offsets,
     no_offsets,
 )
+from jitree.vmfb.flatbuffer import FlatBuffer, Table
 from jitree.vmfb.module import read_module
-from jitree.vmfb.schema import FunctionRow, ModuleTables
+from jitree.vmfb.schema import (
+    FEATURE_EXT_F32,
+    FEATURE_EXT_F64,
+    FEATURES,
+    FunctionRow,
+    ModuleTables,
+    RodataSegment,
+)
+from jitree.vmfb.tables import LOCATION_TYPES, TABLES
+
+_BINDING_FLAGS: Final = {1: "REQUIRED", 2: "OPTIONAL"}
+
+_FUNCTION_DESCRIPTOR: Final = (
+    ("bytecode_offset", "i"),
+    ("bytecode_length", "i"),
+    ("requirements", "I"),
+    ("reserved", "h"),
+    ("block_count", "h"),
+    ("i32_register_count", "h"),
+    ("ref_register_count", "h"),
+)
+_LOCATION: Final = (("bytecode_offset", "i"), ("location", "i"))
+
+_WIDTH: Final = 120
+_RULE: Final = f"//==={'-' * (_WIDTH - 10)}===//"
+_REF_BYTES: Final = 16
+"""What the reference counts for a ref global."""
+_SHOWN_CHARACTERS: Final = 32
+_NAMED_FEATURES: Final = {FEATURE_EXT_F32: "EXT_F32", FEATURE_EXT_F64: "EXT_F64"}
+"""Requirement bits that the table shows by name; others as a number."""
+
+
+def flatbuffer_json(archive: Archive, *, pretty: bool) -> Iterator[str]:
+    """Pieces of the JSON text. Raises INVALID_ARGUMENT for a damaged file."""
+    with loading(archive.name):
+        root = FlatBuffer(archive.flatbuffer).root(IDENTIFIER)
+        yield _Printer(pretty).table(root, "module", 0)
+        if pretty:
+            yield "\n"
+
+
+class _Printer:
+    def __init__(self, pretty: bool) -> None:
+        self.pretty = pretty
+        self.colon = ": " if pretty else ":"
+        self.readers: dict[str, Callable[[Table, int, int], str | None]] = {
+            "text": self._text,
+            "u8": lambda table, slot, level: _present(table, slot, 1, table.uint8),
+            "u32": lambda table, slot, level: _present(table, slot, 4, table.uint32),
+            "i32": lambda table, slot, level: _present(table, slot, 4, table.int32),
+            "u64": lambda table, slot, level: _present(table, slot, 8, table.uint64),
+            "features": lambda table, slot, level: _flags(table, slot, FEATURES),
+            "binding": lambda table, slot, level: _flags(table, slot, _BINDING_FLAGS),
+            "bytes": lambda table, slot, level: self._numbers(table, slot, "B", level),
+            "i32s": lambda table, slot, level: self._numbers(table, slot, "<i", level),
+            "descriptors": lambda table, slot, level: self._structs(table, slot, _FUNCTION_DESCRIPTOR, level),
+            "source_locations": lambda table, slot, level: self._structs(table, slot, _LOCATION, level),
+            "location_types": self._location_types,
+            "locations": self._locations,
+            "compression": lambda table, slot, level: None,
+        }
+
+    def _line(self, level: int) -> str:
+        return "\n" + "  " * level if self.pretty else ""
+
+    def table(self, table: Table, kind: str, level: int) -> str:
+        fields = []
+        for slot, name, field_kind in TABLES[kind]:
+            text = self._field(table, slot, field_kind, level + 1)
+            if text is not None:
+                fields.append(f'{self._line(level + 1)}"{name}"{self.colon}{text}')
+        return "{" + ",".join(fields) + self._line(level) + "}"
+
+    def _field(self, table: Table, slot: int, kind: str, level: int) -> str | None:
+        if kind.endswith("*"):
+            if not table.field(slot, 4):
+                return None
+            entries = [self.table(entry, kind[:-1], level + 1) for entry in table.tables(slot)]
+            return "[" + ",".join(entries) + self._line(level) + "]"
+        if kind in self.readers:
+            return self.readers[kind](table, slot, level)
+        child = table.table(slot)
+        return None if child is None else self.table(child, kind, level)
+
+    def _text(self, table: Table, slot: int, level: int) -> str | None:
+        text = table.text(slot)
+        return None if text is None else json.dumps(text, ensure_ascii=not text.isprintable())
+
+    def _list(self, entries: list[str], level: int) -> str:
+        separator = self._line(level + 1)
+        return "[" + ",".join(separator + entry for entry in entries) + self._line(level) + "]"
+
+    def _numbers(self, table: Table, slot: int, layout: str, level: int) -> str | None:
+        content = table.content(slot, struct.calcsize(layout))
+        if content is None:
+            return None
+        return self._list([str(value) for (value,) in rows_of(struct.Struct(layout), content)], level)
+
+    def _structs(
+        self, table: Table, slot: int, fields: tuple[tuple[str, str], ...], level: int
+    ) -> str | None:
+        layout = struct.Struct("<" + "".join(text for _, text in fields))
+        content = table.content(slot, layout.size)
+        if content is None:
+            return None
+        return self._list([self._struct(row, fields, level + 1) for row in rows_of(layout, content)], level)
+
+    def _struct(self, row: tuple[int, ...], fields: tuple[tuple[str, str], ...], level: int) -> str:
+        texts = []
+        for value, (name, _) in zip(row, fields, strict=True):
+            text = _flag_names(value, FEATURES) if name == "requirements" else str(value)
+            texts.append(f'{self._line(level + 1)}"{name}"{self.colon}{text}')
+        return "{" + ",".join(texts) + self._line(level) + "}"
+
+    def _location_types(self, table: Table, slot: int, level: int) -> str | None:
+        content = table.content(slot)
+        if content is None:
+            return None
+        return self._list(
+            [json.dumps(name) if name else str(tag) for tag, name in _location_names(content)], level
+        )
+
+    def _locations(self, table: Table, slot: int, level: int) -> str | None:
+        """A vector of unions; the tags are in the slot in front."""
+        tags, found = table.content(slot - 1), table.vector(slot, 4)
+        if tags is None or found is None:
+            return None
+        start, count = found
+        entries = []
+        for index, (_, name) in zip(range(count), _location_names(tags), strict=False):
+            if name is None or name == "NONE":
+                entries.append("null")
+                continue
+            buffer = table.buffer
+            entry = buffer.table(buffer.target(start + 4 * index))
+            entries.append(self.table(entry, name, level + 1))
+        return "[" + ",".join(entries) + self._line(level) + "]"
+
+
+def _location_names(tags: memoryview) -> Iterator[tuple[int, str | None]]:
+    for tag in tags:
+        yield tag, LOCATION_TYPES[tag] if tag < len(LOCATION_TYPES) else None
+
+
+def _present(table: Table, slot: int, width: int, read: Callable[[int], int]) -> str | None:
+    return str(read(slot)) if table.field(slot, width) else None
+
+
+def _flags(table: Table, slot: int, names: dict[int, str]) -> str | None:
+    return _flag_names(table.uint32(slot), names) if table.field(slot, 4) else None
+
+
+def _flag_names(value: int, names: dict[int, str]) -> str:
+    """The names of the bits in one string; a number when there are none or one has no name."""
+    if value == 0 or value & ~sum(names):
+        return str(value)
+    return json.dumps(" ".join(name for bit, name in names.items() if value & bit))
+
+
+def metadata_lines(module: ModuleTables) -> Iterator[str]:
+    """All sections; one without content is left out."""
+    yield from _header(f"@{module.name} : version {module.version}")
+    yield from _tables(module)
+    yield from _header("Sections")
+    yield from _sections(module)
+    yield from _header(f"Bytecode : version {module.bytecode_version[1]}")
+    yield from _functions(module)
+    if module.debug is not None:
+        yield ""
+        yield from _header("Debug Information")[:-1]
+        yield "// NOTE: debug databases are large and should be stripped in deployed artifacts."
+        yield ""
+        yield f"Locations: {module.debug.location_count}"
+
+
+def _header(title: str) -> list[str]:
+    return [_RULE, f"// {title}", _RULE, ""]
+
+
+def _tables(module: ModuleTables) -> Iterator[str]:
+    if module.requirements:
+        yield f"Requirements: {requirements_text(module.requirements)}"
+        yield ""
+    if module.attrs:
+        yield "Attributes:"
+        yield from (f"  {attr.key}: {attr.value}" for attr in module.attrs)
+        yield ""
+    if module.types:
+        yield "Required Types:"
+        yield from (f"  [{index:3}] {name}" for index, name in enumerate(module.types))
+        yield ""
+    if module.dependencies:
+        yield "Module Dependencies:"
+        for dependency in module.dependencies:
+            need = "required" if dependency.required else "optional"
+            yield f"  {dependency.name}, version >= {dependency.minimum_version}, {need}"
+        yield ""
+    if module.imports:
+        yield "Imported Functions:"
+        for index, entry in enumerate(module.imports):
+            optional = "?" if entry.optional else ""
+            yield f"  [{index:3}] {optional}{entry.full_name}{signature_text(entry.cconv)}"
+            yield from _attributes(entry.attrs)
+        yield ""
+    if module.exports:
+        yield "Exported Functions:"
+        for index, export in enumerate(module.exports):
+            function = module.functions[export.ordinal]
+            yield f"  [{index:3}] {export.name}{signature_text(function.cconv)}"
+            yield from _attributes(function.attrs)
+        yield ""
+
+
+def _attributes(attrs: Mapping[str, str]) -> Iterator[str]:
+    return (f"        {key}: {value}" for key, value in attrs.items())
+
+
+def signature_text(cconv: str | None) -> str:
+    """``(i32) -> (f32)``; a convention that cannot be read shows as it is."""
+    try:
+        return str(parse(cconv or ""))
+    except StatusError:
+        return f"<{cconv}>"
+
+
+def requirements_text(requirements: int) -> str:
+    """``EXT_F32 | 0000000C``"""
+    names = [name for bit, name in _NAMED_FEATURES.items() if requirements & bit]
+    rest = requirements & ~sum(_NAMED_FEATURES)
+    return " | ".join([*names, f"{rest:08X}"] if rest else names)
+
+
+def _sections(module: ModuleTables) -> Iterator[str]:
+    if module.globals_size or module.ref_global_count:
+        total = module.globals_size + _REF_BYTES * module.ref_global_count
+        yield "Module State:"
+        yield f"  {module.globals_size} bytes, {module.ref_global_count} refs, ~{total} bytes total"
+        yield ""
+    yield f"FlatBuffer: {len(module.archive.flatbuffer)} bytes"
+    yield f"  Bytecode: {len(module.bytecode)} bytes"
+    yield from (
+        f"  .rodata[{index:3}] {_segment_text(module, segment)}"
+        for index, segment in enumerate(module.rodata)
+    )
+    yield ""
+    external = sum(len(segment.data) for segment in module.rodata if segment.external)
+    if external:
+        yield f"External .rodata: ~{external} bytes"
+        yield ""
+
+
+def _segment_text(module: ModuleTables, segment: RodataSegment) -> str:
+    size = len(segment.data)
+    if segment.external:
+        start = segment.file_offset - module.archive.rodata_base
+        return f"external {size:8} bytes (offset {start} / {start:X}h to {start + size:X}h)"
+    shown = bytes(segment.data[:_SHOWN_CHARACTERS]).partition(b"\0")[0]
+    if size == 0 or not all(0x20 <= byte < 0x7F for byte in shown):
+        return f"embedded {size:8} bytes"
+    ellipsis = "..." if len(shown) == _SHOWN_CHARACTERS else ""
+    return f"embedded {size:8} bytes `{shown.decode()}`{ellipsis}"
+
+
+def _functions(module: ModuleTables) -> Iterator[str]:
+    yield "  # | Offset   |   Length | Blocks | i32 # | ref # | Requirements | Aliases"
+    yield "----+----------+----------+--------+-------+-------+--------------+".ljust(_WIDTH, "-")
+    for function in module.functions:
+        yield _function_row(module, function)
+
+
+def _function_row(module: ModuleTables, function: FunctionRow) -> str:
+    aliases = ", ".join(export.name for export in module.exports if export.ordinal == function.ordinal)
+    requirements = requirements_text(function.requirements)
+    return (
+        f"{function.ordinal:3} | {function.offset:08X} | {function.length:8} | {function.block_count:6} | "
+        f"{function.value_count:5} | {function.ref_count:5} | {requirements:12} | {aliases}"
+    )
+
 
 _STANDARD_INPUT: Final = "-"
 
@@ -59,16 +345,14 @@ def _asks_for_native(flags: ParsedFlags) -> bool:
 
 def _native_lines(read: ModuleTables, flags: ParsedFlags) -> Iterator[str]:
     from jitree.dispatch.bytecode_module import BytecodeModule
-    from jitree.tools import dump_code, dump_tiers
+    from jitree.tools import dump_code
     from jitree.vmfb.decode import decode_module
 
     module = BytecodeModule(read, decode_module(read))
     if flags.boolean("tiers"):
-        yield from dump_tiers.tier_lines(module)
+        yield from dump_code.tier_lines(module)
     if flags.boolean("time"):
-        from jitree.tools.dump_times import time_lines
-
-        yield from time_lines(module)
+        yield from dump_code.time_lines(module)
     renderers = [
         renderer
         for name, renderer in (("llvm", dump_code.llvm_lines), ("asm", dump_code.assembly_lines))

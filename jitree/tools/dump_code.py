@@ -1,19 +1,31 @@
-"""Shows the native tier's code of a function: ``jitree dump --llvm --asm``. Needs llvmlite."""
+"""Shows what a module is compiled to, and how: ``jitree dump --llvm --asm --tiers --time``.
+
+``--tiers`` says which functions are compiled as wholes, which loops become nests, and why not. ``--time``
+measures on this machine what compiling the kernels of VMVX executables takes. Each kernel is compiled by
+itself, in this process, without the functions that all have in common. What a process needs once (imports,
+tables) is had before the first one. The passes are those that :mod:`jitree.codegen.image.generated` lists.
+"""
 
 from __future__ import annotations
 
+import importlib
+import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX
-from jitree.codegen.image import Recipe
+from jitree.codegen.image import Recipe, cache
 from jitree.codegen.image.build import generate
 from jitree.codegen.image.generated import Unit
 from jitree.dispatch.bytecode_module import BytecodeModule
-from jitree.dispatch.native import tiering
-from jitree.errors import NotFoundError
+from jitree.dispatch.native import nests, tiering
+from jitree.dispatch.native.build import build
+from jitree.dispatch.native.source import from_program
+from jitree.dispatch.native.ssa import Block, SsaLoop
+from jitree.errors import NotFoundError, not_installed
 from jitree.loaders.vmvx import kernels as vmvx_kernels
 from jitree.loaders.vmvx.build import WORKGROUP
 from jitree.loaders.vmvx.kernels import kernels
@@ -164,3 +176,140 @@ def assembly_lines(optimized: Any, symbols: Sequence[str]) -> Iterator[str]:
     for match in _ASSEMBLY.finditer(text):
         if match["name"] in symbols:
             yield from match[0].splitlines()
+
+
+class _Count(NamedTuple):
+    """How much of what there is is native."""
+
+    functions: int = 0
+    native_functions: int = 0
+    loops: int = 0
+    """How many innermost loops they have."""
+    nests: int = 0
+    """Innermost loops that are part of a nest."""
+
+    def add(self, *numbers: int) -> _Count:
+        return _Count(*(a + b for a, b in zip(self, numbers, strict=True)))
+
+
+def tier_lines(module: BytecodeModule) -> Iterator[str]:
+    """A report of a module and of its VMVX executables, and what keeps it from being made or kept."""
+    notes = _notes(tiering.recipe(module.program, module.name))
+    refusals = {int(ordinal): reason for ordinal, reason in notes["refusals"].items()}
+    yield from _module_lines(f"module @{module.name}", module, refusals)
+    for number, executable in enumerate(vmvx_kernels.executables(module.module)):
+        yield ""
+        exports, recipes = kernels(executable.module), vmvx_kernels.recipes(executable)
+        refusals = {
+            export.ordinal: reason
+            for export, recipe in zip(exports, recipes, strict=True)
+            if (reason := _notes(recipe)["refusal"])
+        }
+        yield from _module_lines(f"executable {number}, @{executable.name}", executable, refusals)
+    notes = [cache.place().reason, *map(not_installed, _missing())]
+    if any(notes):
+        yield ""
+        yield from filter(None, notes)
+
+
+def _missing() -> Iterator[ImportError]:
+    """What machine code of programs is made with, if it is not there: then none of it is made."""
+    try:
+        importlib.import_module("llvmlite")
+    except ImportError as error:
+        yield error
+
+
+def _notes(recipe: Recipe) -> Any:
+    """What the generator of an image says."""
+    return json.loads(generate(recipe).notes.rpartition(b"\n")[2])
+
+
+def _module_lines(title: str, module: BytecodeModule, refusals: Mapping[int, str]) -> Iterator[str]:
+    """``refusals``: why functions are not compiled."""
+    source = from_program(module.program)
+    names = [module.module.function_name(row.ordinal) for row in source.functions]
+    width = max(map(len, names), default=0)
+    count = _Count()
+    yield f"{title}:"
+    for row, name in zip(source.functions, names, strict=True):
+        start = f"  [{row.ordinal:3}] {name:{width}}  "
+        if row.ordinal in refusals:
+            yield f"{start}fast: {refusals[row.ordinal]}"
+            count = count.add(1, 0, 0, 0)
+            continue
+        yield f"{start}native"
+        count = count.add(1, 1, 0, 0)
+        function = build(source, row.ordinal)
+        taken: set[Block] = set()
+        for found in nests.find(function):
+            if isinstance(found, nests.Nest):
+                taken |= found.loop.blocks
+                what = f"nest of {_depth(found.loop)}"
+            else:
+                what = f"no nest: {found.reason}"
+            yield f"          loop at {module.program.location(found.loop.header.pc)[1]:08X}: {what}"
+        innermost = [loop for loop in function.all_loops() if not loop.children]
+        count = count.add(0, 0, len(innermost), sum(loop.header in taken for loop in innermost))
+    yield (
+        f"  {count.native_functions} of {count.functions} functions native, "
+        f"{count.nests} of {count.loops} innermost loops in nests"
+    )
+
+
+def _depth(loop: SsaLoop) -> int:
+    return 1 + max(map(_depth, loop.children), default=0)
+
+
+Result = TypeVar("Result")
+_MILLISECONDS: Final = 1e3
+
+
+class _Times(NamedTuple):
+    """Seconds of the processor."""
+
+    generating: float = 0.0
+    passes: float = 0.0
+    machine_code: float = 0.0
+
+    def plus(self, other: _Times) -> _Times:
+        return _Times(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def text(self) -> str:
+        parts = zip(("generating", "passes", "machine code"), self, strict=True)
+        return ", ".join(f"{name} {_MILLISECONDS * seconds:.1f}" for name, seconds in parts) + " ms"
+
+
+def time_lines(module: BytecodeModule) -> Iterator[str]:
+    """A line for each kernel of the module's VMVX executables, and the sum."""
+    for number, executable in enumerate(vmvx_kernels.executables(module.module)):
+        yield f"executable {number}, @{executable.name}:"
+        exports = kernels(executable.module)
+        width = max(len(export.name) for export in exports)
+        total = _Times()
+        recipes = vmvx_kernels.recipes(executable)
+        _measured(recipes[0])
+        for export, recipe in zip(exports, recipes, strict=True):
+            times = _measured(recipe)
+            total = total.plus(times)
+            yield f"  [{export.ordinal:3}] {export.name:{width}}  {times.text()}"
+        yield f"  in all: {total.text()}"
+
+
+def _measured(recipe: Recipe) -> _Times:
+    from jitree.codegen.image.compile import compile_unit, host_target, optimized_module
+
+    target = host_target()
+    generating, generated = _timed(lambda: generate(recipe))
+    units = generated.units
+    passes, _ = _timed(
+        lambda: [optimized_module(unit.texts, unit.entries, target, unit.pipeline) for unit in units]
+    )
+    compiling, _ = _timed(lambda: [compile_unit(unit, target) for unit in units])
+    return _Times(generating, passes, max(compiling - passes, 0.0))
+
+
+def _timed(work: Callable[[], Result]) -> tuple[float, Result]:
+    start = time.process_time()
+    result = work()
+    return time.process_time() - start, result

@@ -20,11 +20,11 @@ from jitree.modules.releases import origin, releases
 from jitree.types import ElementType
 from jitree.vmfb.archive import IDENTIFIER, Archive
 from jitree.vmfb.cconv import parse
+from jitree.vmfb.flatbuffer import table_findings
 from jitree.vmfb.instructions import IMPORT_BIT, REF_BIT, REF_MASK, InstructionRecord, read_instructions
 from jitree.vmfb.module import RELEASES, read_for_bodies, read_module, read_signatures
 from jitree.vmfb.refusals import body_faults
 from jitree.vmfb.schema import FunctionRow, ModuleTables, RodataRows
-from jitree.vmfb.verify import table_findings
 
 _IMPORT_PREFIX: Final = "io_parameters."
 _SCOPE_ARGUMENT: Final = {"io_parameters.load": 4, "io_parameters.gather": 4, "io_parameters.scatter": 5}

@@ -1,15 +1,28 @@
-"""Taps and checks dispatches by the flags ``--tap`` and ``--check_finite``."""
+"""Taps, checks and profiles dispatches by flags.
+
+Those are ``--tap``, ``--check_finite``, ``--profile``, ``--device_profiling_*`` and
+``--print_device_statistics``.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.errors import InvalidArgumentError, NonFiniteError, UnavailableError, pass_interruption
+from jitree.base.cancel_scopes import deadline
+from jitree.errors import (
+    InvalidArgumentError,
+    NonFiniteError,
+    UnavailableError,
+    UnimplementedError,
+    is_interruption,
+    pass_interruption,
+)
 from jitree.hal.buffer import BufferView
 from jitree.tools.flags import ParsedFlags
 
@@ -18,8 +31,12 @@ if TYPE_CHECKING:
     from jitree.base.elements import Bytes
     from jitree.hal.buffer import Buffer
     from jitree.hal.device import Device
+    from jitree.hal.profiling import Measurement
     from jitree.hal.stepwise import Extent
+    from jitree.observe.profile import Profile
     from jitree.observe.taps import Taps
+    from jitree.tools.calling import ConfinedCall, PreparedCall
+    from jitree.tools.values import HostValue
 
 _STATS: Final = "stats"
 _WHOLE: Final = ("npz", "safetensors")
@@ -100,3 +117,158 @@ def require_finite(session: Session, results: Sequence[Any]) -> None:
 def _read(device: Device, buffer: Buffer, extent: Extent) -> Bytes:
     address, length = extent
     return device.read_buffer(buffer.subspan(address - buffer.address, length))
+
+
+_MODES: Final = (
+    "queue-events", "host-execution", "device-queue-events", "dispatch-events", "executable-metadata",
+)  # fmt: skip
+_OTHER_MODES: Final = (
+    "memory-events", "device-metrics", "command-region-events", "counters", "counter-ranges",
+    "executable-traces",
+)  # fmt: skip
+_COMMAND: Final = ("function", "command_index", "physical_device")
+_UNKNOWN: Final = ("command_buffer", "queue")
+_SHOWN: Final = 10
+
+
+def wants_device_profile(flags: ParsedFlags) -> bool:
+    return bool(flags.text("device_profiling_mode") or flags.boolean("print_device_statistics"))
+
+
+def is_profiled(flags: ParsedFlags) -> bool:
+    return bool(flags.text("profile")) or wants_device_profile(flags)
+
+
+def check_flags(flags: ParsedFlags) -> None:
+    """INVALID_ARGUMENT for flags that do not go together, UNIMPLEMENTED for what is not measured."""
+    output, wanted = flags.text("device_profiling_output"), flags.text("device_profiling_mode")
+    for mode in filter(None, wanted.split(",")):
+        if mode in _OTHER_MODES:
+            raise UnimplementedError(
+                f"flag 'device_profiling_mode': '{mode}' is not measured; {', '.join(_MODES)} are"
+            )
+        if mode not in _MODES:
+            raise InvalidArgumentError(
+                f"unsupported profiling data family '{mode}'; expected {', '.join(_MODES)}"
+            )
+    if wanted and not output:
+        raise InvalidArgumentError("--device_profiling_mode requires --device_profiling_output")
+    if output and not wanted:
+        raise InvalidArgumentError("--device_profiling_output requires --device_profiling_mode")
+    if _is_filtered(flags) and not is_profiled(flags):
+        raise InvalidArgumentError(
+            "--device_profiling_filter_* requires --device_profiling_mode, --print_device_statistics or "
+            "--profile"
+        )
+    if output and flags.boolean("print_device_statistics"):
+        raise InvalidArgumentError(
+            "--print_device_statistics cannot be combined with --device_profiling_output; use --profile"
+        )
+    for name in _UNKNOWN:
+        if flags.integer(f"device_profiling_filter_{name}") != -1:
+            raise UnimplementedError(
+                f"flag 'device_profiling_filter_{name}': commands are chosen by {', '.join(_COMMAND)}"
+            )
+
+
+def _is_filtered(flags: ParsedFlags) -> bool:
+    numbers = (flags.integer(f"device_profiling_filter_{name}") for name in (*_COMMAND[1:], *_UNKNOWN))
+    return bool(flags.text("device_profiling_filter_function")) or any(number != -1 for number in numbers)
+
+
+def refuse_profiles(flags: ParsedFlags) -> None:
+    """UNIMPLEMENTED where each test has a session for itself."""
+    check_flags(flags)
+    if is_profiled(flags):
+        raise UnimplementedError("tests are not profiled; profile one of them with `jitree run --function=`")
+
+
+def warm_up(
+    session: Session, prepared: PreparedCall | ConfinedCall, flags: ParsedFlags
+) -> list[HostValue] | None:
+    """Makes the calls before the one that is profiled: the first imports, loads and packs what later ones
+    find. The results of the first, since later ones are other calls of a program with state; None without
+    one. What fails here fails once more where it is profiled."""
+    calls = flags.integer("profile_warmup")
+    if calls < 0:
+        raise InvalidArgumentError(f"flag 'profile_warmup': {calls} is less than 0")
+    if not calls or not is_profiled(flags):
+        return None
+    wait_for_compiled_code(session)
+    first = None
+    try:
+        for _ in range(calls):
+            with deadline(flags.number("timeout")):
+                called = prepared.call()
+                first = prepared.to_host(called) if first is None else first
+    except Exception as error:
+        if is_interruption(error):
+            raise
+    return first
+
+
+def wait_for_compiled_code(session: Session) -> None:
+    """Measurements are of compiled code, not of what runs until that is built. Without a compiler they are of
+    what there is, which is said."""
+    from jitree.api.load_order import wait_for_hal
+
+    try:
+        if session.tier == "auto":
+            from jitree.api.calls.native import RECIPE
+            from jitree.codegen import image
+            from jitree.dispatch.fast import LOOP
+
+            image.wait(LOOP)
+            image.wait(RECIPE)
+        wait_for_hal()
+    except UnavailableError as error:
+        print(f"jitree: measuring without compiled code: {error}", file=sys.stderr)
+
+
+@contextmanager
+def profiling(session: Session, flags: ParsedFlags) -> Iterator[None]:
+    """Profiles what is called inside as the flags want it; also a call that fails."""
+    if not is_profiled(flags):
+        yield
+        return
+    paths = [path for path in (flags.text("profile"), flags.text("device_profiling_output")) if path]
+    profile = session.profile()
+    try:
+        yield
+    finally:
+        profile.stop()
+        _show(profile, session.devices, paths, flags)
+
+
+def _show(profile: Profile, devices: tuple[Device, ...], paths: list[str], flags: ParsedFlags) -> None:
+    _filter(profile, devices, flags)
+    for path in paths:
+        profile.save(path)
+    if flags.text("profile"):
+        sys.stderr.write(f"{profile.rows.first(_SHOWN)}\n")
+    if flags.boolean("print_device_statistics"):
+        sys.stderr.write(f"\nDevice statistics:\n{profile.table()}\n{profile.table('device operation')}\n")
+
+
+def _filter(profile: Profile, devices: tuple[Device, ...], flags: ParsedFlags) -> None:
+    pattern = flags.text("device_profiling_filter_function") or "*"
+    index = flags.integer("device_profiling_filter_command_index")
+    ordinal = flags.integer("device_profiling_filter_physical_device")
+
+    names: set[str] = set()
+
+    def is_chosen(device: Device, command: Measurement) -> bool:
+        names.add(command.name)
+        return (
+            fnmatchcase(command.name, pattern)
+            and index in (-1, command.row)
+            and ordinal in (-1, devices.index(device))
+        )
+
+    profile.restrict(is_chosen)
+    if names and not profile.rows:
+        from jitree.observe.taps import near
+
+        sys.stderr.write(
+            f"--device_profiling_filter_*: no command is meant; names near it: {near(pattern, names)}\n"
+        )

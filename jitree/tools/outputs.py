@@ -23,7 +23,7 @@ from jitree.errors import (
     UnimplementedError,
     pass_interruption,
 )
-from jitree.tools import host_values as hv
+from jitree.tools import values as hv
 from jitree.types import BY_NAME, is_packed
 
 _ARCHIVE: Final = ".npz"

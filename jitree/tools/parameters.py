@@ -21,8 +21,8 @@ from jitree.errors import (
 )
 from jitree.params import Mode, ParameterEntry, ParameterProvider, TensorType, open_providers, splat_entry
 from jitree.params.entry import PATTERN_LENGTHS
-from jitree.params.index import nearest, scope_text
 from jitree.params.irpa import plan, write
+from jitree.params.provider import nearest, scope_text
 from jitree.tools.element_parsing import find_element_type, parse_elements, split_elements
 from jitree.tools.flags import ParsedFlags, command, flag_set, run_subcommand
 from jitree.types import ElementType, is_packed

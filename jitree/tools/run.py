@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Final
 from jitree.base.cancel_scopes import deadline
 from jitree.errors import error_context
 from jitree.tools import devices, outputs
-from jitree.tools import host_values as hv
+from jitree.tools import values as hv
 from jitree.tools.flags import ParsedFlags, command, flag_set
-from jitree.tools.observe_flags import looking_into, require_finite
+from jitree.tools.observe_flags import looking_into, profiling, require_finite, warm_up
 from jitree.tools.outputs import write_outputs
-from jitree.tools.profiling import profiling, warm_up
 from jitree.tools.program import OpenedProgram, find_function, open_program
-from jitree.tools.value_files import ValueFiles
-from jitree.tools.values import of_kind, parse_value, parse_values
+from jitree.tools.values import ValueFiles, of_kind, parse_value, parse_values
 
 if TYPE_CHECKING:
     from jitree.api.function import Function

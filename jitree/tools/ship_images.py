@@ -22,7 +22,7 @@ from jitree.codegen.image.compile import Target
 from jitree.codegen.image.flat import encode, hashed, key_of
 from jitree.codegen.image.generated import Generated
 from jitree.tools import build_stamp
-from jitree.tools.cache_warm import own_recipes
+from jitree.tools.cache import own_recipes
 
 COMMAND: Final = "python -m jitree.tools.ship_images"
 TABLES: Final = ("jitree.vmfb.superinstructions", "jitree.dispatch.plain.generate_shapes")

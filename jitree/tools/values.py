@@ -1,11 +1,16 @@
-"""Parses the values of ``--input=`` and ``--expected_output=``.
+"""Parses values of the command line, also from files, into plain host data.
 
     value     := scalar | tensor | "&" tensor | file | "(null)" | "(ignored)"
     tensor    := {dim "x"} type ["=" contents]
     contents  := "" | elements | ("@" | "+") path
     file      := ("@" | "+" | "*") path                # numpy arrays
 
-Whether a text is a scalar or a tensor is chosen by the parameter it is for, not by the text.
+Whether a text is a scalar or a tensor is chosen by the parameter it is for, not by the text. Files are raw
+bytes, numpy arrays in sequence, and numpy archives.
+
+``run`` makes device values of parsed inputs and host values of results; everything between text and these
+classes needs no module and no device. (Records of the command line are NamedTuples where a start pays for
+making the class: a frozen dataclass takes five times as long.)
 """
 
 from __future__ import annotations
@@ -13,11 +18,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+from numpy.lib.npyio import NpzFile
 
+from jitree import errors
 from jitree.base import elements
+from jitree.base.elements import Bytes
+from jitree.base.elements import HostTensor as HostTensor
 from jitree.errors import (
     InvalidArgumentError,
     OutOfRangeError,
@@ -25,10 +36,233 @@ from jitree.errors import (
     error_context,
     pass_interruption,
 )
+from jitree.params.numpy_files import DAMAGE, UNKNOWN, read_array
 from jitree.tools import element_parsing
-from jitree.tools import host_values as hv
-from jitree.tools.value_files import ValueFiles, is_numpy_file
-from jitree.types import BY_NAME, CLASS_OPAQUE, ELEMENT_TYPES, ElementType, format_shaped_type, is_packed
+from jitree.types import (
+    BY_NAME,
+    CLASS_OPAQUE,
+    ELEMENT_TYPES,
+    ElementType,
+    element_type,
+    format_shaped_type,
+    is_packed,
+)
+
+
+class Scalar(NamedTuple):
+    type_name: str
+    """``i32``, ``i64``, ``f32`` or ``f64``."""
+    value: int | float
+
+
+class Null:
+    """A null reference."""
+
+    __slots__ = ()
+
+
+class Ignored:
+    """``(ignored)``: a null input, or an expected value that any result satisfies."""
+
+    __slots__ = ()
+
+
+class HostBuffer(NamedTuple):
+    """Bytes without shape: a ``hal.buffer`` or a ``vm.buffer``."""
+
+    type_name: str
+    data: Bytes
+
+
+class HostList(NamedTuple):
+    """A ``vm.list``."""
+
+    items: tuple[HostValue, ...]
+
+
+class Opaque(NamedTuple):
+    """A reference of a type without contents that could be shown."""
+
+    type_name: str
+
+
+HostValue = Scalar | Null | Ignored | HostTensor | HostBuffer | HostList | Opaque
+
+NULL: Final = Null()
+IGNORED: Final = Ignored()
+
+
+def python_value(value: HostValue) -> Any:
+    """An argument that is no object of this process: an array, a number or None."""
+    match value:
+        case Scalar():
+            return value.value
+        case HostTensor():
+            if value.element_type.bits % 8:
+                return value.values.astype(value.element_type.dtype).reshape(value.shape)
+            return np.ascontiguousarray(value.data).view(value.element_type.dtype).reshape(value.shape)
+        case Null() | Ignored():
+            return None
+    raise InvalidArgumentError(
+        "only tensors and numbers can be given to programs that are compared or run in a separate process"
+    )
+
+
+def to_bytes(array: npt.NDArray[Any]) -> Bytes:
+    """The bytes of an array in row-major order; shares memory where the array is contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+START: Final = "@"
+REMAINING: Final = "*"
+
+
+def is_numpy_file(path: str) -> bool:
+    """Whether a path names arrays with their shapes and types, or one of an archive."""
+    return path.endswith((".npy", ".npz")) or ".npz:" in path
+
+
+class ValueFiles:
+    """The files of one command, kept open so that ``+`` continues where the last read of a file ended."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, BinaryIO] = {}
+
+    def __enter__(self) -> ValueFiles:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for file in self._open.values():
+            file.close()
+
+    def _at(self, mode: str, path: str) -> BinaryIO:
+        file = self._open.get(path)
+        if file is None:
+            try:
+                file = open(path, "rb")
+            except FileNotFoundError:
+                raise errors.NotFoundError(f"unable to open file `{path}`: it does not exist") from None
+            except OSError as error:
+                errors.pass_interruption(error)
+                raise errors.UnavailableError(f"unable to open file `{path}`: {error.strerror}") from None
+            self._open[path] = file
+        if mode == START:
+            file.seek(0)
+        return file
+
+    def read_bytes(self, mode: str, path: str, length: int) -> elements.Bytes:
+        """``length`` bytes from the start of a file (``@``) or from where the last read ended (``+``)."""
+        raw = self._at(mode, path).read(length)
+        if len(raw) < length:
+            raise errors.OutOfRangeError(f"end-of-file: `{path}` has {len(raw)} of the {length} bytes wanted")
+        return np.frombuffer(raw, np.uint8)
+
+    def read_arrays(self, mode: str, path: str) -> list[HostTensor]:
+        """The array a value like ``@f.npy`` names; ``*f.npy`` and ``@f.npz`` may name several."""
+        archive, separator, key = path.partition(".npz:")
+        if separator:
+            return [self._archive_array(f"{archive}.npz", key)]
+        if path.endswith(".npz"):
+            return self._archive_arrays(path)
+        if not path.endswith(".npy"):
+            raise errors.UnimplementedError(
+                f"only numpy (.npy, .npz) files carry a shape and type; give them: `4x2xf32=@{path}`"
+            )
+        file = self._at(mode, path)
+        if mode != REMAINING:
+            return [array_tensor(_read_array(file, path))]
+        tensors = []
+        while not _at_end(file):
+            tensors.append(array_tensor(_read_array(file, path)))
+        return tensors
+
+    def _archive_arrays(self, path: str) -> list[HostTensor]:
+        with _open_archive(path) as archive:
+            if not archive.files:
+                raise errors.OutOfRangeError(f"end-of-file: no array in `{path}`")
+            return [_member(archive, name) for name in archive.files]
+
+    def _archive_array(self, path: str, key: str) -> HostTensor:
+        with _open_archive(path) as archive:
+            if key not in archive.files:
+                raise errors.NotFoundError(f"no array `{key}` in `{path}`; it has {', '.join(archive.files)}")
+            return _member(archive, key)
+
+
+@contextmanager
+def _open_archive(path: str) -> Iterator[NpzFile]:
+    """The archive; INVALID_ARGUMENT for what is none, or damaged where it is read."""
+    if not Path(path).is_file():
+        raise errors.NotFoundError(f"unable to open file `{path}`: it does not exist")
+    with _reading(path, "archive"), open(path, "rb") as file, NpzFile(file, allow_pickle=False) as archive:
+        yield archive
+
+
+@contextmanager
+def _reading(path: str, what: str) -> Iterator[None]:
+    """INVALID_ARGUMENT for what numpy cannot read, RESOURCE_EXHAUSTED for what does not fit in memory."""
+    try:
+        with np.errstate(all="ignore"):  # sizes that do not fit 64 bits
+            yield
+    except errors.StatusError:
+        raise
+    except (*DAMAGE, *UNKNOWN) as error:
+        errors.pass_interruption(error)
+        raise errors.InvalidArgumentError(f"`{path}` is not a numpy {what}: {error}") from None
+    except MemoryError as error:
+        errors.pass_interruption(error)
+        raise errors.ResourceExhaustedError(f"`{path}` does not fit in memory: {error}") from None
+
+
+def _member(archive: NpzFile, name: str) -> HostTensor:
+    opened, file = archive.zip, f"{name}.npy"
+    assert opened is not None, "it is open"
+    with opened.open(file if file in opened.namelist() else name) as stream:
+        is_array = stream.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX
+        stream.seek(0)
+        if not is_array:
+            raise ValueError(f"`{name}` in it is no array")
+        return array_tensor(read_array(stream))
+
+
+def _at_end(file: BinaryIO) -> bool:
+    position = file.tell()
+    ended = not file.read(1)
+    file.seek(position)
+    return ended
+
+
+def _read_array(file: BinaryIO, path: str) -> npt.NDArray[Any]:
+    if _at_end(file):
+        raise errors.OutOfRangeError(f"end-of-file: no further array in `{path}`")
+    with _reading(path, "array file"):
+        return read_array(file)
+
+
+def array_tensor(array: npt.NDArray[Any]) -> HostTensor:
+    """A tensor of an array's contents; signed integers stay signed, as numpy files say."""
+    row = _array_element_type(array.dtype)
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return HostTensor(row, tuple(array.shape), to_bytes(native))
+
+
+def _array_element_type(dtype: np.dtype[Any]) -> ElementType:
+    bits = dtype.itemsize * 8
+    match dtype.kind:
+        case "b":
+            return BY_NAME["i1"]
+        case "i":
+            return BY_NAME[f"si{bits}"]
+        case "u":
+            return BY_NAME[f"ui{bits}"]
+        case "f" if bits <= 64:
+            return BY_NAME[f"f{bits}"]
+        case "c" if bits <= 128:
+            return BY_NAME[f"cf{bits}"]
+        case "V" if dtype.fields is None and 0 < bits <= 248:
+            return element_type(bits)
+    raise errors.UnimplementedError(f"arrays of dtype {dtype} have no element type")
+
 
 SCALAR_TYPES: Final = {"i": "i32", "I": "i64", "f": "f32", "F": "f64"} | {
     row.name: row.name for row in ELEMENT_TYPES if elements.is_float(row) and row.bits < 32
@@ -41,13 +275,13 @@ _OPAQUE_SCALAR: Final = re.compile(r"\*[0-9]+\s*(=|$)")
 _MAX_DIMENSION: Final = (1 << 63) - 1
 
 
-def parse_values(texts: Sequence[str], kinds: Sequence[str], files: ValueFiles) -> list[hv.HostValue]:
+def parse_values(texts: Sequence[str], kinds: Sequence[str], files: ValueFiles) -> list[HostValue]:
     """The values for parameters of the given kinds, in order.
 
     One text may yield several values (``*arrays.npy``). Fewer values than parameters are returned as
     they are; more are INVALID_ARGUMENT. Contexts name the text.
     """
-    values: list[hv.HostValue] = []
+    values: list[HostValue] = []
     for text in texts:
         with error_context("parsing function inputs"), error_context(f"parsing input `{text}`"):
             kind = kinds[len(values)] if len(values) < len(kinds) else None
@@ -63,53 +297,53 @@ def parse_values(texts: Sequence[str], kinds: Sequence[str], files: ValueFiles) 
     return values
 
 
-def _as_input(value: hv.HostValue, kind: str) -> hv.HostValue:
+def _as_input(value: HostValue, kind: str) -> HostValue:
     """``(null)`` and ``(ignored)`` are 0 for a scalar parameter and a null reference for the others."""
-    if not isinstance(value, hv.Null | hv.Ignored):
+    if not isinstance(value, Null | Ignored):
         return of_kind(value, kind)
     if kind not in SCALAR_TYPES:
-        return hv.NULL
-    return hv.Scalar(SCALAR_TYPES[kind], 0 if kind in "iI" else 0.0)
+        return NULL
+    return Scalar(SCALAR_TYPES[kind], 0 if kind in "iI" else 0.0)
 
 
-def of_kind(value: hv.HostValue, kind: str) -> hv.HostValue:
+def of_kind(value: HostValue, kind: str) -> HostValue:
     """An array of rank 0, which is how files hold scalars, as the scalar that it is for a scalar kind."""
-    if kind not in SCALAR_TYPES or not isinstance(value, hv.HostTensor):
+    if kind not in SCALAR_TYPES or not isinstance(value, HostTensor):
         return value
     row = BY_NAME[SCALAR_TYPES[kind]]
     if value.shape or not _interchangeable(value.element_type, row):
         raise InvalidArgumentError(
             f"the parameter is a scalar {row.name}, the file holds a {value.shaped_type} array"
         )
-    return hv.Scalar(row.name, value.data.view(row.dtype)[0].item())
+    return Scalar(row.name, value.data.view(row.dtype)[0].item())
 
 
-def parse_value(text: str, kind: str, files: ValueFiles) -> list[hv.HostValue]:
+def parse_value(text: str, kind: str, files: ValueFiles) -> list[HostValue]:
     """What one text gives a parameter of a kind (see SCALAR_TYPES); several only for files."""
     text = text.strip()
     if not text:
         raise InvalidArgumentError("no value specified for input")
     if text == "(null)":
-        return [hv.NULL]
+        return [NULL]
     if text == "(ignored)":
-        return [hv.IGNORED]
+        return [IGNORED]
     if text[0] in "@+*" and not _OPAQUE_SCALAR.match(text):
         return list(files.read_arrays(text[0], text[1:].strip()))
     if kind in SCALAR_TYPES:
         return [_parse_scalar(text, SCALAR_TYPES[kind])]
     if text[0] == "&":
-        return [hv.HostBuffer("hal.buffer", parse_tensor(text[1:], files).data)]
+        return [HostBuffer("hal.buffer", parse_tensor(text[1:], files).data)]
     return [parse_tensor(text, files)]
 
 
-def _parse_scalar(text: str, type_name: str) -> hv.Scalar:
+def _parse_scalar(text: str, type_name: str) -> Scalar:
     if elements.is_float(BY_NAME[type_name]):
         value = element_parsing.parse_elements([_single_number(text, type_name)], BY_NAME[type_name])
-        return hv.Scalar(type_name, float(value[0]))
+        return Scalar(type_name, float(value[0]))
     bits = int(type_name[1:])
     low, high = element_parsing.integer_range(BY_NAME[type_name])
     number = element_parsing.parse_integer(_single_number(text, type_name), low, high)
-    return hv.Scalar(type_name, number - (1 << bits) if number >= 1 << (bits - 1) else number)
+    return Scalar(type_name, number - (1 << bits) if number >= 1 << (bits - 1) else number)
 
 
 def _single_number(text: str, type_name: str) -> str:
@@ -124,7 +358,7 @@ def _single_number(text: str, type_name: str) -> str:
     )
 
 
-def parse_tensor(text: str, files: ValueFiles) -> hv.HostTensor:
+def parse_tensor(text: str, files: ValueFiles) -> HostTensor:
     """A tensor from ``4x2xf32=…``."""
     shaped_type, separator, contents = text.partition("=")
     if not separator and "x" not in shaped_type and not _is_element_type(shaped_type.strip()):
@@ -135,7 +369,7 @@ def parse_tensor(text: str, files: ValueFiles) -> hv.HostTensor:
     contents = contents.strip()
     if contents[:1] in ("@", "+"):
         return _read_contents(contents[0], contents[1:].strip(), shape, row, files)
-    return hv.HostTensor(row, shape, parse_contents(contents, shape, row))
+    return HostTensor(row, shape, parse_contents(contents, shape, row))
 
 
 def _is_element_type(name: str) -> bool:
@@ -179,7 +413,7 @@ def parse_contents(contents: str, shape: tuple[int, ...], row: ElementType) -> e
     with _memory_for(length):
         if len(items) < count:
             items = np.repeat(items, count)
-        return elements.pack_integers(items, row) if is_packed(row) else hv.to_bytes(items)
+        return elements.pack_integers(items, row) if is_packed(row) else to_bytes(items)
 
 
 def _zeros(length: int) -> elements.Bytes:
@@ -199,9 +433,9 @@ def _memory_for(length: int) -> Iterator[None]:
 
 def _read_contents(
     mode: str, path: str, shape: tuple[int, ...], row: ElementType, files: ValueFiles
-) -> hv.HostTensor:
+) -> HostTensor:
     if not is_numpy_file(path):
-        return hv.HostTensor(row, shape, files.read_bytes(mode, path, row.byte_length(shape)))
+        return HostTensor(row, shape, files.read_bytes(mode, path, row.byte_length(shape)))
     array, *others = files.read_arrays(mode, path)
     if others:
         raise InvalidArgumentError(f"`{path}` holds {len(others) + 1} arrays; name one: `@{path}:<key>`")
@@ -210,7 +444,7 @@ def _read_contents(
         raise InvalidArgumentError(
             f"`{path}` holds a {array.shaped_type} array, not {format_shaped_type(shape, row)}"
         )
-    return hv.HostTensor(row, shape, array.data)
+    return HostTensor(row, shape, array.data)
 
 
 def _interchangeable(stored: ElementType, wanted: ElementType) -> bool:

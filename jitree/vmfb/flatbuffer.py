@@ -1,4 +1,4 @@
-"""Verified reading of a FlatBuffer.
+"""Verifies a FlatBuffer, as a whole and while it is read.
 
 The accessors of the flatbuffers package trust every offset in the file; here each step (vtable, field,
 offset, vector, string) is checked against the buffer when it is taken, so that a damaged file ends in one
@@ -8,21 +8,23 @@ which also makes this several times faster than unpacking each field.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import numpy as np
 
 from jitree.base.memory import address_of
 from jitree.errors import InvalidArgumentError
 from jitree.vmfb.native.code import compiled, interpreted
-from jitree.vmfb.native.layout import COLUMN_READER
+from jitree.vmfb.native.layout import COLUMN_READER, FINDING, VERIFIER
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 _INPUTS = COLUMN_READER.word("texts")
 _TABLE_COST = 8
-_SHARING = 8
+_SHARING: Final = 8
+"""Offsets may point anywhere forward, so a small file can describe a huge tree by sharing its parts. Writers
+share little; what is looked at may exceed the file by this factor."""
 
 
 class FlatBuffer:
@@ -217,7 +219,7 @@ def wanted(*columns: tuple[int, int, int, int]) -> npt.NDArray[np.int32]:
 
 
 def columns_of(parent: Table, slot: int, columns: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-    """Of the tables of a vector, in a FlatBuffer that has been verified as a whole (``verify.py``), a row for
+    """Of the tables of a vector, in a FlatBuffer that has been verified as a whole, a row for
     each column that is wanted; no tables when the field is absent."""
     first, count = parent.vector(slot, 4) or (0, 0)
     values = np.zeros((len(columns), count), np.int64)
@@ -229,3 +231,66 @@ def columns_of(parent: Table, slot: int, columns: npt.NDArray[np.int32]) -> npt.
     if not (compiled() or interpreted()).read_columns(address_of(record)):
         buffer.fail(first, "what has been verified has changed since")
     return values
+
+
+_SLACK: Final = 4096
+_MOST_FINDINGS: Final = 1000
+_WHAT: Final = (
+    "table header out of range or unaligned",
+    "vtable offset out of range or unaligned",
+    "vtable size out of range or unaligned",
+    "table size out of range",
+    "table out of range",
+    "field out of range or unaligned",
+    "null offset",
+    "vector header out of range or unaligned",
+    "vector out of range",
+    "string not zero terminated",
+    "a union and its type do not belong together",
+    "more content than the file can hold: its parts overlap",
+)
+"""What is wrong, by the number that machine code gives (FOUND_*)."""
+
+
+def require_whole(flatbuffer: memoryview) -> None:
+    """INVALID_ARGUMENT if any table is damaged, also one that is never read."""
+    found = _findings(flatbuffer, 1)
+    if len(found):
+        raise InvalidArgumentError(f"FlatBuffer verification failed: {_text(found[0])}")
+
+
+def table_findings(flatbuffer: memoryview) -> list[str]:
+    """All that is wrong with the tables of a file."""
+    found = [_text(finding) for finding in _findings(flatbuffer, _MOST_FINDINGS)]
+    if len(found) == _MOST_FINDINGS:
+        found.append(f"there may be more than these {_MOST_FINDINGS} faults in tables")
+    return found
+
+
+def _findings(flatbuffer: memoryview, most: int) -> list[list[int]]:
+    """The fields of FINDING records."""
+    code = compiled() or interpreted()
+    content = np.frombuffer(flatbuffer, np.uint8)
+    findings = np.zeros((most, FINDING.size // 8), np.int64)
+    record = np.zeros(VERIFIER.size // 8, np.int64)
+    values = {
+        "data": address_of(content),
+        "length": len(content),
+        "tables": code.tables,
+        "budget": _SHARING * len(content) + _SLACK,
+        "findings": address_of(findings),
+        "most": most,
+    }
+    for name, value in values.items():
+        record[VERIFIER.word(name)] = value
+    count = code.verify(address_of(record))
+    return findings.view(np.int32)[:count].tolist()  # type: ignore[no-any-return]
+
+
+def _text(finding: list[int]) -> str:
+    from jitree.vmfb.tables import TABLES as NAMED
+
+    what, table, slot, place = (finding[FINDING.offsets[name] // 4] for name in FINDING.offsets)
+    name, fields = list(NAMED.items())[table]
+    where = next((f"{name}.{field}" for number, field, _ in fields if number == slot), name)
+    return f"{_WHAT[what]} (at byte {place}, {where})"

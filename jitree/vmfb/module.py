@@ -23,7 +23,7 @@ from jitree.vmfb.cconv import (
     parse,
     register_counts,
 )
-from jitree.vmfb.flatbuffer import FlatBuffer, Table, columns_of, wanted
+from jitree.vmfb.flatbuffer import FlatBuffer, Table, columns_of, require_whole, wanted
 from jitree.vmfb.native.layout import (
     COLUMN_ALIKE,
     COLUMN_COUNT,
@@ -50,7 +50,6 @@ from jitree.vmfb.schema import (
     RodataSegment,
     Rows,
 )
-from jitree.vmfb.verify import require_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,7 +24,7 @@ from jitree.hal.groups import rendezvous
 from jitree.modules.hal import pacing
 from jitree.params import files
 from jitree.regs import buffer
-from jitree.tools import value_files, values
+from jitree.tools import values
 from jitree.vmfb import archive
 from tests.tools.command import ECHO
 
@@ -113,7 +113,7 @@ def test_where_files_of_tools_and_of_the_cache_are_read(
 ) -> None:
     with pytest.raises(Late), values._memory_for(8):
         alarm()
-    with pytest.raises(Late), value_files._reading("a.npy", "array"):
+    with pytest.raises(Late), values._reading("a.npy", "array"):
         alarm()
     with monkeypatch.context() as patch, pytest.raises(Late):
         patch.setattr(private_files, "opened", alarm)

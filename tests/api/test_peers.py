@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jitree
-from jitree.compare.peers import local_arrays
+from jitree.compare.peers.callables import traced
 from jitree.compare.peers.onnx_models import GraphValue, outputs_of, values_of, with_outputs
+from jitree.compare.sides import Shower
 from jitree.errors import InvalidArgumentError, NotFoundError, UnavailableError
-from jitree.observe.external_tensors import Shower
 from tests.api import onnx_files
 from tests.api.test_differences import CHAIN, ELEMENTS, MATMUL, SOFTMAX, X, weights
 from tests.tools.command import jitree as command
@@ -118,11 +118,11 @@ def test_lines_that_assign_and_change_arrays() -> None:
         return found if text else inner(kind(4))
 
     outer = sys.gettrace()
-    result = local_arrays.shown(work, lambda name, value: seen.append((name.split(" ")[0], float(value[0]))))
+    result = traced(work, lambda name, value: seen.append((name.split(" ")[0], float(value[0]))))
     assert result.tolist() == [7.0] * 4 and sys.gettrace() is outer
     assert seen == [("b", 2.0), ("b", 4.0), ("c", 4.0), ("found", 7.0)]
     with pytest.raises(ZeroDivisionError):
-        local_arrays.shown(lambda: 1 // 0, lambda name, value: None)
+        traced(lambda: 1 // 0, lambda name, value: None)
     assert sys.gettrace() is outer
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from jitree import Session
 from jitree.codegen import image
 from jitree.codegen.image import shipped
-from jitree.tools.cache_warm import own_recipes
+from jitree.tools.cache import own_recipes
 from tests.dispatch.loop_function import use_the_function
 from tests.dispatch.semantics_reference import edge_columns
 from tests.dispatch.test_semantics import COMPARED, by_loop, valid

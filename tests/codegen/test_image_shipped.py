@@ -25,7 +25,7 @@ from jitree.dispatch.native import prelude
 from jitree.dispatch.native.prelude import BASE
 from jitree.loaders.vmvx import kernels as vmvx_kernels
 from jitree.tools import build_stamp, ship_images
-from jitree.tools.cache_warm import own_recipes
+from jitree.tools.cache import own_recipes
 from tests.loaders.samples import sample
 
 _ROOT = Path(__file__).parents[2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import jitree.compat.iree_runtime as rt
+from jitree.compat.iree_runtime.names import FACES
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DATA = ROOT / "tests" / "data" / "releases"
@@ -119,6 +121,9 @@ def test_every_name_can_be_imported() -> None:
 
     for name in _binding.__all__:
         assert getattr(_binding, name) is not None
+    for face, table in FACES.items():
+        module = importlib.import_module(f"{rt.__name__}.{face}")
+        assert module is getattr(rt, face) and sorted(" ".join(table.values()).split()) == module.__all__
     with pytest.raises(AttributeError, match="nothing"):
         rt.nothing  # noqa: B018
 
@@ -159,6 +164,7 @@ def test_importing_it_imports_nothing_else() -> None:
         [sys.executable, "-c", LIGHT.format(package=rt.__name__)],
         capture_output=True, text=True, timeout=120, cwd=ROOT, check=True,
     )  # fmt: skip
-    names = ["jitree.compat", rt.__name__, f"{rt.__name__}.names"]
+    faces = [f"{rt.__name__}.{name}" for name in FACES]
+    names = ["jitree.compat", rt.__name__, f"{rt.__name__}.names", *faces]
     heavy = [name for name in ast.literal_eval(done.stdout) if not name.startswith("importlib")]
     assert set(heavy) <= {*names, "types"}

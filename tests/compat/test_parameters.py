@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import jitree.compat.iree_runtime as rt
-from jitree.compat.iree_runtime.abi import Abi
-from jitree.compat.iree_runtime.function import ArgumentError
+from jitree.compat.iree_runtime.function import Abi, ArgumentError
 
 
 def saved(path: Path) -> rt.ParameterIndex:

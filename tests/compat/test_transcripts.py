@@ -8,7 +8,7 @@ from operator import attrgetter
 import pytest
 
 import jitree.compat.iree_runtime as rt
-from jitree.compat.iree_runtime import flags
+from jitree.compat.iree_runtime import hal
 from jitree.compat.iree_runtime.names import SUBMODULES
 from tests.compat import signatures
 from tests.compat.transcript import FOLDER, Group, read, run
@@ -22,7 +22,7 @@ GROUPS = [
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_calls_come_to_what_is_recorded(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flags, "_given", [])
+    monkeypatch.setattr(hal, "_given", [])
     different = []
     for place, found in run(group, rt):
         step = group.steps[place]

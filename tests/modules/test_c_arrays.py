@@ -31,8 +31,8 @@ from jitree.errors import (
     UnimplementedError,
 )
 from jitree.hal.buffer import Allocation, Buffer, BufferView
-from jitree.modules.native_library import hal_layout, hal_objects
-from jitree.modules.native_library.instance import destructor
+from jitree.modules.native_library import hal_objects, layout
+from jitree.modules.native_library.interface import destructor
 from jitree.modules.native_library.machine_code import machine_code
 from jitree.regs.buffer import VmBuffer
 from tests.assembler import Assembler
@@ -263,7 +263,7 @@ def test_interrupted_callbacks() -> None:
     """An allocation gives no address, a query says that nothing is possible, the end of an object is done all
     the same. The caller gets the interrupt."""
     objects = hal_objects.HalObjects(lambda name, destroy: 1)
-    parameters = hal_layout.BufferParameters()
+    parameters = layout.BufferParameters()
     out = ctypes.c_void_p(0)
     place, wanted = ctypes.addressof(out), ctypes.addressof(parameters)
     ended: list[int] = []

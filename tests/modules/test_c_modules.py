@@ -24,7 +24,7 @@ from jitree.errors import (
     UnimplementedError,
 )
 from jitree.hal.fence import Fence
-from jitree.modules.native_library import instance
+from jitree.modules.native_library import interface
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.list import VmList
 from tests.assembler import Assembler
@@ -264,13 +264,13 @@ def test_a_module_ends_while_types_are_read(
     circle.append(circle)
     del ending, circle
     collected: list[int] = []
-    read = instance.type_name
+    read = interface.type_name
 
     def collect(address: int) -> str:
         collected.append(gc.collect())
         return read(address)
 
-    monkeypatch.setattr(instance, "type_name", collect)
+    monkeypatch.setattr(interface, "type_name", collect)
     session.load_native(counter, start="5")
     assert any(collected)
     assert call(session, "counter.next") == 5

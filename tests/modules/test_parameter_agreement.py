@@ -14,7 +14,7 @@ import pytest
 
 from jitree import Session
 from jitree.errors import InvalidArgumentError, OutOfRangeError
-from jitree.modules.io_parameters.kernel_names import named
+from jitree.modules.io_parameters.agreement import named
 from jitree.params import open_providers, splat_entry
 from jitree.params.irpa import plan, write
 from jitree.params.provider import array_entry

@@ -11,7 +11,7 @@ import jitree
 from jitree.base import cancel_scopes
 from jitree.codegen import image
 from jitree.errors import CancelledError, DeadlineExceededError, ResourceExhaustedError, StatusError
-from jitree.modules.vmvx import elementwise, long_products, native
+from jitree.modules.vmvx import elementwise, kernels, long_products
 from jitree.modules.vmvx.kernels import NAMES, in_python
 from jitree.modules.vmvx.operands import call
 from jitree.regs.buffer import VmBuffer
@@ -40,12 +40,12 @@ def operands(m: int, n: int, k: int, tile_m: int, tile_n: int, tile_k: int, flag
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("most", [128, 300, 1 << 20])
 def test_parts_give_the_same_bits(shape: tuple[int, ...], most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    image.wait(native.RECIPE)
+    image.wait(kernels.RECIPE)
     kernel = in_python()["mmt4d", CCONV]
     for limit in ("MOST_COMPILED", "MOST_IN_PYTHON"):
         whole, parted = operands(*shape), operands(*shape)
         if limit == "MOST_COMPILED":
-            long_products._by_machine_code(native.address("mmt4d", CCONV)(), CCONV)(whole)  # type: ignore[misc]
+            long_products._by_machine_code(kernels.address("mmt4d", CCONV)(), CCONV)(whole)  # type: ignore[misc]
             monkeypatch.setattr(long_products, "MOST_COMPILED", most)
         else:
             assert kernel(*whole) == 0
@@ -65,9 +65,9 @@ def test_machine_code_gets_whole_entries(monkeypatch: pytest.MonkeyPatch) -> Non
         sizes.append(size)
         return zeroed(size)
 
-    image.wait(native.RECIPE)
+    image.wait(kernels.RECIPE)
     monkeypatch.setattr(long_products, "zeroed", noted)
-    long_products._by_machine_code(native.address("mmt4d", CCONV)(), CCONV)(operands(*SHAPES[0]))  # type: ignore[misc]
+    long_products._by_machine_code(kernels.address("mmt4d", CCONV)(), CCONV)(operands(*SHAPES[0]))  # type: ignore[misc]
     assert sizes == 3 * [ENTRY.size]
 
 
@@ -114,9 +114,9 @@ def test_rows_that_all_are_the_same_end_in_time(tier: str) -> None:
 def test_pieces_of_elements_give_the_same_bits(
     name: str, sizes: tuple[int, int], compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    image.wait(native.RECIPE)
+    image.wait(kernels.RECIPE)
     if not compiled:
-        monkeypatch.setattr(native, "address", lambda name, cconv: None)
+        monkeypatch.setattr(kernels, "address", lambda name, cconv: None)
     cconv = next(cconv for known, cconv in NAMES if known == name)
     stride = sizes[1] + 2
     length = 4 * (sizes[0] * stride + 5)

@@ -18,7 +18,7 @@ from jitree.dispatch.context import Context
 from jitree.dispatch.host_export import HostExport
 from jitree.dispatch.host_module import HostModule
 from jitree.errors import StatusError
-from jitree.modules.vmvx import VmvxModule, native
+from jitree.modules.vmvx import VmvxModule, kernels
 from jitree.modules.vmvx.kernels import BINARY_CCONV, COMPILED, UNARY_CCONV
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.layout import ENTRY, KIND_BUFFER, STATE
@@ -76,7 +76,7 @@ class Frame:
 
     def call(self, name: str, cconv: str) -> int:
         function = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 4)(
-            image.wait(native.RECIPE).addresses[native.symbol_of(name, cconv)]
+            image.wait(kernels.RECIPE).addresses[kernels.symbol_of(name, cconv)]
         )
         blocks = (self.state, self.values, self.refs, self.words)
         status: int = function(*(part.ctypes.data for part in blocks))

@@ -17,7 +17,7 @@ from jitree.api.load_order import explain_incompatible
 from jitree.base import cancel_scopes
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import CancelledError, DeadlineExceededError, ResourceExhaustedError, StatusError
-from jitree.modules.io_parameters.kernel_names import KERNEL, operation, words_of
+from jitree.modules.io_parameters.agreement import KERNEL, operation, words_of
 from jitree.modules.io_parameters.uses import find_uses
 from jitree.vmfb import debug
 from jitree.vmfb.debug import DebugDatabase
@@ -106,7 +106,7 @@ def test_a_location_of_many_that_are_of_as_many(monkeypatch: pytest.MonkeyPatch)
 def test_names_of_kernels_in_long_words(text: str) -> None:
     """Each of them takes a second and not hours."""
     code = (
-        "import sys\nfrom jitree.modules.io_parameters.kernel_names import KERNEL\n"
+        "import sys\nfrom jitree.modules.io_parameters.agreement import KERNEL\n"
         "print(len(KERNEL.findall(sys.stdin.read())))"
     )
     done = subprocess.run(

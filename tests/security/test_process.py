@@ -36,7 +36,7 @@ from jitree.errors import (
     StatusError,
     UnimplementedError,
 )
-from jitree.hal.guarded import GUARD, GuardedAllocator
+from jitree.hal.heap import GUARD, GuardedAllocator
 from tests.security.native_mutants import Campaign
 from tests.security.programs import NATIVE, PROGRAM, VMVX
 

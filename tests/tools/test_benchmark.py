@@ -11,7 +11,7 @@ import pytest
 from jitree.dispatch.context import Context
 from jitree.dispatch.invocation import Invoker
 from jitree.errors import StatusError
-from jitree.tools import benchmark, benchmark_measure
+from jitree.tools import benchmark, benchmark_report
 from tests.api.direct import needs_machine_code
 from tests.assembler import Assembler
 from tests.tools.command import ECHO, PROGRAMS
@@ -187,13 +187,13 @@ def test_preparing_machine_code_is_not_measured(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settled: list[bool] = []
-    run = benchmark_measure._run
+    run = benchmark_report._run
 
     def looked(call_batch: Any, count: int) -> tuple[float, float]:
         settled.append(call_batch.func.is_settled)
         return run(call_batch, count)
 
-    monkeypatch.setattr(benchmark_measure, "_run", looked)
+    monkeypatch.setattr(benchmark_report, "_run", looked)
     code, _, _ = outcome(capsys, "--tier=fast", *TWO[:-1], "--benchmark_min_time=0s")
     assert code == 0 and settled == [True]
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from jitree.errors import AbortedError, StatusError
-from jitree.tools.benchmark_measure import Benchmark, Duration, MeasuringPlan, measure, parse_duration
+from jitree.tools.benchmark_report import Benchmark, Duration, MeasuringPlan, measure, parse_duration
 
 
 class Call:

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from jitree.tools.benchmark_measure import machine_context, machine_header
 from jitree.tools.benchmark_report import (
     BenchmarkRow,
     ReportLayout,
@@ -15,6 +14,8 @@ from jitree.tools.benchmark_report import (
     csv_report,
     human_number,
     json_report,
+    machine_context,
+    machine_header,
     time_text,
 )
 

@@ -13,9 +13,9 @@ from jitree.codegen import image
 from jitree.codegen.image import cache, contents
 from jitree.codegen.image.flat import FlatImage, Recipe
 from jitree.errors import InvalidArgumentError
+from jitree.tools import cache as cache_command
 from jitree.tools import cache as cache_pack
 from jitree.tools import cache as command
-from jitree.tools import cache_warm
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_built_images_are_kept_within_the_bound(folder: Path, monkeypatch: pytes
 
 def test_warm(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     sample = Recipe("sample", "a sample", "tests.codegen.image_texts:texts", 1.0)
-    monkeypatch.setattr(cache_warm, "batches", lambda paths: [image.provider(sample)])
+    monkeypatch.setattr(cache_command, "batches", lambda paths: [image.provider(sample)])
     assert printed(capsys, "warm").startswith("a sample: built in ")
     assert printed(capsys, "warm") == "a sample: ready\n"
 

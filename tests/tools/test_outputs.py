@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from jitree.errors import StatusError
-from jitree.tools import host_values as hv
+from jitree.tools import values as hv
 from jitree.tools.outputs import write_outputs
-from jitree.tools.value_files import ValueFiles, array_tensor
-from jitree.tools.values import parse_value
+from jitree.tools.values import ValueFiles, array_tensor, parse_value
 from jitree.types import is_packed
 
 

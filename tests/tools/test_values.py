@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 
 from jitree.base import elements
 from jitree.errors import StatusCode, StatusError
-from jitree.tools import host_values as hv
+from jitree.tools import values as hv
 from jitree.tools.element_parsing import integer_range
 from jitree.tools.outputs import value_text
-from jitree.tools.value_files import ValueFiles, array_tensor
-from jitree.tools.values import parse_value, parse_values
+from jitree.tools.values import ValueFiles, array_tensor, parse_value, parse_values
 from jitree.types import BY_NAME, ELEMENT_TYPES, format_shaped_type
 
 GOLDENS = json.loads((Path(__file__).parent / "goldens.json").read_text())

@@ -10,7 +10,7 @@ import pytest
 
 from jitree.codegen import image
 from jitree.errors import InvalidArgumentError, StatusError
-from jitree.vmfb import verify
+from jitree.vmfb import flatbuffer
 from jitree.vmfb.archive import Archive
 from jitree.vmfb.debug import DebugDatabase
 from jitree.vmfb.module import read_module
@@ -32,17 +32,17 @@ def machine_code() -> None:
 
 def findings(data: bytes | memoryview, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Of machine code, and of the same functions in Python."""
-    found = verify.table_findings(memoryview(data))
+    found = flatbuffer.table_findings(memoryview(data))
     with monkeypatch.context() as patch:
-        patch.setattr(verify, "compiled", lambda: None)
-        assert verify.table_findings(memoryview(data)) == found
+        patch.setattr(flatbuffer, "compiled", lambda: None)
+        assert flatbuffer.table_findings(memoryview(data)) == found
     return found
 
 
 @pytest.mark.parametrize("path", sorted(DATA.rglob("*.vmfb")), ids=lambda path: str(path.relative_to(DATA)))
 def test_damage_is_found_by_both_and_the_rest_is_right(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = Archive.open(path)
-    assert not verify.table_findings(archive.flatbuffer)
+    assert not flatbuffer.table_findings(archive.flatbuffer)
     if len(archive.flatbuffer) > LARGEST:
         pytest.skip("takes Python too long")
     source = random.Random(path.name)

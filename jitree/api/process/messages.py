@@ -32,8 +32,7 @@ from jitree.base.memory import mapped_file
 from jitree.base.records import NamedTuple
 from jitree.errors import DataLossError, ResourceExhaustedError, pass_interruption
 from jitree.params.entry import TensorType, splat_entry
-from jitree.params.index import ParameterIndex
-from jitree.params.provider import ParameterProvider, array_entry
+from jitree.params.provider import ParameterIndex, ParameterProvider, array_entry
 from jitree.types import BY_NAME, ElementType, element_type
 
 ALIGNMENT: Final = 64

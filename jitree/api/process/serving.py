@@ -27,12 +27,12 @@ from jitree.codegen import image
 from jitree.dispatch.fast import LOOP
 from jitree.dispatch.fast.engine import attach_library
 from jitree.errors import ResourceExhaustedError, StatusError, UnimplementedError
-from jitree.hal.guarded import GUARD, GuardedAllocator
+from jitree.hal.heap import GUARD, GuardedAllocator
 from jitree.hal.local.executor import RECIPE as EXECUTOR
 from jitree.loaders.environment import host_cpu_data
 from jitree.loaders.vmvx.kernels import SPANS
 from jitree.modules.hal.native import RECIPE as HAL
-from jitree.modules.vmvx.native import RECIPE as VMVX
+from jitree.modules.vmvx.kernels import RECIPE as VMVX
 from jitree.regs.machine import Machine
 from jitree.vmfb.native.code import RECIPE as LOAD
 from jitree.vmfb.words import FUSED

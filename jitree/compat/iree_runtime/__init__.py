@@ -1,4 +1,4 @@
-"""iree.runtime's names, on jitree: what was written for that runtime runs unchanged.
+"""Runs programs that were written for iree.runtime, by its names.
 
 ``import jitree.compat.iree_runtime as rt`` takes the place of ``import iree.runtime as rt``. A name is
 looked up when it is first used (:mod:`jitree.compat.iree_runtime.names`).
@@ -6,9 +6,10 @@ looked up when it is first used (:mod:`jitree.compat.iree_runtime.names`).
 
 from __future__ import annotations
 
+import importlib
 import os
 
-from jitree.compat.iree_runtime.names import BINDING, SUBMODULES, TOP, finder
+from jitree.compat.iree_runtime.names import BINDING, SUBMODULES, TOP, add_faces, finder
 
 _names, __getattr__ = finder(__name__, BINDING, TOP)
 __all__ = [*_names, *SUBMODULES]
@@ -19,5 +20,6 @@ def __dir__() -> list[str]:
     return __all__
 
 
+add_faces()
 if os.environ.get("IREE_PY_RUNTIME_FLAGS"):
-    __getattr__("flags")._load_default_flags_from_env()
+    importlib.import_module("jitree.compat.iree_runtime.hal").parse_default_flags()

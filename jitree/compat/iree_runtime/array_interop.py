@@ -13,8 +13,12 @@ from jitree.api.array import Array
 from jitree.api.calls.transfers import ImplicitTransfer, as_operand
 from jitree.compat.iree_runtime.arguments import anything, of, takes
 from jitree.compat.iree_runtime.buffers import HalBufferView
-from jitree.compat.iree_runtime.dtypes import map_dtype_to_hal_element_type
-from jitree.compat.iree_runtime.enumerations import BufferUsage, HalElementType, MemoryType
+from jitree.compat.iree_runtime.dtypes import (
+    BufferUsage,
+    HalElementType,
+    MemoryType,
+    map_dtype_to_hal_element_type,
+)
 from jitree.compat.iree_runtime.hal import HalDevice, a_device
 from jitree.errors import InvalidArgumentError, memory_errors, own_error, pass_interruption
 from jitree.hal.buffer import BufferView

@@ -1,4 +1,4 @@
-"""Measuring functions by ``jitree benchmark``, which another process runs."""
+"""Measures functions by ``jitree benchmark``, in another process."""
 
 from __future__ import annotations
 

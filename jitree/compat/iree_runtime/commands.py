@@ -1,18 +1,31 @@
-"""Command buffers of copies and fills."""
+"""Command buffers, and futures of asyncio that semaphores settle."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.compat.iree_runtime.arguments import flag, memory, of, optional, size, takes
+from jitree.compat.iree_runtime.arguments import (
+    Reference,
+    anything,
+    flag,
+    memory,
+    of,
+    optional,
+    size,
+    something,
+    takes,
+)
+from jitree.compat.iree_runtime.fences import HalSemaphore
 from jitree.compat.iree_runtime.hal import HalDevice, a_device
-from jitree.compat.iree_runtime.references import Reference
-from jitree.errors import FailedPreconditionError, InvalidArgumentError
+from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import CommandBuffer, CommandBufferMode, CommandCategory
 from jitree.hal.enums import WHOLE_BUFFER
+from jitree.hal.semaphore import Semaphore
 
 if TYPE_CHECKING:
+    import asyncio
+
     from jitree.compat.iree_runtime.buffers import HalBuffer
 
 _BARRIER_STAGES: Final = 0x1F
@@ -98,3 +111,39 @@ class HalCommandBuffer(Reference):
     def _require_begun(self) -> None:
         if not self._begun:
             raise FailedPreconditionError("command buffer is not in a recording state; call begin()")
+
+
+class HalDeviceLoopBridge:
+    """Futures of an event loop that are done when a semaphore reaches a value."""
+
+    @takes(a_device, something)
+    def __init__(self, device: HalDevice, loop: asyncio.AbstractEventLoop) -> None:
+        self._device = device
+        self._loop = loop
+        self._is_stopped = False
+
+    @takes(of(Semaphore), size, anything)
+    def on_semaphore(self, semaphore: HalSemaphore, payload: int, value: Any) -> asyncio.Future[Any]:
+        """A future whose result is ``value``. It fails with the semaphore."""
+        if self._is_stopped:
+            raise RuntimeError("the bridge has been stopped")
+        future: asyncio.Future[Any] = self._loop.create_future()
+
+        def settle(failure: StatusError | None) -> None:
+            if future.done():
+                return
+            if failure is None:
+                future.set_result(value)
+            else:
+                future.set_exception(failure)
+
+        def reached(failure: StatusError | None) -> None:
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(settle, failure)
+
+        semaphore.raw.on_reached(payload, reached)
+        return future
+
+    def stop(self) -> None:
+        """No more futures are made; those that are open stay so until their semaphores are signalled."""
+        self._is_stopped = True

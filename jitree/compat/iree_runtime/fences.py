@@ -1,4 +1,7 @@
-"""Semaphores and fences. Times are nanoseconds; a deadline is a time of :func:`time.time_ns`."""
+"""Semaphores and fences.
+
+Times are nanoseconds; a deadline is a time of :func:`time.time_ns`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jitree.base.arguments import shown
 from jitree.compat.iree_runtime.arguments import (
     Kind,
+    Reference,
     a,
     i64,
     integer,
@@ -19,11 +23,10 @@ from jitree.compat.iree_runtime.arguments import (
     takes,
     text,
 )
-from jitree.compat.iree_runtime.enumerations import (
+from jitree.compat.iree_runtime.dtypes import (
     ExternalTimepointType,
     SemaphoreCompatibility,
 )
-from jitree.compat.iree_runtime.references import Reference
 from jitree.errors import (
     InvalidArgumentError,
     ResourceExhaustedError,

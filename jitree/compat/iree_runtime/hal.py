@@ -1,8 +1,10 @@
-"""Drivers, devices and allocators."""
+"""Drivers, devices and allocators, and the flags that they are made with."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +15,7 @@ from jitree.base import dlpack
 from jitree.base.dlpack_names import NAME, VERSIONED_NAME
 from jitree.base.elements import pack_integers
 from jitree.compat.iree_runtime.arguments import (
+    Reference,
     a,
     array,
     bits,
@@ -29,9 +32,7 @@ from jitree.compat.iree_runtime.arguments import (
 from jitree.compat.iree_runtime.buffers import HalBuffer, HalBufferView
 from jitree.compat.iree_runtime.dtypes import map_dtype_to_hal_element_type
 from jitree.compat.iree_runtime.fences import HalSemaphore, fence_of
-from jitree.compat.iree_runtime.flags import device_parameters
-from jitree.compat.iree_runtime.references import Reference
-from jitree.errors import InvalidArgumentError, UnimplementedError
+from jitree.errors import InvalidArgumentError, UnimplementedError, pass_interruption
 from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.command_buffer import CommandBuffer
 from jitree.hal.device import Device
@@ -39,6 +40,50 @@ from jitree.hal.driver import DEFAULT_OPTIONS, Driver
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.hal.heap import host_memory_type
 from jitree.types import is_packed
+
+FUNCTION_INPUT_VALIDATION: Final = True
+"""Calls always check their arguments."""
+_VARIABLE: Final = "IREE_PY_RUNTIME_FLAGS"
+_given: list[str] = []
+
+
+def parse_flags(*flags: str) -> None:
+    """Reads flags of ``iree-run-module``, for devices that are made later. ValueError for unknown ones."""
+    from jitree.tools import run
+    from jitree.tools.flags import parse_flags as parse
+
+    for given in [text(each) for each in flags]:
+        name = given.lstrip("-").partition("=")[0]
+        if given.startswith("-") and run.FLAGS.find(name) is None:
+            raise InvalidArgumentError(
+                f"flag '{name}' not recognized; `jitree run --help` lists those there are"
+            )
+    parse([*_given, *flags], run.FLAGS)
+    _given.extend(flags)
+
+
+def device_parameters(driver: str) -> Mapping[str, str]:
+    """What the flags say of devices of a driver."""
+    if not _given or driver != "local-task":
+        return {}
+    from jitree.tools import run
+    from jitree.tools.flags import parse_flags as parse
+    from jitree.tools.program import task_parameters
+
+    return task_parameters(parse(_given, run.FLAGS))
+
+
+def parse_default_flags() -> None:
+    """Reads the flags that the environment gives."""
+    given = os.environ.get(_VARIABLE, "")
+    try:
+        parse_flags(*shlex.split(given))
+    except ValueError as error:
+        pass_interruption(error)
+        raise RuntimeError(
+            f"parsing flags of the environment variable {_VARIABLE}='{given}': {error}"
+        ) from error
+
 
 _ANY: Final = -1
 _STAGING: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)

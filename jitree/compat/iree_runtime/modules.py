@@ -1,4 +1,4 @@
-"""The modules that programs import: ``hal``, ``io_parameters`` and those written in Python."""
+"""The modules that programs import: ``hal``, ``io_parameters``, and those in Python."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.compat.iree_runtime.arguments import a, optional, something, takes, text
+from jitree.compat.iree_runtime.arguments import VmRef, a, optional, raw_of, something, takes, text
 from jitree.compat.iree_runtime.buffers import HalBufferView
 from jitree.compat.iree_runtime.hal import HalDevice, a_device
-from jitree.compat.iree_runtime.references import VmRef, raw_of
 from jitree.compat.iree_runtime.vm import PythonModule, VmInstance, VmModule
 from jitree.dispatch.host_export import HostExport
 from jitree.errors import (
@@ -26,7 +25,11 @@ from jitree.modules.hal.module import write_to_stderr
 from jitree.vmfb.cconv import parse
 
 if TYPE_CHECKING:
-    from jitree.compat.iree_runtime.parameters import ParameterProvider
+    from jitree.compat.iree_runtime.io import ParameterProvider
+
+TraceKey = str
+HalModuleBufferViewTraceCallback = Callable[[TraceKey, list[HalBufferView]], None]
+"""Gets the tensors that a program traces."""
 
 
 def _callable(value: Any) -> Any:
@@ -84,7 +87,7 @@ def create_hal_module(
 
 def create_io_parameters_module(instance: VmInstance, *providers: ParameterProvider) -> VmModule:
     """The module ``io_parameters``; it is to be registered before those that import from it."""
-    from jitree.compat.iree_runtime.parameters import ParameterProvider
+    from jitree.compat.iree_runtime.io import ParameterProvider
 
     a(VmInstance)(instance)
     for provider in providers:

@@ -1,4 +1,7 @@
-"""Texts to numbers and back, by the package ``tokenizers`` (extra ``compat``), for files in its format."""
+"""Turns texts into numbers and back, by the package ``tokenizers``.
+
+It is the extra ``compat``; files are in its format.
+"""
 
 from __future__ import annotations
 

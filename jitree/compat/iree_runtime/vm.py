@@ -27,8 +27,8 @@ from jitree.compat.iree_runtime.arguments import (
     takes,
     text,
 )
-from jitree.compat.iree_runtime.enumerations import Linkage
-from jitree.compat.iree_runtime.variants import VmVariantList
+from jitree.compat.iree_runtime.buffers import VmVariantList
+from jitree.compat.iree_runtime.dtypes import Linkage
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.host_module import HostModule
 from jitree.errors import (

@@ -1,5 +1,7 @@
-"""What a handler is, and how it reads references. What running programs most often leave to Python: calls,
-returns, new buffers, the way out to the host."""
+"""Executes calls, branches, failure, new buffers and the way out to the host.
+
+Says what a handler is, and how it reads references.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from functools import partial
 from operator import attrgetter
 from typing import Final, TypeVar
 
-from jitree.dispatch.engine import AGAIN
-from jitree.errors import InvalidArgumentError, NotFoundError
+from jitree.dispatch.engine import AGAIN, YIELD
+from jitree.errors import InternalError, InvalidArgumentError, NotFoundError, status_error
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.machine import STOP, Machine
 from jitree.regs.records import FunctionRecord
@@ -185,6 +187,81 @@ def host_exit(machine: Machine, pc: int) -> int:
     return STOP
 
 
+def move(machine: Machine, tag: int, source: int, destination: int) -> None:
+    """Copies one register to another of its bank; TAG_REF_MOVE nulls the source."""
+    if tag == TAG_VALUE32:
+        machine.i32[destination] = machine.i32[source]
+    elif tag == TAG_VALUE64:
+        machine.i64[destination >> 1] = machine.i64[source >> 1]
+    elif source != destination:
+        handle = machine.refs[source]
+        if tag == TAG_REF_MOVE:
+            machine.refs[source] = 0
+        else:
+            machine.table.retain(handle)
+        machine.set_ref(destination, handle)
+
+
+def _moves(machine: Machine, word: int) -> None:
+    """A remap list: one after the other, not at once."""
+    code = machine.code
+    for at in range(word + 1, word + 1 + 3 * code[word], 3):
+        move(machine, code[at], code[at + 1], code[at + 2])
+
+
+def br(machine: Machine, pc: int) -> int:
+    _moves(machine, pc + 2)
+    return pc + machine.code[pc + 1]
+
+
+def br_bare(machine: Machine, pc: int) -> int:
+    return pc + machine.code[pc + 1]
+
+
+def cond_br(machine: Machine, pc: int) -> int:
+    code = machine.code
+    return pc + (code[pc + 2] if machine.i32[code[pc + 1]] else code[pc + 3])
+
+
+def br_table(machine: Machine, pc: int) -> int:
+    code = machine.code
+    index = machine.i32[code[pc + 1]]
+    return pc + (code[pc + 4 + index] if 0 <= index < code[pc + 3] else code[pc + 2])
+
+
+def yield_(machine: Machine, pc: int) -> int:
+    _moves(machine, pc + 2)
+    machine.pc = pc
+    machine.resume_pc = pc + machine.code[pc + 1]
+    machine.pending = YIELD
+    return STOP
+
+
+def fail(machine: Machine, pc: int) -> int:
+    """Status 0 does not fail: execution goes on in the next block of the file."""
+    code = machine.code
+    status = machine.i32[code[pc + 1]]
+    if status:
+        raise status_error(status, machine.module.program.string(code[pc + 2]))
+    if not code[pc + 3]:
+        raise InternalError("fail with status OK at the end of the function: there is no block to go on with")
+    return pc + code[pc + 3]
+
+
+def trace(machine: Machine, pc: int) -> int:
+    """``trace`` and ``print`` say nothing; references they are given to keep are dropped."""
+    code = machine.code
+    end = pc + 3 + 2 * code[pc + 2]
+    for at in range(pc + 3, end, 2):
+        if code[at] == TAG_REF_MOVE:
+            machine.set_ref(code[at + 1], 0)
+    return end
+
+
+def block(machine: Machine, pc: int) -> int:
+    return pc + 1
+
+
 HANDLERS: Final[dict[str, Handler]] = {
     "call.internal": call_internal,
     "call.import": call_import,
@@ -192,4 +269,15 @@ HANDLERS: Final[dict[str, Handler]] = {
     "import.resolved": import_resolved,
     "buffer.alloc": buffer_alloc,
     "host.exit": host_exit,
+    "br": br,
+    "br.bare": br_bare,
+    "cond_br": cond_br,
+    "br_table": br_table,
+    "break": br,
+    "cond_break": cond_br,
+    "yield": yield_,
+    "fail": fail,
+    "trace": trace,
+    "print": trace,
+    "block": block,
 }

@@ -41,10 +41,6 @@ def find(opcode: int) -> Handler:
         from jitree.dispatch.plain import buffers
 
         return buffers.HANDLERS[name]
-    from jitree.dispatch.plain import control
-
-    if name in control.HANDLERS:
-        return control.HANDLERS[name]
     from jitree.dispatch.plain.table import BY_MNEMONIC
 
     return BY_MNEMONIC[name]

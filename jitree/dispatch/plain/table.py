@@ -9,7 +9,7 @@ import struct
 from operator import attrgetter
 from typing import Final
 
-from jitree.dispatch.plain import buffers, calls, control
+from jitree.dispatch.plain import buffers, calls
 from jitree.dispatch.plain.calls import BANKS, Handler
 from jitree.dispatch.plain.refs import LIST_HANDLERS, REF_HANDLERS
 from jitree.dispatch.plain.shapes import SHAPES
@@ -94,6 +94,6 @@ BY_MNEMONIC: Final[dict[str, Handler]] = {
     name: SHAPES[row.argument_types, row.result_type](row.function) for name, row in SEMANTICS.items()
 }
 for _handlers_of in (
-    VALUE_HANDLERS, REF_HANDLERS, buffers.HANDLERS, LIST_HANDLERS, control.HANDLERS, calls.HANDLERS,
+    VALUE_HANDLERS, REF_HANDLERS, buffers.HANDLERS, LIST_HANDLERS, calls.HANDLERS,
 ):  # fmt: skip
     BY_MNEMONIC.update(_handlers_of)

@@ -1,4 +1,4 @@
-"""Whether a parameter is what the program was compiled for.
+"""Checks that a parameter is what the program was compiled for.
 
 To a program a parameter is bytes: compiled modules say how many they take, and no more. So what an
 initialiser loads must have just as many. Of the element type there is one trace: compilers write those of the
@@ -8,9 +8,14 @@ without a trace (``update_dispatch_0_slow_memcpy``) may take anything: of its pr
 where the host reads elements. Tables that a kernel only looks numbers up in are not in its name: what has
 another number of elements than any operand may have is such a table.
 
-More is known of a parameter that only kernels bind whose names say what such an operand is
-(:mod:`jitree.modules.io_parameters.kernel_names`): it is one of those, whatever the rest of the program
-computes with. ``f_dispatch_0_elementwise_4_f32`` takes neither four i32 nor two f64, and
+Names of kernels say more. ``f_dispatch_0_elementwise_4_f32`` has one operation, whose operands all have the
+types that it names. ``f_dispatch_1_matmul_8x16x32_f32`` has one that sums over the last of its loops (here
+32), and maybe others that are fused with it and compute with its result: these have their operands in no
+name, but none of them goes along the last loop. ``_encoding_0_encode_32x16xf32_to_32x16xf32`` lays a tensor
+out anew.
+
+A parameter that only kernels bind whose names say what such an operand is must be one of those, whatever the
+rest of the program computes with. ``f_dispatch_0_elementwise_4_f32`` takes neither four i32 nor two f64, and
 ``f_dispatch_1_matmul_8x16x32_f32`` no i32 of shape 32x16: a cast would be another kernel's, unless the
 compiler was told not to compute constants beforehand. What cannot be told, and passes if the program has both
 types anywhere: tables that kernels look elements up in, operands of operations fused with another one, and
@@ -25,9 +30,11 @@ them as if they were others.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -35,16 +42,9 @@ import numpy as np
 
 from jitree.base.cancel_scopes import require_going_on
 from jitree.base.copying import ranges
+from jitree.base.records import NamedTuple
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import InvalidArgumentError
-from jitree.modules.io_parameters.kernel_names import (
-    KERNEL,
-    RootOperation,
-    is_size,
-    named,
-    operation,
-    words_of,
-)
 from jitree.modules.io_parameters.requests import ParameterRequest, StoredParameter, described, in_turn
 from jitree.types import BY_NAME, INTEGER_CLASSES, ElementType, element_type
 
@@ -53,12 +53,78 @@ if TYPE_CHECKING:
     from jitree.hal.executable import ExecutableLoader
     from jitree.modules.io_parameters.uses import ParameterUses
 
+KERNEL: Final = re.compile(r"((?<!\w)\w+_dispatch_\d+|_encoding_\d+)(?:_(\w+))?", re.ASCII)
+"""The names that have to do with one kernel begin alike: that of its executable has no types, and comes
+before the kernel's. It begins where a word does: of a long one not each letter is tried."""
+_MOST_DIGITS: Final = 18
+"""The most digits of a size that can be counted."""
+_ELEMENTWISE, _ENCODE = "elementwise", "encode"
+_SUMS: Final = {
+    "matmul", "matmul_transpose_a", "matmul_transpose_b", "batch_matmul", "batch_matmul_transpose_a",
+    "batch_matmul_transpose_b", "matvec", "vecmat", "batch_matvec", "batch_vecmat", "conv", "conv_1d_nwc_wcf",
+    "conv_2d_nhwc_hwcf", "conv_2d_nchw_fchw",
+}  # fmt: skip
+"""Operations whose loops are in a known order, those that they sum over last."""
+
+
+class RootOperation(NamedTuple):
+    """What a kernel's name says of its operands."""
+
+    kind: str
+    sizes: tuple[int, ...]
+    """Iterations of its loops; 0 for a loop whose size is not known."""
+    types: tuple[ElementType, ...]
+
+    def types_of(self, shape: Sequence[int] | None, length: int) -> frozenset[ElementType]:
+        """The types that an operand of so many bytes has, and of a shape if one is known; none if that cannot
+        be told."""
+        if self.kind not in _SUMS:
+            count = math.prod(self.sizes)
+            return frozenset(row for row in self.types if count * row.bits == 8 * length)
+        if shape is None or not self._is_summed(Counter(size for size in shape if size != 1)):
+            return frozenset()
+        types = frozenset(self.types[:-1] or self.types)  # the last one is that of the sums
+        return types if all(math.prod(shape) * row.bits == 8 * length for row in types) else frozenset()
+
+    def _is_summed(self, shape: Counter[int]) -> bool:
+        """Whether an operand goes along the last loop, whatever the others are."""
+        return shape <= Counter(self.sizes) and not shape <= Counter(self.sizes[:-1])
+
+
+def words_of(rest: str) -> list[str]:
+    return re.split("[_x]", rest)
+
+
+def operation(words: Sequence[str]) -> RootOperation | None:
+    """None for the name of a kernel that says nothing, or less."""
+    head = list(itertools.takewhile(lambda word: not is_size(word), words))
+    sizes = [0 if word == "D" else int(word) for word in itertools.takewhile(is_size, words[len(head) :])]
+    rest = words[len(head) + len(sizes) :]
+    kind = "_".join(head)
+    if kind == _ENCODE:
+        rest = rest[:1]
+    elif kind not in _SUMS and kind != _ELEMENTWISE:
+        return None
+    types = [BY_NAME.get(word) for word in rest]
+    if not types or None in types or not sizes or (kind not in _SUMS and 0 in sizes):
+        return None
+    return RootOperation(kind, tuple(sizes), tuple(row for row in types if row is not None))
+
+
+def named(name: str) -> RootOperation | None:
+    found = KERNEL.fullmatch(name)
+    return operation(words_of(found[2] or "")) if found else None
+
+
+def is_size(word: str) -> bool:
+    """Whether it is that of a loop; ``D`` for one that is not known."""
+    return (word.isdecimal() and len(word) <= _MOST_DIGITS) or word == "D"
+
+
 _DECLARATION: Final = "iree.abi.declaration"
 _KERNEL_BYTES: Final = re.compile(KERNEL.pattern.encode())
 _TENSOR: Final = re.compile(r"tensor<(?:[\d?]+x)*(\w+)")
 _FIXED_TENSOR: Final = re.compile(r"tensor<((?:\d+x)*)([a-zA-Z]\w*)>")
-_MOST_DIGITS: Final = 18
-"""The most digits of a size that can be counted."""
 _AS_BYTES: Final = "or pass its bytes by array.view(numpy.uint8) if they are what the program means"
 _BFLOAT16: Final = BY_NAME["bf16"]
 _FLOAT16: Final = BY_NAME["f16"], _BFLOAT16

@@ -1,34 +1,117 @@
-"""Objects of the HAL as C objects: those of programs for code in libraries, those of libraries for programs.
+"""Gives objects of the HAL to code in libraries as C objects, and takes theirs.
 
 An object of ours is a C structure and, in a table, the Python object, for as long as C code counts references
-to the structure. A buffer that code in a library made becomes a Python buffer, see :mod:`.library_buffers`.
+to the structure. A buffer that code in a library made becomes a Python buffer.
 """
 
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
 from jitree.base.c_allocator import allocate, allocator_address, free
 from jitree.base.callbacks import Callback, keep
-from jitree.base.finalizers import guard
+from jitree.base.finalizers import guard, uninterrupted
 from jitree.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
     OutOfRangeError,
     UnimplementedError,
     is_interruption,
 )
 from jitree.hal.allocator import Allocator as BufferAllocator
-from jitree.hal.buffer import Buffer, BufferView
+from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.device import Device
 from jitree.modules.hal.buffer_view import MAXIMUM_RANK
-from jitree.modules.native_library import hal_layout as layout
-from jitree.modules.native_library import library_buffers
-from jitree.modules.native_library.instance import destructor
-from jitree.modules.native_library.interface import code_of, read_memory
-from jitree.modules.native_library.layout import CAllocator, String
+from jitree.modules.native_library import layout
+from jitree.modules.native_library.interface import code_of, destructor, read_memory, take_status
+from jitree.modules.native_library.layout import DESTROY, CAllocator, String
 from jitree.modules.native_library.machine_code import machine_code
 from jitree.types import element_type
+
+ALIGNMENT: Final = 64
+"""The alignment of memory that kernels get."""
+READ_WRITE: Final = 3
+
+
+class LibraryBuffer:
+    """A count of a buffer that code in a library made."""
+
+    def __init__(self, pointer: int, library: object) -> None:
+        machine_code().add(pointer, 1)
+        self.pointer = pointer
+        self.library = library
+
+    def release(self) -> None:
+        release(self.pointer)
+
+
+def buffer_of(pointer: int, buffer: layout.HalBuffer, library: object) -> Buffer:
+    """Over the memory of a buffer that code in a library made."""
+    whole: layout.HalBuffer = read(layout.HalBuffer, buffer.allocated or 0)
+    functions = buffer.functions or 0
+    inside = buffer.byte_offset + buffer.byte_length <= whole.byte_length
+    if not inside or read_memory(functions, 8 * layout.BUFFER_FUNCTIONS) is None:
+        raise other_layout(f"a buffer of {buffer.byte_length} bytes")
+    places = (layout.Properties.from_address(pointer + offset) for offset in layout.PROPERTIES)
+    properties = next((place for place in places if place.plausible), None)
+    if properties is None:
+        raise other_layout("a buffer in memory that the host cannot see, or one")
+    map_range = (ctypes.c_void_p * layout.BUFFER_FUNCTIONS).from_address(functions)[layout.MAP] or 0
+    if read_memory(map_range, 1) is None:
+        raise other_layout("a buffer without a function that maps it, or one")
+    mapped = layout.Mapped()
+    failure = take_status(
+        layout.MAP_RANGE(map_range)(
+            pointer, layout.MAP_PERSISTENTLY, properties.allowed_access & READ_WRITE, buffer.byte_offset,
+            buffer.byte_length, mapped,
+        )
+    )  # fmt: skip
+    if failure is not None:
+        raise failure.with_context("mapping a buffer that the C module made")
+    address = mapped.contents.data or 0
+    if buffer.byte_length and (not address or address % ALIGNMENT):
+        raise InvalidArgumentError(
+            f"the C module gave a buffer at address {address:#x}; programs need memory that is aligned "
+            f"to {ALIGNMENT} bytes"
+        )
+    counted = LibraryBuffer(pointer, library)
+    return Buffer(Allocation(
+        address, buffer.byte_length, properties.memory_type, properties.allowed_usage,
+        properties.allowed_access, host_address=address, source=counted,
+        release=uninterrupted(counted.release),
+    ))  # fmt: skip
+
+
+def destroy(pointer: int) -> None:
+    """No ref of an object is left: its own code frees it. What has no code for that stays."""
+    functions = layout.Resource.from_address(pointer).functions or 0
+    code = read_memory(functions, ctypes.sizeof(ctypes.c_void_p))
+    if code is not None and read_memory(int.from_bytes(code, sys.byteorder), 1) is not None:
+        DESTROY(int.from_bytes(code, sys.byteorder))(pointer)
+
+
+def release(pointer: int) -> None:
+    """Gives a count of an object back that is no view."""
+    if machine_code().add(pointer, -1) == 1:
+        destroy(pointer)
+
+
+def read(structure: Any, pointer: int) -> Any:
+    """A structure where there is memory for it."""
+    if not pointer or pointer % 8 or read_memory(pointer, ctypes.sizeof(structure)) is None:
+        raise other_layout(f"an object at address {pointer:#x}")
+    return structure.from_address(pointer)
+
+
+def other_layout(what: str) -> FailedPreconditionError:
+    return FailedPreconditionError(
+        f"the C module gave {what}, which is not laid out as HAL objects of the releases {layout.RELEASES} "
+        "are; build it against one of these releases"
+    )
+
 
 _VIEW: Final = "hal.buffer_view"
 _BUFFER: Final = "hal.buffer"
@@ -50,7 +133,7 @@ class HalObjects:
         self._objects: dict[int, Any] = {}
         self._addresses: dict[int, int] = {}
         """Addresses of objects that have one structure for all, by the identity of the Python object."""
-        self._destructors = dict.fromkeys(_NAMES, library_buffers.destroy) | {BufferView: self._destroy_view}
+        self._destructors = dict.fromkeys(_NAMES, destroy) | {BufferView: self._destroy_view}
         self._types = {cls: add_type(name, self._destructors[cls]) for cls, name in _NAMES.items()}
         self._forget = destructor(self._gone)
         self._free_view = destructor(self._control, 4)
@@ -117,7 +200,7 @@ class HalObjects:
     def _give_buffer(self, buffer: Buffer) -> int:
         source = buffer.allocation.source
         whole = not buffer.byte_offset and buffer.byte_length == buffer.allocation.byte_length
-        if isinstance(source, library_buffers.LibraryBuffer) and whole:
+        if isinstance(source, LibraryBuffer) and whole:
             machine_code().add(source.pointer, 1)
             return source.pointer
         return self._shared(buffer, self._make_buffer)
@@ -201,9 +284,9 @@ class HalObjects:
         return known
 
     def _view(self, pointer: int, known: BufferView | None, library: object) -> BufferView:
-        view: layout.View = library_buffers.read(layout.View, pointer)
+        view: layout.View = read(layout.View, pointer)
         if view.rank > MAXIMUM_RANK or read_memory(pointer, ctypes.sizeof(view) + 8 * view.rank) is None:
-            raise library_buffers.other_layout(f"a view of rank {view.rank}")
+            raise other_layout(f"a view of rank {view.rank}")
         shape = tuple(_dimensions(pointer, view.rank))
         if known is not None and (known.shape, known.element_type, known.encoding) == (
             shape, view.element_type, view.encoding,
@@ -221,11 +304,11 @@ class HalObjects:
             if known is not None:
                 assert isinstance(known, Buffer)
                 return known
-            buffer: layout.HalBuffer = library_buffers.read(layout.HalBuffer, pointer)
+            buffer: layout.HalBuffer = read(layout.HalBuffer, pointer)
             base = self._objects.get(buffer.allocated)
         if isinstance(base, Buffer):
             return base.subspan(buffer.byte_offset, buffer.byte_length)
-        return library_buffers.buffer_of(pointer, buffer, library)
+        return buffer_of(pointer, buffer, library)
 
     # -- the end -----------------------------------------------------------------------------------------
 
@@ -239,7 +322,7 @@ class HalObjects:
             allocator = layout.OwnDevice.from_address(address).device_allocator if _is_device(value) else 0
             free(address)
         if allocator:
-            library_buffers.release(allocator)
+            release(allocator)
 
     def _destroy_view(self, address: int) -> None:
         """No ref of a view is left, of whatever origin."""
@@ -247,7 +330,7 @@ class HalObjects:
         place = ctypes.c_void_p(address)
         allocator = view.allocator
         if view.buffer:
-            library_buffers.release(view.buffer)
+            release(view.buffer)
         layout.CONTROL(allocator.control)(allocator.self, layout.FREE, None, ctypes.addressof(place))
 
     def _control(self, _: int, command: int, parameters: int, place: int) -> None:
@@ -263,7 +346,7 @@ class HalObjects:
     def _allocate_buffer(self, allocator: int, parameters: int, size: int, out: int) -> int:
         """Writes an address or a code."""
         wanted = layout.BufferParameters.from_address(parameters)
-        alignment = max(wanted.alignment, library_buffers.ALIGNMENT)
+        alignment = max(wanted.alignment, ALIGNMENT)
         buffer = self._objects[allocator].allocate(
             wanted.memory_type, wanted.usage, size & _WORD, alignment=alignment
         )

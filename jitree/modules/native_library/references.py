@@ -18,11 +18,10 @@ from jitree.base.finalizers import Finalizer, guard, uninterrupted
 from jitree.base.weak_sets import SharedWeakKeys
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.modules.hal.references import HAL_TYPES, type_name
-from jitree.modules.native_library import layout, library_buffers
+from jitree.modules.native_library import hal_objects, layout
 from jitree.modules.native_library.hal_objects import HalObjects
-from jitree.modules.native_library.instance import TypeInstance
-from jitree.modules.native_library.instance import type_name as name_of_descriptor
-from jitree.modules.native_library.interface import read_memory
+from jitree.modules.native_library.interface import TypeInstance, read_memory
+from jitree.modules.native_library.interface import type_name as name_of_descriptor
 from jitree.modules.native_library.machine_code import machine_code
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.ref_types import RefTypes
@@ -169,10 +168,10 @@ class References:
         """FAILED_PRECONDITION for bytes that are nowhere."""
         buffer = self._buffers.get(pointer)
         if buffer is None:
-            data = library_buffers.read(layout.CBuffer, pointer).data
+            data = hal_objects.read(layout.CBuffer, pointer).data
             ends = (0, data.size - 1) if data.size else ()
             if any(read_memory((data.data or 0) + at, 1) is None for at in ends):
-                raise library_buffers.other_layout(f"a !vm.buffer of {data.size} bytes")
+                raise hal_objects.other_layout(f"a !vm.buffer of {data.size} bytes")
             buffer = VmBuffer(data.size)
             ctypes.memmove(buffer.address, data.data, data.size)
         return buffer

@@ -1,13 +1,14 @@
-"""The functions of ``vmvx`` by name and calling convention."""
+"""Lists the functions of ``vmvx``, and the image of their machine code."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from types import FunctionType
 from typing import Any, Final
 
 from jitree.base.cancel_scopes import require_going_on
+from jitree.codegen import image
 from jitree.codegen.record import Words
 from jitree.modules.vmvx import elementwise, matmul, packing
 from jitree.modules.vmvx.elementwise import Element, Kernel
@@ -79,3 +80,22 @@ def compiled(instruction: Instructions, most: int) -> list[Kernel]:
     for (name, _), kernel in zip(COMPILED, made, strict=False):
         kernel.__name__ = name
     return [*made, *_SHARED, matmul.mmt4d(instruction("fma.f32"), instruction("fma.i32"), most)]
+
+
+RECIPE: Final = image.Recipe(
+    "vmvx", "the microkernels of module vmvx", "jitree.modules.vmvx.texts:generate", 1.0
+)
+
+
+def symbol_of(name: str, cconv: str) -> str:
+    return f"vmvx.{name}.{cconv}"
+
+
+def address(name: str, cconv: str) -> Callable[[], int] | None:
+    """Gives the address of a function's machine code, 0 while it is being built; None if it has none."""
+    return partial(_address, symbol_of(name, cconv)) if (name, cconv) in COMPILED else None
+
+
+def _address(symbol: str) -> int:
+    built = image.get(RECIPE)
+    return 0 if built is None else built.addresses[symbol]

@@ -11,7 +11,7 @@ import numpy as np
 
 from jitree.base.cancel_scopes import require_going_on
 from jitree.errors import ResourceExhaustedError
-from jitree.modules.vmvx import native
+from jitree.modules.vmvx import kernels
 from jitree.modules.vmvx.matmul import ACCUMULATE, MOST_COMPILED, MOST_IN_PYTHON
 from jitree.modules.vmvx.operands import MOST_ELEMENTS, OK
 from jitree.regs.access import Entry
@@ -27,7 +27,7 @@ def compute(name: str, kernel: Callable[..., int], cconv: str, arguments: Sequen
     if name == "mmt4d":
         _multiply(kernel, cconv, arguments)
         return
-    find = native.address(name, cconv)
+    find = kernels.address(name, cconv)
     address = 0 if find is None else find()
     call = _by_machine_code(address, cconv) if address else partial(_in_python, kernel)
     for part in pieces(arguments):
@@ -59,7 +59,7 @@ def pieces(arguments: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
 def _multiply(kernel: Callable[..., int], cconv: str, arguments: Sequence[Any]) -> None:
     """By machine code if it is too long for Python, too."""
     *_, m, n, k, tile_m, tile_n, tile_k, _ = arguments
-    find = native.address("mmt4d", cconv)
+    find = kernels.address("mmt4d", cconv)
     address = find() if find is not None and m * n * k * tile_m * tile_n * tile_k > MOST_COMPILED else 0
     if address:
         call = _by_machine_code(address, cconv)

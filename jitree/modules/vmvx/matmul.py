@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from jitree.codegen.record import Bytes, ElementMemory, Floats, Words
-from jitree.codegen.tiles import (
+from jitree.codegen.primitives import (
     DEPTH,
     SIDE,
     add_bytes,
@@ -17,6 +16,7 @@ from jitree.codegen.tiles import (
     integer_zeros,
     store_tile,
 )
+from jitree.codegen.record import Bytes, ElementMemory, Floats, Words
 from jitree.modules.vmvx.operands import FLAGS, LONG, OK, is_size, product, readable, writable
 from jitree.modules.vmvx.operands import SIZE as WRONG_SIZE
 from jitree.regs.access import Entry

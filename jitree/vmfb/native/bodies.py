@@ -11,7 +11,6 @@ from jitree.codegen.primitives import load8, load32, store8, store32
 from jitree.codegen.record import place_of
 from jitree.vmfb.instructions import IMPORT_BIT
 from jitree.vmfb.native.checking import read_columns, verify
-from jitree.vmfb.native.exits import add_edge, emit_branch, read_exit, read_target
 from jitree.vmfb.native.joining import fuse, join, words_so_far
 from jitree.vmfb.native.layout import (
     CONVENTION,
@@ -23,7 +22,18 @@ from jitree.vmfb.native.layout import (
     SPECIAL_NONE,
     TABLES,
 )
-from jitree.vmfb.native.operands import REFUSED, aligned, emit_register, list_end, read_operands, tag_at
+from jitree.vmfb.native.operands import (
+    REFUSED,
+    add_edge,
+    aligned,
+    emit_branch,
+    emit_register,
+    list_end,
+    read_exit,
+    read_operands,
+    read_target,
+    tag_at,
+)
 from jitree.vmfb.native.records import (
     Convention,
     Decoder,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import load32, store32
 from jitree.codegen.record import place_of
-from jitree.vmfb.native.exits import BARE, BR, MOVES_SIZE
 from jitree.vmfb.native.layout import COND_BR_KEYS, NODE, PART
+from jitree.vmfb.native.operands import BARE, BR, MOVES_SIZE
 from jitree.vmfb.native.records import (
     BlockRecord,
     Decoder,
