@@ -134,7 +134,7 @@ def test_processors_are_counted_in_one_place() -> None:
     found = {
         str(file.relative_to(package)) for file in package.rglob("*.py") if counting.search(file.read_text())
     }
-    assert found == {"base/available_resources.py", "tools/benchmark_measure.py"}
+    assert found == {"base/available_resources.py", "tools/benchmark_report.py"}
 
 
 @pytest.mark.parametrize(
