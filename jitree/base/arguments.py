@@ -1,4 +1,7 @@
-"""Arguments of public functions that are none: INVALID_ARGUMENT names the argument and what it got."""
+"""Checks arguments of public functions.
+
+INVALID_ARGUMENT names the argument and what it got.
+"""
 
 from __future__ import annotations
 

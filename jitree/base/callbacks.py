@@ -1,4 +1,6 @@
-"""C functions made of Python functions, which have failed until Python says that they have not.
+"""Makes C functions of Python functions.
+
+They have failed until Python says that they have not.
 
 ctypes has no way to pass on what a callback raises: it prints that, and the caller gets whatever is in a
 register. And Ctrl-C comes where code in Python begins, in front of any ``try`` that a callback has. So

@@ -1,4 +1,6 @@
-"""What Linux' ``perf`` calls machine code that lies in no file: JITREE_PERF asks for it.
+"""Lists machine code for Linux' ``perf``.
+
+JITREE_PERF asks for it: that code lies in no file.
 
 ``map``: ``/tmp/perf-PID.map``, a line for each function (``tools/perf/Documentation/jit-interface.txt`` of
 Linux). ``jitdump``: ``/tmp/jit-PID.dump``, with the code, which ``perf inject --jit`` takes up

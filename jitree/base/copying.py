@@ -1,4 +1,6 @@
-"""Much memory at once, in parts: between two of them a thread looks whether what it does is to end.
+"""Copies much memory in parts.
+
+Between two of them a thread looks whether what it does is to end.
 
 One copy by numpy may take seconds, in which neither Ctrl-C nor a deadline ends it.
 """

@@ -1,4 +1,6 @@
-"""What a processor of x86-64 says of itself, where the system does not (a sandbox without ``/proc``).
+"""Reads the features of an x86-64 processor from itself.
+
+For systems that do not say it (a sandbox without ``/proc``).
 
 The names are those of the flags line of ``/proc/cpuinfo``. What the system does not keep the registers of,
 programs cannot use: it is left out, as it is there.

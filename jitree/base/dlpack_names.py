@@ -1,4 +1,7 @@
-"""Names and numbers of DLPack: what calls need to know of it before there is an array to exchange."""
+"""Names and numbers of DLPack.
+
+Calls need them before there is an array to exchange.
+"""
 
 from __future__ import annotations
 

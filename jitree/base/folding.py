@@ -1,4 +1,6 @@
-"""Tracebacks that end at the line of the user that called, and go on where the user's code is called.
+"""Folds tracebacks to lines of the user.
+
+They end at the line of the user that called, and go on where the user's code is called.
 
 ``JITREE_TRACEBACK=full`` leaves them whole.
 """

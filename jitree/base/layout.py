@@ -1,4 +1,7 @@
-"""Records in memory that Python and machine code share: tables of fields, from which offsets follow."""
+"""Lays out records in memory that Python and machine code share.
+
+Offsets follow from tables of fields.
+"""
 
 from __future__ import annotations
 

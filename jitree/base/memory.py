@@ -1,5 +1,7 @@
-"""Memory of this process whose address never changes: pages with protections, for executables, code
-images and machine code snippets; and C functions whose last argument is fixed.
+"""Maps memory whose address never changes.
+
+Pages have protections; they are for executables, code images and machine code snippets. C functions whose
+last argument is fixed are here, too.
 
 A mapping starts without access, is made writable, filled, and then made read-only or executable. No page is
 ever writable and executable at the same time: :meth:`Mapping.protect` refuses it.

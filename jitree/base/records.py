@@ -1,4 +1,6 @@
-"""Named tuples, numbers with names, sets of named bits and protocols, whose classes are made quickly.
+"""Makes named tuples, enumerations, flags and protocols quickly.
+
+Classes of the standard library take longer to make.
 
 ``typing.NamedTuple`` and ``collections.namedtuple`` compile text for every class, a tenth of a millisecond a
 class or more, and every program would wait for that some sixty times; ``enum.IntEnum`` and ``enum.IntFlag``

@@ -1,4 +1,7 @@
-"""Memory that makes programs faster and that they can do without: it is given up where memory is short."""
+"""Gives up spare memory where memory is short.
+
+Spare memory makes programs faster, and they can do without it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The code of all files that a first result takes, and the calls after it, in one file.
+"""Imports a first result's files from one file.
+
+It has the code of all files that a first result takes, and the calls after it.
 
 Python finds, opens and checks each file of a package by itself, 60 us a file, and makes the names in each
 anew. So what it keeps of them in ``__pycache__`` stands there once more, together

@@ -1,4 +1,6 @@
-"""Sets and tables of objects as long as these live, for threads that look at all while others add some.
+"""Weak sets and tables that threads share.
+
+They hold objects as long as these live; threads look at all while others add some.
 
 Those of Python's ``weakref`` call Python code as an item dies. If a signal's handler raises in that code,
 Python loses the exception, as no caller waits for it. Here the callback is a C function, where Python runs no

@@ -1,4 +1,4 @@
-"""Files that a person names for what is made: they are written whole or not at all."""
+"""Writes files that a person names, whole or not at all."""
 
 from __future__ import annotations
 

@@ -211,8 +211,11 @@ class LoneDispatch:
 
     @classmethod
     def of_call(cls, function: Function, inputs: Sequence[Any], ordinal: int | None) -> LoneDispatch:
-        """The dispatch of a number in a call, which is made for it. None: the last one that begins, where the
-        call fails. FAILED_PRECONDITION if there is none, or its program was not loaded by this session."""
+        """The dispatch of a number in a call, which is made for it.
+
+        None: the last one that begins, where the call fails. FAILED_PRECONDITION if there is none, or its
+        program was not loaded by this session.
+        """
         capture = CapturedDispatch(ordinal)
         with function.session.looked_at(capture):
             try:

@@ -1,4 +1,6 @@
-"""Describes and calls the two sides of a comparison, one or both at a time.
+"""Describes and calls the two sides of a comparison.
+
+One at a time, or both.
 
 A side is a program on a device, a function of a session, a model of another runtime, or anything that can be
 called.
@@ -117,7 +119,10 @@ def _peer_of(given: Any) -> Peer | None:
 
 
 def function_of(module: Any, name: str | None) -> Function:
-    """The function of that name; without a name the only one. One that waits stands for its twin."""
+    """The function of that name; without a name the only one.
+
+    One that waits stands for its twin.
+    """
     meant = without_twins(module.names)
     if name is None and len(meant) == 1:
         found: Function = module[meant[0]]
@@ -238,8 +243,10 @@ Call = tuple[str, Callable[[], Results]]
 
 
 def both(here: Call, elsewhere: Call) -> tuple[Results, Results]:
-    """Makes two calls at the same time, one of them on another thread. What the first fails with comes
-    first."""
+    """Makes two calls at the same time, one of them on another thread.
+
+    What the first fails with comes first.
+    """
     outcome: list[Results | BaseException] = []
 
     def work() -> None:
@@ -265,7 +272,10 @@ def both(here: Call, elsewhere: Call) -> tuple[Results, Results]:
 
 
 class ShownValue(ObservedDispatch):
-    """One tensor, with the name that its runtime gives it. What it was computed from is not known."""
+    """One tensor, with the name that its runtime gives it.
+
+    What it was computed from is not known.
+    """
 
     what = VALUE
 

@@ -55,6 +55,9 @@ class _Submodules:
 
     @staticmethod
     def exec_module(module: ModuleType) -> None:
-        """It has run. Its own place takes the place of the one that it was found by."""
+        """Restores the spec of a module that has run.
+
+        Its own place takes the place of the one that it was found by.
+        """
         assert module.__spec__ is not None
         module.__spec__ = module.__spec__.loader_state

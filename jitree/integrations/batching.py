@@ -39,13 +39,18 @@ _ENDINGS: Final = (StopIteration, StopAsyncIteration, concurrent.futures.Cancell
 
 
 class PaddedFunction:
-    """Takes arrays of any number of rows, and gives as many. It calls the function of the smallest size that
-    is large enough, with the last row repeated; more rows than the largest takes are several calls. A
-    function whose arguments lack the axis of rows is called for each."""
+    """Takes arrays of any number of rows, and gives as many.
+
+    It calls the function of the smallest size that is large enough, with the last row repeated; more rows
+    than the largest takes are several calls. A function whose arguments lack the axis of rows is called for
+    each.
+    """
 
     def __init__(self, *functions: Function, sizes: Sequence[int] = ()) -> None:
-        """``functions``: one, or one for each number of rows, of equal arguments otherwise. ``sizes``: which
-        numbers of rows one is called with that would take any, so that it sees few different shapes.
+        """``functions``: one, or one for each number of rows, of equal arguments otherwise.
+
+        ``sizes``: which numbers of rows one is called with that would take any, so that it sees few different
+        shapes.
 
         INVALID_ARGUMENT for functions of which none takes rows of tensors, and sizes that are none.
         """
@@ -79,8 +84,10 @@ class PaddedFunction:
         return tuple(sorted(self._by_size))
 
     def __call__(self, *arrays: Any) -> Any:
-        """The results, as arrays of numpy with a row for each row given. INVALID_ARGUMENT for arrays of
-        different numbers of rows."""
+        """The results, as arrays of numpy with a row for each row given.
+
+        INVALID_ARGUMENT for arrays of different numbers of rows.
+        """
         rows = [np.asarray(array) for array in arrays]
         counts = {array.shape[0] if array.ndim else -1 for array in rows}
         if len(rows) != len(self._ranks) or len(counts) != 1 or -1 in counts:
@@ -146,8 +153,10 @@ def _results(results: Any) -> list[Rows]:
 
 
 def stacked(items: Sequence[Rows], fill: float | None) -> Rows:
-    """Items as rows; with ``fill``, shorter ones are filled up at their ends. INVALID_ARGUMENT for a number
-    that integers do not have."""
+    """Items as rows; with ``fill``, shorter ones are filled up at their ends.
+
+    INVALID_ARGUMENT for a number that integers do not have.
+    """
     if fill is None:
         return np.stack(items)
     kind = items[0].dtype
@@ -164,8 +173,11 @@ def stacked(items: Sequence[Rows], fill: float | None) -> Rows:
 
 
 def contained(function: Callable[..., T], *arguments: Any) -> T:
-    """What a function gives on a thread. UNKNOWN for what would end the task that waits for it, or the whole
-    server: SystemExit, StopIteration, that something it waited for was cancelled."""
+    """What a function gives on a thread.
+
+    UNKNOWN for what would end the task that waits for it, or the whole server: SystemExit, StopIteration,
+    that something it waited for was cancelled.
+    """
     try:
         return function(*arguments)
     except BaseException as error:
@@ -220,8 +232,10 @@ class Admission(Unique, abc.ABC):
         self.metrics["accepted"] += 1
 
     def _seconds(self, timeout: float | None) -> float | None:
-        """How long a request may take. INVALID_ARGUMENT for what is no number: an event loop with a timer of
-        no time holds up all others."""
+        """How long a request may take.
+
+        INVALID_ARGUMENT for what is no number: an event loop with a timer of no time holds up all others.
+        """
         return self._timeout if timeout is None else seconds("timeout", timeout)
 
     async def room(self) -> None:
@@ -279,8 +293,9 @@ class Batcher(Admission):
         fill: float | None = None,
     ) -> None:
         """``function``: takes arrays of rows and returns such, as :class:`PaddedFunction` does, on a thread.
-        ``size``: rows of a batch at most; None takes the largest size of the function, or 32.
-        ``delay``: seconds for which an incomplete batch waits for more. ``waiting``: requests that may wait.
+
+        ``size``: rows of a batch at most; None takes the largest size of the function, or 32. ``delay``:
+        seconds for which an incomplete batch waits for more. ``waiting``: requests that may wait.
         ``in_flight``: batches that are computed at one time. ``timeout``: seconds that a request may take.
         ``fill``: with what shorter arrays are filled up to the longest of a batch; None puts only arrays of
         one shape into a batch.

@@ -98,9 +98,11 @@ class Predictor:
         sizes: Sequence[int] = (),
         in_flight: int = 1,
     ) -> None:
-        """``function``: its name, or those of one for each number of rows. ``inputs``: columns that it takes,
-        by default those that are named like its arguments, or all. ``outputs``: columns of its results.
-        ``sizes``: as of :class:`.PaddedFunction`. ``in_flight``: parts of a batch that are computed at once.
+        """``function``: its name, or those of one for each number of rows.
+
+        ``inputs``: columns that it takes, by default those that are named like its arguments, or all.
+        ``outputs``: columns of its results. ``sizes``: as of :class:`.PaddedFunction`. ``in_flight``: parts
+        of a batch that are computed at once.
         """
         self._given = program, function
         self._options: dict[str, Any] = {
@@ -113,8 +115,10 @@ class Predictor:
         return partial(Predictor, *self._given, **self._options), ()
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The columns of a batch that the function does not take, and its results. INVALID_ARGUMENT where
-        one name is for two of them."""
+        """The columns of a batch that the function does not take, and its results.
+
+        INVALID_ARGUMENT where one name is for two of them.
+        """
         if self._function is None:
             program, names = self._given
             self._function = PaddedFunction(*functions(placed(program), names), sizes=self._options["sizes"])
@@ -179,9 +183,11 @@ class _Served(NamedTuple):
 
 
 class Replica:
-    """For Serve: ``serve.deployment(Replica).bind(program, "classify")``. Requests that come to a replica at
-    the same time share a batch; ``handle.predict.remote(image)`` gives the results of one, and HTTP takes
-    ``{"inputs": […]}`` and gives ``{"outputs": […]}``."""
+    """For Serve: ``serve.deployment(Replica).bind(program, "classify")``.
+
+    Requests that come to a replica at the same time share a batch; ``handle.predict.remote(image)`` gives the
+    results of one, and HTTP takes ``{"inputs": […]}`` and gives ``{"outputs": […]}``.
+    """
 
     def __init__(
         self, program: Program, function: str | Sequence[str], *, sizes: Sequence[int] = (), **options: Any
@@ -272,8 +278,10 @@ class Replica:
 
 
 class RayStore(PolledStore):
-    """Keys that the members of a job on Ray share, for ``StoreProvider``. ``job`` tells groups apart: another
-    name for each."""
+    """Keys that the members of a job on Ray share, for ``StoreProvider``.
+
+    ``job`` tells groups apart: another name for each.
+    """
 
     def __init__(self, job: str, timeout: float = 300.0) -> None:
         super().__init__(timeout)

@@ -21,7 +21,10 @@ class StepEngine(Protocol):
     """How many requests share a step."""
 
     def start(self, slot: int, request: Any) -> None:
-        """A request takes part from the next step on. What this raises is the answer of it alone."""
+        """A request takes part from the next step on.
+
+        What this raises is the answer of it alone.
+        """
 
     def step(self) -> Iterable[tuple[int, Any, bool]]:
         """(slot, what its request gets, whether that is the last)"""
@@ -80,7 +83,10 @@ class Streams(Admission):
     """Gives the requests that wait the slots of an engine that are free."""
 
     def __init__(self, engine: StepEngine, *, waiting: int = 1024, timeout: float | None = None) -> None:
-        """``waiting``: requests that may wait for a slot. ``timeout``: seconds that an answer may take."""
+        """``waiting``: requests that may wait for a slot.
+
+        ``timeout``: seconds that an answer may take.
+        """
         super().__init__(waiting, timeout)
         self._engine = engine
         self._requests: deque[AnswerStream] = deque()

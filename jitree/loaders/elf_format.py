@@ -167,8 +167,10 @@ _UNAME_NAMES: Final = {
 
 
 def machine_name(machine: int, elf_class: int) -> str:
-    """Names a file's architecture in messages, from e_machine and class. RISC-V has one number for both
-    classes."""
+    """Names a file's architecture in messages, from e_machine and class.
+
+    RISC-V has one number for both classes.
+    """
     for row in ARCHITECTURES:
         if row.machine == machine and row.word_size.elf_class == elf_class:
             return row.name
@@ -177,8 +179,10 @@ def machine_name(machine: int, elf_class: int) -> str:
 
 @cache
 def host_architecture() -> Architecture | None:
-    """Finds the row of the process's architecture. None where there is none: then no embedded ELF can be
-    loaded."""
+    """Finds the row of the process's architecture.
+
+    None where there is none: then no embedded ELF can be loaded.
+    """
     name = _UNAME_NAMES.get(os.uname().machine.lower())
     bits = 64 if sys.maxsize > 2**32 else 32
     for row in ARCHITECTURES:

@@ -124,8 +124,10 @@ _SHORT_TEXT: Final = 128
 
 
 class ElfImage:
-    """Owns a mapped library. Its memory goes with the object: code with an address in it must hold the
-    image."""
+    """Owns a mapped library.
+
+    Its memory goes with the object: code with an address in it must hold the image.
+    """
 
     __slots__ = ("_file", "_mapping", "_symbols", "_view", "bias")
 
@@ -159,8 +161,10 @@ class ElfImage:
         return self.bias + load.end
 
     def read(self, address: int, size: int, what: str) -> memoryview:
-        """Views bytes in memory, as long as the image lives. FAILED_PRECONDITION unless all are in one
-        segment."""
+        """Views bytes in memory, as long as the image lives.
+
+        FAILED_PRECONDITION unless all are in one segment.
+        """
         self._file.load_with(address - self.bias, size, what)
         start = address - self._mapping.address
         return self._view[start : start + size]
@@ -211,7 +215,10 @@ class ElfImage:
 
 
 def _run(initialiser: int) -> None:
-    """Calls a function of the library. Tests replace this, so that damaged code is not run."""
+    """Calls a function of the library.
+
+    Tests replace this, so that damaged code is not run.
+    """
     ctypes.CFUNCTYPE(None)(initialiser)()
 
 

@@ -68,7 +68,10 @@ class CpuData:
         self.words: tuple[int, ...] = (word,) + (0,) * (WORD_COUNT - 1)
 
     def query(self, feature: str) -> int | None:
-        """Whether the processor has the feature: 1 or 0. None for a name its architecture does not know."""
+        """Whether the processor has the feature: 1 or 0.
+
+        None for a name its architecture does not know.
+        """
         row = self._features.get(feature)
         return None if row is None else int(row[1])
 

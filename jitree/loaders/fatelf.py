@@ -48,8 +48,10 @@ class Slice(NamedTuple):
 
 
 def slices(data: memoryview) -> list[Slice]:
-    """Reads the records that may run on some machine. UNIMPLEMENTED for another version, INVALID_ARGUMENT for
-    a short table."""
+    """Reads the records that may run on some machine.
+
+    UNIMPLEMENTED for another version, INVALID_ARGUMENT for a short table.
+    """
     _, version, count, _ = _HEADER.unpack_from(data)
     if version != _VERSION:
         raise UnimplementedError(f"FatELF version {version} cannot be read, only version {_VERSION}")

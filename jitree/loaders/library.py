@@ -85,7 +85,10 @@ class EntryTable(NamedTuple):
         binding_counts: npt.ArrayLike,
         flags: npt.ArrayLike,
     ) -> EntryTable:
-        """From what each of them has, or all. Counts are -1 where they are not stated."""
+        """From what each of them has, or all.
+
+        Counts are -1 where they are not stated.
+        """
         records = np.zeros((len(names), ENTRY_POINT.size // 8), np.int64)
         halves = records.view(np.int32)
         records[:, _CODE], records[:, _ENVIRONMENT] = codes, environments
@@ -156,7 +159,10 @@ class TabledExecutable(LocalExecutable):
         return self.function_name(ordinal) or f"{self._name}[{ordinal}]"
 
     def lookup(self, name: str) -> int:
-        """The ordinal of a function. NOT_FOUND when there is none, UNAVAILABLE when there are no names."""
+        """The ordinal of a function.
+
+        NOT_FOUND when there is none, UNAVAILABLE when there are no names.
+        """
         ordinal = self._ordinals.get(name)
         if ordinal is not None:
             return ordinal
@@ -423,7 +429,10 @@ def query_library(memory: LibraryMemory, query: int, environment: int) -> Librar
 
 
 class NativeExecutable(TabledExecutable):
-    """Holds a loaded library with its environment. Its memory is unmapped when the last reference goes."""
+    """Holds a loaded library with its environment.
+
+    Its memory is unmapped when the last reference goes.
+    """
 
     def __init__(self, library: Library, environment: Environment, image: object) -> None:
         """``image`` is what keeps the library mapped."""

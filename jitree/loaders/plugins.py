@@ -125,7 +125,9 @@ def _unload(unload: Callable[[int], None], plugin: ctypes.c_void_p, library: obj
 
 
 class FunctionTable(ImportProvider):
-    """Provides C functions of this process by name. They are kept as long as executables use them.
+    """Provides C functions of this process by name.
+
+    They are kept as long as executables use them.
 
     Each is an address, a pair of address and context, a ctypes function or a Numba ``cfunc``, of type
     ``i32 (parameters, context, reserved)``.

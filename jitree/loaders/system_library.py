@@ -239,7 +239,10 @@ class SystemLibraryLoader(ExecutableLoader):
 
 
 def library_bytes(data: memoryview) -> memoryview:
-    """The library without what a footer says is debug data. FAILED_PRECONDITION for a footer that lies."""
+    """The library without what a footer says is debug data.
+
+    FAILED_PRECONDITION for a footer that lies.
+    """
     if len(data) < _FOOTER.size:
         return data
     magic, _, _, offset, size, *_ = _FOOTER.unpack_from(data, len(data) - _FOOTER.size)

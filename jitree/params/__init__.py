@@ -1,4 +1,7 @@
-"""Parameters: weights that programs load from archives or get from Python, by scope and key."""
+"""Parameters: weights that programs load by scope and key.
+
+They come from archives or from Python.
+"""
 
 from jitree.params.entry import ParameterEntry, Splat, TensorType, splat_entry
 from jitree.params.files import Access, Mode

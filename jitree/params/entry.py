@@ -29,8 +29,10 @@ _PREFIXES: Final = ("TENSORv0", "PYTORCH")
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """What an archive says about the elements. To programs a parameter is bytes: it is only compared with
-    what is known of them."""
+    """What an archive says about the elements.
+
+    To programs a parameter is bytes: it is only compared with what is known of them.
+    """
 
     shape: tuple[int, ...]
     element: ElementType | str

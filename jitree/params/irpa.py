@@ -302,7 +302,10 @@ def write(path: str | os.PathLike[str], layout: ArchiveLayout, start: int = 0) -
 
 
 def _write_storage(file: BinaryIO, layout: ArchiveLayout, start: int) -> None:
-    """The bytes of the parameters. What is zero is left out: the system reads it so, and stores nothing."""
+    """The bytes of the parameters.
+
+    What is zero is left out: the system reads it so, and stores nothing.
+    """
     for entry, offset in layout.parameters:
         if offset is None or (entry.pattern is not None and not any(entry.pattern)):
             continue

@@ -54,7 +54,10 @@ _OPAQUE_BYTE: Final = b"{'descr': '|V1'"
 
 
 class _Spelled:
-    """A file from which numpy reads one array. The header names types as numpy takes them."""
+    """A file from which numpy reads one array.
+
+    The header names types as numpy takes them.
+    """
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream

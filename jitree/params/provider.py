@@ -104,7 +104,10 @@ class ParameterIndex:
         return self._entries.get(key)
 
     def get(self, key: str, scope: str = "") -> ParameterEntry:
-        """The parameter of a key. NOT_FOUND naming scope and key, what was searched and the nearest keys."""
+        """The parameter of a key.
+
+        NOT_FOUND naming scope and key, what was searched and the nearest keys.
+        """
         entry = self._entries.get(key)
         if entry is None:
             raise NotFoundError(
@@ -221,7 +224,10 @@ def _as_array(value: Any) -> npt.NDArray[Any]:
 
 
 def state_of(value: Any) -> Mapping[str, Any] | None:
-    """A mapping of names to arrays: the value itself, or what its ``state_dict()`` gives. None for others."""
+    """A mapping of names to arrays: the value itself, or what its ``state_dict()`` gives.
+
+    None for others.
+    """
     if isinstance(value, Mapping):
         return value
     state_dict = attribute_of(value, "state_dict")

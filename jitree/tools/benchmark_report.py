@@ -29,7 +29,10 @@ UNIT_SECONDS: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkRow:
-    """One line of a report. Times are seconds per call; for the ``cv`` aggregate they are ratios."""
+    """One line of a report.
+
+    Times are seconds per call; for the ``cv`` aggregate they are ratios.
+    """
 
     name: str
     run_name: str

@@ -33,7 +33,10 @@ WARM_FLAGS: Final = flag_set(
 
 @command(WARM_FLAGS)
 def warm(flags: ParsedFlags) -> int:
-    """Builds what is missing and prints a line per image. UNAVAILABLE if something cannot be built."""
+    """Builds what is missing and prints a line per image.
+
+    UNAVAILABLE if something cannot be built.
+    """
     for images in batches(flags.texts("module")):
         start = time.perf_counter()
         ready = images.find()
@@ -98,7 +101,10 @@ PACK_FLAGS: Final = flag_set(
 
 @command(LIST_FLAGS)
 def list_main(flags: ParsedFlags) -> int:
-    """Prints a line per image, the most recently used first. INVALID_ARGUMENT for a bad JITREE_CACHE_SIZE."""
+    """Prints a line per image, the most recently used first.
+
+    INVALID_ARGUMENT for a bad JITREE_CACHE_SIZE.
+    """
     limit, found = contents.maximum_size(), place()
     if found.refusal:
         print(found.reason)
@@ -146,8 +152,11 @@ def size_text(size: int) -> str:
 
 @command(PACK_FLAGS)
 def pack_main(flags: ParsedFlags) -> int:
-    """Builds for each kind of processors, writes the file and says what it holds. INVALID_ARGUMENT without
-    modules, a file or for an unknown processor, UNAVAILABLE if something cannot be built or written."""
+    """Builds for each kind of processors, writes the file and says what it holds.
+
+    INVALID_ARGUMENT without modules, a file or for an unknown processor, UNAVAILABLE if something cannot be
+    built or written.
+    """
     paths, output = flags.texts("module"), flags.text("output") or flags.text("o")
     if not paths or not output:
         raise InvalidArgumentError("name modules and a file: jitree cache pack model.vmfb -o model.jit")

@@ -83,7 +83,10 @@ def _end(number: int, frame: object) -> NoReturn:
 
 
 def shapes_of(texts: Iterable[str]) -> dict[str, list[int | None]]:
-    """``x=1x3x?x?`` → sizes by name; without a name of the only input. INVALID_ARGUMENT for others."""
+    """``x=1x3x?x?`` → sizes by name; without a name of the only input.
+
+    INVALID_ARGUMENT for others.
+    """
     return {name: _sizes(text, f"{name}={text}") for name, text in _pairs(texts, "input_shape").items()}
 
 

@@ -397,7 +397,10 @@ def _lines(module: ModuleTables, flags: ParsedFlags) -> Iterator[str]:
 
 
 def select_functions(module: ModuleTables, text: str) -> Sequence[FunctionRow]:
-    """The functions of a name or ordinal; all of them for empty text. NOT_FOUND if there is none."""
+    """The functions of a name or ordinal; all of them for empty text.
+
+    NOT_FOUND if there is none.
+    """
     if not text:
         return module.functions
     found = [function for function in module.functions if _answers_to(module, function, text)]

@@ -1,4 +1,4 @@
-"""Shows what a module is compiled to, and how: ``jitree dump --llvm --asm --tiers --time``.
+"""Shows how a module is compiled: ``jitree dump --llvm --asm --tiers --time``.
 
 ``--tiers`` says which functions are compiled as wholes, which loops become nests, and why not. ``--time``
 measures on this machine what compiling the kernels of VMVX executables takes. Each kernel is compiled by
@@ -94,7 +94,10 @@ def code_lines(
 
 
 def _dispatch_lines(module: BytecodeModule, place: _Place, renderers: Sequence[Renderer]) -> Iterator[str]:
-    """The code of the one dispatch of a function. NOT_FOUND, with their names, for any other number."""
+    """The code of the one dispatch of a function.
+
+    NOT_FOUND, with their names, for any other number.
+    """
     refusal = f"{place.title} is not compiled as a whole; `jitree dump --tiers` says why"
     own = list(_dispatches(module, place))
     shown = [(kernel, units) for kernel in own[:_SHOWN] if (units := _units(kernel.place))]

@@ -50,8 +50,10 @@ _BY_NAME: Final = {row.name: row for row in ELEMENT_TYPES} | {
 
 
 def parse_float(text: str) -> float:
-    """A number: ``1``, ``-1.5e3``, ``nan``, ``nan(0x7)``, ``infinity``, ``0x1.8p3``. INVALID_ARGUMENT for
-    anything else."""
+    """A number: ``1``, ``-1.5e3``, ``nan``, ``nan(0x7)``, ``infinity``, ``0x1.8p3``.
+
+    INVALID_ARGUMENT for anything else.
+    """
     if _UNUSUAL.search(text) is not None:
         return _value(_match(text))
     try:
@@ -61,7 +63,10 @@ def parse_float(text: str) -> float:
 
 
 def parse_floats(texts: Sequence[str], bits: int) -> npt.NDArray[Any]:
-    """Numbers as floats of 32 or 64 bits. INVALID_ARGUMENT for what is none, or too small."""
+    """Numbers as floats of 32 or 64 bits.
+
+    INVALID_ARGUMENT for what is none, or too small.
+    """
     wide = np.array([parse_float(text) for text in texts], np.float64)
     values: npt.NDArray[Any] = _narrowed(wide, texts) if bits == 32 else wide
     words = values.view(f"u{bits // 8}")
@@ -94,8 +99,11 @@ def _value(match: re.Match[str]) -> float:
 
 
 def _narrowed(values: npt.NDArray[np.float64], texts: Sequence[str]) -> npt.NDArray[np.float32]:
-    """The floats of 32 bits that are nearest to what the texts say. A value of 64 bits that is halfway
-    between two of them has been rounded to that, or is exactly it: its text says to which side it belongs."""
+    """The floats of 32 bits that are nearest to what the texts say.
+
+    A value of 64 bits that is halfway between two of them has been rounded to that, or is exactly it: its
+    text says to which side it belongs.
+    """
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         narrow = values.astype(np.float32)
         wide = narrow.astype(np.float64).clip(-_BEYOND, _BEYOND)
@@ -112,7 +120,10 @@ def _narrowed(values: npt.NDArray[np.float64], texts: Sequence[str]) -> npt.NDAr
 
 
 def _exact(match: re.Match[str]) -> Fraction:
-    """The number itself. Only of those between two floats of 32 bits: the exponent is no large one."""
+    """The number itself.
+
+    Only of those between two floats of 32 bits: the exponent is no large one.
+    """
     if match["digits"]:
         return Fraction(match[0])
     whole, _, rest = match["hex"].partition(".")

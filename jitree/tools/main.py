@@ -120,7 +120,10 @@ class Output(Shown):
 
 
 class Messages(Shown):
-    """What a command says beside its output. A message that cannot be written is dropped."""
+    """What a command says beside its output.
+
+    A message that cannot be written is dropped.
+    """
 
     def fail(self, error: Exception) -> None:
         """The command goes on."""
@@ -151,8 +154,10 @@ def usage() -> str:
 
 
 def dispatch(arguments: Sequence[str]) -> int:
-    """Runs a command line; returns the exit code. Errors become a line on stderr, a closed pipe ends it
-    quietly."""
+    """Runs a command line; returns the exit code.
+
+    Errors become a line on stderr, a closed pipe ends it quietly.
+    """
     return guarded(_dispatch, arguments)
 
 

@@ -208,8 +208,10 @@ def warm_up(
 
 
 def wait_for_compiled_code(session: Session) -> None:
-    """Measurements are of compiled code, not of what runs until that is built. Without a compiler they are of
-    what there is, which is said."""
+    """Measurements are of compiled code, not of what runs until that is built.
+
+    Without a compiler they are of what there is, which is said.
+    """
     from jitree.api.load_order import wait_for_hal
 
     try:

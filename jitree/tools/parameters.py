@@ -175,7 +175,10 @@ def output_path(flags: ParsedFlags) -> str:
 
 @command(CONVERT_FLAGS)
 def convert_main(flags: ParsedFlags) -> int:
-    """Writes the joined archive and lists it. Keys that the edits name are those of the inputs."""
+    """Writes the joined archive and lists it.
+
+    Keys that the edits name are those of the inputs.
+    """
     output = output_path(flags)
     edits = _Edits(flags)
     providers = open_providers(flags.texts("parameters"), Mode(flags.text("parameter_mode")))

@@ -50,10 +50,12 @@ def open_session(
     flags: ParsedFlags, stack: ExitStack, parameters: Mapping[str, str]
 ) -> tuple[Session, Module]:
     """A session with the modules that the flags name, and the last of these.
+
     ``parameters`` are those of ``local-task``.
 
     Archives are the host's to open: their paths stand on the command line. A compiler may write them while
-    standard input is read."""
+    standard input is read.
+    """
     from jitree.api.load_order import WITHOUT_CHECK
     from jitree.api.session import Session
     from jitree.params import Mode, open_providers

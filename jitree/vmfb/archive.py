@@ -223,7 +223,10 @@ def _read_part(file: io.FileIO, most: int) -> memoryview:
 
 
 def _read_stream(file: BinaryIO | io.FileIO, most: int) -> bytearray:
-    """Reads to the end, at most so many bytes. RESOURCE_EXHAUSTED for more than a stream may have."""
+    """Reads to the end, at most so many bytes.
+
+    RESOURCE_EXHAUSTED for more than a stream may have.
+    """
     limit = _longest(file)
     wanted = limit + 1 if most < 0 else min(most, limit + 1)
     data = bytearray()
@@ -241,7 +244,10 @@ def _read_stream(file: BinaryIO | io.FileIO, most: int) -> bytearray:
 
 
 def _longest(file: BinaryIO | io.FileIO) -> int:
-    """The most bytes that are read of a file. INVALID_ARGUMENT for a device, which may never end."""
+    """The most bytes that are read of a file.
+
+    INVALID_ARGUMENT for a device, which may never end.
+    """
     try:
         mode = os.fstat(file.fileno()).st_mode
     except (AttributeError, OSError, ValueError) as error:  # it is no file of the system

@@ -65,9 +65,11 @@ class CallingConvention(NamedTuple):
         return self.argument_tags is None
 
     def flat_tags(self, segments: Sequence[int], register_count: int) -> tuple[int, ...]:
-        """Tag of each register of a variadic call with ``register_count`` of them. ``segments`` has one count
-        per argument; the count of an argument that is not a span is ignored. OUT_OF_RANGE when the numbers
-        do not agree."""
+        """Tag of each register of a variadic call with ``register_count`` of them.
+
+        ``segments`` has one count per argument; the count of an argument that is not a span is ignored.
+        OUT_OF_RANGE when the numbers do not agree.
+        """
         if len(segments) != len(self.arguments):
             raise OutOfRangeError(
                 f"segment list has {len(segments)} entries, {self.text!r} has {len(self.arguments)} arguments"

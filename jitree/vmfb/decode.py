@@ -1,5 +1,8 @@
-"""Verifies a module's function bodies and makes them one :class:`~jitree.vmfb.program.DecodedModule`, by
-machine code (:mod:`jitree.vmfb.native`) that gets a DECODER record."""
+"""Verifies a module's function bodies and decodes them.
+
+Machine code (:mod:`jitree.vmfb.native`) that gets a DECODER record makes of them one
+:class:`~jitree.vmfb.program.DecodedModule`.
+"""
 
 from __future__ import annotations
 
@@ -215,8 +218,10 @@ def decode_module(module: ModuleTables, arithmetic: str = STRICT) -> DecodedModu
 
 
 def _placed(words: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """A copy in the middle of a cache line. Wherever numpy had put it, the same loop took up to 8 % longer in
-    one process than in another."""
+    """A copy in the middle of a cache line.
+
+    Wherever numpy had put it, the same loop took up to 8 % longer in one process than in another.
+    """
     block = np.empty(len(words) + 2 * _LINE, np.int32)
     first = -address_of(block) % (4 * _LINE) // 4 + _LINE // 2
     block[first : first + len(words)] = words

@@ -1,4 +1,6 @@
-"""Bytecode as text, in the notation of IREE's own dump tool; every version, damaged code as far as it goes.
+"""Writes bytecode as text, in the notation of IREE's dump tool.
+
+Every version is known, and damaged code is shown as far as it goes.
 
 ``%i3`` is a 32-bit value register, ``%i4:5`` a 64-bit pair, ``%r0`` a ref, ``%R0`` a ref whose reference the
 instruction takes. In lists that mix banks a pair shows as its low register.
@@ -113,8 +115,10 @@ def operand_register(value: int) -> str:
 
 
 def quoted(data: bytes) -> str:
-    """A text between quotes, as it is: the reference tool escapes nothing. Only what would break the line or
-    be taken for a command by a terminal shows as its number."""
+    """A text between quotes, as it is: the reference tool escapes nothing.
+
+    Only what would break the line or be taken for a command by a terminal shows as its number.
+    """
     text = data.decode("utf-8", "backslashreplace")
     return '"' + "".join(c if c.isprintable() else f"\\{ord(c):02X}" for c in text) + '"'
 
@@ -137,8 +141,11 @@ class Disassembler:
             return ascending_slots
 
     def function(self, function: FunctionRow, column: OffsetColumn = no_offsets) -> Iterator[str]:
-        """The lines of one function. Damage shows as a comment where it lies; what follows it is not printed,
-        and the error is raised after the last line."""
+        """The lines of one function.
+
+        Damage shows as a comment where it lies; what follows it is not printed, and the error is raised after
+        the last line.
+        """
         symbol = function_symbol(self.module, function.ordinal)
         if any(export.ordinal == function.ordinal for export in self.module.exports):
             yield f"vm.export @{symbol}"

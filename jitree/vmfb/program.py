@@ -69,7 +69,10 @@ def _decoded(
 
 
 class CallSite(NamedTuple):
-    """A call of an import. Arguments of spans are flattened; ``segments`` tells the tuples apart."""
+    """A call of an import.
+
+    Arguments of spans are flattened; ``segments`` tells the tuples apart.
+    """
 
     index: int  # type: ignore[assignment]  # instead of the method of tuples
     word: int

@@ -1,4 +1,7 @@
-"""What a file that is not a module is instead, so that the error can say so."""
+"""Recognises files that are no modules.
+
+So an error says what such a file is instead.
+"""
 
 from __future__ import annotations
 

@@ -60,8 +60,10 @@ def require_sound(
 def body_faults(
     module: ModuleTables, function: FunctionRow, signatures: Sequence[FunctionSignature]
 ) -> Iterator[StatusError]:
-    """The status of each check that a function fails. If the next instruction cannot be found, the last one
-    says that the rest is not looked at."""
+    """The status of each check that a function fails.
+
+    If the next instruction cannot be found, the last one says that the rest is not looked at.
+    """
     check = _BodyCheck(module, function, signatures)
     for error in check.faults():
         if check.is_lost:
@@ -74,7 +76,10 @@ def _in_function(module: ModuleTables, function: FunctionRow, error: StatusError
 
 
 class _BodyCheck:
-    """Goes over a body once. What an instruction has that is wrong is noted, and the next one looked at."""
+    """Goes over a body once.
+
+    What an instruction has that is wrong is noted, and the next one looked at.
+    """
 
     def __init__(
         self, module: ModuleTables, function: FunctionRow, signatures: Sequence[FunctionSignature]

@@ -1,4 +1,6 @@
-"""The decoded form of bytecode: one flat array of 32-bit words per module, run by every tier.
+"""Defines the decoded form of bytecode, which every tier runs.
+
+It is one flat array of 32-bit words a module.
 
 An instruction is its opcode word (:attr:`Instruction.index`, or an internal form below) and then the words of
 its operands in table order:

@@ -24,7 +24,10 @@ class Peer(abc.ABC):
 
     @abc.abstractmethod
     def call(self, inputs: Sequence[Any], show: Show | None) -> Any:
-        """Results of a call. With ``show`` it is told of what the call computes on the way."""
+        """Results of a call.
+
+        With ``show`` it is told of what the call computes on the way.
+        """
 
     @contextmanager
     def open(self) -> Iterator[Self]:

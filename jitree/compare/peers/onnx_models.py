@@ -54,7 +54,10 @@ class GraphValue(NamedTuple):
 
 
 def values_of(model: bytes) -> list[GraphValue]:
-    """What nodes of the graph make, in their order. INVALID_ARGUMENT for what is no such file."""
+    """What nodes of the graph make, in their order.
+
+    INVALID_ARGUMENT for what is no such file.
+    """
     found = []
     for graph in _parts(memoryview(model), _GRAPH):
         for node in _parts(graph, _NODE):
@@ -137,8 +140,11 @@ def _damaged() -> InvalidArgumentError:
 
 
 class OnnxPeer(Peer):
-    """The path of a model, or an ``onnxruntime.InferenceSession``. Its results are those of the model as it
-    is; values come from runs with more outputs of the graph, whose operations are then not fused."""
+    """The path of a model, or an ``onnxruntime.InferenceSession``.
+
+    Its results are those of the model as it is; values come from runs with more outputs of the graph, whose
+    operations are then not fused.
+    """
 
     def __init__(self, given: Any) -> None:
         self._session = given if has_attribute(given, "run") else None

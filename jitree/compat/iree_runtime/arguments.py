@@ -50,8 +50,10 @@ class VmRef:
         return cls.__iree_vm_cast__(self) is not None
 
     def deref(self, value: Any, optional: bool = False) -> Any:
-        """The object as an instance of a class that has ``__iree_vm_cast__``. TypeError if it is of another
-        type; None then with ``optional``."""
+        """The object as an instance of a class that has ``__iree_vm_cast__``.
+
+        TypeError if it is of another type; None then with ``optional``.
+        """
         _require_class(value)
         found = value.__iree_vm_cast__(self)
         if found is None and not optional:

@@ -27,7 +27,10 @@ __all__ = ["DeviceArray", "asdevicearray"]
 
 
 class DeviceArray(ImplicitTransfer):
-    """An array on a device. It becomes one of numpy by itself if ``implicit_host_transfer`` says so."""
+    """An array on a device.
+
+    It becomes one of numpy by itself if ``implicit_host_transfer`` says so.
+    """
 
     _implicit = True
     _override_dtype: np.dtype[Any] | None = None

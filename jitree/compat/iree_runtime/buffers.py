@@ -175,8 +175,10 @@ def shown_type(code: int) -> str:
 
 
 class VmBuffer(Reference, np.ndarray[Any, np.dtype[np.uint8]]):  # type: ignore[misc]  # arrays have no hash
-    """Bytes that programs and Python share. An array, since that has Python's buffer protocol in every
-    version of Python."""
+    """Bytes that programs and Python share.
+
+    An array, since that has Python's buffer protocol in every version of Python.
+    """
 
     wrapped = VmBytes
 

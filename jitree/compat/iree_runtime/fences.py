@@ -116,8 +116,10 @@ class HalSemaphore(Reference):
 
     @takes(size, a(HalExternalTimepoint))
     def import_timepoint(self, value: int, external_timepoint: HalExternalTimepoint) -> None:
-        """The semaphore reaches ``value`` when the event has happened. UNIMPLEMENTED for kinds of events that
-        the semaphore's device does not know."""
+        """The semaphore reaches ``value`` when the event has happened.
+
+        UNIMPLEMENTED for kinds of events that the semaphore's device does not know.
+        """
         self._require_cuda("import_timepoint", external_timepoint.type)
         self._device.import_event(self.raw, value, external_timepoint.cuda_event)
 

@@ -286,7 +286,9 @@ class FunctionInvoker:
         return self._vm_function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """None, the result, or a tuple of results. ValueError for arguments that the function does not take.
+        """None, the result, or a tuple of results.
+
+        ValueError for arguments that the function does not take.
 
         Keywords are those of ``iree.abi``; functions without it take the names of their declaration.
         """

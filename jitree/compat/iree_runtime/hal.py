@@ -139,8 +139,11 @@ class HalDriver:
         *,
         device_info: Any = None,
     ) -> HalDevice:
-        """Makes a device by its number, or its row of :meth:`query_available_devices`. ``allocators`` change
-        nothing: jitree's allocators keep and check memory in any case. NOT_FOUND for another number."""
+        """Makes a device by its number, or its row of :meth:`query_available_devices`.
+
+        ``allocators`` change nothing: jitree's allocators keep and check memory in any case. NOT_FOUND for
+        another number.
+        """
         number = device_info if device_id is None else device_id
         if number is None:
             raise TypeError("create_device(): incompatible function arguments: device_id: expected a number")
@@ -245,8 +248,10 @@ class HalDevice:
 
     @takes(something)
     def from_dlpack_capsule(self, input_capsule: Any, /) -> HalBufferView:
-        """A view over the capsule's memory, without a copy. INVALID_ARGUMENT for memory that is not aligned
-        to 64 bytes and for arrays with gaps."""
+        """A view over the capsule's memory, without a copy.
+
+        INVALID_ARGUMENT for memory that is not aligned to 64 bytes and for arrays with gaps.
+        """
         from jitree.api.calls.native.exporting import GivenCapsule  # few programs pass capsules themselves
 
         if not dlpack.is_valid(id(input_capsule), VERSIONED_NAME):
@@ -389,7 +394,10 @@ class HalAllocator:
 
     @takes(memory, bits, bits)
     def import_host_allocation(self, buffer: Any, memory_type: int, allowed_usage: int) -> HalBuffer:
-        """A buffer over an array's own memory. ValueError for memory that the device cannot use."""
+        """A buffer over an array's own memory.
+
+        ValueError for memory that the device cannot use.
+        """
         return self.import_bytes(np.frombuffer(buffer, np.uint8), memory_type, allowed_usage)
 
     def import_bytes(self, data: Any, memory_type: int, allowed_usage: int) -> HalBuffer:

@@ -224,8 +224,10 @@ class ParameterIndex:
 
     @takes(text, memory, size, optional(_metadata))
     def add_splat(self, key: str, pattern: Any, total_length: int, metadata: Any = None) -> None:
-        """A parameter of ``total_length`` bytes that repeats a number. ValueError for patterns of other than
-        1, 2, 4, 8 and 16 bytes."""
+        """A parameter of ``total_length`` bytes that repeats a number.
+
+        ValueError for patterns of other than 1, 2, 4, 8 and 16 bytes.
+        """
         raw = splat_entry(key, bytes(pattern), total_length, metadata or b"")
         self._entries.append(ParameterIndexEntry(raw, None, 0))
 
@@ -355,7 +357,10 @@ def save_archive_file(entries: Mapping[str, Any], file_path: str | os.PathLike[s
 
 
 def parameter_index_add_numpy_ndarray(index: ParameterIndex, name: str, array: npt.NDArray[Any]) -> None:
-    """Adds an array; metadata state shape and type. KeyError for types without a name in ``iree.abi``."""
+    """Adds an array; metadata state shape and type.
+
+    KeyError for types without a name in ``iree.abi``.
+    """
     info = map_dtype_to_dtype_info(array.dtype)
     described = {
         "type": "Tensor",

@@ -1,4 +1,7 @@
-"""Finds each name of iree.runtime, and imports its module when it is first asked for."""
+"""Finds names of iree.runtime when they are first asked for.
+
+Their modules are imported then.
+"""
 
 from __future__ import annotations
 

@@ -51,7 +51,10 @@ def get_device(device_uri: str, cache: bool = True) -> HalDevice:
 
 
 def get_first_device(device_uris: Sequence[str] | None = None, cache: bool = True) -> HalDevice:
-    """The first that can be made. ValueError if none of them is there, RuntimeError if the last one fails."""
+    """The first that can be made.
+
+    ValueError if none of them is there, RuntimeError if the last one fails.
+    """
     if device_uris is None:
         text = os.environ.get("IREE_DEFAULT_DEVICE", DEFAULT_DRIVER_NAMES)
         device_uris = [uri.strip() for uri in text.split(",")]

@@ -62,7 +62,10 @@ class VmInstance:
 
 
 class VmFunction:
-    """A function of a module, in whatever context the module is. It does not keep the module."""
+    """A function of a module, in whatever context the module is.
+
+    It does not keep the module.
+    """
 
     def __init__(self, module: ModuleLike, name: str, ordinal: int, cconv: str, reflection: dict[str, str]):
         self._module = weakref.ref(module)
@@ -275,8 +278,10 @@ class VmContext:
 
     @takes(_modules)
     def register_modules(self, modules: Sequence[VmModule], /) -> None:
-        """Adds modules, those that others depend on first. FAILED_PRECONDITION for a context that was made
-        with its modules."""
+        """Adds modules, those that others depend on first.
+
+        FAILED_PRECONDITION for a context that was made with its modules.
+        """
         if self._is_static and modules:
             raise FailedPreconditionError("a context that was made with its modules takes no more")
         for module in modules:
@@ -298,8 +303,11 @@ class VmContext:
 
     @takes(a(VmFunction), of(VmList), of(VmList))
     def invoke(self, vm_function: VmFunction, args: VmVariantList, rets: VmVariantList, /) -> None:
-        """Calls a function with VM values. Its results take the place of what the list has. INVALID_ARGUMENT
-        for an integer that an i32 has no room for."""
+        """Calls a function with VM values.
+
+        Its results take the place of what the list has. INVALID_ARGUMENT for an integer that an i32 has no
+        room for.
+        """
         session = self.session
         values = args.values()
         try:

@@ -1,4 +1,7 @@
-"""How the loop and compiled functions call the functions that they share, and the metadata of both."""
+"""States how the loop and compiled functions call what they share.
+
+It also has the metadata of both.
+"""
 
 from __future__ import annotations
 

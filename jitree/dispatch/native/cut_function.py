@@ -1,4 +1,6 @@
-"""A kernel whose workgroups can be cut into parts that run at the same time, to LLVM IR.
+"""Lowers a kernel whose workgroups can be cut into parallel parts.
+
+The parts run at the same time.
 
 The guards of all nests come first, then the loops of all nests. So nothing has happened when a guard fails:
 in the first part the interpreter goes on at the first nest with the whole workgroup, and the other parts do

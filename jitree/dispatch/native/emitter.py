@@ -1,4 +1,6 @@
-"""The LLVM IR of one function: blocks, edges, values, and the ways out to the interpreter.
+"""Writes the LLVM IR of one function.
+
+That is blocks, edges, values, and the ways out to the interpreter.
 
 Where an instruction cannot be completed, the function takes a side exit: it writes its registers to its frame
 as they were at the latest *safepoint* and the interpreter goes on from there. A safepoint is an instruction

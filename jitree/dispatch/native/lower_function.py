@@ -1,4 +1,7 @@
-"""Lowers one function to LLVM IR: its blocks, each instruction by its family, and branches."""
+"""Lowers one function to LLVM IR.
+
+Blocks come one by one, each instruction by its family, then branches.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a loop nest that is written anew has to know of the function it stands in."""
+"""Describes the function around a rewritten loop nest.
+
+It is what the nest has to know of it.
+"""
 
 from __future__ import annotations
 

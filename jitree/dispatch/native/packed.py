@@ -1,5 +1,6 @@
-"""Constants that lie along a reduction, in the order in which lanes need them: sixteen rows of a matrix are a
-block, in which the elements of a column lie side by side. Machine code.
+"""Lays constants of a reduction out as lanes need them. Machine code.
+
+Sixteen rows of a matrix are a block, in which the elements of a column lie side by side.
 
 To transpose squares of rows in registers takes longer than to multiply by them, where each is met by one
 row of the other matrix. What is a constant of the program is the same in each call; so a block that is met

@@ -1,5 +1,6 @@
-"""Rows of arithmetic instructions (:mod:`jitree.dispatch.semantics_rows`) written into functions, for one
-value or for vectors.
+"""Writes rows of arithmetic instructions into functions.
+
+Rows are those of :mod:`jitree.dispatch.semantics_rows`, for one value or for vectors.
 """
 
 from __future__ import annotations

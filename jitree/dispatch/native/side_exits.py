@@ -1,4 +1,6 @@
-"""What compiled functions do to frames at side exits, and the memory for their buffers. Machine code.
+"""Moves frames at side exits of compiled functions. Machine code.
+
+The memory for their buffers is here, too.
 
 At a side exit a function writes its registers to its frame and calls :func:`side_exit`; native functions
 further out then do the same with :func:`suspend`. Afterwards memory looks as if the interpreter had

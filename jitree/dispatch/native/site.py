@@ -1,4 +1,6 @@
-"""States what an instruction on memory or references does, for the loop and compiled code.
+"""States instructions on memory or references, for all machine code.
+
+The loop and compiled functions are made of it.
 
 It is a function of a :class:`Site` (here of references: constants, copies, casts, choices, comparisons; the
 others: :mod:`~jitree.dispatch.native.memory`), which gives the result: of a value an LLVM expression, of a

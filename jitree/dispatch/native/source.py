@@ -1,4 +1,6 @@
-"""What the native tier needs to know of a decoded module: code and signatures, no constants, no names.
+"""Describes a decoded module to the native tier.
+
+It has code and signatures, no constants, no names.
 
 It can be written to bytes, which go to the builder process and decide the key of the image.
 """

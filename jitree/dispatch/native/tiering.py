@@ -1,4 +1,6 @@
-"""The native code of modules: asked for, waited for, and given to the function records of a context.
+"""Provides the native code of modules to contexts.
+
+It is asked for, waited for, and given to the function records of a context.
 
 It imports neither numba nor llvmlite; the code is an image (:mod:`jitree.codegen.image`).
 """

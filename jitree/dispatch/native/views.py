@@ -1,4 +1,6 @@
-"""Dataflow over variables: which views of registers hold what was written last, and which are still needed.
+"""Analyses which register views are current, and which are still needed.
+
+It is dataflow over variables.
 
 Sets of variables are integers; :class:`Sets` numbers them as
 :meth:`jitree.dispatch.native.ssa.SsaFunction.bit`. What the instructions of a block read and write is found

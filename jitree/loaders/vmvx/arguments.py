@@ -36,8 +36,10 @@ bindings and what they allow, address and size of local memory."""
 
 
 def private_bindings(dispatch: int) -> list[tuple[int, int, int]]:
-    """Lists a dispatch's bindings to constants that kernels may store to. Rows are (number, address,
-    length)."""
+    """Lists a dispatch's bindings to constants that kernels may store to.
+
+    Rows are (number, address, length).
+    """
     *_, binding_count, _, addresses, lengths, _, _, accesses = _DISPATCH.unpack(
         ctypes.string_at(dispatch, _DISPATCH.size)
     )
@@ -93,8 +95,10 @@ class Grid:
 
 
 def read_span(dispatch: int, workgroup: int) -> tuple[GridState, int, int]:
-    """Reads a span: its grid, first workgroup and the one after the last. The addresses are those of a
-    dispatch state and a workgroup state (``ENTRY_SPAN``)."""
+    """Reads a span: its grid, first workgroup and the one after the last.
+
+    The addresses are those of a dispatch state and a workgroup state (``ENTRY_SPAN``).
+    """
     state = ctypes.string_at(dispatch, _DISPATCH.size)
     *_, binding_count, _, addresses, lengths, _, _, accesses = _DISPATCH.unpack(state)
     *_, local_memory, local_size, _, first, last = _WORKGROUP.unpack(
@@ -127,8 +131,10 @@ def _memory(address: int, length: int) -> Bytes:
 
 
 class KernelArguments:
-    """Holds the references that kernels get, and their handles in a table. They are local memory, constants,
-    the list of bindings, and its elements."""
+    """Holds the references that kernels get, and their handles in a table.
+
+    They are local memory, constants, the list of bindings, and its elements.
+    """
 
     def __init__(self, table: HandleTable, binding_count: int) -> None:
         self._table = table
@@ -143,8 +149,10 @@ class KernelArguments:
         self._list_words = self.bindings.words.tobytes()
 
     def show(self, grid: Grid) -> None:
-        """Lets Python's objects show the memory of a grid with no more bindings. A program may have kept the
-        others, whose memory was another grid's."""
+        """Lets Python's objects show the memory of a grid with no more bindings.
+
+        A program may have kept the others, whose memory was another grid's.
+        """
         self.local_memory.show(grid.local_memory)
         self.constants.show(grid.constants)
         for buffer, memory, access in zip(self._bound, grid.bindings, grid.accesses, strict=False):
@@ -170,8 +178,10 @@ class KernelArguments:
         )
 
     def expire(self) -> None:
-        """Empties what a program has kept, and gives its handles up. The memory is that of the grid, which is
-        over."""
+        """Empties what a program has kept, and gives its handles up.
+
+        The memory is that of the grid, which is over.
+        """
         for buffer in (self.local_memory, self.constants, *self._bound):
             buffer.show(_NO_BYTES)
         self.publish()

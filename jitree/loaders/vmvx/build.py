@@ -32,9 +32,11 @@ _SIZES: Final = ("size_x", "size_y", "size_z", "count_x", "count_y", "count_z")
 
 
 def workgroup_entry(symbol: str, has_parts: bool, borrows: bool) -> str:
-    """Writes the function that runs one workgroup by calling ``symbol``. That is the lowered function in the
-    same LLVM module. ``has_parts``: whether it takes which part of a workgroup it is to run; ``borrows``:
-    whether it leaves the references that it is given to its caller."""
+    """Writes the function that runs one workgroup by calling ``symbol``.
+
+    That is the lowered function in the same LLVM module. ``has_parts``: whether it takes which part of a
+    workgroup it is to run; ``borrows``: whether it leaves the references that it is given to its caller.
+    """
     numbers = [f"i32 %{name}.i32" for name in (*_IDS, *_SIZES)]
     if has_parts:
         numbers += ["i64 %part", "i64 %parts"]
@@ -78,9 +80,12 @@ def _lines(lines: Iterable[str]) -> str:
 
 
 def generate(data: bytes, numbers: bytes) -> Generated:
-    """The ``workgroups`` of a kernel, if it can be lowered. ``data`` is a module as
-    :func:`jitree.dispatch.native.source.encode` writes it, ``numbers`` (i32) are the ordinal of the kernel in
-    it, and whether kernels of the executable keep buffers. The notes are :class:`KernelNotes`."""
+    """The ``workgroups`` of a kernel, if it can be lowered.
+
+    ``data`` is a module as :func:`jitree.dispatch.native.source.encode` writes it, ``numbers`` (i32) are the
+    ordinal of the kernel in it, and whether kernels of the executable keep buffers. The notes are
+    :class:`KernelNotes`.
+    """
     source = decode(data)
     ordinal, keeps = array("i", numbers)
     wanted = (ordinal,)

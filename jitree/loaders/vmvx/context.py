@@ -83,7 +83,10 @@ class Lease:
         return self._record[SCRATCH.word("free")]
 
     def begin(self, free: int, memory: int, size: int, packed: int) -> None:
-        """Resets the record: handles from ``free`` on, memory, a PACKED record or 0. No buffer is in use."""
+        """Resets the record: handles from ``free`` on, memory, a PACKED record or 0.
+
+        No buffer is in use.
+        """
         self._record[:4] = array("q", (free, memory, memory + size, 0))
         self._record[_PACKED] = packed
 
@@ -118,16 +121,21 @@ class Lease:
         self._record[_ROOM] = self.held = 0
 
     def convert(self, kept: Sequence[int]) -> list[object]:
-        """Nothing is counted here any more of what buffers use. Those that are ``kept``, with so many bytes
-        each, count until what this gives for each dies."""
+        """Nothing is counted here any more of what buffers use.
+
+        Those that are ``kept``, with so many bytes each, count until what this gives for each dies.
+        """
         if self._lender is None:
             return [None] * len(kept)
         size, self._record[_PAID] = self._record[_PAID], 0
         return self._lender.convert(self, size, kept)
 
     def require_whole(self, parts: int) -> None:
-        """Raises why a workgroup of several parts that left machine code lacks memory. It cannot be done
-        over, as parts of it may be done. Where no other thread runs a part, the VM raises that."""
+        """Raises why a workgroup of several parts that left machine code lacks memory.
+
+        It cannot be done over, as parts of it may be done. Where no other thread runs a part, the VM raises
+        that.
+        """
         refused, self._record[_REFUSED] = self._record[_REFUSED], 0
         error, self._refusal = self._refusal, None
         if not refused or (parts <= 1 and isinstance(error, ResourceExhaustedError)):
@@ -149,8 +157,10 @@ _LEND: Final = Callback(_lend, 2, _refuse, 0)
 
 
 class WorkerContext:
-    """Runs compiled kernels for the thread that sets ``busy`` in its record. In :meth:`finish` Python has it
-    from machine code."""
+    """Runs compiled kernels for the thread that sets ``busy`` in its record.
+
+    In :meth:`finish` Python has it from machine code.
+    """
 
     def __init__(self, worker: Worker, binding_count: int, packed: PackedConstants | None = None) -> None:
         """``worker`` becomes the context's own; its module has kernels, of which none has more bindings.
@@ -216,8 +226,10 @@ class WorkerContext:
         self._arguments.drop()
 
     def finish(self, ordinal: int, dispatch: int, workgroup: int) -> None:
-        """Runs the rest of a workgroup that left machine code. Raises what the VM does, or why the workgroup
-        is to end."""
+        """Runs the rest of a workgroup that left machine code.
+
+        Raises what the VM does, or why the workgroup is to end.
+        """
         state, first, last = read_span(dispatch, workgroup)
         self._show(read_grid(state))
         self._settle()
@@ -230,8 +242,11 @@ class WorkerContext:
             self._refill()
 
     def abandon(self, ordinal: int) -> None:
-        """Drops the frame of a workgroup's part that left machine code. It has stored nothing, and the first
-        part does all of it. Raises why the workgroup is to end, if it is."""
+        """Drops the frame of a workgroup's part that left machine code.
+
+        It has stored nothing, and the first part does all of it. Raises why the workgroup is to end, if it
+        is.
+        """
         try:
             self._require_going_on(ordinal, 1)
             self._drop_frames(ordinal)
@@ -315,8 +330,10 @@ class WorkerContext:
         self._lease.begin(head, self._memory.address, SCRATCH_SIZE, packed)
 
     def _drop_pool(self) -> None:
-        """Frees the handles of scratch buffers. Those that the program has kept are its own from now on, and
-        so is all scratch memory."""
+        """Frees the handles of scratch buffers.
+
+        Those that the program has kept are its own from now on, and so is all scratch memory.
+        """
         kept = False
         for handle, _ in self._present():
             if self._table.count(handle):

@@ -86,8 +86,10 @@ class KernelCosts:
         self._known: dict[tuple[int, int], float] = {}
 
     def of_workgroup(self, kernel: int, count: int) -> float:
-        """Estimates a mean workgroup from the first, the middle and the last one. Tiles at the end of a row
-        or column are smaller."""
+        """Estimates a mean workgroup from the first, the middle and the last one.
+
+        Tiles at the end of a row or column are smaller.
+        """
         known = self._known.get((kernel, count))
         if known is None:
             function = self._program.functions[self._ordinals[kernel]]

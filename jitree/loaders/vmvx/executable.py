@@ -53,8 +53,11 @@ _UNFINISHED: Final = -1
 
 
 class Workers(Finalized):
-    """Lends the workers of one executable to threads. One takes half a millisecond of Python to make, for
-    which all threads wait: there are more only as far as kernels take long."""
+    """Lends the workers of one executable to threads.
+
+    One takes half a millisecond of Python to make, for which all threads wait: there are more only as far as
+    kernels take long.
+    """
 
     def __init__(
         self,
@@ -63,8 +66,11 @@ class Workers(Finalized):
         binding_counts: Iterable[int] = (),
         starter: Callable[[], Engine] | None = None,
     ) -> None:
-        """``binding_counts``: of the dispatches that will come. ``starter`` gives what runs the initialiser
-        of workers after the first, where that is not what runs kernels."""
+        """``binding_counts``: of the dispatches that will come.
+
+        ``starter`` gives what runs the initialiser of workers after the first, where that is not what runs
+        kernels.
+        """
         self._create_worker = create
         self._compiled = None if compiled is None else ref(compiled)
         self._idle: SimpleQueue[Worker] = SimpleQueue()
@@ -89,8 +95,10 @@ class Workers(Finalized):
             self._idle.get().close()
 
     def run(self, ordinal: int, label: str, dispatch: int, workgroup: int) -> int:
-        """Runs the span that the two states describe; 0, or a failure's number. A span that compiled kernels
-        can take over begins, in the workgroup state, where it has stopped."""
+        """Runs the span that the two states describe; 0, or a failure's number.
+
+        A span that compiled kernels can take over begins, in the workgroup state, where it has stopped.
+        """
         try:
             worker = self._take()
         except BaseException as error:
@@ -110,8 +118,10 @@ class Workers(Finalized):
         return 0
 
     def fail(self, error: BaseException, label: str, dispatch: int, workgroup: int) -> int:
-        """Numbers an error in the workgroup that the workgroup state names. What a signal handler raised is
-        the thread's, whatever else fails."""
+        """Numbers an error in the workgroup that the workgroup state names.
+
+        What a signal handler raised is the thread's, whatever else fails.
+        """
         if is_interruption(error):
             keep(error)
             return _UNFINISHED
@@ -162,8 +172,10 @@ atexit.register(interrupts.end)
 
 
 class _Function:
-    """An entry of an executable, found by its address from the C functions below. Their callers hold the
-    executable."""
+    """An entry of an executable, found by its address from the C functions below.
+
+    Their callers hold the executable.
+    """
 
     __slots__ = ("__weakref__", "_compiled", "_environment", "_label", "_ordinal", "_workers")
 

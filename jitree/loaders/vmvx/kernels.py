@@ -47,8 +47,10 @@ def _is_kernel(export: Export, function: FunctionRow) -> bool:
 
 
 class KernelNotes(NamedTuple):
-    """Describes a kernel's image: numbers in one line, text in the next. The numbers are read without the
-    module ``json``."""
+    """Describes a kernel's image: numbers in one line, text in the next.
+
+    The numbers are read without the module ``json``.
+    """
 
     parts: int
     """Into how many parts a workgroup can be cut."""
@@ -79,8 +81,10 @@ def numbers_of(notes: bytes) -> list[int]:
 
 
 def recipes(executable: BytecodeModule) -> list[Recipe]:
-    """The image of each of an executable's kernels, in their order. One that calls nothing is the same image
-    for all executables that have it."""
+    """The image of each of an executable's kernels, in their order.
+
+    One that calls nothing is the same image for all executables that have it.
+    """
     source = from_program(executable.program)
     keeps = not KEEPS.isdisjoint(mnemonics(source))
     return [
@@ -139,8 +143,10 @@ def archives(module: ModuleTables) -> Iterator[memoryview]:
 
 
 def executables(module: ModuleTables, arithmetic: str = FUSED) -> Iterator[BytecodeModule]:
-    """Finds the VMVX executables among a program's constants. They are as a session of that arithmetic has
-    them; what looks like one and is damaged is left out."""
+    """Finds the VMVX executables among a program's constants.
+
+    They are as a session of that arithmetic has them; what looks like one and is damaged is left out.
+    """
     from jitree.dispatch.bytecode_module import BytecodeModule
 
     for data in archives(module):

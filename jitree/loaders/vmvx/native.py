@@ -124,8 +124,10 @@ class CompiledKernels(Finalized):
             self._copies.extend(data)
 
     def look_at_memory(self) -> None:
-        """Has copies of constants given up where memory is short. Threads that run kernels call it now and
-        then."""
+        """Has copies of constants given up where memory is short.
+
+        Threads that run kernels call it now and then.
+        """
         if self._copies is not None:
             self._copies.look()
 
@@ -135,9 +137,11 @@ class CompiledKernels(Finalized):
         return len(self._images) + len(self._refused) == len(self._ordinals)
 
     def serve(self, records: array[int], look: int = 0) -> None:
-        """Changes the ENTRY_POINT ``records`` over as kernels are there, from the cache first. ``look`` is
-        the address of a C function that calls :meth:`look_at_memory` (`Contexts`). Begins to compile if the
-        VM has no machine code yet: one workgroup would take it longer."""
+        """Changes the ENTRY_POINT ``records`` over as kernels are there, from the cache first.
+
+        ``look`` is the address of a C function that calls :meth:`look_at_memory` (`Contexts`). Begins to
+        compile if the VM has no machine code yet: one workgroup would take it longer.
+        """
         self._records = records
         if self._copies is not None:
             self._copies.watch(self._table, look)
@@ -145,8 +149,11 @@ class CompiledKernels(Finalized):
         self._use_all()
 
     def prepare(self) -> None:
-        """Starts a builder for kernels that the cache lacks. Calls say which of them it is to build. It
-        starts now if that is much, else with the second call: the first may be as short."""
+        """Starts a builder for kernels that the cache lacks.
+
+        Calls say which of them it is to build. It starts now if that is much, else with the second call: the
+        first may be as short.
+        """
         if not self.ready and self._batch.stated >= _MUCH:
             self._batch.prepare()
         elif not self.ready:
@@ -161,8 +168,11 @@ class CompiledKernels(Finalized):
         self._policy.spend(ordinal, nanoseconds)
 
     def look(self, ordinal: int, running: Running) -> bool:
-        """Whether the rest of a span can be compiled code's. Waits for that while the program has had its
-        share of the processors (:mod:`jitree.loaders.vmvx.policy`); raises why the thread is to end."""
+        """Whether the rest of a span can be compiled code's.
+
+        Waits for that while the program has had its share of the processors
+        (:mod:`jitree.loaders.vmvx.policy`); raises why the thread is to end.
+        """
         if self._first_call not in (None, interrupts.calls_ended()):
             self._first_call = None
             self._batch.prepare()
@@ -197,8 +207,11 @@ class CompiledKernels(Finalized):
         return ordinal in self._images
 
     def goes_in(self, ordinal: int, running: Running) -> bool:
-        """Whether a long workgroup has code made for its middle. It has not while it waits for that of all
-        kernels, nor where its threads need the processors and end half as soon."""
+        """Whether a long workgroup has code made for its middle.
+
+        It has not while it waits for that of all kernels, nor where its threads need the processors and end
+        half as soon.
+        """
         if self.has_left(ordinal):
             return True
         self._decide(ordinal, running)
@@ -242,9 +255,11 @@ class CompiledKernels(Finalized):
         return self._run_span(environment, dispatch, group)
 
     def run(self, ordinal: int, environment: int, dispatch: int, group: int) -> int | None:
-        """Runs a span that found no worker context, after the kernels are there. None when there cannot be
-        more contexts, none has so many bindings, or the kernel is not compiled. UNAVAILABLE if they cannot be
-        built."""
+        """Runs a span that found no worker context, after the kernels are there.
+
+        None when there cannot be more contexts, none has so many bindings, or the kernel is not compiled.
+        UNAVAILABLE if they cannot be built.
+        """
         if self._closed:
             raise FailedPreconditionError("the executable has been dropped")
         if not self.has_left(ordinal):
@@ -264,8 +279,11 @@ class CompiledKernels(Finalized):
 
     @staticmethod
     def _tell_of_stores(environment: int, dispatch: int) -> None:
-        """Gives up copies of constants that a compiled kernel may store to. To this dispatch they are memory
-        as any other from now on, whatever machine code, which remembers one place, knows by then."""
+        """Gives up copies of constants that a compiled kernel may store to.
+
+        To this dispatch they are memory as any other from now on, whatever machine code, which remembers one
+        place, knows by then.
+        """
         own, places = KernelEnvironment(environment), set[tuple[int, int]]()
         for number, address, length in private_bindings(dispatch):
             if own.stores >> number & 1:
@@ -315,8 +333,11 @@ class CompiledKernels(Finalized):
             name_code({self._names[ordinal]: code}, ready.end)
 
     def _add_context(self) -> bool:
-        """Whether there is one that no thread has, or room for one more. To make one takes a millisecond of
-        Python, and often what another thread ran meanwhile is over after that."""
+        """Whether there is one that no thread has, or room for one more.
+
+        To make one takes a millisecond of Python, and often what another thread ran meanwhile is over after
+        that.
+        """
         with self._adding:  # nothing is idle for other threads that machine code does not see yet
             if any(context.is_idle for context in self._contexts.values()):
                 return True

@@ -47,7 +47,10 @@ _NOTHING: Final = memoryview(b"")
 
 
 class PackedConstants:
-    """Holds copies of the constants of one file. Pages that are never written take no memory."""
+    """Holds copies of the constants of one file.
+
+    Pages that are never written take no memory.
+    """
 
     def __init__(self, constants: memoryview, most: int = MOST_COPIED) -> None:
         """``most``: bytes that may have copies. RESOURCE_EXHAUSTED if the address space has no room."""
@@ -108,7 +111,10 @@ class PackedConstants:
         return self._record[_SIZE] == 0
 
     def retire(self) -> None:
-        """No kernel finds a copy from now on. Those that have found some may still read them."""
+        """No kernel finds a copy from now on.
+
+        Those that have found some may still read them.
+        """
         self._record[_SIZE] = 0
 
 
@@ -132,8 +138,10 @@ class Reader(Protocol):
 
 
 class Copies:
-    """Keeps the copies of constants that one executable's kernels read. It has bytes of a limit on memory,
-    where there is one, until others need them."""
+    """Keeps the copies of constants that one executable's kernels read.
+
+    It has bytes of a limit on memory, where there is one, until others need them.
+    """
 
     def __init__(self, constants: PackedConstants, lender: Lender | None) -> None:
         """RESOURCE_EXHAUSTED if the limit has no room for them."""
@@ -163,8 +171,10 @@ class Copies:
             self._look_soon()
 
     def extend(self, data: memoryview) -> None:
-        """Kernels may copy these constants, too: parameters. Not where a limit counts memory, nor where their
-        bytes may change, or there is no room."""
+        """Kernels may copy these constants, too: parameters.
+
+        Not where a limit counts memory, nor where their bytes may change, or there is no room.
+        """
         constants = stable_memory(data) if self._extends else None
         regions = tuple(chain(self.constants))
         room = MOST_COPIED - sum(region.most_copied for region in regions)
@@ -233,8 +243,11 @@ def copies_for(data: memoryview, lender: Lender | None) -> Copies | None:
 
 
 def stable_memory(data: memoryview) -> memoryview | None:
-    """All the memory that some bytes are part of; None where it may change. That of a file which is the
-    process's own changes when kernels store to it, which ``note_stores`` hears of before."""
+    """All the memory that some bytes are part of; None where it may change.
+
+    That of a file which is the process's own changes when kernels store to it, which ``note_stores`` hears of
+    before.
+    """
     owner, whole = _owner_of(data)
     if isinstance(owner, PrivateFile):
         return None if owner.is_changed else whole

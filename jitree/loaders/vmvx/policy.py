@@ -56,9 +56,11 @@ _NANO: Final = 1e-9
 
 
 def share_of(kernel: float, build: float, is_first: bool) -> float:
-    """In which part of the time the program may interpret. ``kernel``: seconds that what a call has left of a
-    kernel takes by interpretation; ``build``: until that is built, where nothing else runs; ``is_first``: the
-    program has no result yet."""
+    """In which part of the time the program may interpret.
+
+    ``kernel``: seconds that what a call has left of a kernel takes by interpretation; ``build``: until that
+    is built, where nothing else runs; ``is_first``: the program has no result yet.
+    """
     if kernel >= SOONER * build:
         return NOTHING
     return ALL if is_first else LATER
@@ -92,7 +94,10 @@ class Running(NamedTuple):
 
 
 class LeftToDo(NamedTuple):
-    """Estimates what interpreting the rest of a command list takes. Seconds are those of one processor."""
+    """Estimates what interpreting the rest of a command list takes.
+
+    Seconds are those of one processor.
+    """
 
     kernel: float
     """Of the kernel that runs."""
@@ -124,8 +129,11 @@ def _words(address: int, size: int) -> memoryview:
 def rest_of(
     running: Running, ordinal: int, entries: array[int], sizes: Sizes, compiled: Container[int]
 ) -> LeftToDo:
-    """What is left to interpret of the command list that a span belongs to. ``entries`` are the ENTRY_POINT
-    records of the executable, ``compiled`` those of its kernels that are not interpreted."""
+    """What is left to interpret of the command list that a span belongs to.
+
+    ``entries`` are the ENTRY_POINT records of the executable, ``compiled`` those of its kernels that are not
+    interpreted.
+    """
     dispatch = KernelDispatch(running.dispatch)
     job = _words(running.job, JOB.size)
     commands = _words(job[JOB.word("list")], LIST.size)

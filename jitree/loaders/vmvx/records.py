@@ -30,9 +30,11 @@ MOST_FINISHED: Final = 4
 
 
 class KernelEnvironment(MemoryRecord):
-    """Gives a function's calls their environment; the function owns it. The C functions take environment,
-    dispatch state and workgroup state, the last one also the worker context that the workgroup left in; they
-    return 0, or the number of a failure."""
+    """Gives a function's calls their environment; the function owns it.
+
+    The C functions take environment, dispatch state and workgroup state, the last one also the worker context
+    that the workgroup left in; they return 0, or the number of a failure.
+    """
 
     function: i64  # the Python object that the record belongs to
     contexts: Contexts  # those of the executable
@@ -50,8 +52,11 @@ class KernelEnvironment(MemoryRecord):
 
 
 class Contexts(MemoryRecord):
-    """Lists the worker contexts of one executable. ``count`` grows when another one is complete, up to
-    MAXIMUM_CONTEXTS. The C function takes and returns what those of :class:`KernelEnvironment` do."""
+    """Lists the worker contexts of one executable.
+
+    ``count`` grows when another one is complete, up to MAXIMUM_CONTEXTS. The C function takes and returns
+    what those of :class:`KernelEnvironment` do.
+    """
 
     count: Atomic
     interval: i64  # ticks between two looks at the memory that is left; 0: no look is needed
@@ -61,8 +66,10 @@ class Contexts(MemoryRecord):
 
 
 class WorkerContextRecord(MemoryRecord):
-    """Aims a machine's handles at other memory for each span. One thread at a time runs compiled kernels with
-    it."""
+    """Aims a machine's handles at other memory for each span.
+
+    One thread at a time runs compiled kernels with it.
+    """
 
     busy: Atomic  # 1 while a thread has it
     state: KernelState  # address of the STATE of its machine

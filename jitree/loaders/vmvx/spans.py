@@ -143,7 +143,10 @@ def run_span(environment: KernelEnvironment, dispatch: KernelDispatch, group: Wo
 
 
 def is_due(contexts: Contexts, now: int) -> bool:
-    """Whether this thread is to look what memory is left. The first interval begins with the first span."""
+    """Whether this thread is to look what memory is left.
+
+    The first interval begins with the first span.
+    """
     due = atomic_load(contexts.due)
     if now < due or not atomic_replace(contexts.due, due, now + contexts.interval):
         return False

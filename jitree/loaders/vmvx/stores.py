@@ -1,4 +1,6 @@
-"""Finds which bindings of a kernel it may store to: bits, all of them where the bytecode does not say it.
+"""Finds which bindings of a kernel it may store to.
+
+Bits say it; all of them are set where the bytecode does not say it.
 
 Compilers have kernels take their bindings in the first block, by constant numbers. What registers hold is
 told by where references come from anywhere in the function, so this does not follow its ways.
@@ -60,8 +62,10 @@ def stored_bindings(source: ModuleSource, ordinal: int) -> int:
 def _with_lists(
     blocks: Mapping[int, ReadBlock], start: int, register: int
 ) -> Iterator[tuple[ReadBlock, int]]:
-    """Blocks, and what the register of the bindings holds where they begin. Compilers use it again for
-    something else in the first block, once they have taken all bindings."""
+    """Blocks, and what the register of the bindings holds where they begin.
+
+    Compilers use it again for something else in the first block, once they have taken all bindings.
+    """
     instructions = [(pc, instruction) for pc, block in blocks.items() for instruction in block.instructions]
     changing = {pc for pc, instruction in instructions if register in _written(instruction)}
     is_start_only = sum(start in block.targets for block in blocks.values()) == 1

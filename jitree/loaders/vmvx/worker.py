@@ -90,9 +90,11 @@ class Promotion:
     def begin(
         self, ordinal: int, call: GridCall, first: Cell, running: Callable[[int, Cell], Running]
     ) -> None:
-        """The worker begins to run a span. If there are compiled kernels by now, they have left it to the
-        worker for good. ``running`` describes the span, which has taken so many nanoseconds and is at a
-        workgroup."""
+        """The worker begins to run a span.
+
+        If there are compiled kernels by now, they have left it to the worker for good. ``running`` describes
+        the span, which has taken so many nanoseconds and is at a workgroup.
+        """
         compiled = self.compiled()
         self._call = None if compiled is None or compiled.has_left(ordinal) else call
         self._ordinal, self._first, self._cell, self._times = ordinal, first, first, 0
@@ -119,8 +121,10 @@ class Promotion:
                 call.end_here(machine)
 
     def _enter_workgroup(self, machine: Machine, following: int, compiled: KernelSource) -> bool:
-        """Goes on in machine code in the middle of a workgroup. False if there is none and will be none; else
-        whatever else is to be compiled comes later."""
+        """Goes on in machine code in the middle of a workgroup.
+
+        False if there is none and will be none; else whatever else is to be compiled comes later.
+        """
         module = self._linked.get(self._ordinal)
         if module is None:
             module = compiled.hot(self._ordinal)
@@ -133,8 +137,10 @@ class Promotion:
 
 
 class MeasuredEngine:
-    """Measures the time of a processor that an engine has used. Waiting for other threads, which calls into
-    Python are full of, does not count."""
+    """Measures the time of a processor that an engine has used.
+
+    Waiting for other threads, which calls into Python are full of, does not count.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self.name = engine.name

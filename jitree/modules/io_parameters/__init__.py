@@ -1,4 +1,7 @@
-"""The host module ``io_parameters``: programs load weights by scope and key, and write them back."""
+"""Host module ``io_parameters``: loads weights by scope and key.
+
+Programs write them back, too.
+"""
 
 from jitree.modules.io_parameters.module import IoParametersModule
 

@@ -282,8 +282,10 @@ def _declared_types(module: BytecodeModule) -> Iterable[ElementType]:
 
 
 def require_agreement(program: ReadingProgram, scope: str, requests: Iterable[ParameterRequest]) -> None:
-    """INVALID_ARGUMENT for a parameter of another length or element type than the program takes. Of bytes
-    without a type, and of elements that callers get as such, a program may take the first ones."""
+    """INVALID_ARGUMENT for a parameter of another length or element type than the program takes.
+
+    Of bytes without a type, and of elements that callers get as such, a program may take the first ones.
+    """
     requests = [request for request in requests if request.length]
     in_parts = {request.parameter.key for request in requests if request.parameter_offset}
     for parameter, _, _, taken in in_turn(requests):

@@ -158,10 +158,12 @@ class ParametersState:
 
 
 def load(state: ParametersState, where: Where, tables: Tables, memory_types: int, usage: int) -> VmList:
-    """A list of one buffer a span. Memory that the device can use where it is, such as a mapped file, is not
-    copied when the program promises to leave it as it is (usage SHARING_IMMUTABLE), and keeps that as far as
-    its bytecode says: what a variable starts with may be changed in place, by kernels that would fault on
-    read-only pages."""
+    """A list of one buffer a span.
+
+    Memory that the device can use where it is, such as a mapped file, is not copied when the program promises
+    to leave it as it is (usage SHARING_IMMUTABLE), and keeps that as far as its bytecode says: what a
+    variable starts with may be changed in place, by kernels that would fault on read-only pages.
+    """
     with Batch(*where) as batch:
         requests = resolve(state.providers, tables, batch.memory)
         require_agreement(state.program, scope_name(tables), requests)

@@ -1,4 +1,4 @@
-"""Which kernels of a module bind the buffer of a parameter, or as which elements its caller gets it.
+"""Finds which kernels bind a parameter, and as what its caller gets it.
 
 Followed from where a parameter is loaded through registers, lists and globals to the dispatches and views of
 it. What may be in a register is a set of values; of what cannot be followed (a parameter that is passed on;

@@ -1,4 +1,4 @@
-"""Gives objects of the HAL to code in libraries as C objects, and takes theirs.
+"""Gives objects of the HAL to C modules, and takes theirs.
 
 An object of ours is a C structure and, in a table, the Python object, for as long as C code counts references
 to the structure. A buffer that code in a library made becomes a Python buffer.
@@ -86,7 +86,10 @@ def buffer_of(pointer: int, buffer: layout.HalBuffer, library: object) -> Buffer
 
 
 def destroy(pointer: int) -> None:
-    """No ref of an object is left: its own code frees it. What has no code for that stays."""
+    """No ref of an object is left: its own code frees it.
+
+    What has no code for that stays.
+    """
     functions = layout.Resource.from_address(pointer).functions or 0
     code = read_memory(functions, ctypes.sizeof(ctypes.c_void_p))
     if code is not None and read_memory(int.from_bytes(code, sys.byteorder), 1) is not None:
@@ -124,7 +127,10 @@ _WORD: Final = (1 << 64) - 1
 
 
 class HalObjects:
-    """All of one jitree instance. ``add_type`` registers a ref type by name and what frees its objects."""
+    """All of one jitree instance.
+
+    ``add_type`` registers a ref type by name and what frees its objects.
+    """
 
     type_names = frozenset(_NAMES.values())
 

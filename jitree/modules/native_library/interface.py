@@ -315,7 +315,10 @@ class TypeInstance:
 
 
 def destructor(destroy: Callable[..., None], count: int = 1) -> Callback:
-    """A C function for the end of an object. What it is interrupted in is done all the same."""
+    """A C function for the end of an object.
+
+    What it is interrupted in is done all the same.
+    """
 
     def end(*arguments: int) -> int:
         destroy(*arguments)

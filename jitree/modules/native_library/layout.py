@@ -56,7 +56,10 @@ class CFunction(ctypes.Structure):
 
 
 class CCall(ctypes.Structure):
-    """Passed by value. The caller owns the refs among the arguments; results pass to the caller."""
+    """Passed by value.
+
+    The caller owns the refs among the arguments; results pass to the caller.
+    """
 
     _fields_ = (("function", CFunction), ("arguments", CSpan), ("results", CSpan))
 

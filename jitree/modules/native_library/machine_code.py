@@ -1,5 +1,8 @@
-"""What neither Python nor ctypes can do: count atomically, and return structures from callbacks. And what has
-to work at any moment, also when Python is interrupted: mapping a buffer."""
+"""Makes C functions that neither Python nor ctypes can make.
+
+They count atomically, and return structures from callbacks. Others have to work at any moment, also when
+Python is interrupted: mapping a buffer.
+"""
 
 from __future__ import annotations
 

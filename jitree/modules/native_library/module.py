@@ -31,8 +31,9 @@ class ModuleLibrary(Protocol):
 
 
 class LibraryModule(HostModule):
-    """A module that a function of a shared library creates. The library stays open as long as the module, a
-    state of it or an object that it made is used.
+    """A module that a function of a shared library creates.
+
+    The library stays open as long as the module, a state of it or an object that it made is used.
     """
 
     def __init__(

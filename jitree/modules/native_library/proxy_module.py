@@ -109,7 +109,10 @@ def take_values(characters: str, data: memoryview, take: Take, release: Take) ->
 
 
 def unpack_arguments(convention: CallingConvention, data: memoryview, take: Take) -> list[Any]:
-    """The arguments of a call from C. INTERNAL if the buffer is too short or too long."""
+    """The arguments of a call from C.
+
+    INTERNAL if the buffer is too short or too long.
+    """
     values: list[Any] = []
     position = 0
 

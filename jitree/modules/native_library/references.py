@@ -38,7 +38,10 @@ _FARTHEST_BASE: Final = 4096
 
 
 class LibraryObject:
-    """An object of a C module's own type. It can be passed on, kept and dropped."""
+    """An object of a C module's own type.
+
+    It can be passed on, kept and dropped.
+    """
 
     __slots__ = ("__weakref__", "ending", "pointer", "type")
     type_name: ClassVar[str]
@@ -83,7 +86,10 @@ class References:
         return self.instance.add(name, partial(self._end, destroy))
 
     def _end(self, destroy: Callable[[int], None], address: int) -> None:
-        """No ref of an object is left. One of ours ends as what it is, whatever a library took it for."""
+        """No ref of an object is left.
+
+        One of ours ends as what it is, whatever a library took it for.
+        """
         if address in self._buffers:
             self._destroy_buffer(address)
         else:

@@ -1,4 +1,6 @@
-"""Calls the functions of a C module in one context, on a call stack of one frame.
+"""Calls the functions of a C module in one context.
+
+The call stack has one frame.
 
 The stack of jitree's own bytecode is elsewhere (:mod:`jitree.regs.machine`): a call of a C function sees a
 stack with one frame, that of the host. Only the outermost frame is made here; the library makes and removes

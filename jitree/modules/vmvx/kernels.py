@@ -72,8 +72,10 @@ def _looking_range(*bounds: int) -> Iterator[int]:
 
 
 def compiled(instruction: Instructions, most: int) -> list[Kernel]:
-    """The kernels of :data:`COMPILED`, each with a name that no other function has. ``most``: products of
-    numbers that are not too many for one call."""
+    """The kernels of :data:`COMPILED`, each with a name that no other function has.
+
+    ``most``: products of numbers that are not too many for one call.
+    """
     made = [elementwise.binary(instruction(name), kind) for name, kind in elementwise.BINARY.values()]
     made += [elementwise.unary(instruction(name), kind) for name, kind in elementwise.UNARY.values()]
     made += [elementwise.unary(elementwise.same, kind) for kind in elementwise.COPIES.values()]

@@ -1,4 +1,7 @@
-"""Kernels that take long, in parts: between these the thread looks whether it is to end."""
+"""Runs long kernels in parts.
+
+Between these the thread looks whether it is to end.
+"""
 
 from __future__ import annotations
 

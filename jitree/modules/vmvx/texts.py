@@ -38,8 +38,10 @@ def generate() -> Generated:
 
 
 def entry(name: str, cconv: str, kernel: Callable[..., int]) -> Callable[..., int]:
-    """A kernel as bytecode calls it (``regs.layout.COMPILED_DONE``). For all that it refuses the function in
-    Python is called, which says why."""
+    """A kernel as bytecode calls it (``regs.layout.COMPILED_DONE``).
+
+    For all that it refuses the function in Python is called, which says why.
+    """
     kinds = list(enumerate(cconv[1:].partition("_")[0]))
     references = [index for index, kind in kinds if kind == "r"]
     arguments = [_ARGUMENTS[kind].format(4 + 8 * index) for index, kind in kinds]

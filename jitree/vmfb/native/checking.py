@@ -186,7 +186,10 @@ def check_tables(verifier: Verifier, table: int, field: Field, position: int) ->
 
 
 def check_unions(verifier: Verifier, table: int, field: Field, position: int, tags: int) -> None:
-    """A vector of unions: the vector of their tags is as long. Tables of unknown kinds are left alone."""
+    """A vector of unions: the vector of their tags is as long.
+
+    Tables of unknown kinds are left alone.
+    """
     count = vector_size(verifier, table, field.slot, position, 4)
     first = tags + unsigned(verifier.data + tags) if tags != 0 else 0
     if count < 0 or first + 4 > verifier.length:

@@ -1,6 +1,8 @@
-"""The machine code of loading, as functions; the same in Python. Its image has the entries
-``decode(decoder)``, ``verify(verifier)`` and ``read_columns(reader)``, and as notes what they know of
-instructions and tables."""
+"""Provides the machine code of loading as functions, or the same in Python.
+
+Its image has the entries ``decode(decoder)``, ``verify(verifier)`` and ``read_columns(reader)``, and as notes
+what they know of instructions and tables.
+"""
 
 from __future__ import annotations
 

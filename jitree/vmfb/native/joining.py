@@ -1,4 +1,4 @@
-"""Joins blocks of a draft to words of the module, and finds superinstructions in them.
+"""Joins blocks of a draft to words, and finds superinstructions in them.
 
 Machine code; see :mod:`jitree.vmfb.superinstructions`.
 """

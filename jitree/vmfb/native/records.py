@@ -1,4 +1,7 @@
-"""Records of the machine code of loading, by name of their fields, and what is read from the file."""
+"""Declares the records of the machine code of loading.
+
+Fields go by names. Functions here read what the file has.
+"""
 
 from __future__ import annotations
 

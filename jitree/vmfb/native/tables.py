@@ -1,4 +1,6 @@
-"""Makes what the machine code of loading knows of instructions, as halfwords, from the instruction table.
+"""Tells the machine code of loading about instructions, as halfwords.
+
+They come from the instruction table.
 
 They come with the image. Only the builder and tests import this.
 """
