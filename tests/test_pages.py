@@ -14,7 +14,7 @@ from jitree.tools.main import COMMANDS
 from tests.assembler import Assembler
 from tests.pages import ROOT, blocks, commands, require_printed, run, run_snippets
 from tests.tools.command import jitree
-from tests.tools.test_dump_native import SUM
+from tests.tools.test_dump_code import SUM
 
 DOCS = ROOT / "docs"
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
