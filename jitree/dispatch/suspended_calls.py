@@ -30,8 +30,12 @@ def go_on_promptly(
         else:
             call = _rest(invoker, function, machine)
             next(call)  # from here on it has an end even if nothing awaits it
-    finally:
-        invoker.is_direct_going_on = call is not None
+    except BaseException:  # also before that, where its own end does not see to anything
+        invoker.is_direct_going_on = False
+        if call is not None:
+            call.close()
+        raise
+    invoker.is_direct_going_on = call is not None
     return call
 
 
@@ -46,6 +50,11 @@ def _rest(invoker: Invoker, function: BytecodeFunction, machine: Machine) -> Cal
         invoker.explain(error, machine, function)
         raise
     finally:
-        invoker.free_direct(machine)
-        machine.state[_STATE_PROMPT] = PATIENT
-        invoker.is_direct_going_on = False
+        try:
+            invoker.free_direct(machine)
+        except BaseException:  # an interrupt
+            invoker.free_direct(machine)
+            raise
+        finally:
+            machine.state[_STATE_PROMPT] = PATIENT
+            invoker.is_direct_going_on = False

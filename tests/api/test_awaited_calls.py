@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from itertools import groupby
+from traceback import walk_stack
+from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 
+import jitree
 from jitree import Function, HostExport, HostModule, Session
 from jitree.dispatch.engine import Pending
 from jitree.dispatch.native import engine, tiering
@@ -22,8 +29,11 @@ from jitree.regs.machine import PROMPT_TIME, Machine
 from tests.api.direct import CALLS, X, direct, live, needs_machine_code
 from tests.api.programs import ARITHMETIC, ASYNCHRONOUS
 from tests.assembler import Assembler
+from tests.hal.helpers import TIMEOUT
 
 pytestmark = needs_machine_code
+PACKAGE = os.path.dirname(jitree.__file__) + os.sep
+N = np.arange(64, dtype=np.float32)
 
 
 class Slow(HostModule):
@@ -70,13 +80,18 @@ def session() -> Iterator[Session]:
 
 @pytest.fixture
 def slow(session: Session) -> Slow:
+    slow = slow_in(session)
+    slow.waits = True
+    return slow
+
+
+def slow_in(session: Session) -> Slow:
     slow = Slow()
     session.append_module(slow)
     program = Assembler("program").import_function("slow.answer", "0i_i")
     program.function("f", "0i_i", "%i1 = call @slow.answer [%i0]\n%i1 = add.i32 %i1, %i0\nreturn [%i1]")
     session.load(program.build())
     direct(session["program.f"], 1)
-    slow.waits = True
     return slow
 
 
@@ -200,6 +215,103 @@ def test_functions_that_are_asynchronous(session: Session) -> None:
     before = live(session)
     asyncio.run(main())
     assert add.is_direct and live(session) == before
+
+
+def complete_at_once(session: Session, slow: Slow) -> Iterator[Awaitable[Any]]:
+    yield session["arithmetic.add"].async_(X, X)
+
+
+def set_aside(session: Session, slow: Slow) -> Iterator[Awaitable[Any]]:
+    slow.waits = True
+    yield asyncio.ensure_future(session["program.f"].async_(5))
+    yield asyncio.sleep(0)
+    slow.open()
+
+
+AWAITED: dict[Callable[[Session, Slow], Iterator[Awaitable[Any]]], Any] = {
+    complete_at_once: 2 * X, set_aside: 11,
+}  # fmt: skip
+
+
+class Interrupter:
+    """Raises an exception at the place of that number of the package, and notes where it was."""
+
+    def __init__(self, place: int, raised: type[BaseException]) -> None:
+        self.left, self.raised = place, raised
+        self.seen: set[str] = set()
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        code = frame.f_code
+        if event not in ("call", "c_return") or not code.co_filename.startswith(PACKAGE):
+            return
+        if code.co_name == "<genexpr>" or (event == "call" and frame.f_lineno != code.co_firstlineno):
+            return  # no such place: what goes on where it has yielded is raised in, not in front of it
+        if any(caller.f_code.co_name == "__del__" for caller, _ in walk_stack(frame)):
+            return  # Python swallows what is raised there
+        self.seen.add(code.co_name)
+        self.left -= 1
+        if self.left == 0:
+            raise self.raised
+
+    def during(self, action: Callable[[], object]) -> None:
+        before = sys.getprofile()
+        sys.setprofile(self)
+        try:
+            action()
+        finally:
+            sys.setprofile(before)
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, OverflowError])
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+@pytest.mark.parametrize("awaited", AWAITED, ids=lambda awaited: awaited.__name__)
+def test_an_interrupt_anywhere_in_an_awaited_call(
+    awaited: Callable[[Session, Slow], Iterator[Awaitable[Any]]], device: str, raised: type[BaseException]
+) -> None:
+    """What a handler raises goes through as itself. The next call is right, also of another thread."""
+
+    with Session(device, tier="fast") as session, ThreadPoolExecutor(1) as other, ExitStack() as after:
+        told = list[object]()
+        gc.freeze()
+        after.callback(gc.unfreeze)
+        slow = slow_in(session)
+        add = session.load(ARITHMETIC, ASYNCHRONOUS)[1].add
+        direct(session["arithmetic.add"], X, X)
+        direct(add, N, N)
+
+        async def main() -> None:
+            asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+            steps = awaited(session, slow)
+            call = next(steps)
+            for step in steps:
+                await step
+            assert np.array_equal(await call, AWAITED[awaited])
+
+        whole = Interrupter(0, raised)
+        for interrupter in [whole] * CALLS:
+            interrupter.during(lambda: asyncio.run(main()))
+        assert "_call_async" in whole.seen
+        assert not whole.seen & {"_invoke_async", "_take_turn", "_begin", "_pack"}, (
+            "machine code makes the calls"
+        )
+        before, place, interrupter = live(session), 0, Interrupter(1, raised)
+        while interrupter.left <= 0 or not place:
+            place += 1
+            interrupter = Interrupter(place, raised)
+            told.clear()
+            try:
+                interrupter.during(lambda: asyncio.run(main()))
+                # What a callback of the loop raises is told to its handler.
+                assert interrupter.left > 0 or told, f"what was raised at place {place} was swallowed"
+            except raised:
+                pass
+            slow.waits = False
+            slow.futures.clear()
+            gc.collect()  # a task keeps the exception, and that the call
+            assert other.submit(session["program.f"], 1).result(TIMEOUT) == 3
+            assert np.array_equal(other.submit(add, N, N).result(TIMEOUT), 2 * N)
+            assert is_free(session), f"interrupted at place {place}"
+        assert place > 30 and live(session) <= before
 
 
 ENDLESS = (

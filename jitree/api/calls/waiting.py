@@ -21,8 +21,12 @@ class Begun:
     __slots__ = ("_steps",)
 
     def __init__(self, steps: Generator[Any, Any, Any]) -> None:
-        next(steps)
-        self._steps = steps
+        try:
+            next(steps)
+            self._steps = steps
+        except BaseException:
+            steps.close()
+            raise
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self._steps

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
@@ -82,28 +82,29 @@ class Rest:
             raise
         if call is None:
             return None
-        fence = cast("Fence | None", invoker.table.object(signal))
+        try:
+            return Begun(self._finish(call, signal))
+        except BaseException as error:  # an interrupt
+            call.close()
+            if signal:
+                self.give_up_work(signal, error)
+            raise
+
+    def _finish(self, call: Call, signal: int) -> Generator[Any, Any, Any]:
+        begun, here = self._invoker.gate[BEGUN], self._invoker.submissions.this_thread
+        fence = cast("Fence | None", self._invoker.table.object(signal))
         use: AbstractContextManager[object] = nullcontext()
+        begin: Callable[[], object] = bool
         if self._is_ordered:
             from jitree.api.calls.memory_order import AwaitedUse
 
             uses = self._uses()
-            use = begun = AwaitedUse(lambda: uses, fence)
-            begun.begin()
-        here = invoker.submissions.this_thread
-        submitted, here.submitted = here.submitted, {}
-        return Begun(self._finish(call, fence, invoker.gate[BEGUN], use, submitted))
-
-    def _finish(
-        self,
-        call: Call,
-        fence: Fence | None,
-        begun: int,
-        use: AbstractContextManager[object],
-        submitted: dict[Any, None],
-    ) -> Generator[Any, Any, Any]:
+            use = ordered = AwaitedUse(lambda: uses, fence)
+            begin = ordered.begin
         with use:
             try:
+                begin()
+                submitted, here.submitted = here.submitted, {}
                 yield
                 results = yield from self._invoker.drive(call, begun, submitted).__await__()
             except BaseException as error:
