@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from jitree.base import cancel_scopes
+from jitree.base import cancel_scopes, stop_word
 from jitree.base.cancel_scopes import CURRENT
 from jitree.base.finalizers import guard, raised_later
 from jitree.base.memory import once
@@ -161,7 +161,7 @@ def _fail(error: BaseException, job: int) -> int:
 
     keep(error)
     ctypes.c_int64.from_address(job + JOB["failure"]).value = FAILED_INTERRUPTED
-    cancel_scopes.ring()
+    stop_word.ring()
     return 0
 
 
@@ -182,7 +182,7 @@ def _first_looks() -> Generator[None, int, None]:
         try:
             if interruption is not None:
                 FUNCTION_TABLE[LOOK_IN] = _look_in().address
-                cancel_scopes.ring()
+                stop_word.ring()
                 again, interruption = raised_later(interruption), None
                 _ = [*again]  # Python looks for interrupts after calls and jumps, and would raise it here
             while True:
