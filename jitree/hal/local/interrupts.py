@@ -11,7 +11,7 @@ import ctypes
 import time
 from _thread import _local
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -108,19 +108,17 @@ def end() -> None:
     _ended.value = 1
 
 
-def watch(*failures: ctypes.c_int64) -> Callable[[], bool]:
-    """Finds what tells this thread to end; ``failures`` of jobs do, too."""
+def is_to_end(*failures: ctypes.c_int64) -> bool:
+    """Whether this thread is to end what it executes; ``failures`` of jobs say so, too."""
     operation = this_thread.operation
-    words = (_ended, *failures)
-    return lambda: (
-        any(word.value for word in words) or (operation is not None and operation.interrupted is not None)
-    )
+    is_unwanted = operation is not None and operation.interrupted is not None
+    return is_unwanted or any(word.value for word in (_ended, *failures))
 
 
 def require_going_on(*failures: ctypes.c_int64) -> None:
     """Raises why this thread is to end what it executes."""
     cancel_scopes.require_going_on()
-    if watch(*failures)():
+    if is_to_end(*failures):
         raise CancelledError("the work was interrupted")
 
 
